@@ -43,11 +43,11 @@ struct Magnitudes {
 class RangeBuilder {
  public:
   /// `multiple`: numbers are multiples of it, times 10^places; 0: of nothing.
-  RangeBuilder(GrammarBuilder& builder, int places, std::uint64_t multiple, bool integer, JsonSpelling spelling)
+  RangeBuilder(GrammarBuilder& builder, int places, std::uint64_t multiple, Numbers which, JsonSpelling spelling)
       : b_(builder),
         places_(places),
         multiple_(multiple),
-        integer_(integer),
+        which_(which),
         once_(spelling == JsonSpelling::one),
         end_(builder.new_state()) {
     if (once_) {
@@ -156,6 +156,7 @@ class RangeBuilder {
   bool fits_as_it_is(const At& at, std::size_t i) const {
     const bool low_rest = low_.find_first_not_of('0', i) != std::string::npos;
     const bool high_rest = high_.find_first_not_of('0', i) != std::string::npos;
+    if (which_ == Numbers::fractions && at.missing == places_) return false;
     if (at.low && (low_rest || range_.low_open)) return false;
     if (at.high && high_is_bound_ && !high_rest && range_.high_open) return false;
     return at.left == 0 && !at.zero;
@@ -165,8 +166,9 @@ class RangeBuilder {
   void add_end(const At& at, StateId state) {
     const bool at_high = at.high && high_is_bound_;
     const bool exact_fits = !(at_high && range_.high_open) && !(at.low && range_.low_open) && at.left == 0;
-    if (exact_fits && !at.zero) b_.nothing(state, end_);
-    if (integer_) return;
+    const bool whole = which_ == Numbers::fractions && places_ == 0;
+    if (exact_fits && !at.zero && !whole) b_.nothing(state, end_);
+    if (which_ == Numbers::integers) return;
     if (at_high || multiple_ != 0) {
       if (exact_fits) b_.nothing(state, zeros_tail_);
     } else {
@@ -191,7 +193,8 @@ class RangeBuilder {
   GrammarBuilder& b_;
   const int places_;
   const std::uint64_t multiple_;
-  const bool integer_, once_;
+  const Numbers which_;
+  const bool once_;
   const StateId end_;
   StateId free_tail_ = 0, zeros_tail_ = 0, not_zero_tail_ = 0;
   std::map<At, StateId> free_, tight_;        // tight_: of this length
@@ -240,18 +243,21 @@ Status find_multiple(double multiple_of, bool integer, int& places, std::uint64_
 
 }  // namespace
 
-Fragment json_number(GrammarBuilder& b, bool integer, JsonSpelling spelling) {
-  if (spelling == JsonSpelling::one) {
+Fragment json_number(GrammarBuilder& b, Numbers which, JsonSpelling spelling) {
+  const bool integer = which == Numbers::integers;
+  if (spelling == JsonSpelling::one || which == Numbers::fractions) {
     const auto whole = [&](std::uint32_t most) { return b.sequence(b.byte_range('1', '9'), digits(b, 0, most - 1)); };
     const auto with_fraction = [&](Fragment before, std::uint32_t most) {
       return b.sequence(before, b.sequence(b.literal("."), digits_to_last(b, most)));
     };
-    std::vector<Fragment> signed_ones{whole(integer ? kMostDigits : 15)};
+    std::vector<Fragment> signed_ones;
+    if (which != Numbers::fractions) signed_ones.push_back(whole(integer ? kMostDigits : 15));
     if (!integer) {
       signed_ones.push_back(with_fraction(whole(9), kMostOnceFraction));
       signed_ones.push_back(with_fraction(b.literal("0"), 15));
     }
-    return b.either({b.literal("0"), b.sequence(b.optional(b.literal("-")), b.either(signed_ones))});
+    const Fragment not_zero = b.sequence(b.optional(b.literal("-")), b.either(signed_ones));
+    return which == Numbers::fractions ? not_zero : b.either({b.literal("0"), not_zero});
   }
   const Fragment whole = b.either({b.literal("0"), b.sequence(b.byte_range('1', '9'), digits(b, 0, kMostDigits - 1))});
   const Fragment plain = b.sequence(b.optional(b.literal("-")), whole);
@@ -263,8 +269,9 @@ Fragment json_number(GrammarBuilder& b, bool integer, JsonSpelling spelling) {
   return b.sequence(plain, b.sequence(fraction, exponent));
 }
 
-Expected<Fragment> bounded_number(GrammarBuilder& b, const NumberBounds& bounds, bool integer, JsonSpelling spelling) {
-  const bool once = spelling == JsonSpelling::one;
+Expected<Fragment> bounded_number(GrammarBuilder& b, const NumberBounds& bounds, Numbers which, JsonSpelling spelling) {
+  if (which == Numbers::fractions) spelling = JsonSpelling::one;
+  const bool once = spelling == JsonSpelling::one, integer = which == Numbers::integers;
   // Without bounds, multiples of up to 15 digits: what a double holds.
   const double widest = once && !integer ? kMostOnce : bounds.multiple_of > 0 ? 1e15 : kBeyond;
   double low = std::isnan(bounds.low) ? -widest : bounds.low, high = std::isnan(bounds.high) ? widest : bounds.high;
@@ -280,7 +287,8 @@ Expected<Fragment> bounded_number(GrammarBuilder& b, const NumberBounds& bounds,
   if (low > kBeyond || high < -kBeyond)
     return error(Code::unsupported, "the schema asks for numbers beyond 1e18, which this program does not write");
   if (once && !integer && (std::abs(low) > kMostOnce || std::abs(high) > kMostOnce))
-    return error(Code::unsupported, "numbers that have to differ are supported up to 1e9; leave uniqueItems out");
+    return error(Code::unsupported,
+                 "numbers that have to differ, or to be no integers, are supported up to 1e9; leave that out");
   std::uint64_t multiple = 0;
   int places = integer ? 0 : std::max(places_of(low), places_of(high));
   if (bounds.multiple_of != 0) MR_RETURN_IF_ERROR(find_multiple(bounds.multiple_of, integer, places, multiple));
@@ -290,7 +298,7 @@ Expected<Fragment> bounded_number(GrammarBuilder& b, const NumberBounds& bounds,
     return static_cast<std::uint64_t>(std::llround(std::min(std::abs(value) * scale, most)));
   };
   if (low > high) return error(Code::invalid_argument, "no number lies between the schema's minimum and maximum");
-  RangeBuilder range(b, places, multiple, integer, spelling);
+  RangeBuilder range(b, places, multiple, which, spelling);
   const StateId begin = b.new_state();
   if (high >= 0) {
     const bool from_bound = low >= 0;

@@ -232,8 +232,8 @@ void JsonRules::define_values() {
   const auto item = [&] { return b.rule(any_value_); };
   b.define(any_object_, join({b.literal("{"), space(), list(member), space(), b.literal("}")}));
   const Fragment array = join({b.literal("["), space(), list(item), space(), b.literal("]")});
-  b.define(any_value_, b.either({b.rule(any_object_), array, b.rule(string_), json_number(b, false), b.literal("true"),
-                                 b.literal("false"), b.literal("null")}));
+  b.define(any_value_, b.either({b.rule(any_object_), array, b.rule(string_), json_number(b, Numbers::all),
+                                 b.literal("true"), b.literal("false"), b.literal("null")}));
 }
 
 }  // namespace millrace::text

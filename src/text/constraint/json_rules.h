@@ -53,9 +53,12 @@ class JsonRules final : public CharacterRules {
   JsonSpelling spelling_ = JsonSpelling::any;
 };
 
+/// Integers are written without a point; fractions are the numbers that are no integers.
+enum class Numbers : std::uint8_t { integers, fractions, all };
+
 /// -?(0|[1-9][0-9]*), and for numbers a fraction and an exponent. In one spelling no exponent, and numbers of up to 15
-/// digits: no two are the same double.
-Fragment json_number(GrammarBuilder& builder, bool integer, JsonSpelling spelling = JsonSpelling::any);
+/// digits: no two are the same double. Fractions have one spelling.
+Fragment json_number(GrammarBuilder& builder, Numbers which, JsonSpelling spelling = JsonSpelling::any);
 
 /// Bounds on a number, and what it is a multiple of. Bounds of more than 6 digits behind the point are rounded to the
 /// inside. NaN: no bound; 0: a multiple of nothing.
@@ -64,9 +67,9 @@ struct NumberBounds {
   bool low_open = false, high_open = false;
   double multiple_of = 0;
 };
-/// In one spelling numbers that are no integers keep within 1e9, with 6 digits behind the point.
+/// In one spelling numbers that may be no integers keep within 1e9, with 6 digits behind the point; so do fractions.
 /// Errors: unsupported (beyond these; more digits in multiple_of), invalid_argument (nothing lies between).
-Expected<Fragment> bounded_number(GrammarBuilder& builder, const NumberBounds& bounds, bool integer,
+Expected<Fragment> bounded_number(GrammarBuilder& builder, const NumberBounds& bounds, Numbers which,
                                   JsonSpelling spelling = JsonSpelling::any);
 
 }  // namespace millrace::text

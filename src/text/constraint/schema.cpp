@@ -51,6 +51,7 @@ const std::map<std::string, std::string>& keywords() {
                                                          {kNotPatterns, "string"},
                                                          {kMoreFormats, "string"},
                                                          {kNotValues, ""},
+                                                         {kNotInteger, "number"},
                                                          {kGrammarOfString, "string"},
                                                          {"minimum", "number"},
                                                          {"maximum", "number"},
@@ -264,7 +265,8 @@ Expected<Fragment> SchemaCompiler::typed(const SchemaJson& schema, const std::st
   if (type == "string") return string(schema);
   if (type == "boolean") return boolean(schema);
   if (type == "null") return excludes(schema, nullptr) ? builder_.either({}) : builder_.literal("null");
-  return number(schema, type == "integer");
+  if (!schema.contains(kNotInteger)) return number(schema, type == "integer" ? Numbers::integers : Numbers::all);
+  return type == "integer" ? builder_.either({}) : number(schema, Numbers::fractions);
 }
 
 Expected<Fragment> SchemaCompiler::boolean(const SchemaJson& schema) {
@@ -298,7 +300,7 @@ Expected<Fragment> SchemaCompiler::string(const SchemaJson& schema) {
   return quoted(inside);
 }
 
-Expected<Fragment> SchemaCompiler::number(const SchemaJson& schema, bool integer) {
+Expected<Fragment> SchemaCompiler::number(const SchemaJson& schema, Numbers which) {
   MR_ASSIGN_OR_RETURN(NumberBounds bounds, bounds_of(schema));
   bind_by_format(schema, bounds);
   std::set<double> excluded;
@@ -306,14 +308,14 @@ Expected<Fragment> SchemaCompiler::number(const SchemaJson& schema, bool integer
     if (value.is_number()) excluded.insert(value.get<double>());
   if (excluded.empty()) {
     if (std::isnan(bounds.low) && std::isnan(bounds.high) && bounds.multiple_of == 0)
-      return json_number(builder_, integer, rules_.spelling());
-    return bounded_number(builder_, bounds, integer, rules_.spelling());
+      return json_number(builder_, which, rules_.spelling());
+    return bounded_number(builder_, bounds, which, rules_.spelling());
   }
   // What lies between two neighbours of those that are excluded.
   std::vector<Fragment> options;
   Status nothing;
   const auto add = [&](const NumberBounds& between) {
-    auto option = bounded_number(builder_, between, integer, rules_.spelling());
+    auto option = bounded_number(builder_, between, which, rules_.spelling());
     if (option.ok()) options.push_back(*option);
     if (!option.ok() && option.status().code() != Code::invalid_argument) nothing = option.status();
   };

@@ -12,7 +12,7 @@
 // Errors that name it: $dynamicRef, references to other documents, maxContains; look-behind and back references of
 // patterns; uniqueItems over objects of free names; contains or uniqueItems beside prefixItems or each other; `not`,
 // and `if`, and `oneOf` with branches that may both hold, over what has no simple opposite (items,
-// additionalProperties, format, "integer", objects as values). Everything else unknown is an error, too: nothing is
+// additionalProperties, format, multipleOf, objects as values). Everything else unknown is an error, too: nothing is
 // silently ignored. Source: JSON Schema 2020-12. Thread-safety: pure functions.
 #pragma once
 

@@ -70,6 +70,7 @@ Expected<bool> ValueChecker::holds_plain(const SchemaJson& value, const SchemaJs
   }
   if (plain.contains("const") && value != plain["const"]) return false;
   if (plain.contains("enum") && !is_among(value, plain["enum"])) return false;
+  if (plain.contains(kNotInteger) && has_type(value, "integer")) return false;
   if (plain.contains(kNotValues) && is_among(value, plain[kNotValues])) return false;
   if (value.is_object()) return object_holds(value, plain, depth);
   if (value.is_array()) return array_holds(value, plain, depth);

@@ -60,7 +60,7 @@ class SchemaCompiler {
   Expected<Fragment> typed(const SchemaJson& schema, const std::string& type);
   Expected<Fragment> boolean(const SchemaJson& schema);
   Expected<Fragment> string(const SchemaJson& schema);
-  Expected<Fragment> number(const SchemaJson& schema, bool integer);
+  Expected<Fragment> number(const SchemaJson& schema, Numbers which);
   Expected<RuleId> rule_of(const SchemaJson& schema);
   Fragment join(std::initializer_list<Fragment> parts);
   Fragment quoted(Fragment inside) { return join({builder_.literal("\""), inside, builder_.literal("\"")}); }

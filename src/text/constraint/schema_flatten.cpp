@@ -76,15 +76,15 @@ SchemaJson of_type(const char* type, std::initializer_list<std::pair<const char*
 
 SchemaJson negation(const SchemaJson& schema) { return SchemaJson{{"not", schema}}; }
 
-/// What has the types that `types` does not list.
-Expected<SchemaJson> other_types(const SchemaJson& types) {
+/// What has the types that `types` does not list: numbers that are no integers among them.
+void add_other_types(const SchemaJson& types, std::vector<SchemaJson>& options) {
   const SchemaJson listed = as_list(types);
   const auto lists = [&](const char* type) { return std::find(listed.begin(), listed.end(), type) != listed.end(); };
-  if (lists("integer") && !lists("number")) return cannot_negate("integer");
   SchemaJson others = SchemaJson::array();
   for (const char* type : {"object", "array", "string", "number", "boolean", "null"})
-    if (!lists(type)) others.push_back(type);
-  return SchemaJson{{"type", others}};
+    if (!lists(type) && (type != std::string_view("number") || !lists("integer"))) others.push_back(type);
+  options.push_back({{"type", others}});
+  if (lists("integer") && !lists("number")) options.push_back(of_type("number", {{kNotInteger, true}}));
 }
 
 /// A bound the other way round: what is one less than a least, or one more than a most. `edge` 0: open becomes closed.
@@ -117,8 +117,7 @@ Status negate_keyword(const SchemaJson& schema, const std::string& keyword, std:
     return {};
   }
   if (keyword == "type") {
-    MR_ASSIGN_OR_RETURN(SchemaJson others, other_types(value));
-    options.push_back(std::move(others));
+    add_other_types(value, options);
   } else if (keyword == "const") {
     options.push_back({{kNotValues, SchemaJson::array({value})}});
   } else if (keyword == "enum" && value.is_array()) {

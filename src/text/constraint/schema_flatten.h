@@ -14,12 +14,12 @@ namespace millrace::text {
 using SchemaJson = nlohmann::ordered_json;
 
 /// What plain schemas say beside JSON schema's own keywords: lists of patterns that match too, of patterns that do not,
-/// of formats that hold too, and of values that it is none of.
+/// of formats that hold too, and of values that it is none of; true where a number is no integer.
 inline constexpr const char *kMorePatterns = "\x01patterns", *kNotPatterns = "\x01not patterns",
                             *kMoreFormats =
                                 "\x01"
                                 "formats",
-                            *kNotValues = "\x01not values";
+                            *kNotValues = "\x01not values", *kNotInteger = "\x01not integer";
 
 /// Title, description, default and the like, which bind nothing.
 bool is_annotation(const std::string& keyword);
