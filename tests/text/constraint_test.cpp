@@ -153,6 +153,15 @@ const std::vector<std::string>& schemas() {
           "id":{"anyOf":[{"type":"integer"},{"type":"array","items":{"$ref":"#/$defs/id"},"maxItems":2}]}}})",
       R"({"anyOf":[{"type":"array","items":{"type":"integer"},"uniqueItems":true},{"type":"array","items":{"type":"integer"},"minItems":4}]})",
       R"({"type":"array","items":{"type":"integer"},"contains":{"minimum":10},"minContains":2,"maxItems":4})",
+      R"({"type":"array","contains":{"type":"string"},"maxContains":2})",
+      R"({"type":"array","items":{"type":["integer","string"]},"contains":{"type":"integer"},"minContains":2,"maxContains":2,"minItems":4,"maxItems":6})",
+      R"({"type":"array","items":{"enum":["a","b","c"]},"contains":{"const":"b"},"maxContains":1,"minItems":2,"maxItems":5})",
+      R"({"type":"array","items":{"type":"integer","minimum":0,"maximum":9},"contains":{"minimum":5},"minContains":0,"maxContains":1,"minItems":3})",
+      R"({"type":"array","items":{"type":"string"},"contains":{"const":"a"},"minContains":0,"maxContains":0})",
+      R"({"type":"array","items":{"type":"integer","minimum":0,"maximum":9},"contains":{"enum":[1,2,3]},"minContains":2,
+          "uniqueItems":true,"minItems":9})",
+      R"({"type":"array","items":{"type":"string","maxLength":1},"contains":{"enum":["a","b",""]},"maxContains":2,"uniqueItems":true,"minItems":3})",
+      R"({"type":"array","items":{"type":"integer","minimum":1,"maximum":4},"contains":{"const":3},"uniqueItems":true,"maxItems":2})",
       R"({"type":"array","allOf":[{"prefixItems":[{"type":"integer"},{"type":"integer"}]},{"items":{"minimum":5}}],"maxItems":4})",
       // Annotations.
       R"({"type":"string","contentEncoding":"base64","contentMediaType":"image/png","format":"password","x-order":3,"maxLength":9})",
@@ -310,6 +319,11 @@ TEST(SchemaGrammar, TakesAllThatTheFormIsFor) {
   EXPECT_TRUE(accepts(unique, R"(["c","a"])"));
   EXPECT_FALSE(accepts(unique, R"(["c","c"])"));
   EXPECT_FALSE(accepts(unique, R"(["c"])"));
+  const std::string one =
+      R"({"type":"array","items":{"type":["integer","null"]},"contains":{"type":"null"},"maxContains":1})";
+  EXPECT_TRUE(accepts(one, "[1,null,2]"));
+  EXPECT_FALSE(accepts(one, "[1,null,null]"));
+  EXPECT_FALSE(accepts(one, "[1]"));
   EXPECT_TRUE(accepts(R"({"type":"integer","format":"int32"})", "2147483647"));
   EXPECT_FALSE(accepts(R"({"type":"integer","format":"int32"})", "2147483648"));
   EXPECT_TRUE(accepts(R"({"type":"object","not":{"required":["secret"]}})", R"({"public":1})"));
@@ -413,7 +427,10 @@ TEST(SchemaGrammar, RefusesWhatItDoesNotUnderstand) {
       {R"({"type":"array","items":{"items":{"pattern":"^[ab]$"},"uniqueItems":true},"uniqueItems":true,"minItems":9})",
        "few values"},
       {R"({"type":"array","prefixItems":[true],"items":{"type":"string"},"uniqueItems":true})", "uniqueItems"},
-      {R"({"type":"array","contains":{"type":"string"},"maxContains":2})", "'maxContains'"},
+      {R"({"type":"array","contains":{"format":"email"},"maxContains":2})", "'format'"},
+      {R"({"type":"array","contains":{"type":"string"},"minContains":3,"maxContains":2})", "no finite text"},
+      {R"({"type":"array","items":{"type":"string"},"contains":{"enum":["a","b"]},"minContains":3,"uniqueItems":true})",
+       "only 2"},
       {R"({"type":"object","patternProperties":{"^[ab]$":{}},"minProperties":3})", "only 2"},
       {R"({"type":"strin"})", "strin"},
       {R"({"type":"number","multipleOf":0})", "multipleOf"},

@@ -69,7 +69,9 @@ inline bool array_holds(const json& value, const json& schema, const json& root)
     for (std::size_t j = 0; j < i; ++j)
       if (schema.value("uniqueItems", false) && value[i] == value[j]) return false;
   }
-  if (schema.contains("contains") && found < schema.value("minContains", 1u)) return false;
+  const bool counts = schema.contains("contains");
+  if (counts && (found < schema.value("minContains", 1u) || found > schema.value("maxContains", 1u << 30)))
+    return false;
   for (std::size_t i = 0; i < value.size(); ++i)
     if (!is_valid(value[i], i < first.size() ? first[i] : schema.value("items", json(true)), root)) return false;
   return true;

@@ -39,6 +39,7 @@ const std::map<std::string, std::string>& keywords() {
                                                          {"uniqueItems", "array"},
                                                          {"contains", "array"},
                                                          {"minContains", "array"},
+                                                         {"maxContains", "array"},
                                                          {"unevaluatedItems", "array"},
                                                          {"additionalItems", "array"},
                                                          {"minItems", "array"},

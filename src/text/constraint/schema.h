@@ -9,11 +9,12 @@
 // are told apart by it (written_texts.h): numbers that may be no integers have 15 digits at most, and items of which
 // nothing is said are no lists and no objects.
 //
-// Errors that name it: $dynamicRef, references to other documents, maxContains; look-behind and back references of
-// patterns; uniqueItems over objects of free names; contains or uniqueItems beside prefixItems or each other; `not`,
-// and `if`, and `oneOf` with branches that may both hold, over what has no simple opposite (items,
+// Errors that name it: $dynamicRef, references to other documents; look-behind and back references of patterns;
+// uniqueItems over objects of free names; contains or uniqueItems beside prefixItems; `not`, and `if`, and `oneOf` with
+// branches that may both hold, and `contains` beside maxContains, over what has no simple opposite (items,
 // additionalProperties, format, multipleOf, objects as values). Everything else unknown is an error, too: nothing is
-// silently ignored. Source: JSON Schema 2020-12. Thread-safety: pure functions.
+// silently ignored. Source: JSON Schema 2020-12.
+// Thread-safety: pure functions.
 #pragma once
 
 #include <memory>

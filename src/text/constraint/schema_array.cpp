@@ -29,12 +29,12 @@ Expected<Fragment> SchemaCompiler::array(const SchemaJson& schema) {
   const bool said = (schema.contains("items") && !schema["items"].is_array()) || schema.contains("additionalItems");
   if (!first.empty() && !said) most = std::min(most, std::max(least, static_cast<std::uint32_t>(first.size())));
   const bool unique = schema.value("uniqueItems", SchemaJson(false)) == true && most > 1;
-  const bool contains = schema.contains("contains") && schema.value("minContains", SchemaJson(1)) != 0;
-  if (unique || contains) {
-    if (!first.empty() || (unique && contains))
-      return error(Code::unsupported, "uniqueItems and contains are supported beside items only; leave them out");
-    return unique ? unique_array(rest, least, most) : containing_array(schema, rest, least, most);
-  }
+  const bool contains = schema.contains("contains") &&
+                        (schema.value("minContains", SchemaJson(1)) != 0 || schema.contains("maxContains"));
+  if ((unique || contains) && !first.empty())
+    return error(Code::unsupported, "uniqueItems and contains are supported beside items only; leave them out");
+  if (contains) return containing_array(schema, rest, {least, most}, unique);
+  if (unique) return unique_array(rest, least, most);
   std::vector<RuleId> items;
   for (const SchemaJson& item : first) {
     MR_ASSIGN_OR_RETURN(const RuleId rule, rule_of(item));
@@ -72,32 +72,55 @@ Expected<Fragment> SchemaCompiler::item_list(const std::vector<RuleId>& first, R
   return join({{whole.begin, end}, rules_.space(), builder_.literal("]")});
 }
 
-/// A state for each count of items and of those that are what the array has to contain.
-Expected<Fragment> SchemaCompiler::containing_array(const SchemaJson& schema, const SchemaJson& items,
-                                                    std::uint32_t least, std::uint32_t most) {
+/// A state for each count of items and of those that are what the array has to contain. Where these have a most, other
+/// items are certainly none of them.
+Expected<Fragment> SchemaCompiler::containing_array(const SchemaJson& schema, const SchemaJson& items, Counts count,
+                                                    bool differ) {
   MR_ASSIGN_OR_RETURN(const std::uint32_t wanted, schema_count(schema, "minContains", 1, kMostContained));
-  MR_ASSIGN_OR_RETURN(const RuleId item, rule_of(items));
-  MR_ASSIGN_OR_RETURN(const RuleId match, rule_of({{"allOf", SchemaJson::array({items, schema["contains"]})}}));
-  const std::uint32_t counted = most == UINT32_MAX ? std::max(least, 1u) : most;
+  MR_ASSIGN_OR_RETURN(const std::uint32_t allowed, schema_count(schema, "maxContains", UINT32_MAX, kMostContained));
+  if (wanted > allowed) return builder_.either({});
+  const SchemaJson& contained = schema["contains"];
+  const SchemaJson others = {{"allOf", SchemaJson::array({items, {{"not", contained}}})}};
+  const auto rule = [&](const SchemaJson& each) {
+    const OneSpelling spelling(rules_, differ);
+    return rule_of(each);
+  };
+  MR_ASSIGN_OR_RETURN(const RuleId item, rule(allowed == UINT32_MAX ? items : others));
+  MR_ASSIGN_OR_RETURN(const RuleId match, rule({{"allOf", SchemaJson::array({items, contained})}}));
+  const auto call = [&](StateId from, RuleId called, StateId to) {
+    if (differ) {
+      builder_.call_different(from, called, to);
+    } else {
+      builder_.call(from, called, to);
+    }
+  };
+  const std::uint32_t counted = count.most == UINT32_MAX ? std::max(count.least, 1u) : count.most;
+  const std::uint32_t last = allowed == UINT32_MAX ? wanted : allowed;
   std::vector<std::vector<StateId>> states(counted + 1);
   for (auto& row : states)
-    for (std::uint32_t found = 0; found <= wanted && !builder_.full(); ++found) row.push_back(builder_.new_state());
+    for (std::uint32_t found = 0; found <= last && !builder_.full(); ++found) row.push_back(builder_.new_state());
   if (builder_.full()) return builder_.empty();
   const StateId end = builder_.new_state();
   for (std::uint32_t i = 0; i <= counted; ++i)
-    for (std::uint32_t found = 0; found <= wanted && !builder_.full(); ++found) {
+    for (std::uint32_t found = 0; found <= last && !builder_.full(); ++found) {
       StateId from = states[i][found];
-      if (i >= least && found == wanted) builder_.nothing(from, end);
-      if (i == counted && most != UINT32_MAX) continue;
+      if (i >= count.least && found >= wanted) builder_.nothing(from, end);
+      if (i == counted && count.most != UINT32_MAX) continue;
       if (i > 0) {
         const Fragment separator = comma();
         builder_.nothing(from, separator.begin);
         from = separator.end;
       }
       const std::uint32_t next = std::min(i + 1, counted);
-      builder_.call(from, item, states[next][found]);
-      if (found < wanted) builder_.call(from, match, states[next][found + 1]);
+      call(from, item, states[next][found]);
+      if (found < last) call(from, match, states[next][found + 1]);
     }
+  for (const auto& [items_rule, least] : {std::pair(item, count.least), std::pair(match, wanted)}) {
+    if (!differ) break;
+    const StateId from = builder_.new_state();
+    call(from, items_rule, end);
+    builder_.want_different(from, least);
+  }
   return join({builder_.literal("["), rules_.space(), {states[0][0], end}, rules_.space(), builder_.literal("]")});
 }
 

@@ -48,6 +48,10 @@ class SchemaCompiler {
     bool full(std::uint32_t count) const { return bounded && count + 1 == states.size(); }
   };
 
+  struct Counts {
+    std::uint32_t least = 0, most = UINT32_MAX;
+  };
+
   // schema.cpp
   Expected<RuleId> reference(const std::string& pointer);
   Expected<Fragment> value(const SchemaJson& schema);
@@ -67,7 +71,8 @@ class SchemaCompiler {
   /// While it lives, equal values are spelled alike.
   class OneSpelling {
    public:
-    explicit OneSpelling(JsonRules& rules) : rules_(rules), before_(rules.set_spelling(JsonSpelling::one)) {}
+    explicit OneSpelling(JsonRules& rules, bool wanted = true)
+        : rules_(rules), before_(rules.set_spelling(wanted ? JsonSpelling::one : rules.spelling())) {}
     ~OneSpelling() { rules_.set_spelling(before_); }
     OneSpelling(const OneSpelling&) = delete;
     OneSpelling& operator=(const OneSpelling&) = delete;
@@ -81,8 +86,7 @@ class SchemaCompiler {
 
   // schema_array.cpp
   Expected<Fragment> array(const SchemaJson& schema);
-  Expected<Fragment> containing_array(const SchemaJson& schema, const SchemaJson& items, std::uint32_t least,
-                                      std::uint32_t most);
+  Expected<Fragment> containing_array(const SchemaJson& schema, const SchemaJson& items, Counts count, bool differ);
   Expected<Fragment> unique_array(const SchemaJson& items, std::uint32_t least, std::uint32_t most);
   Expected<Fragment> item_list(const std::vector<RuleId>& first, RuleId others, std::uint32_t least, std::uint32_t most,
                                bool differ);
