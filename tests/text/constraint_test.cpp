@@ -538,7 +538,8 @@ TEST(SchemaGrammar, IsRefusedWhereverItBecomesTooLarge) {
       limits.grant = &lender;
       const json schema = {{"type", "object"}, {"properties", properties}};
       const auto grammar = schema_grammar(schema.dump(), limits);
-      if (!grammar.ok()) EXPECT_NE(grammar.status().message().find("too large"), std::string::npos);
+      if (grammar.ok()) continue;
+      EXPECT_NE(grammar.status().message().find("too large"), std::string::npos) << grammar.status().message();
     }
 }
 
