@@ -392,6 +392,46 @@ TEST(SchemaGrammar, ItemsThatHaveComeLeadNowhere) {
   EXPECT_TRUE(next(numbers, "[1,31,", "310"));
 }
 
+TEST(SchemaGrammar, UnevaluatedIsWhatNoneBesideItSaw) {
+  const std::string cousin =
+      R"({"allOf":[{"properties":{"foo":{"type":"integer"}}},{"type":"object","unevaluatedProperties":false}]})";
+  EXPECT_TRUE(accepts(cousin, "{}"));
+  EXPECT_FALSE(accepts(cousin, R"({"foo":8})"));
+  const std::string branches = R"({"type":"object","if":{"properties":{"foo":{"const":"then"}},"required":["foo"]},
+      "then":{"properties":{"bar":{"type":"integer"}},"required":["bar"]},
+      "else":{"properties":{"baz":{"type":"integer"}},"required":["baz"]},"unevaluatedProperties":false})";
+  EXPECT_TRUE(accepts(branches, R"({"foo":"then","bar":1})"));
+  EXPECT_TRUE(accepts(branches, R"({"baz":1})"));
+  EXPECT_FALSE(accepts(branches, R"({"baz":1,"foo":13.3})"));
+  EXPECT_FALSE(accepts(branches, R"({"baz":1,"foo":"then"})"));
+  const std::string outer = R"({"type":"object","properties":{"a":{"type":"null"}},"unevaluatedProperties":false,
+      "allOf":[{"properties":{"b":{"type":"null"}}},{"$ref":"#/$defs/c"}],
+      "$defs":{"c":{"properties":{"c":{"type":"null"}}}}})";
+  EXPECT_TRUE(accepts(outer, R"({"b":null,"c":null,"a":null})") || accepts(outer, R"({"a":null,"b":null,"c":null})"));
+  EXPECT_FALSE(accepts(outer, R"({"a":null,"d":null})"));
+  const std::string referred = R"({"$ref":"#/$defs/c","properties":{"a":{"type":"null"}},
+      "$defs":{"c":{"type":"object","properties":{"c":{"type":"null"}},"unevaluatedProperties":false}}})";
+  EXPECT_TRUE(accepts(referred, R"({"c":null})"));
+  EXPECT_FALSE(accepts(referred, R"({"c":null,"a":null})"));
+  EXPECT_FALSE(accepts(referred, R"({"a":null})"));
+  const std::string brought = R"({"type":"object","properties":{"foo":{"type":"null"}},"dependentSchemas":
+      {"foo":{"properties":{"bar":{"type":"null"}},"unevaluatedProperties":false}}})";
+  EXPECT_TRUE(accepts(brought, "{}"));
+  EXPECT_FALSE(accepts(brought, R"({"foo":null})"));
+  EXPECT_FALSE(accepts(brought, R"({"foo":null,"bar":null})"));
+  const std::string items = R"({"type":"array","allOf":[{"prefixItems":[{"type":"null"},{"type":"null"}]},
+      {"prefixItems":[{"type":"null"}],"unevaluatedItems":false}]})";
+  EXPECT_TRUE(accepts(items, "[null]"));
+  EXPECT_FALSE(accepts(items, "[null,null]"));
+  EXPECT_FALSE(
+      accepts(R"({"allOf":[{"properties":{"a":{"type":"null"}}},{"type":"object","additionalProperties":false}]})",
+              R"({"a":null})"));
+  const auto twice = schema_grammar(
+      R"({"type":"object","not":{"not":{"properties":{"a":{"type":"null"}},"required":["a"]}},"unevaluatedProperties":false})");
+  ASSERT_FALSE(twice.ok());
+  EXPECT_NE(twice.status().message().find("'not'"), std::string::npos);
+}
+
 TEST(SchemaGrammar, BoundsOfNumbersAreExact) {
   const std::vector<std::string> numbers = {"-1000",  "-13",  "-12", "-11",   "-3",   "-2.51",    "-2.5", "-1",
                                             "-0.5",   "0",    "0.0", "0.001", "0.5",  "1",        "1.0",  "3",

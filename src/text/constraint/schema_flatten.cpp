@@ -127,12 +127,12 @@ Status negate_keyword(const SchemaJson& schema, const std::string& keyword, std:
   } else if (keyword == "required" && value.is_array()) {
     for (const SchemaJson& name : value) {
       if (!name.is_string()) return error(Code::invalid_argument, "required has to list names");
-      options.push_back(of_type("object", {{"properties", SchemaJson{{name.get<std::string>(), false}}}}));
+      options.push_back(of_type("object", {{kUnseenProperties, SchemaJson{{name.get<std::string>(), false}}}}));
     }
   } else if (keyword == "properties" && value.is_object()) {
     for (const auto& [name, property] : value.items())
-      options.push_back(of_type(
-          "object", {{"required", SchemaJson::array({name})}, {"properties", SchemaJson{{name, negation(property)}}}}));
+      options.push_back(of_type("object", {{"required", SchemaJson::array({name})},
+                                           {kUnseenProperties, SchemaJson{{name, negation(property)}}}}));
   } else if (keyword == "not") {
     options.push_back(value);
   } else if (keyword == "allOf" && value.is_array()) {
@@ -145,6 +145,66 @@ Status negate_keyword(const SchemaJson& schema, const std::string& keyword, std:
     return cannot_negate(keyword);
   }
   return {};
+}
+
+/// Nothing but annotations.
+bool says_nothing(const SchemaJson& schema) {
+  return std::all_of(schema.items().begin(), schema.items().end(),
+                     [](const auto& item) { return is_annotation(item.key()); });
+}
+
+bool speaks_of_unevaluated(const SchemaJson& schema) {
+  return schema.is_object() && (schema.contains("unevaluatedProperties") || schema.contains("unevaluatedItems"));
+}
+
+/// Whether it may say of properties or items that they are evaluated.
+bool may_evaluate(const SchemaJson& schema) {
+  if (!schema.is_object()) return false;
+  for (const auto& [keyword, value] : schema.items()) {
+    static const std::set<std::string> say_nothing = {"type",
+                                                      "enum",
+                                                      "const",
+                                                      "required",
+                                                      "minimum",
+                                                      "maximum",
+                                                      "exclusiveMinimum",
+                                                      "pattern",
+                                                      "format",
+                                                      "minProperties",
+                                                      "maxProperties",
+                                                      "exclusiveMaximum",
+                                                      "multipleOf",
+                                                      "uniqueItems",
+                                                      "minItems",
+                                                      "maxItems",
+                                                      "minLength",
+                                                      "maxLength",
+                                                      "propertyNames",
+                                                      "dependentRequired"};
+    if (!say_nothing.contains(keyword) && !is_annotation(keyword)) return true;
+  }
+  return false;
+}
+
+/// Of a plain schema, beside which nothing more will stand: what unevaluatedProperties and unevaluatedItems mean in it,
+/// and properties that they do not see.
+SchemaJson settled(SchemaJson plain) {
+  const auto replace = [&](const char* keyword, const char* by) {
+    if (!plain.contains(keyword)) return;
+    SchemaJson said = plain[keyword];
+    plain.erase(keyword);
+    if (!plain.contains(by)) plain[by] = std::move(said);
+  };
+  replace("unevaluatedProperties", "additionalProperties");
+  replace("unevaluatedItems", plain.value("items", SchemaJson()).is_array() ? "additionalItems" : "items");
+  if (!plain.contains(kUnseenProperties)) return plain;
+  const SchemaJson unseen = plain[kUnseenProperties], others = plain.value("additionalProperties", SchemaJson(true));
+  plain.erase(kUnseenProperties);
+  for (const auto& [name, bound] : unseen.items()) {
+    SchemaJson& properties = plain["properties"];
+    properties[name] = both_schemas(bound, properties.contains(name) ? properties[name] : others);
+  }
+  return plain;
 }
 
 }  // namespace
@@ -197,7 +257,14 @@ Expected<SchemaJson> Flattener::without_reference(const SchemaJson& schema, int 
     if (depth > kMostDepth) return too_deep();
     if (!current["$ref"].is_string()) return error(Code::invalid_argument, "$ref has to be a string");
     MR_ASSIGN_OR_RETURN(const SchemaJson* const target, resolve(current["$ref"].get<std::string>()));
+    SchemaJson reference{{"$ref", current["$ref"]}};
     current.erase("$ref");
+    if (speaks_of_unevaluated(*target) && !says_nothing(current)) {
+      if (!current.value("allOf", SchemaJson::array()).is_array())
+        return error(Code::invalid_argument, "allOf has to be a list of schemas");
+      current["allOf"].push_back(std::move(reference));
+      break;
+    }
     MR_ASSIGN_OR_RETURN(current, merge_schemas(*target, current));
   }
   return current;
@@ -225,20 +292,40 @@ Expected<bool> Flattener::are_disjoint(const std::vector<SchemaJson>& a, const s
   return true;
 }
 
+Expected<std::vector<SchemaJson>> Flattener::on_its_own(const SchemaJson& schema, const SchemaJson& beside, int depth) {
+  if (!speaks_of_unevaluated(schema)) return std::vector<SchemaJson>{schema};
+  if (beside.contains("unevaluatedProperties") && !schema.contains("unevaluatedProperties"))
+    return error(Code::unsupported, "unevaluatedItems beneath unevaluatedProperties is not supported; use items");
+  MR_ASSIGN_OR_RETURN(const std::vector<SchemaJson> flat, flatten(schema, depth + 1));
+  std::vector<SchemaJson> whole;
+  for (const SchemaJson& each : flat) {
+    MR_ASSIGN_OR_RETURN(SchemaJson plain, without_reference(each, depth));
+    whole.push_back(std::move(plain));
+  }
+  return whole;
+}
+
 /// One of the options, and what the schema says beside them.
 Expected<std::vector<SchemaJson>> Flattener::any_of(const SchemaJson& beside, const std::vector<SchemaJson>& options,
                                                     int depth) {
-  const bool alone = std::all_of(beside.items().begin(), beside.items().end(),
-                                 [](const auto& item) { return is_annotation(item.key()); });
+  const bool alone = says_nothing(beside);
   std::vector<SchemaJson> result;
-  for (const SchemaJson& option : options) {
-    SchemaJson whole = option;
-    if (!alone) {
-      MR_ASSIGN_OR_RETURN(const SchemaJson plain, without_reference(option, depth));
-      MR_ASSIGN_OR_RETURN(whole, merge_schemas(beside, plain));
-    }
+  const auto add = [&](const SchemaJson& whole) -> Status {
     MR_ASSIGN_OR_RETURN(std::vector<SchemaJson> flat, flatten(whole, depth + 1));
     std::move(flat.begin(), flat.end(), std::back_inserter(result));
+    return {};
+  };
+  for (const SchemaJson& option : options) {
+    if (alone) {
+      MR_RETURN_IF_ERROR(add(option));
+      continue;
+    }
+    MR_ASSIGN_OR_RETURN(const SchemaJson plain, without_reference(option, depth));
+    MR_ASSIGN_OR_RETURN(const std::vector<SchemaJson> parts, on_its_own(plain, beside, depth));
+    for (const SchemaJson& part : parts) {
+      MR_ASSIGN_OR_RETURN(const SchemaJson whole, merge_schemas(beside, part));
+      MR_RETURN_IF_ERROR(add(whole));
+    }
   }
   return result;
 }
@@ -314,7 +401,9 @@ Expected<std::vector<SchemaJson>> Flattener::all_of(const SchemaJson& schema, in
   whole.erase("allOf");
   for (const SchemaJson& part : schema["allOf"]) {
     MR_ASSIGN_OR_RETURN(const SchemaJson plain, without_reference(part, depth));
-    MR_ASSIGN_OR_RETURN(whole, merge_schemas(whole, plain));
+    MR_ASSIGN_OR_RETURN(const std::vector<SchemaJson> options, on_its_own(plain, schema, depth));
+    const SchemaJson option = options.empty() ? SchemaJson(false) : SchemaJson{{"anyOf", options}};
+    MR_ASSIGN_OR_RETURN(whole, merge_schemas(whole, options.size() == 1 ? options[0] : option));
   }
   return flatten(whole, depth + 1);
 }
@@ -340,6 +429,12 @@ Expected<std::vector<SchemaJson>> Flattener::flatten(const SchemaJson& schema, i
   for (const char* keyword : {"dependentRequired", "dependentSchemas"})
     if (schema.contains(keyword)) return dependent(schema, keyword, depth);
   if (schema.contains("not")) {
+    if (speaks_of_unevaluated(schema)) {
+      MR_ASSIGN_OR_RETURN(const SchemaJson whole, without_reference(schema["not"], depth));
+      if (whole.is_object() && whole.contains("not") && may_evaluate(whole["not"]))
+        return error(Code::unsupported,
+                     "'not' in 'not' beside unevaluatedProperties or unevaluatedItems is not supported");
+    }
     MR_ASSIGN_OR_RETURN(const std::vector<SchemaJson> options, negated(schema["not"], depth));
     SchemaJson beside = schema;
     beside.erase("not");
@@ -352,7 +447,7 @@ Expected<std::vector<SchemaJson>> Flattener::flatten(const SchemaJson& schema, i
   }
   if (schema.contains("oneOf")) return one_of(schema, depth);
   if (schema.contains("allOf")) return all_of(schema, depth);
-  return std::vector<SchemaJson>{schema};
+  return std::vector<SchemaJson>{settled(schema)};
 }
 
 }  // namespace millrace::text

@@ -21,6 +21,10 @@ inline constexpr const char *kMorePatterns = "\x01patterns", *kNotPatterns = "\x
                                 "formats",
                             *kNotValues = "\x01not values", *kNotInteger = "\x01not integer";
 
+/// Properties by name, as "properties" has them, that unevaluatedProperties does not see: what `not` says evaluates
+/// none.
+inline constexpr const char* kUnseenProperties = "\x01unseen";
+
 /// Title, description, default and the like, which bind nothing.
 bool is_annotation(const std::string& keyword);
 
@@ -36,6 +40,9 @@ class Flattener {
 
  private:
   Expected<SchemaJson> without_reference(const SchemaJson& schema, int depth) const;
+  /// Of a schema that is to stand beside others, which its unevaluatedProperties and unevaluatedItems do not see: what
+  /// they say, without them. Plain schemas then, one of which has to hold; else `schema` alone.
+  Expected<std::vector<SchemaJson>> on_its_own(const SchemaJson& schema, const SchemaJson& beside, int depth);
   /// Schemas (not plain), one of which holds for a value where `schema` does not, and none where it does.
   Expected<std::vector<SchemaJson>> negated(const SchemaJson& schema, int depth) const;
   Expected<std::vector<SchemaJson>> any_of(const SchemaJson& beside, const std::vector<SchemaJson>& options, int depth);

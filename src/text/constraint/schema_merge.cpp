@@ -31,13 +31,6 @@ std::string key_of(const SchemaJson& value) {
   return value.is_structured() ? std::string(value.type_name()) : value.dump(-1, ' ', true);
 }
 
-/// Both have to hold.
-SchemaJson both(const SchemaJson& a, const SchemaJson& b) {
-  if (a == b || b == true) return a;
-  if (a == true) return b;
-  return SchemaJson{{"allOf", SchemaJson::array({a, b})}};
-}
-
 bool is_one_of(const std::string& keyword, std::initializer_list<std::string_view> names) {
   return std::find(names.begin(), names.end(), keyword) != names.end();
 }
@@ -58,8 +51,10 @@ Status merge_keyword(SchemaJson& into, const std::string& keyword, const SchemaJ
   const bool numbers = held.is_number() && value.is_number();
   if (keyword == "type") {
     held = common_types(held, value);
-  } else if (is_one_of(keyword, {"properties", "patternProperties", "dependentSchemas"}) && objects) {
-    for (const auto& [name, each] : value.items()) held[name] = held.contains(name) ? both(held[name], each) : each;
+  } else if (is_one_of(keyword, {"properties", kUnseenProperties, "patternProperties", "dependentSchemas"}) &&
+             objects) {
+    for (const auto& [name, each] : value.items())
+      held[name] = held.contains(name) ? both_schemas(held[name], each) : each;
   } else if (is_one_of(keyword, {"required", "allOf", kMorePatterns, kNotPatterns, kMoreFormats, kNotValues}) &&
              lists) {
     for (const SchemaJson& each : value) held.push_back(each);
@@ -72,7 +67,7 @@ Status merge_keyword(SchemaJson& into, const std::string& keyword, const SchemaJ
   } else if (keyword == "uniqueItems" && held.is_boolean() && value.is_boolean()) {
     held = true;  // they differ
   } else if (is_one_of(keyword, {"propertyNames", "additionalProperties"})) {
-    held = both(held, value);
+    held = both_schemas(held, value);
   } else if (keyword == "pattern" && held.is_string() && value.is_string()) {
     into[kMorePatterns].push_back(value);
   } else if (keyword == "format" && held.is_string() && value.is_string()) {
@@ -86,23 +81,25 @@ Status merge_keyword(SchemaJson& into, const std::string& keyword, const SchemaJ
   return {};
 }
 
-/// What one side closes, the other side's properties would break.
-bool closes(const SchemaJson& one, const SchemaJson& other) {
-  if (!one.contains("additionalProperties") || one["additionalProperties"] == true) return false;
-  if (!other.contains("properties") && !other.contains("required") && !other.contains("patternProperties"))
-    return false;
-  const auto declared = [](const SchemaJson& schema) {
-    std::vector<std::string> names;
-    for (const char* keyword : {"properties", "patternProperties"}) {
-      const SchemaJson said = schema.value(keyword, SchemaJson::object());
-      for (const auto& [name, property] : said.items())
-        if (property != false) names.push_back(keyword + name);
-    }
-    std::sort(names.begin(), names.end());
-    return names;
-  };
-  const auto own = declared(one), others = declared(other);
-  return !std::includes(own.begin(), own.end(), others.begin(), others.end());
+/// What only the other side declares is additional to this side, too. Errors: unsupported (patterns of names).
+Status bind_additional(const SchemaJson& one, const SchemaJson& other, SchemaJson& merged) {
+  const SchemaJson others = one.value("additionalProperties", SchemaJson(true));
+  if (others == true) return {};
+  const SchemaJson own = one.value("properties", SchemaJson::object()),
+                   patterns = one.value("patternProperties", SchemaJson::object());
+  const SchemaJson foreign = other.value("properties", SchemaJson::object()),
+                   foreign_patterns = other.value("patternProperties", SchemaJson::object());
+  bool apart = false;
+  for (const auto& [pattern, bound] : foreign_patterns.items()) apart = apart || !patterns.contains(pattern);
+  for (const auto& [name, bound] : foreign.items()) {
+    if (own.contains(name)) continue;
+    apart = apart || !patterns.empty();
+    merged["properties"][name] = both_schemas(bound, others);
+  }
+  if (!apart) return {};
+  return error(
+      Code::unsupported,
+      "additionalProperties cannot be combined with other properties beside patternProperties; write one object");
 }
 
 /// The schema of the item at `i`, and (past the last place) of those behind all listed ones.
@@ -121,9 +118,9 @@ Status merge_items(const SchemaJson& a, const SchemaJson& b, SchemaJson& merged)
   const auto listed = [](const SchemaJson& schema) { return schema.value("prefixItems", SchemaJson::array()).size(); };
   const std::size_t most = std::max(listed(a), listed(b));
   SchemaJson first = SchemaJson::array();
-  for (std::size_t i = 0; i < most; ++i) first.push_back(both(item_at(a, i), item_at(b, i)));
+  for (std::size_t i = 0; i < most; ++i) first.push_back(both_schemas(item_at(a, i), item_at(b, i)));
   if (most > 0) merged["prefixItems"] = std::move(first);
-  if (a.contains("items") || b.contains("items")) merged["items"] = both(item_at(a, most), item_at(b, most));
+  if (a.contains("items") || b.contains("items")) merged["items"] = both_schemas(item_at(a, most), item_at(b, most));
   return {};
 }
 
@@ -139,6 +136,12 @@ void move_condition(SchemaJson& from, SchemaJson& into) {
 }
 
 }  // namespace
+
+SchemaJson both_schemas(const SchemaJson& a, const SchemaJson& b) {
+  if (a == false || b == true || a == b) return a;
+  if (a == true || b == false) return b;
+  return SchemaJson{{"allOf", SchemaJson::array({a, b})}};
+}
 
 SchemaJson values_of(const SchemaJson& schema) {
   if (schema.contains("const")) return SchemaJson::array({schema["const"]});
@@ -162,8 +165,6 @@ Expected<SchemaJson> merge_schemas(const SchemaJson& a, const SchemaJson& b) {
   if (b == true) return a;
   if (!a.is_object() || !b.is_object())
     return error(Code::invalid_argument, "a schema has to be an object or a boolean");
-  if (closes(a, b) || closes(b, a))
-    return error(Code::unsupported, "additionalProperties cannot be combined with other properties; write one object");
   SchemaJson merged = a, other = b;
   const bool conditions = a.contains("if") || b.contains("if");
   if (conditions) move_condition(other, merged);
@@ -186,6 +187,8 @@ Expected<SchemaJson> merge_schemas(const SchemaJson& a, const SchemaJson& b) {
       MR_RETURN_IF_ERROR(merge_keyword(merged, keyword, value));
     }
   }
+  MR_RETURN_IF_ERROR(bind_additional(a, b, merged));
+  MR_RETURN_IF_ERROR(bind_additional(b, a, merged));
   return merged;
 }
 

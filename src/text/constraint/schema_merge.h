@@ -9,6 +9,9 @@ namespace millrace::text {
 /// stand beside each other. Errors: invalid_argument (no schema), unsupported (names what cannot be said as one).
 Expected<SchemaJson> merge_schemas(const SchemaJson& a, const SchemaJson& b);
 
+/// One that holds where both do, in the plainest words.
+SchemaJson both_schemas(const SchemaJson& a, const SchemaJson& b);
+
 /// Equal as JSON schema has it (1 and 1.0 are), in n log n steps: the values of `a` that `b` has, too.
 SchemaJson common_values(const SchemaJson& a, const SchemaJson& b);
 
