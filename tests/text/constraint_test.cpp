@@ -432,6 +432,34 @@ TEST(SchemaGrammar, UnevaluatedIsWhatNoneBesideItSaw) {
   EXPECT_NE(twice.status().message().find("'not'"), std::string::npos);
 }
 
+TEST(SchemaGrammar, ConditionsStandInAllOf) {
+  const std::string one = R"({"type":"object","properties":{"t":{"enum":["a","b"]},"x":{"type":"integer"}},
+      "required":["t"],"allOf":[{"if":{"properties":{"t":{"const":"a"}}},"then":{"required":["x"]}}]})";
+  EXPECT_TRUE(accepts(one, R"({"t":"a","x":1})"));
+  EXPECT_TRUE(accepts(one, R"({"t":"b"})"));
+  EXPECT_FALSE(accepts(one, R"({"t":"a"})"));
+  json many = {{"type", "object"}, {"properties", {{"t", {{"enum", json::array()}}}}}, {"required", {"t"}}};
+  for (int i = 0; i < 24; ++i) {
+    const std::string name = fmt::format("v{}", i), field = fmt::format("f{}", i);
+    many["properties"]["t"]["enum"].push_back(name);
+    many["allOf"].push_back({{"if", {{"properties", {{"t", {{"const", name}}}}}}},
+                             {"then", {{"properties", {{field, {{"type", "null"}}}}}, {"required", {field}}}}});
+  }
+  EXPECT_TRUE(accepts(many.dump(), R"({"t":"v23","f23":null})"));
+  EXPECT_FALSE(accepts(many.dump(), R"({"t":"v23","f22":null})"));
+  EXPECT_FALSE(accepts(many.dump(), R"({"t":"v23"})"));
+  const std::string both = R"({"type":"object","properties":{"a":{"type":"boolean"},"b":{"type":"boolean"}},
+      "required":["a","b"],"allOf":[
+      {"if":{"properties":{"a":{"const":true}}},"then":{"properties":{"b":{"const":false}}},"else":{"properties":{"b":{"const":true}}}},
+      {"if":{"properties":{"b":{"const":true}}},"then":{"properties":{"a":{"const":false}}}}]})";
+  EXPECT_TRUE(accepts(both, R"({"a":true,"b":false})"));
+  EXPECT_TRUE(accepts(both, R"({"a":false,"b":true})"));
+  EXPECT_FALSE(accepts(both, R"({"a":true,"b":true})"));
+  EXPECT_FALSE(accepts(both, R"({"a":false,"b":false})"));
+  EXPECT_TRUE(
+      accepts(R"({"type":"integer","then":{"minimum":3},"allOf":[{"if":{"minimum":10},"then":{"maximum":20}}]})", "2"));
+}
+
 TEST(SchemaGrammar, BoundsOfNumbersAreExact) {
   const std::vector<std::string> numbers = {"-1000",  "-13",  "-12", "-11",   "-3",   "-2.51",    "-2.5", "-1",
                                             "-0.5",   "0",    "0.0", "0.001", "0.5",  "1",        "1.0",  "3",

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <set>
 
+#include "text/constraint/schema_check.h"
 #include "text/constraint/schema_merge.h"
 
 namespace millrace::text {
 namespace {
 
-constexpr int kMostDepth = 64, kMostProduced = 2000;
+constexpr int kMostDepth = 200, kMostProduced = 2000;
 
 Status too_deep() { return error(Code::unsupported, "the schema nests references and combinations too deeply"); }
 
@@ -207,6 +208,61 @@ SchemaJson settled(SchemaJson plain) {
   return plain;
 }
 
+/// The values that a schema is limited to by all that it certainly says; null where it is not.
+SchemaJson limits_of(const SchemaJson& schema, int depth = 0) {
+  if (!schema.is_object() || depth > 8) return {};
+  std::vector<SchemaJson> parts;
+  const SchemaJson all = schema.value("allOf", SchemaJson::array());
+  if (all.is_array()) parts.assign(all.begin(), all.end());
+  SchemaJson values = values_of(schema);
+  if (values.is_array() && schema.contains("type")) {
+    SchemaJson typed = SchemaJson::array();
+    for (const SchemaJson& value : values)
+      for (const SchemaJson& type : as_list(schema["type"]))
+        if (type.is_string() && has_type(value, type.get<std::string>())) {
+          typed.push_back(value);
+          break;
+        }
+    values = std::move(typed);
+  }
+  for (const SchemaJson& part : parts) {
+    const SchemaJson more = limits_of(part, depth + 1);
+    if (more.is_array()) values = values.is_array() ? common_values(values, more) : more;
+  }
+  if (!values.is_array()) return values;
+  parts.push_back(schema);
+  for (const SchemaJson& part : parts) {
+    const SchemaJson denied = part.is_object() ? part.value("not", SchemaJson()) : SchemaJson();
+    const bool plain =
+        denied.is_object() && std::all_of(denied.items().begin(), denied.items().end(), [](const auto& item) {
+          return item.key() == "const" || item.key() == "enum" || item.key() == "type" || is_annotation(item.key());
+        });
+    const SchemaJson without = plain ? limits_of(denied, depth + 1) : SchemaJson();
+    if (!without.is_array()) continue;
+    SchemaJson left = SchemaJson::array();
+    for (const SchemaJson& value : values)
+      if (std::find(without.begin(), without.end(), value) == without.end()) left.push_back(value);
+    values = std::move(left);
+  }
+  return values;
+}
+
+/// A property that has to be there, and has no value left to it: so that conditions over what it is need not be
+/// written out in every combination.
+bool is_hopeless(const SchemaJson& schema) {
+  const SchemaJson required = schema.value("required", SchemaJson::array());
+  if (!required.is_array() || required.empty()) return false;
+  const SchemaJson properties = schema.value("properties", SchemaJson::object()),
+                   unseen = schema.value(kUnseenProperties, SchemaJson::object());
+  const auto limited = [&](const std::string& name) {
+    const SchemaJson bound =
+        both_schemas(properties.value(name, SchemaJson(true)), unseen.value(name, SchemaJson(true)));
+    return bound == false || limits_of(bound) == SchemaJson::array();
+  };
+  return std::any_of(required.begin(), required.end(),
+                     [&](const SchemaJson& name) { return name.is_string() && limited(name.get<std::string>()); });
+}
+
 }  // namespace
 
 bool is_annotation(const std::string& keyword) {
@@ -364,18 +420,34 @@ Expected<std::vector<SchemaJson>> Flattener::one_of(const SchemaJson& schema, in
   return result;
 }
 
+/// Properties and items count as evaluated where a schema holds, not where it does not: not even in `not` of `not`.
+Status Flattener::check_nots(const SchemaJson& beside, const SchemaJson& denied, int depth) const {
+  if (!speaks_of_unevaluated(beside)) return {};
+  MR_ASSIGN_OR_RETURN(const SchemaJson whole, without_reference(denied, depth));
+  if (!whole.is_object() || !whole.contains("not") || !may_evaluate(whole["not"])) return {};
+  return error(Code::unsupported, "'not' in 'not' beside unevaluatedProperties or unevaluatedItems is not supported");
+}
+
+/// False: certainly not.
+bool Flattener::may_hold(const SchemaJson& beside, const SchemaJson& option, int depth) const {
+  const auto plain = without_reference(option, depth);
+  const auto whole = plain.ok() ? merge_schemas(beside, *plain) : plain;
+  return !whole.ok() || (*whole != false && !is_hopeless(*whole));
+}
+
 Expected<std::vector<SchemaJson>> Flattener::conditional(const SchemaJson& schema, int depth) {
   SchemaJson beside = schema;
   for (const char* keyword : {"if", "then", "else"}) beside.erase(keyword);
+  if (!schema.contains("if")) return flatten(beside, depth + 1);  // without if the others say nothing
+  const SchemaJson then = schema.value("then", SchemaJson(true)), otherwise = schema.value("else", SchemaJson(true));
+  if (then == true && otherwise == true) return flatten(beside, depth + 1);
+  MR_RETURN_IF_ERROR(check_nots(beside, schema["if"], depth));
   std::vector<SchemaJson> options;
-  if (schema.contains("if")) {
-    const SchemaJson then = schema.value("then", SchemaJson(true)), otherwise = schema.value("else", SchemaJson(true));
-    if (then == true && otherwise == true) return flatten(beside, depth + 1);
-    options.push_back({{"allOf", SchemaJson::array({schema["if"], then})}});
-    options.push_back({{"allOf", SchemaJson::array({negation(schema["if"]), otherwise})}});
-  } else {
-    return flatten(beside, depth + 1);  // without if the others say nothing
-  }
+  if (!may_hold(beside, schema["if"], depth)) return any_of(beside, {otherwise}, depth);
+  options.push_back(both_schemas(schema["if"], then));
+  MR_ASSIGN_OR_RETURN(const std::vector<SchemaJson> others, negated(schema["if"], depth));
+  for (const SchemaJson& other : others)
+    if (may_hold(beside, other, depth)) options.push_back(both_schemas(other, otherwise));
   return any_of(beside, options, depth);
 }
 
@@ -429,12 +501,7 @@ Expected<std::vector<SchemaJson>> Flattener::flatten(const SchemaJson& schema, i
   for (const char* keyword : {"dependentRequired", "dependentSchemas"})
     if (schema.contains(keyword)) return dependent(schema, keyword, depth);
   if (schema.contains("not")) {
-    if (speaks_of_unevaluated(schema)) {
-      MR_ASSIGN_OR_RETURN(const SchemaJson whole, without_reference(schema["not"], depth));
-      if (whole.is_object() && whole.contains("not") && may_evaluate(whole["not"]))
-        return error(Code::unsupported,
-                     "'not' in 'not' beside unevaluatedProperties or unevaluatedItems is not supported");
-    }
+    MR_RETURN_IF_ERROR(check_nots(schema, schema["not"], depth));
     MR_ASSIGN_OR_RETURN(const std::vector<SchemaJson> options, negated(schema["not"], depth));
     SchemaJson beside = schema;
     beside.erase("not");

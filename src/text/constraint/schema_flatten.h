@@ -45,6 +45,8 @@ class Flattener {
   Expected<std::vector<SchemaJson>> on_its_own(const SchemaJson& schema, const SchemaJson& beside, int depth);
   /// Schemas (not plain), one of which holds for a value where `schema` does not, and none where it does.
   Expected<std::vector<SchemaJson>> negated(const SchemaJson& schema, int depth) const;
+  Status check_nots(const SchemaJson& beside, const SchemaJson& denied, int depth) const;
+  bool may_hold(const SchemaJson& beside, const SchemaJson& option, int depth) const;
   Expected<std::vector<SchemaJson>> any_of(const SchemaJson& beside, const std::vector<SchemaJson>& options, int depth);
   Expected<std::vector<SchemaJson>> all_of(const SchemaJson& schema, int depth);
   Expected<std::vector<SchemaJson>> one_of(const SchemaJson& schema, int depth);

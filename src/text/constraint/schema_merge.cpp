@@ -124,15 +124,19 @@ Status merge_items(const SchemaJson& a, const SchemaJson& b, SchemaJson& merged)
   return {};
 }
 
-/// then and else bind to the if beside them.
-void move_condition(SchemaJson& from, SchemaJson& into) {
+/// then and else bind to the if beside them, and say nothing without one. A second condition stands for itself.
+void place_conditions(SchemaJson& from, SchemaJson& into) {
+  for (SchemaJson* const side : {&from, &into})
+    for (const char* keyword : {"then", "else"})
+      if (!side->contains("if")) side->erase(keyword);
+  if (!from.contains("if") || !into.contains("if")) return;
   SchemaJson condition;
   for (const char* keyword : {"if", "then", "else"})
     if (from.contains(keyword)) {
       condition[keyword] = from[keyword];
       from.erase(keyword);
     }
-  if (condition.contains("if")) into["allOf"].push_back(std::move(condition));
+  into["allOf"].push_back(std::move(condition));
 }
 
 }  // namespace
@@ -140,7 +144,12 @@ void move_condition(SchemaJson& from, SchemaJson& into) {
 SchemaJson both_schemas(const SchemaJson& a, const SchemaJson& b) {
   if (a == false || b == true || a == b) return a;
   if (a == true || b == false) return b;
-  return SchemaJson{{"allOf", SchemaJson::array({a, b})}};
+  SchemaJson all = SchemaJson::array();
+  for (const SchemaJson* const side : {&a, &b}) {
+    const bool list = side->is_object() && side->size() == 1 && side->contains("allOf") && (*side)["allOf"].is_array();
+    for (const SchemaJson& each : list ? (*side)["allOf"] : SchemaJson::array({*side})) all.push_back(each);
+  }
+  return SchemaJson{{"allOf", std::move(all)}};
 }
 
 SchemaJson values_of(const SchemaJson& schema) {
@@ -166,8 +175,7 @@ Expected<SchemaJson> merge_schemas(const SchemaJson& a, const SchemaJson& b) {
   if (!a.is_object() || !b.is_object())
     return error(Code::invalid_argument, "a schema has to be an object or a boolean");
   SchemaJson merged = a, other = b;
-  const bool conditions = a.contains("if") || b.contains("if");
-  if (conditions) move_condition(other, merged);
+  place_conditions(other, merged);
   MR_RETURN_IF_ERROR(merge_items(a, b, merged));
   const SchemaJson values = values_of(a), others = values_of(b);
   if (values.is_array() && others.is_array()) {
