@@ -460,6 +460,23 @@ TEST(SchemaGrammar, ConditionsStandInAllOf) {
       accepts(R"({"type":"integer","then":{"minimum":3},"allOf":[{"if":{"minimum":10},"then":{"maximum":20}}]})", "2"));
 }
 
+TEST(SchemaGrammar, WhatNothingFulfilsDropsOut) {
+  const std::string branch = R"({"anyOf":[{"type":"integer","minimum":7,"maximum":3},{"type":"string"}]})";
+  EXPECT_TRUE(accepts(branch, R"("x")"));
+  EXPECT_FALSE(accepts(branch, "5"));
+  const std::string member = R"({"type":"object","properties":{"a":{"type":"number","minimum":7,"maximum":3},
+      "b":{"type":"null"},"c":{"type":"string","minLength":2,"maxLength":1},"d":{"enum":[]}}})";
+  EXPECT_TRUE(accepts(member, R"({"b":null})"));
+  EXPECT_FALSE(accepts(member, R"({"a":5})"));
+  const std::string list = R"({"type":"array","items":{"type":"integer","minimum":7,"maximum":3}})";
+  EXPECT_TRUE(accepts(list, "[]"));
+  EXPECT_FALSE(accepts(list, "[5]"));
+  EXPECT_FALSE(
+      schema_grammar(
+          R"({"type":"object","required":["a"],"properties":{"a":{"type":"integer","minimum":7,"maximum":3}}})")
+          .ok());
+}
+
 TEST(SchemaGrammar, BoundsOfNumbersAreExact) {
   const std::vector<std::string> numbers = {"-1000",  "-13",  "-12", "-11",   "-3",   "-2.51",    "-2.5", "-1",
                                             "-0.5",   "0",    "0.0", "0.001", "0.5",  "1",        "1.0",  "3",

@@ -116,7 +116,10 @@ Expected<std::shared_ptr<const Grammar>> SchemaCompiler::compile() {
   const RuleId whole = builder_.new_rule();
   // Vocabularies in the manner of SentencePiece begin a text with a space.
   builder_.define(whole, builder_.sequence(rules_.optional_blank(), builder_.rule(value)));
-  return builder_.finish(whole);
+  auto grammar = builder_.finish(whole);
+  const bool nothing_left = !grammar.ok() && grammar.status().message().starts_with("no finite text");
+  if (nothing_left && !contradiction_.ok()) return contradiction_;
+  return grammar;
 }
 
 /// A rule a reference, so that schemas may be recursive.
@@ -310,7 +313,7 @@ Expected<Fragment> SchemaCompiler::number(const SchemaJson& schema, Numbers whic
   if (excluded.empty()) {
     if (std::isnan(bounds.low) && std::isnan(bounds.high) && bounds.multiple_of == 0)
       return json_number(builder_, which, rules_.spelling());
-    return bounded_number(builder_, bounds, which, rules_.spelling());
+    return or_nothing(bounded_number(builder_, bounds, which, rules_.spelling()));
   }
   // What lies between two neighbours of those that are excluded.
   std::vector<Fragment> options;
@@ -333,6 +336,13 @@ Expected<Fragment> SchemaCompiler::number(const SchemaJson& schema, Numbers whic
   add(between);
   MR_RETURN_IF_ERROR(nothing);
   return builder_.either(options);
+}
+
+/// What no value fulfils is no error where something else may stand in its place.
+Expected<Fragment> SchemaCompiler::or_nothing(Expected<Fragment> part) {
+  if (part.ok() || part.status().code() != Code::invalid_argument) return part;
+  if (contradiction_.ok()) contradiction_ = part.status();
+  return builder_.either({});
 }
 
 Expected<RuleId> SchemaCompiler::rule_of(const SchemaJson& schema) {

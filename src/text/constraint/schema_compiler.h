@@ -65,6 +65,7 @@ class SchemaCompiler {
   Expected<Fragment> boolean(const SchemaJson& schema);
   Expected<Fragment> string(const SchemaJson& schema);
   Expected<Fragment> number(const SchemaJson& schema, Numbers which);
+  Expected<Fragment> or_nothing(Expected<Fragment> part);
   Expected<RuleId> rule_of(const SchemaJson& schema);
   Fragment join(std::initializer_list<Fragment> parts);
   Fragment quoted(Fragment inside) { return join({builder_.literal("\""), inside, builder_.literal("\"")}); }
@@ -117,6 +118,7 @@ class SchemaCompiler {
   RegularSets sets_;
   ValueChecker checker_;
   std::map<std::pair<std::string, JsonSpelling>, RuleId> references_;
+  Status contradiction_;  // the first that left a part of the schema without values
   int depth_ = 0;
 };
 
