@@ -477,6 +477,37 @@ TEST(SchemaGrammar, WhatNothingFulfilsDropsOut) {
           .ok());
 }
 
+TEST(SchemaGrammar, WordsThatNoDraftKnowsAreAnnotations) {
+  for (const char* word :
+       {"unit", "enumNames", "errorMessage", "propertyOrdering", "x-order", "json_schema_extra", "ui:widget",
+        "markdownEnumDescriptions", "tsType", "optional", "order", "note", "hint", "units"})
+    EXPECT_TRUE(accepts(json{{"type", "integer"}, {word, {{"type", "string"}}}}.dump(), "3")) << word;
+  EXPECT_TRUE(accepts(R"({"type":"object","properties":{"a":{"$ref":"#/$defs/a","unit":"cm"}},"required":["a"],
+      "$defs":{"a":{"type":"integer","unit":"mm"}}})",
+                      R"({"a":3})"));
+  EXPECT_TRUE(accepts(R"({"unit":"cm"})", "[]"));
+  for (const auto& [word, meant] :
+       std::vector<std::pair<const char*, const char*>>{{"minimun", "minimum"},
+                                                        {"max_length", "maxLength"},
+                                                        {"additionalproperties", "additionalProperties"},
+                                                        {"requried", "required"},
+                                                        {"patterns", "pattern"},
+                                                        {"ref", "$ref"},
+                                                        {"propertes", "properties"},
+                                                        {"anyof", "anyOf"},
+                                                        {"maxItem", "maxItems"},
+                                                        {"divisibleBy", "divisibleBy"},
+                                                        {"$recursiveRef", "$recursiveRef"},
+                                                        {"$dynamicRef", "$dynamicRef"},
+                                                        {"extends", "extends"},
+                                                        {"formatMinimum", "formatMinimum"}}) {
+    const auto grammar = schema_grammar(json{{"type", "integer"}, {word, 3}}.dump());
+    ASSERT_FALSE(grammar.ok()) << word;
+    EXPECT_NE(grammar.status().message().find(fmt::format("'{}'", meant)), std::string::npos)
+        << grammar.status().message();
+  }
+}
+
 TEST(SchemaGrammar, BoundsOfNumbersAreExact) {
   const std::vector<std::string> numbers = {"-1000",  "-13",  "-12", "-11",   "-3",   "-2.51",    "-2.5", "-1",
                                             "-0.5",   "0",    "0.0", "0.001", "0.5",  "1",        "1.0",  "3",

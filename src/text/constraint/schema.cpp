@@ -173,6 +173,9 @@ Expected<std::set<std::string>> SchemaCompiler::bound_types(const SchemaJson& sc
     const auto known = keywords().find(keyword);
     const bool trivial = (keyword == "uniqueItems" && value == false) || (keyword == "minProperties" && value == 0);
     if (trivial) continue;
+    const std::string_view meant = meant_keyword(keyword);
+    if (known == keywords().end() && meant != keyword)
+      return error(Code::unsupported, "the schema keyword '{}' is none; '{}' is", keyword.substr(0, 60), meant);
     if (known == keywords().end())
       return error(Code::unsupported, "the schema keyword '{}' is not supported; leave it out", keyword.substr(0, 60));
     binds = true;

@@ -265,35 +265,6 @@ bool is_hopeless(const SchemaJson& schema) {
 
 }  // namespace
 
-bool is_annotation(const std::string& keyword) {
-  static const std::set<std::string> all = {"title",
-                                            "description",
-                                            "default",
-                                            "examples",
-                                            "example",
-                                            "$schema",
-                                            "$id",
-                                            "$comment",
-                                            "deprecated",
-                                            "readOnly",
-                                            "writeOnly",
-                                            "$defs",
-                                            "definitions",
-                                            "$anchor",
-                                            "id",
-                                            "$vocabulary",
-                                            "externalDocs",
-                                            "xml",
-                                            "discriminator",
-                                            "contentEncoding",
-                                            "contentMediaType",
-                                            "contentSchema",
-                                            "$dynamicAnchor",
-                                            "markdownDescription",
-                                            "enumDescriptions"};
-  return all.contains(keyword) || keyword.starts_with("x-");
-}
-
 Expected<const SchemaJson*> Flattener::resolve(const std::string& reference) const {
   if (!reference.starts_with('#'))
     return error(Code::unsupported, "$ref '{}' leads out of the schema; copy what it means into $defs",

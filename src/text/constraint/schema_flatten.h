@@ -25,7 +25,9 @@ inline constexpr const char *kMorePatterns = "\x01patterns", *kNotPatterns = "\x
 /// none.
 inline constexpr const char* kUnseenProperties = "\x01unseen";
 
-/// Title, description, default and the like, which bind nothing.
+/// The keyword that binds and is meant: this one, or the one that it is misspelt for. Empty: it binds nothing.
+std::string_view meant_keyword(std::string_view keyword);
+/// Title, description, default and the like, and what no draft of JSON schema knows: they bind nothing.
 bool is_annotation(const std::string& keyword);
 
 class Flattener {
