@@ -508,6 +508,24 @@ TEST(SchemaGrammar, WordsThatNoDraftKnowsAreAnnotations) {
   }
 }
 
+TEST(SchemaGrammar, BranchesAreToldApartByTagsThatNeedNotBeThere) {
+  const std::string tagged = R"({"oneOf":[
+      {"type":"object","properties":{"kind":{"const":"a"},"x":{"type":"integer"}},"required":["x"]},
+      {"type":"object","properties":{"kind":{"const":"b"},"y":{"type":"integer"}},"required":["y"]}]})";
+  EXPECT_TRUE(accepts(tagged, R"({"kind":"a","x":1})"));
+  EXPECT_TRUE(accepts(tagged, R"({"kind":"b","y":1})"));
+  EXPECT_FALSE(accepts(tagged, R"({"x":1})"));
+  EXPECT_FALSE(accepts(tagged, R"({"kind":"b","x":1})"));
+  const std::string tree = R"({"$ref":"#/$defs/node","$defs":{
+      "leaf":{"type":"object","properties":{"type":{"const":"leaf","default":"leaf"},"value":{"type":"integer"}}},
+      "node":{"type":"object","properties":{"type":{"const":"node","default":"node"},"next":{"discriminator":
+        {"propertyName":"type"},"oneOf":[{"$ref":"#/$defs/node"},{"$ref":"#/$defs/leaf"}]}}}}})";
+  EXPECT_TRUE(accepts(tree, R"({"type":"node","next":{"type":"node","next":{"type":"leaf","value":3}}})"));
+  EXPECT_TRUE(accepts(tree, "{}"));
+  EXPECT_FALSE(accepts(tree, R"({"next":{}})"));
+  EXPECT_FALSE(accepts(tree, R"({"next":{"type":"leaf","next":{"type":"leaf"}}})"));
+}
+
 TEST(SchemaGrammar, BoundsOfNumbersAreExact) {
   const std::vector<std::string> numbers = {"-1000",  "-13",  "-12", "-11",   "-3",   "-2.51",    "-2.5", "-1",
                                             "-0.5",   "0",    "0.0", "0.001", "0.5",  "1",        "1.0",  "3",

@@ -134,6 +134,21 @@ Expected<RuleId> SchemaCompiler::reference(const std::string& pointer) {
 }
 
 Expected<Fragment> SchemaCompiler::value(const SchemaJson& schema) {
+  const bool combines =
+      schema.is_object() && (schema.contains("allOf") || schema.contains("anyOf") || schema.contains("oneOf"));
+  const std::string words = combines ? schema.dump(-1, ' ', false, SchemaJson::error_handler_t::replace) : "";
+  // What is combined stands written out, references and all: it may come back to itself.
+  if (words.find("\"$ref\"") == std::string::npos) return combined_value(schema);
+  const auto [known, fresh] = combined_.try_emplace(words, 0);
+  if (!fresh) return builder_.rule(known->second);
+  builder_.charge(words.size());
+  const RuleId rule = known->second = builder_.new_rule();
+  MR_ASSIGN_OR_RETURN(const Fragment body, combined_value(schema));
+  builder_.define(rule, body);
+  return builder_.rule(rule);
+}
+
+Expected<Fragment> SchemaCompiler::combined_value(const SchemaJson& schema) {
   if (++depth_ > kMostDepth) return error(Code::unsupported, "the schema is nested more than {} deep", kMostDepth);
   MR_ASSIGN_OR_RETURN(const std::vector<SchemaJson> plain, flattener_.flatten(schema));
   std::vector<Fragment> options;

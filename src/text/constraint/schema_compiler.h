@@ -55,6 +55,7 @@ class SchemaCompiler {
   // schema.cpp
   Expected<RuleId> reference(const std::string& pointer);
   Expected<Fragment> value(const SchemaJson& schema);
+  Expected<Fragment> combined_value(const SchemaJson& schema);
   Expected<Fragment> plain_value(const SchemaJson& schema);
   Expected<std::set<std::string>> bound_types(const SchemaJson& schema, bool& binds) const;
   Expected<std::vector<std::string>> types_of(const SchemaJson& schema, const std::set<std::string>& bound) const;
@@ -119,6 +120,7 @@ class SchemaCompiler {
   ValueChecker checker_;
   std::map<std::pair<std::string, JsonSpelling>, RuleId> references_;
   Status contradiction_;  // the first that left a part of the schema without values
+  Status contradiction_;                                 // the first that left a part of the schema without values
   int depth_ = 0;
 };
 

@@ -69,6 +69,12 @@ bool is_disjoint(const SchemaJson& a, const SchemaJson& b, int depth = 0) {
   return false;
 }
 
+bool are_disjoint(const std::vector<SchemaJson>& a, const std::vector<SchemaJson>& b) {
+  return std::all_of(a.begin(), a.end(), [&](const SchemaJson& x) {
+    return std::all_of(b.begin(), b.end(), [&](const SchemaJson& y) { return is_disjoint(x, y); });
+  });
+}
+
 SchemaJson of_type(const char* type, std::initializer_list<std::pair<const char*, SchemaJson>> more) {
   SchemaJson schema{{"type", type}};
   for (const auto& [keyword, value] : more) schema[keyword] = value;
@@ -309,16 +315,6 @@ Expected<std::vector<SchemaJson>> Flattener::negated(const SchemaJson& schema, i
   return options;
 }
 
-Expected<bool> Flattener::are_disjoint(const std::vector<SchemaJson>& a, const std::vector<SchemaJson>& b) const {
-  for (const SchemaJson& x : a)
-    for (const SchemaJson& y : b) {
-      MR_ASSIGN_OR_RETURN(const SchemaJson one, without_reference(x, 0));
-      MR_ASSIGN_OR_RETURN(const SchemaJson other, without_reference(y, 0));
-      if (!is_disjoint(one, other)) return false;
-    }
-  return true;
-}
-
 Expected<std::vector<SchemaJson>> Flattener::on_its_own(const SchemaJson& schema, const SchemaJson& beside, int depth) {
   if (!speaks_of_unevaluated(schema)) return std::vector<SchemaJson>{schema};
   if (beside.contains("unevaluatedProperties") && !schema.contains("unevaluatedProperties"))
@@ -357,33 +353,64 @@ Expected<std::vector<SchemaJson>> Flattener::any_of(const SchemaJson& beside, co
   return result;
 }
 
-/// Of branches that may both hold: one, and none of those that share values with it.
+/// Properties whose values tell the schemas (plain) apart, once they have to be there; none: there are not enough of
+/// them. `a` and `b` may hold at once.
+Expected<std::set<std::string>> Flattener::tags_between(const std::vector<SchemaJson>& a,
+                                                        const std::vector<SchemaJson>& b) const {
+  std::set<std::string> tags;
+  for (const SchemaJson& x : a)
+    for (const SchemaJson& y : b) {
+      if (is_disjoint(x, y)) continue;
+      const SchemaJson own = x.value("properties", SchemaJson::object()),
+                       others = y.value("properties", SchemaJson::object());
+      bool found = false;
+      for (auto each = own.items().begin(); each != own.items().end() && !found; ++each) {
+        if (!others.contains(each.key())) continue;
+        MR_ASSIGN_OR_RETURN(const SchemaJson one, without_reference(each.value(), 0));
+        MR_ASSIGN_OR_RETURN(const SchemaJson other, without_reference(others[each.key()], 0));
+        found = no_common_value(limits_of(one), limits_of(other));
+        if (found) tags.insert(each.key());
+      }
+      if (!found) return std::set<std::string>();
+    }
+  return tags;
+}
+
+/// Of branches that may both hold: one, with properties that tell it from the others, or else none of the others.
 Expected<std::vector<SchemaJson>> Flattener::one_of(const SchemaJson& schema, int depth) {
   SchemaJson beside = schema;
   beside.erase("oneOf");
   const std::vector<SchemaJson> branches(schema["oneOf"].begin(), schema["oneOf"].end());
-  std::vector<std::vector<SchemaJson>> flats;
+  std::vector<std::vector<SchemaJson>> flats, whole;
   for (const SchemaJson& branch : branches) {
     MR_ASSIGN_OR_RETURN(std::vector<SchemaJson> flat, any_of(beside, {branch}, depth));
+    whole.emplace_back();
+    for (const SchemaJson& each : flat) {
+      MR_ASSIGN_OR_RETURN(SchemaJson plain, without_reference(each, 0));
+      whole.back().push_back(std::move(plain));
+    }
     flats.push_back(std::move(flat));
   }
   std::vector<SchemaJson> result;
   for (std::size_t i = 0; i < branches.size(); ++i) {
     SchemaJson others = SchemaJson::array();
+    std::set<std::string> tags;
     for (std::size_t j = 0; j < branches.size(); ++j) {
-      if (i == j) continue;
-      MR_ASSIGN_OR_RETURN(const bool apart, are_disjoint(flats[i], flats[j]));
-      if (!apart) others.push_back(negation(branches[j]));
+      if (i == j || are_disjoint(whole[i], whole[j])) continue;
+      MR_ASSIGN_OR_RETURN(const std::set<std::string> between, tags_between(whole[i], whole[j]));
+      if (between.empty()) others.push_back(negation(branches[j]));
+      tags.insert(between.begin(), between.end());
     }
-    if (others.empty()) {
+    if (others.empty() && tags.empty()) {
       result.insert(result.end(), flats[i].begin(), flats[i].end());
       continue;
     }
+    if (!tags.empty()) others.insert(others.begin(), of_type("object", {{"required", tags}}));
     others.insert(others.begin(), branches[i]);
     auto exactly = any_of(beside, {SchemaJson{{"allOf", others}}}, depth + 1);
     if (!exactly.ok())
       return error(Code::unsupported,
-                   "oneOf with branches that may both hold ({}); give them different types, or a required property of "
+                   "oneOf with branches that may both hold ({}); give them different types, or a property of "
                    "different constants, or use anyOf",
                    exactly.status().message());
     std::move(exactly->begin(), exactly->end(), std::back_inserter(result));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -54,7 +55,8 @@ class Flattener {
   Expected<std::vector<SchemaJson>> one_of(const SchemaJson& schema, int depth);
   Expected<std::vector<SchemaJson>> conditional(const SchemaJson& schema, int depth);
   Expected<std::vector<SchemaJson>> dependent(const SchemaJson& schema, const char* keyword, int depth);
-  Expected<bool> are_disjoint(const std::vector<SchemaJson>& a, const std::vector<SchemaJson>& b) const;
+  Expected<std::set<std::string>> tags_between(const std::vector<SchemaJson>& a,
+                                               const std::vector<SchemaJson>& b) const;
 
   const SchemaJson& root_;
   int produced_ = 0;
