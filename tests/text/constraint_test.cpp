@@ -526,6 +526,36 @@ TEST(SchemaGrammar, BranchesAreToldApartByTagsThatNeedNotBeThere) {
   EXPECT_FALSE(accepts(tree, R"({"next":{"type":"leaf","next":{"type":"leaf"}}})"));
 }
 
+TEST(SchemaGrammar, PatternsOfOtherDialects) {
+  const auto taken = [](const char* pattern, const char* text) {
+    return accepts(json{{"type", "string"}, {"pattern", pattern}}.dump(), json(text).dump());
+  };
+  for (const char* pattern : {"^[[:alpha:]]+$", "^[a-z&&[^b]]+$", "^[a-z--b]+$", "^[a-z~~b]+$", "(?x)a b", "(?m)^a$"}) {
+    const auto grammar = schema_grammar(json{{"type", "string"}, {"pattern", pattern}}.dump());
+    ASSERT_FALSE(grammar.ok()) << pattern;
+    EXPECT_EQ(grammar.status().code(), Code::unsupported) << pattern;
+  }
+  EXPECT_TRUE(taken("(?i)^abc$", "aBC"));
+  EXPECT_TRUE(taken("^(?i:a)b$", "Ab"));
+  EXPECT_FALSE(taken("^(?i:a)b$", "AB"));
+  EXPECT_TRUE(taken("(?is)^a.c$", "A\nC"));
+  EXPECT_FALSE(taken("(?i)^a.c$", "A\nC"));
+  EXPECT_TRUE(taken("\\Aab\\Z", "ab"));
+  EXPECT_FALSE(taken("\\Aab\\z", "abc"));
+  EXPECT_TRUE(taken("^a{,3}$", ""));
+  EXPECT_TRUE(taken("^a{,3}$", "aaa"));
+  EXPECT_FALSE(taken("^a{,3}$", "aaaa"));
+  EXPECT_TRUE(taken("^{[a-z]+}$", "{x}"));
+  EXPECT_FALSE(taken("^{[a-z]+}$", "x"));
+  EXPECT_TRUE(taken("^x{y}+$", "x{y}}"));
+  EXPECT_TRUE(taken("^\\u{61}\\x{1F600}$", "a😀"));
+  EXPECT_TRUE(taken("^\\uD83D\\uDE00$", "😀"));
+  EXPECT_TRUE(taken("^[\\uD83D\\uDE00-\\uD83D\\uDE02]$", "😁"));
+  EXPECT_FALSE(taken("^\\uD83D\\uDE00$", "😁"));
+  EXPECT_TRUE(taken("^[a&+--]+$", "-,&"));
+  EXPECT_TRUE(taken("^[[:]+$", ":["));
+}
+
 TEST(SchemaGrammar, BoundsOfNumbersAreExact) {
   const std::vector<std::string> numbers = {"-1000",  "-13",  "-12", "-11",   "-3",   "-2.51",    "-2.5", "-1",
                                             "-0.5",   "0",    "0.0", "0.001", "0.5",  "1",        "1.0",  "3",

@@ -53,7 +53,12 @@ CharacterRanges class_of(char32_t letter, bool wide) {
 
 class Parser {
  public:
-  Parser(std::string_view text, const PatternReading& reading) : text_(text), reading_(reading), wide_(reading.wide) {}
+  Parser(std::string_view text, const PatternReading& reading)
+      : text_(text),
+        reading_(reading),
+        wide_(reading.wide),
+        any_case_(reading.any_case),
+        dot_is_all_(reading.dot_is_all) {}
 
   Expected<PatternNode> parse() {
     auto whole = alternatives(0);
@@ -75,6 +80,24 @@ class Parser {
   }
   static Status cannot(std::string_view what) {
     return error(Code::unsupported, "patterns with {} are not supported; write it with classes and repeats", what);
+  }
+
+  /// A '{' that counts, as in a{2,3}; others stand for themselves.
+  bool is_count() const {
+    std::size_t i = at_ + 1, digits = 0;
+    const auto skip_digits = [&] {
+      for (; i < text_.size() && text_[i] >= '0' && text_[i] <= '9'; ++i) ++digits;
+    };
+    if (peek() != '{') return false;
+    skip_digits();
+    if (i < text_.size() && text_[i] == ',') {
+      ++i;
+      skip_digits();
+    }
+    return digits > 0 && i < text_.size() && text_[i] == '}';
+  }
+  bool repeats() const {
+    return !at_end() && (std::string_view("*+?").find(peek()) != std::string_view::npos || is_count());
   }
 
   Expected<char32_t> next_character() {
@@ -101,7 +124,8 @@ class Parser {
     while (!at_end() && peek() != '|' && peek() != ')') {
       MR_ASSIGN_OR_RETURN(PatternNode part, atom(depth));
       MR_RETURN_IF_ERROR(quantifiers(part));
-      node.parts.push_back(std::move(part));
+      const bool says_nothing = part.kind == Kind::sequence && part.parts.empty();
+      if (!says_nothing) node.parts.push_back(std::move(part));
     }
     return node;
   }
@@ -109,8 +133,8 @@ class Parser {
   Expected<PatternNode> atom(int depth) {
     PatternNode node;
     if (eat("(")) return group(depth);
-    if (eat("^")) return of(Kind::begin);
-    if (eat("$")) return of(Kind::end);
+    if (eat("^") || eat("\\A")) return of(Kind::begin);
+    if (eat("$") || eat("\\Z") || eat("\\z")) return of(Kind::end);
     if (eat("\\b")) return of(Kind::border);
     if (eat("\\B")) return of(Kind::border, true);
     node.kind = Kind::characters;
@@ -121,7 +145,7 @@ class Parser {
     } else if (eat("\\")) {
       MR_ASSIGN_OR_RETURN(node.ranges, escape());
     } else {
-      if (std::string_view("*+?{}").find(peek()) != std::string_view::npos) return bad("a repeat of nothing");
+      if (repeats()) return bad("a repeat of nothing");
       MR_ASSIGN_OR_RETURN(const char32_t code_point, next_character());
       node.ranges = {{code_point, code_point}};
     }
@@ -130,10 +154,10 @@ class Parser {
   }
 
   CharacterRanges dot() const {
-    if (reading_.dot_is_all) return complement({});
+    if (dot_is_all_) return complement({});
     return complement(wide_ || reading_.dot_is_line ? CharacterRanges{{'\n', '\n'}} : kLineEnds);
   }
-  CharacterRanges cased(const CharacterRanges& ranges) const { return reading_.any_case ? any_case(ranges) : ranges; }
+  CharacterRanges cased(const CharacterRanges& ranges) const { return any_case_ ? any_case(ranges) : ranges; }
 
   static PatternNode of(Kind kind, bool negated = false) {
     PatternNode node;
@@ -144,6 +168,7 @@ class Parser {
 
   /// Behind its "(".
   Expected<PatternNode> group(int depth) {
+    const bool outer_case = any_case_, outer_dot = dot_is_all_;
     PatternNode look = of(Kind::look);
     bool looks = false;
     if (eat("?=") || eat("?!")) {
@@ -155,15 +180,36 @@ class Parser {
       if (name_end == std::string_view::npos) return bad("a group's name without its '>'");
       at_ = name_end + 1;
     } else if (peek() == '?' && !eat("?:")) {
-      return cannot("(? groups other than (?:, (?=, (?! and (?<name>");
+      ++at_;
+      MR_RETURN_IF_ERROR(flags());
+      if (eat(")")) return PatternNode();  // they hold to the end of the group around
+      ++at_;
     }
     wide_ = wide_ != look.negated;
     MR_ASSIGN_OR_RETURN(PatternNode inner, alternatives(depth + 1));
     wide_ = wide_ != look.negated;
     if (!eat(")")) return bad("a group without its ')'");
+    any_case_ = outer_case;
+    dot_is_all_ = outer_dot;
     if (!looks) return inner;
     look.parts.push_back(std::move(inner));
     return look;
+  }
+
+  /// Of (?i) or (?i-s:, up to the ')' or ':'.
+  Status flags() {
+    for (bool value = true; peek() != ')' && peek() != ':'; ++at_) {
+      if (peek() == '-' && value) {
+        value = false;
+      } else if (peek() == 'i') {
+        any_case_ = value;
+      } else if (peek() == 's') {
+        dot_is_all_ = value;
+      } else if (peek() != 'u' || !value) {
+        return cannot("(? groups other than (?:, (?=, (?!, (?<name> and the flags i and s");
+      }
+    }
+    return {};
   }
 
   Expected<CharacterRanges> escape() {
@@ -176,7 +222,19 @@ class Parser {
     if (const auto i = names.find(letter); i != std::u32string_view::npos) {
       code_point = values[i];
     } else if (letter == 'x' || letter == 'u') {
-      MR_ASSIGN_OR_RETURN(code_point, hex(letter == 'x' ? 2 : 4));
+      MR_ASSIGN_OR_RETURN(code_point, eat("{") ? braced_hex() : hex(letter == 'x' ? 2 : 4));
+      const bool halves = letter == 'u' && code_point >= 0xD800 && code_point <= 0xDBFF;
+      const std::size_t behind = at_;
+      if (halves && eat("\\u") && peek() != '{') {
+        MR_ASSIGN_OR_RETURN(const char32_t low, hex(4));
+        if (low >= 0xDC00 && low <= 0xDFFF) {
+          code_point = 0x10000 + ((code_point - 0xD800) << 10) + (low - 0xDC00);
+        } else {
+          at_ = behind;
+        }
+      } else {
+        at_ = behind;
+      }
     } else if ((letter >= '0' && letter <= '9') || (letter >= 'a' && letter <= 'z') ||
                (letter >= 'A' && letter <= 'Z')) {
       return cannot(fmt::format("\\{}", static_cast<char>(letter)));
@@ -211,12 +269,37 @@ class Parser {
     return value;
   }
 
+  /// Behind the '{' of \\u{1F600}.
+  Expected<char32_t> braced_hex() {
+    const auto end = text_.find('}', at_);
+    constexpr std::size_t most_digits = 6;
+    if (end == std::string_view::npos || end - at_ > most_digits) return bad("a \\u{ without up to 6 digits and a '}'");
+    MR_ASSIGN_OR_RETURN(const char32_t value, hex(static_cast<int>(std::max<std::size_t>(end - at_, 1))));
+    if (value > 0x10FFFF) return bad("a number that is no character's");
+    ++at_;
+    return value;
+  }
+
+  /// What some read as a class within a class, or as one without another, and others as its characters.
+  Status check_class() const {
+    const std::string_view rest = text_.substr(at_);
+    for (const char kind : {':', '.', '='}) {
+      const std::string begin{'[', kind}, end{kind, ']'};
+      if (rest.starts_with(begin) && rest.find(end, 2) != std::string_view::npos)
+        return cannot("classes such as [:alpha:]");
+    }
+    const bool subtracts = rest.starts_with("--") && !rest.starts_with("--]");
+    if (rest.starts_with("&&") || rest.starts_with("~~") || subtracts) return cannot("&&, -- or ~~ in classes");
+    return {};
+  }
+
   Expected<CharacterRanges> bracket() {
     const bool negated = eat("^");
     CharacterRanges ranges;
     while (peek() != ']') {
-      if (at_end()) return bad("a '[' without its ']'");
+      MR_RETURN_IF_ERROR(check_class());
       MR_ASSIGN_OR_RETURN(CharacterRanges low, class_member());
+      if (!at_end()) MR_RETURN_IF_ERROR(check_class());
       const bool is_range = peek() == '-' && at_ + 1 < text_.size() && text_[at_ + 1] != ']';
       if (is_range) {
         ++at_;
@@ -247,7 +330,8 @@ class Parser {
       least = 1;
     } else if (eat("?")) {
       most = 1;
-    } else if (eat("{")) {
+    } else if (is_count()) {
+      ++at_;
       MR_RETURN_IF_ERROR(counts(least, most));
     } else {
       return {};
@@ -261,8 +345,7 @@ class Parser {
     repeat.most = most;
     repeat.parts.push_back(std::move(part));
     part = std::move(repeat);
-    if (!at_end() && std::string_view("*+?{").find(peek()) != std::string_view::npos)
-      return bad("a repeat of a repeat");
+    if (repeats()) return bad("a repeat of a repeat");
     return {};
   }
 
@@ -273,7 +356,7 @@ class Parser {
         value = value * 10 + static_cast<std::uint32_t>(peek() - '0');
       return at_ > begin;
     };
-    if (!number(least)) return bad("a '{' without a count");
+    if (!number(least) && peek() != ',') return bad("a '{' without a count");
     most = least;
     if (eat(",") && !number(most)) most = UINT32_MAX;
     if (!eat("}") || (most != UINT32_MAX && (most > kMostRepeats || most < least)) || least > kMostRepeats)
@@ -284,7 +367,7 @@ class Parser {
   const std::string_view text_;
   const PatternReading& reading_;
   std::size_t at_ = 0;
-  bool wide_;
+  bool wide_, any_case_, dot_is_all_;
 };
 
 /// Characters and what else they are called in another case, both ways.
