@@ -1,4 +1,5 @@
-/* Millrace's C API: language models larger than memory, and the loader that feeds them, by itself.
+/* Millrace's C API: language models larger than memory, and by themselves the loader that feeds them and the products
+ * that they are made of.
  *
  * Conventions
  *   Handles are opaque. What *_open made, *_close frees; closing NULL does nothing.
@@ -283,6 +284,26 @@ MILLRACE_API millrace_status millrace_pool_release(millrace_pool* pool, uint32_t
  * before that has ended. MILLRACE_INVALID_ARGUMENT: the pool is in host memory. */
 MILLRACE_API millrace_status millrace_pool_release_on(millrace_pool* pool, uint32_t piece, void* stream);
 MILLRACE_API millrace_status millrace_pool_read_counters(millrace_pool* pool, millrace_pool_counters* counters);
+
+/* ---- Tensors: a model file's blocks by themselves, on the processor -------------------------------------------- */
+
+/* A matrix is `rows` rows of `cols` weights each, one row behind the other without gaps, at any alignment: blocks of a
+ * type that is named by its id in GGUF files (0: F32, 1: F16, 2: Q4_0, 8: Q8_0, 12: Q4_K, 30: BF16), of any type that
+ * the engine computes with. threads: 0: all processors; they are started for the call, and fewer for small matrices.
+ * MILLRACE_UNSUPPORTED: the type is unknown, or not computed with (integers, F64). MILLRACE_INVALID_ARGUMENT: a pointer
+ * is NULL, rows or cols is below 1, cols is not a multiple of the elements of a block, the bytes given are not those of
+ * so many rows and cols, or threads is not from 0 to 1024. */
+
+/* out: [rows, cols], what each weight is, in float32: the same bits on every machine. */
+MILLRACE_API millrace_status millrace_dequantize(uint32_t type, const void* data, size_t data_bytes, int64_t rows,
+                                                 int64_t cols, float* out, int threads);
+/* y = W x, with W: [rows, cols], x: [cols], y: [rows], where y overlaps nothing. This is the engine's own product: with
+ * weights in blocks, x is first rounded to 8-bit integers with a scale for each 32 of them, so that y differs from
+ * dequantized weights times x by about as much as Q8_0 differs from what it was made of; with F32, F16 and BF16 x is
+ * taken as it is. The same bits on every machine and with any number of threads. A value of x that is no finite number
+ * shows as a NaN or infinity in y. */
+MILLRACE_API millrace_status millrace_gemv(uint32_t type, const void* weight, size_t weight_bytes, int64_t rows,
+                                           int64_t cols, const float* x, float* y, int threads);
 
 #ifdef __cplusplus
 }

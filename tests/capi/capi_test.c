@@ -451,6 +451,51 @@ static void test_loader(const char* path, const char* backend) {
 }
 
 /* A struct of an older header is shorter: nothing behind it is written, and what it has is set up. */
+/* Two rows of two blocks of Q8_0 each: with a scale of 1/2 or 2, the numbers 0 to 31 or their negatives. */
+static void test_tensors(void) {
+  enum { kRows = 2, kCols = 64, kType = 8, kBlockBytes = 34 };
+  unsigned char data[kRows * kCols / 32 * kBlockBytes + 1];
+  unsigned char* blocks = data + 1; /* at any alignment */
+  float expected[kRows * kCols], out[kRows * kCols], x[kCols], y[kRows] = {0, 0};
+  for (int block = 0; block < kRows * kCols / 32; ++block) {
+    unsigned char* at = blocks + block * kBlockBytes;
+    at[0] = 0;
+    at[1] = block % 2 == 0 ? 0x38 : 0x40;
+    for (int i = 0; i < 32; ++i) {
+      const int q = block < 2 ? i : -i;
+      at[2 + i] = (unsigned char)q;
+      expected[32 * block + i] = (float)q * (block % 2 == 0 ? 0.5F : 2);
+    }
+  }
+  for (int i = 0; i < kCols; ++i) x[i] = 1;
+  const size_t bytes = sizeof data - 1;
+  CHECK(millrace_dequantize(kType, blocks, bytes, kRows, kCols, out, 0) == MILLRACE_OK);
+  CHECK(memcmp(out, expected, sizeof out) == 0);
+  CHECK(millrace_gemv(kType, blocks, bytes, kRows, kCols, x, y, 2) == MILLRACE_OK);
+  for (int row = 0; row < kRows; ++row) {
+    const double wanted = (row == 0 ? 1 : -1) * 496 * 2.5;
+    CHECK(y[row] > wanted - 0.01 && y[row] < wanted + 0.01);
+  }
+  CHECK(millrace_gemv(0, expected, sizeof expected, kRows, kCols, x, y, 1) == MILLRACE_OK && y[0] == 1240);
+
+  out[0] = y[0] = 42;
+  REFUSED(millrace_dequantize(5, blocks, bytes, kRows, kCols, out, 0), MILLRACE_UNSUPPORTED);
+  REFUSED(millrace_dequantize(26, blocks, bytes, kRows, kCols, out, 0), MILLRACE_UNSUPPORTED); /* I32 */
+  REFUSED(millrace_dequantize(kType, NULL, bytes, kRows, kCols, out, 0), MILLRACE_INVALID_ARGUMENT);
+  REFUSED(millrace_dequantize(kType, blocks, bytes, kRows, kCols, NULL, 0), MILLRACE_INVALID_ARGUMENT);
+  REFUSED(millrace_dequantize(kType, blocks, bytes, kRows, kCols, out, -1), MILLRACE_INVALID_ARGUMENT);
+  REFUSED(millrace_dequantize(kType, blocks, bytes, 0, kCols, out, 0), MILLRACE_INVALID_ARGUMENT);
+  REFUSED(millrace_dequantize(kType, blocks, bytes, kRows, kCols - 1, out, 0), MILLRACE_INVALID_ARGUMENT);
+  REFUSED(millrace_dequantize(kType, blocks, bytes - 1, kRows, kCols, out, 0), MILLRACE_INVALID_ARGUMENT);
+  REFUSED(millrace_dequantize(kType, blocks, bytes, INT64_MAX, INT64_MAX / 32 * 32, out, 0), MILLRACE_INVALID_ARGUMENT);
+  REFUSED(millrace_gemv(kType, blocks, bytes, kRows, kCols, NULL, y, 0), MILLRACE_INVALID_ARGUMENT);
+  REFUSED(millrace_gemv(kType, blocks, bytes, kRows, kCols, x, NULL, 0), MILLRACE_INVALID_ARGUMENT);
+  REFUSED(millrace_gemv(kType, NULL, bytes, kRows, kCols, x, y, 0), MILLRACE_INVALID_ARGUMENT);
+  REFUSED(millrace_gemv(kType, blocks, bytes, kRows + 1, kCols, x, y, 0), MILLRACE_INVALID_ARGUMENT);
+  REFUSED(millrace_gemv(28, blocks, bytes, kRows, kCols, x, y, 0), MILLRACE_UNSUPPORTED); /* F64 */
+  CHECK(out[0] == 42 && y[0] == 42);
+}
+
 static void test_structs_of_other_headers(void) {
   millrace_counters counters;
   memset(&counters, 0x5a, sizeof counters);
@@ -473,6 +518,7 @@ int main(int argc, char** argv) {
   CHECK(strlen(millrace_version()) > 0 && strcmp(millrace_last_error(), "") == 0);
   test_errors(argv[1]);
   test_plan(argv[1]);
+  test_tensors();
   const millrace_options options = options_for(argv[1]);
   millrace_engine* engine = NULL;
   CHECK(millrace_open(&options, &engine) == MILLRACE_OK);
