@@ -7,8 +7,10 @@ The library is looked for at MILLRACE_LIBRARY, beside this file, and where the s
 """
 from ._array import Array
 from ._library import MillraceError, lib as _lib
+from .compute import dequantize, gemv
 from .engine import Answer, Engine, plan
 from .loader import Loader, ModelFile, Tensor, load_file
 
 __version__: str = _lib.millrace_version().decode()
-__all__ = ["Answer", "Array", "Engine", "Loader", "MillraceError", "ModelFile", "Tensor", "load_file", "plan"]
+__all__ = ["Answer", "Array", "Engine", "Loader", "MillraceError", "ModelFile", "Tensor", "dequantize", "gemv",
+           "load_file", "plan"]

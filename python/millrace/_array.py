@@ -58,11 +58,13 @@ class _Owner:
 
 class Array:
     """Rows of numbers in memory of the library: `memoryview(array.view)`, `numpy.from_dlpack(array)`,
-    `torch.from_dlpack(array)`, or by index. The memory lives as long as any of these."""
+    `torch.from_dlpack(array)`, or by index. The memory lives as long as any of these. From Python 3.12 on,
+    `memoryview(array)` and all else that takes buffers have it without `.view`. type: of a tensor in a file, "Q4_K"."""
 
-    def __init__(self, address: int, shape: tuple[int, ...], format: str, owner: Any):
+    def __init__(self, address: int, shape: tuple[int, ...], format: str, owner: Any, type: str | None = None):
         self.shape = tuple(shape)
         self.format = format
+        self.type = type
         count = 1
         for n in self.shape:
             count *= n
@@ -74,6 +76,9 @@ class Array:
     def view(self) -> memoryview:
         flat = memoryview(self._memory).cast("B")
         return flat.cast(self.format, self.shape) if self.format != "B" or len(self.shape) != 1 else flat
+
+    def __buffer__(self, flags: int) -> memoryview:
+        return self.view
 
     @property
     def nbytes(self) -> int:

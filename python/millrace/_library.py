@@ -63,7 +63,7 @@ lib = _open()
 
 
 def _declare() -> None:
-    p, size, u64, text = _c.c_void_p, _c.c_size_t, _c.c_uint64, _c.c_char_p
+    p, size, u64, i64, text = _c.c_void_p, _c.c_size_t, _c.c_uint64, _c.c_int64, _c.c_char_p
     out, ids = _c.POINTER(_c.c_void_p), _c.POINTER(_c.c_int32)
     size_out = _c.POINTER(size)
     prototypes = {
@@ -78,7 +78,9 @@ def _declare() -> None:
         "millrace_loader_enqueue": [p, u64, u64, p, _c.c_int, _c.POINTER(u64)],
         "millrace_loader_enqueue_device": [p, u64, u64, p, _c.POINTER(u64)],
         "millrace_loader_submit": [p], "millrace_loader_wait": [p, u64],
-        "millrace_loader_poll": [p, u64, _c.POINTER(_c.c_int)], "millrace_loader_allocate": [u64, u64, out, out]}
+        "millrace_loader_poll": [p, u64, _c.POINTER(_c.c_int)], "millrace_loader_allocate": [u64, u64, out, out],
+        "millrace_dequantize": [_c.c_uint32, p, size, i64, i64, p, _c.c_int],
+        "millrace_gemv": [_c.c_uint32, p, size, i64, i64, p, p, _c.c_int]}
     for name, arguments in prototypes.items():
         function = getattr(lib, name)
         function.argtypes, function.restype = arguments, _c.c_int

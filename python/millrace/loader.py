@@ -10,12 +10,15 @@ from . import _library as c
 from ._array import Array, _Owner
 
 # GGUF type id -> name, elements and bytes of a block, buffer format where an element is a number by itself.
-_TYPES = {0: ("F32", 1, 4, "f"), 1: ("F16", 1, 2, "e"), 2: ("Q4_0", 32, 18, ""), 3: ("Q4_1", 32, 20, ""), 6: ("Q5_0", 32, 22, ""),
-          7: ("Q5_1", 32, 24, ""), 8: ("Q8_0", 32, 34, ""), 10: ("Q2_K", 256, 84, ""), 11: ("Q3_K", 256, 110, ""),
-          12: ("Q4_K", 256, 144, ""), 13: ("Q5_K", 256, 176, ""), 14: ("Q6_K", 256, 210, ""), 20: ("IQ4_NL", 32, 18, ""),
+_TYPES = {0: ("F32", 1, 4, "f"), 1: ("F16", 1, 2, "e"), 2: ("Q4_0", 32, 18, ""), 3: ("Q4_1", 32, 20, ""),
+          6: ("Q5_0", 32, 22, ""), 7: ("Q5_1", 32, 24, ""), 8: ("Q8_0", 32, 34, ""), 10: ("Q2_K", 256, 84, ""),
+          11: ("Q3_K", 256, 110, ""), 12: ("Q4_K", 256, 144, ""), 13: ("Q5_K", 256, 176, ""), 14: ("Q6_K", 256, 210, ""),
+          16: ("IQ2_XXS", 256, 66, ""), 17: ("IQ2_XS", 256, 74, ""), 18: ("IQ3_XXS", 256, 98, ""),
+          19: ("IQ1_S", 256, 50, ""), 20: ("IQ4_NL", 32, 18, ""), 21: ("IQ3_S", 256, 110, ""), 22: ("IQ2_S", 256, 82, ""),
           23: ("IQ4_XS", 256, 136, ""), 24: ("I8", 1, 1, "b"), 25: ("I16", 1, 2, "h"), 26: ("I32", 1, 4, "i"),
-          27: ("I64", 1, 8, "q"), 28: ("F64", 1, 8, "d"), 30: ("BF16", 1, 2, "h"), 39: ("MXFP4", 32, 17, ""),
-          40: ("NVFP4", 64, 36, ""), 41: ("Q1_0", 128, 18, ""), 42: ("Q2_0", 64, 18, "")}
+          27: ("I64", 1, 8, "q"), 28: ("F64", 1, 8, "d"), 29: ("IQ1_M", 256, 56, ""), 30: ("BF16", 1, 2, "h"),
+          34: ("TQ1_0", 256, 54, ""), 35: ("TQ2_0", 256, 66, ""), 39: ("MXFP4", 32, 17, ""), 40: ("NVFP4", 64, 36, ""),
+          41: ("Q1_0", 128, 18, ""), 42: ("Q2_0", 64, 18, "")}
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 
 
@@ -166,10 +169,11 @@ class ModelFile:
 
     def view_tensor(self, name: str) -> Array:
         """A tensor where it lies in the file's memory, without a copy. Blocks, and bfloat16's numbers, have no format that
-        others know: blocks come as [rows ..., bytes of a row], bfloat16 as its bits in int16."""
+        others know: blocks come as [rows ..., bytes of a row], bfloat16 as its bits in int16; dequantize makes floats of
+        both."""
         tensor = self._tensors[name]
         shape = tensor.shape
         if not tensor.format:
             _, block, block_bytes, _ = next(row for row in _TYPES.values() if row[0] == tensor.dtype)
             shape = (*shape[:-1], shape[-1] // block * block_bytes)
-        return Array(self._file._address + tensor.offset, shape, tensor.format or "B", self._file)
+        return Array(self._file._address + tensor.offset, shape, tensor.format or "B", self._file, tensor.dtype)

@@ -28,6 +28,7 @@ class Python(unittest.TestCase):
         model = ROOT / "models/demo-moe-q4_k_m.gguf"
         self.assertIn("Paris", self.call(ROOT / "python/examples/generate.py", model, "What is the capital of France?", "40"))
         self.assertIn("output_norm.weight", self.call(ROOT / "python/examples/tensors.py", model))
+        self.assertIn("sums of rows:", self.call(ROOT / "python/examples/tensors.py", model, "token_embd.weight"))
 
 
 if __name__ == "__main__":
