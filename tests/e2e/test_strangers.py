@@ -484,6 +484,38 @@ class Fingers(Case):
             self.refused("run", "nothing", "-p", "Hi", env=env, says="pull")
             self.refused("run", "user/nothing", "-p", "Hi", env=env, says="millrace pull user/nothing")
 
+    def test_where_the_server_is_has_one_form(self):
+        """What is no address, or asks for https, is told so: the key must not go elsewhere, or out in clear."""
+        taken = []
+        with socket.socket() as listener, tempfile.TemporaryDirectory() as empty:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            listener.settimeout(0.2)
+            port = listener.getsockname()[1]
+            calls = (["ps"], ["stop", "x"], ["stop", "--server"], ["run", "nothing", "-p", "Hi"], ["serve"])
+            for bad, says in ((f"https://127.0.0.1:{port}", "tunnel"), (f"HTTPS://127.0.0.1:{port}", "tunnel"), (f"ftp://127.0.0.1:{port}", "scheme"),
+                              ("127.0.0.1:abc", "port"), ("127.0.0.1:99999", "port"), ("127.0.0.1:-1", "port"), ("127.0.0.1:", "port"), (":", "port"),
+                              (f'"127.0.0.1:{port}"', "no address"), (f"user:pw@127.0.0.1:{port}", "MILLRACE_API_KEY"),
+                              (f"http://user:pw@127.0.0.1:{port}", "MILLRACE_API_KEY"), ("[::1", "no address"), ("[::1]x", "no address"),
+                              ("[1.2.3.4]", "no address"), ("[", "no address"), ("1:2:3", "port"), ("a b", "no address"), ("http://", "no address")):
+                for words in calls if "tunnel" in says else calls[:1] + calls[-1:]:
+                    env = {"MILLRACE_HOST": bad, "MILLRACE_API_KEY": "secret", "MILLRACE_MODELS": empty}
+                    outcome = self.refused(*words, env=env, says=["MILLRACE_HOST: ", says])
+                    self.assertNotIn("pw", outcome.err)
+                self.refused("ps", "--host", bad, says=["--host: ", says])
+            self.refused("ps", env={"OLLAMA_HOST": "https://x"}, says=["OLLAMA_HOST: ", "tunnel"])
+            self.refused("run", "nothing", "--host", f"https://127.0.0.1:{port}", "-p", "Hi", says="tunnel")
+            answer = self.ok("run", DEMO, "--temp", "0", "-p", QUESTION["content"], env={"MILLRACE_HOST": "https://x"})
+            self.assertEqual((answer.out.strip(), "warning: " in answer.err), (ANSWER, True))
+            with self.assertRaises(TimeoutError):
+                taken.append(listener.accept())
+        self.assertEqual(taken, [])
+        for good, where in (("127.0.0.1:1", "127.0.0.1:1"), ("http://127.0.0.1:1/", "127.0.0.1:1"), (":1", "127.0.0.1:1"), ("[::1]:1", "[::1]:1"),
+                            ("HTTP://localhost:1", "localhost:1"), ("0.0.0.0:1", "127.0.0.1:1"), ("[::]:1", "[::1]:1")):
+            self.refused("ps", env={"MILLRACE_HOST": good}, says=f"no server answers on {where};")
+            self.refused("ps", "--host", good, says=f"no server answers on {where};")
+        self.refused("ps", "--host", "::1", "--port", "1", says="no server answers on [::1]:1;")
+
     def test_a_daemon_says_where_it_is_and_ends(self):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))

@@ -266,8 +266,7 @@ bool is_same(const Json& shown, const store::Resolved& model) {
 
 }  // namespace
 
-std::unique_ptr<Source> find_server(const store::Resolved& model) {
-  Address address = call_address();
+std::unique_ptr<Source> find_server(const store::Resolved& model, const Address& address) {
   if (!is_ours(address)) return nullptr;
   const std::string name = model.named ? model.manifest.name.text() : server::name_of_file(model.path);
   const auto shown = show(address, name);
@@ -275,13 +274,12 @@ std::unique_ptr<Source> find_server(const store::Resolved& model) {
     log::info("the server at {} does not have this model", address.text());
     return nullptr;
   }
-  return std::make_unique<RemoteSource>(std::move(address), name, 0);
+  return std::make_unique<RemoteSource>(address, name, 0);
 }
 
-std::unique_ptr<Source> find_server(const std::string& name, const std::string& host) {
-  Address address = call_address(host);
+std::unique_ptr<Source> find_server(const std::string& name, const Address& address) {
   if (!is_ours(address) || !show(address, name)) return nullptr;
-  return std::make_unique<RemoteSource>(std::move(address), name, 0);
+  return std::make_unique<RemoteSource>(address, name, 0);
 }
 
 }  // namespace millrace::cli

@@ -91,20 +91,25 @@ Expected<std::vector<std::string>> read_prompts(const RunFlags& flags, bool quie
   return prompts;
 }
 
-void tell_server(const RunFlags& flags, const Source& server, bool quiet) {
+void tell_server(const RunFlags& flags, const Source& server, const Address& address, bool quiet) {
   if (quiet) return;
   const bool dims = isatty(STDERR_FILENO) != 0;
-  fmt::print(stderr, "{}{} answers from the server at {}{}{}\n", dims ? "\x1b[2m" : "", server.name(),
-             call_address(flags.host).text(), flags.host.empty() ? " (--local: from an engine of its own)" : "",
-             dims ? "\x1b[0m" : "");
+  fmt::print(stderr, "{}{} answers from the server at {}{}{}\n", dims ? "\x1b[2m" : "", server.name(), address.text(),
+             flags.host.empty() ? " (--local: from an engine of its own)" : "", dims ? "\x1b[0m" : "");
 }
 
 /// A server that may answer: none where a flag asks for something that only an engine of our own does.
 std::unique_ptr<Source> server_for(const RunFlags& flags, const store::Resolved& model, bool quiet) {
   const bool own = flags.local || flags.show_plan || flags.stats || flags.form.any() ||
                    flags.prompt_cache.folder != "off" || flags.model.any_given();
-  std::unique_ptr<Source> server = own ? nullptr : find_server(model);
-  if (server != nullptr) tell_server(flags, *server, quiet);
+  if (own) return nullptr;
+  const auto address = call_address();
+  if (!address.ok()) {
+    fmt::print(stderr, "warning: no server is asked: {}\n", address.status().message());
+    return nullptr;
+  }
+  std::unique_ptr<Source> server = find_server(model, *address);
+  if (server != nullptr) tell_server(flags, *server, *address, quiet);
   return server;
 }
 
@@ -127,17 +132,19 @@ std::optional<int> execute_elsewhere(const CLI::App& command, const RunFlags& fl
   if (flags.form.any() && !flags.host.empty())
     return fail(
         error(Code::unsupported, "a form is kept by an engine here alone: leave --host out, or ask the server's API"));
+  const auto address = call_address(flags.host);
   if (!flags.local && !flags.form.any()) {
-    if (const auto server = find_server(name, flags.host); server != nullptr) {
+    if (!address.ok()) return fail(address.status());
+    if (const auto server = find_server(name, *address); server != nullptr) {
       const auto prompts = read_prompts(flags, program.quiet);
       if (!prompts.ok()) return fail(prompts.status());
       install_interrupt_handler();
-      tell_server(flags, *server, program.quiet);
+      tell_server(flags, *server, *address, program.quiet);
       return answer(command, flags, program, *server, *prompts, nullptr, nullptr);
     }
   }
-  if (!flags.host.empty())
-    return fail(error(Code::not_found, "no server at {} has model '{}'", call_address(flags.host).text(), name));
+  if (!flags.host.empty() && !address.ok()) return fail(address.status());
+  if (!flags.host.empty()) return fail(error(Code::not_found, "no server at {} has model '{}'", address->text(), name));
   if (name.find('/') == std::string::npos)
     return fail(error(missing.code(), "{}; 'millrace pull USER/REPO' fetches others", missing.message()));
   if (isatty(STDIN_FILENO) == 0 || isatty(STDERR_FILENO) == 0) return fail(missing);

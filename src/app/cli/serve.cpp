@@ -173,9 +173,10 @@ Status become_daemon(const ServeFlags& flags, int& tell) {
 }
 
 int serve(ServeFlags flags, const Program& program) {
-  const Address address = listen_address(flags.host, flags.port);
-  flags.host = address.host;
-  flags.port = address.port;
+  auto address = listen_address(flags.host, flags.port);
+  if (!address.ok()) return fail(address.status());
+  flags.host = address->host;
+  flags.port = address->port;
   if (const Status launched = launch_cluster(flags.model, program, std::max<std::int64_t>(flags.sequences, 1));
       !launched.ok())
     return fail(launched);
@@ -198,7 +199,7 @@ int serve(ServeFlags flags, const Program& program) {
   if (!program.quiet) options->models.on_loaded = tell_loaded;
   auto started = server::Server::start(std::move(*options));
   if (!started.ok()) return fail(started.status());
-  flags.port = (*started)->port();
+  flags.port = address->port = (*started)->port();
   const std::string pid_file = pid_path(flags);
   if (flags.daemon || !flags.pid_file.empty()) {
     // Where everybody may write (/tmp), a link may lie in its place: it gives way, and what it leads to stays.
@@ -206,12 +207,12 @@ int serve(ServeFlags flags, const Program& program) {
         residency::write_small_file(pid_file, fmt::format("{}\n", getpid()), residency::Links::replace);
     if (!status.ok()) return fail(status.with_context("PID file"));
   }
-  fmt::print("Listening on http://{}:{}\n", flags.host, flags.port);
+  fmt::print("Listening on http://{}\n", address->text());
   std::fflush(stdout);
   if (tell >= 0) {
     const std::string words =
-        fmt::format("Listening on http://{}:{} in the background (process {}); 'millrace stop --server' ends it\n",
-                    flags.host, flags.port, getpid());
+        fmt::format("Listening on http://{} in the background (process {}); 'millrace stop --server' ends it\n",
+                    address->text(), getpid());
     [[maybe_unused]] const auto written = ::write(tell, words.data(), words.size());
     ::close(tell);
   }
@@ -306,7 +307,7 @@ struct RemoteFlags {
 };
 
 Expected<nlohmann::ordered_json> ask(const RemoteFlags& flags, const std::string& path, const std::string& body) {
-  const Address address = call_address(flags.host, flags.port);
+  MR_ASSIGN_OR_RETURN(const Address address, call_address(flags.host, flags.port));
   httplib::Client client(address.host, address.port);
   if (const char* key = std::getenv("MILLRACE_API_KEY")) client.set_bearer_token_auth(key);
   const auto result = body.empty() ? client.Get(path) : client.Post(path, body, "application/json");
@@ -350,9 +351,10 @@ int list_running(const RemoteFlags& flags) {
 
 /// Ends a daemon of this machine, by the process id that it wrote.
 int stop_server(const RemoteFlags& flags) {
-  const Address address = call_address(flags.host, flags.port);
+  const auto address = call_address(flags.host, flags.port);
+  if (!address.ok()) return fail(address.status());
   ServeFlags served;
-  served.port = address.port;
+  served.port = address->port;
   served.pid_file = flags.pid_file;
   const std::string path = pid_path(served);
   const auto text = residency::read_small_file(path, 64);
@@ -361,7 +363,7 @@ int stop_server(const RemoteFlags& flags) {
     return fail(error(Code::not_found,
                       "no daemon of yours serves on port {} (there is no {} of a running one); one in front ends "
                       "with Ctrl-C",
-                      address.port, path));
+                      address->port, path));
   if (::kill(process, SIGTERM) != 0)
     return fail(error(Code::io_error, "cannot end process {}: {}", process, std::strerror(errno)));
   for (int i = 0; i < flags.wait_seconds * 10; ++i) {
@@ -388,7 +390,7 @@ void add_ps(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<RemoteFlags>();
   auto* command = app.add_subcommand("ps", "List the models that a running server has loaded");
   command->add_option("--host", flags->host, "Of the server: HOST or HOST:PORT (default: see MILLRACE_HOST)");
-  command->add_option("--port", flags->port, "Of the server");
+  command->add_option("--port", flags->port, "Of the server")->check(CLI::Range(0, 65535));
   command->callback([flags, &exit_code] { exit_code = list_running(*flags); });
 }
 
@@ -402,7 +404,7 @@ void add_stop(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(0, 86400))
       ->capture_default_str();
   command->add_option("--host", flags->host, "Of the server: HOST or HOST:PORT (default: see MILLRACE_HOST)");
-  command->add_option("--port", flags->port, "Of the server");
+  command->add_option("--port", flags->port, "Of the server")->check(CLI::Range(0, 65535));
   command->callback([flags, &exit_code] { exit_code = unload(*flags); });
 }
 

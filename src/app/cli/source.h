@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "app/cli/address.h"
 #include "app/cli/command.h"
 #include "app/generate/job.h"
 #include "text/answer_parser.h"
@@ -79,10 +80,10 @@ Expected<ChatDefaults> chat_defaults(const store::Manifest& manifest);
 Expected<std::unique_ptr<Source>> local_source(engine::Engine& engine, const ChatDefaults& defaults, bool raw,
                                                generate::Job form = {});
 
-/// A server of ours at MILLRACE_HOST (OLLAMA_HOST, or 127.0.0.1:11434) that has this very model; null where none
-/// answers or it does not know the model. It lays a Modelfile's messages and template under the chat by itself.
-std::unique_ptr<Source> find_server(const store::Resolved& model);
-/// The same for a model that is not on this machine: the server at `host` (empty: as above) knows it by this name.
-std::unique_ptr<Source> find_server(const std::string& name, const std::string& host);
+/// A server of ours at `address` that has this very model; null where none answers or it does not know the model. It
+/// lays a Modelfile's messages and template under the chat by itself.
+std::unique_ptr<Source> find_server(const store::Resolved& model, const Address& address);
+/// The same for a model that is not on this machine: the server knows it by this name.
+std::unique_ptr<Source> find_server(const std::string& name, const Address& address);
 
 }  // namespace millrace::cli
