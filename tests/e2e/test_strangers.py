@@ -80,6 +80,35 @@ class Requests(Case):
             return self.post("/v1/messages/count_tokens", messages=[QUESTION], system=system)[1]["input_tokens"]
         self.assertEqual(tokens("x-anthropic-billing-header: cc_version=2; cch=1a2b", "Be brief."), tokens("Be brief."))
 
+    def test_items_by_their_ids(self):
+        """What @ai-sdk/openai sends of its second turn on: items of kept responses only by their ids."""
+        def ask(**fields):
+            return self.post("/v1/responses", temperature=0, max_output_tokens=12, **fields)
+        first = ask(input="What is the capital of France?")[1]
+        items = first["output"]
+        turns = lambda said: [{"role": "user", "content": "What is the capital of France?"}, *said, {"role": "user", "content": "And of Spain?"}]
+        whole = ask(input=turns(items))[1]
+        for reference in ([{"type": "item_reference", "id": item["id"]} for item in items], [{"id": item["id"]} for item in items]):
+            status, named = ask(input=turns(reference))
+            self.assertEqual((status, named["output"][0]["content"]), (200, whole["output"][0]["content"]), named)
+            self.assertEqual(named["usage"]["input_tokens"], whole["usage"]["input_tokens"])
+        kept = self.server.json("GET", f"/v1/responses/{named['id']}/input_items")[1]["data"]
+        self.assertEqual(kept[1:-1], items)
+        unkept = ask(input="Hi", store=False)[1]["output"]
+        named = [{"type": "item_reference", "id": items[0]["id"]}]
+        for bad in ([{"type": "item_reference", "id": "msg_nothing"}], [{"type": "item_reference", "id": unkept[0]["id"]}], named + named):
+            status, body = ask(input=turns(bad))
+            self.assertEqual((status, bad[0]["id"] in body["error"]["message"]), (400, True), body)
+        # Nobody else's: as the key, so the items.
+        other = {"model": MODEL, "input": turns(named)}
+        self.assertEqual(self.server.json("POST", "/v1/responses", other, {"Authorization": "Bearer other"})[0], 400)
+        self.assertEqual(self.server.request("DELETE", f"/v1/responses/{first['id']}")[0], 200)
+        self.assertEqual(ask(input=turns(named))[0], 400)
+        shell = [{"type": "local_shell_call", "id": "ls_1", "call_id": "call_1", "status": "completed",
+                  "action": {"type": "exec", "command": ["ls"], "env": {}}},
+                 {"type": "local_shell_call_output", "id": "call_1", "output": "a.txt"}]
+        self.assertEqual(ask(input=turns(shell))[0], 200)
+
     def test_no_model_named(self):
         status, body = self.server.json("POST", "/v1/chat/completions", {"messages": [QUESTION], "temperature": 0})
         self.assertEqual((status, body["choices"][0]["message"]["content"]), (200, ANSWER))

@@ -70,9 +70,10 @@ Expected<std::string> output_text(const Json& item) {
 /// An input item as a chat message.
 Expected<Json> message_of(const Json& item) {
   const std::string type = word(item, "type");
-  if (type == "function_call_output" || type == "custom_tool_call_output") {
+  if (type == "function_call_output" || type == "custom_tool_call_output" || type == "local_shell_call_output") {
     MR_ASSIGN_OR_RETURN(std::string output, output_text(item));
-    return Json{{"role", "tool"}, {"tool_call_id", word(item, "call_id")}, {"content", std::move(output)}};
+    const char* const of = item.contains("call_id") ? "call_id" : "id";  // a shell's has only the latter
+    return Json{{"role", "tool"}, {"tool_call_id", word(item, of)}, {"content", std::move(output)}};
   }
   if (type == "custom_tool_call") {
     const Json call = {{"id", word(item, "call_id")},
@@ -84,6 +85,11 @@ Expected<Json> message_of(const Json& item) {
         {"id", word(item, "call_id")},
         {"function",
          {{"name", joined(word(item, "namespace"), word(item, "name"))}, {"arguments", word(item, "arguments")}}}};
+    return Json{{"role", "assistant"}, {"content", nullptr}, {"tool_calls", Json::array({call})}};
+  }
+  if (type == "local_shell_call") {
+    const Json call = {{"id", word(item, "call_id")},
+                       {"function", {{"name", "local_shell"}, {"arguments", item.value("action", Json::object())}}}};
     return Json{{"role", "assistant"}, {"content", nullptr}, {"tool_calls", Json::array({call})}};
   }
   if (is_foreign(type)) return Json();

@@ -6,7 +6,7 @@ namespace millrace::server {
 namespace {
 
 /// Beside the texts: the node, its entry, its id twice.
-constexpr std::uint64_t kOverhead = 512;
+constexpr std::uint64_t kOverhead = 512, kItemOverhead = 256;
 
 std::uint64_t held_by(const residency::Budget& budget) {
   for (const residency::Budget::Entry& entry : budget.entries())
@@ -32,6 +32,7 @@ ResponseStore::~ResponseStore() { budget_.set_reclaimer(residency::GivesWay::cop
 
 std::shared_ptr<const KeptResponse> ResponseStore::take(std::map<std::string, Entry>::iterator entry) {
   std::shared_ptr<const KeptResponse> kept = std::move(entry->second.kept);
+  for (const std::string& item : kept->items) items_.erase(item);
   uses_.erase(entry->second.use);
   entries_.erase(entry);
   return kept;
@@ -55,8 +56,8 @@ std::uint64_t ResponseStore::give_way(std::uint64_t bytes) {
 }
 
 bool ResponseStore::keep(const std::string& id, std::string owner, std::shared_ptr<const KeptResponse> previous,
-                         std::string turn, std::string body) {
-  const std::uint64_t bytes = owner.size() + turn.size() + body.size() + kOverhead;
+                         std::string turn, std::string body, std::vector<std::string> items) {
+  const std::uint64_t bytes = owner.size() + turn.size() + body.size() + kOverhead + items.size() * kItemOverhead;
   if (bytes > most_) return false;
   if (const std::uint64_t held = held_by(budget_); held + bytes > most_) give_way(held + bytes - most_);
   // A conversation that is longer than all that may be kept holds itself: it goes with its end.
@@ -68,8 +69,10 @@ bool ResponseStore::keep(const std::string& id, std::string owner, std::shared_p
   kept->previous = std::move(previous);
   kept->turn = std::move(turn);
   kept->body = std::move(body);
+  kept->items = std::move(items);
   kept->memory = std::move(*memory);
   const MutexLock lock(mutex_);
+  for (const std::string& item : kept->items) items_[item] = id;
   entries_[id] = {kept, uses_.insert(uses_.end(), id)};
   return true;
 }
@@ -80,6 +83,17 @@ std::shared_ptr<const KeptResponse> ResponseStore::find(const std::string& id, c
   if (found == entries_.end() || found->second.kept->owner != owner) return nullptr;
   uses_.splice(uses_.end(), uses_, found->second.use);
   return found->second.kept;
+}
+
+std::shared_ptr<const KeptResponse> ResponseStore::find_item(const std::string& item, const std::string& owner) {
+  std::string id;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = items_.find(item);
+    if (found == items_.end()) return nullptr;
+    id = found->second;
+  }
+  return find(id, owner);
 }
 
 bool ResponseStore::remove(const std::string& id, const std::string& owner) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/mutex.h"
 #include "residency/budget.h"
@@ -20,6 +21,7 @@ struct KeptResponse {
   std::shared_ptr<const KeptResponse> previous;  // null: a conversation begins here
   std::string turn;                              // {"input": [items], "output": [items]}, as text
   std::string body;                              // the response, as text
+  std::vector<std::string> items;                // ids of its output's items
   residency::Reservation memory;
 
   KeptResponse() = default;
@@ -38,9 +40,11 @@ class ResponseStore {
 
   /// False: it is larger than all that may be kept.
   bool keep(const std::string& id, std::string owner, std::shared_ptr<const KeptResponse> previous, std::string turn,
-            std::string body);
+            std::string body, std::vector<std::string> items = {});
   /// Null: there is none of that name, or it is somebody else's.
   std::shared_ptr<const KeptResponse> find(const std::string& id, const std::string& owner);
+  /// The one whose output has an item of this id. Null likewise.
+  std::shared_ptr<const KeptResponse> find_item(const std::string& item, const std::string& owner);
   /// False likewise. Those that go on from it keep what they need.
   bool remove(const std::string& id, const std::string& owner);
 
@@ -56,7 +60,8 @@ class ResponseStore {
   const std::uint64_t most_;
   Mutex mutex_;
   std::map<std::string, Entry> entries_ MR_GUARDED_BY(mutex_);
-  std::list<std::string> uses_ MR_GUARDED_BY(mutex_);  // ids, the longest unused first
+  std::list<std::string> uses_ MR_GUARDED_BY(mutex_);               // ids, the longest unused first
+  std::map<std::string, std::string> items_ MR_GUARDED_BY(mutex_);  // responses of entries_, by the ids of their items
 };
 
 }  // namespace millrace::server

@@ -1,6 +1,8 @@
 // OpenAI's responses, and those that are kept.
 #include <algorithm>
 #include <cctype>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "app/openai/responses.h"
@@ -54,16 +56,46 @@ Expected<Json> items_of(const std::shared_ptr<const KeptResponse>& last) {
   return items;
 }
 
+/// Puts items of kept responses in the place of what only names them: {"type": "item_reference", "id"}.
+Status resolve_references(Context& context, const std::string& owner, Json& body) {
+  const auto input = body.find("input");
+  if (input == body.end() || !input->is_array()) return {};
+  std::map<std::string, Json> items;  // of all responses that were asked, by id; each is taken once
+  for (Json& item : *input) {
+    if (!item.is_object() || !item.contains("id") || !item["id"].is_string()) continue;
+    const Json type = item.value("type", Json());
+    if (type != "item_reference" && !(type.is_null() && !item.contains("role"))) continue;
+    const std::string id = item["id"].get<std::string>();
+    if (!items.contains(id)) {
+      const auto kept = context.responses.find_item(id, owner);
+      if (kept == nullptr)
+        return error(Code::invalid_argument,
+                     "input: there is no item {}: its response was made with store false, has made room for others, or "
+                     "is older than this server; send the item itself",
+                     modelfile::escape(id, 80));
+      MR_ASSIGN_OR_RETURN(Json turn, generate::parse_object(kept->turn, &Connection::current().memory()));
+      for (Json& one : turn["output"]) items.emplace(one["id"].get<std::string>(), std::move(one));
+    }
+    if (items[id].is_null())
+      return error(Code::invalid_argument, "input: the item {} stands there twice", modelfile::escape(id, 80));
+    item = std::exchange(items[id], Json());
+  }
+  return {};
+}
+
 /// Keeps what is asked to be kept; says so in the response where there is no room for it.
 void keep(Context& context, const Turn& turn, Json& response) {
   if (turn.input.is_null() || response.is_null()) return;
   const Json text = {{"input", turn.input}, {"output", response["output"]}};
-  if (!context.responses.keep(response["id"].get<std::string>(), turn.owner, turn.previous, dump(text), dump(response)))
+  std::vector<std::string> items;
+  for (const Json& item : response["output"]) items.push_back(item["id"].get<std::string>());
+  if (!context.responses.keep(response["id"].get<std::string>(), turn.owner, turn.previous, dump(text), dump(response),
+                              std::move(items)))
     response["store"] = false;
 }
 
 void respond(Context& context, const Request& request, Response& response) {
-  const auto body = read_body(request);
+  auto body = read_body(request);
   if (!body.ok()) return fail(Api::openai, response, body.status());
   auto link = openai::parse_link(*body);
   if (!link.ok()) return fail(Api::openai, response, link.status());
@@ -73,6 +105,8 @@ void respond(Context& context, const Request& request, Response& response) {
     turn.previous = context.responses.find(link->previous, turn.owner);
     if (turn.previous == nullptr) return fail(Api::openai, response, not_kept(link->previous));
   }
+  if (const Status status = resolve_references(context, turn.owner, *body); !status.ok())
+    return fail(Api::openai, response, status);
   const auto earlier = items_of(turn.previous);
   if (!earlier.ok()) return fail(Api::openai, response, earlier.status());
   auto job = openai::parse_response(*body, *earlier);
