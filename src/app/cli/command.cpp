@@ -175,8 +175,10 @@ CLI::Validator number_within(double least, double most) {
   return CLI::Validator(check, fmt::format("FLOAT in [{} - {}]", least, most), "");
 }
 
-bool ModelFlags::any_given() const {
-  return std::any_of(options.begin(), options.end(), [](const CLI::Option* option) { return option->count() > 0; });
+std::string ModelFlags::first_given() const {
+  const auto given =
+      std::find_if(options.begin(), options.end(), [](const CLI::Option* option) { return option->count() > 0; });
+  return given == options.end() ? std::string() : (*given)->get_name();
 }
 
 void add_model_flags(CLI::App& command, ModelFlags& flags) {

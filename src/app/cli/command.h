@@ -52,8 +52,8 @@ struct ModelFlags {
   std::shared_ptr<store::Share> share;      // of the model, once open_share() was called; null: its file is whole
   std::vector<const CLI::Option*> options;  // all but the model
 
-  /// The command line says something of the engine.
-  bool any_given() const;
+  /// The command line says something of the engine: the first flag that does, empty where none does.
+  std::string first_given() const;
 };
 
 /// A whole number; CLI11's own checks name the largest double in their messages.

@@ -101,7 +101,7 @@ void tell_server(const RunFlags& flags, const Source& server, const Address& add
 /// A server that may answer: none where a flag asks for something that only an engine of our own does.
 std::unique_ptr<Source> server_for(const RunFlags& flags, const store::Resolved& model, bool quiet) {
   const bool own = flags.local || flags.show_plan || flags.stats || flags.form.any() ||
-                   flags.prompt_cache.folder != "off" || flags.model.any_given();
+                   flags.prompt_cache.folder != "off" || !flags.model.first_given().empty();
   if (own) return nullptr;
   const auto address = call_address();
   if (!address.ok()) {
@@ -136,6 +136,12 @@ std::optional<int> execute_elsewhere(const CLI::App& command, const RunFlags& fl
   if (!flags.local && !flags.form.any()) {
     if (!address.ok()) return fail(address.status());
     if (const auto server = find_server(name, *address); server != nullptr) {
+      const std::string own = flags.show_plan ? "--show-plan" : flags.model.first_given();
+      if (!own.empty())
+        return fail(error(Code::invalid_argument,
+                          "{} is for an engine of its own, and model '{}' is not on this machine: leave it out to ask "
+                          "the server at {}",
+                          own, name, address->text()));
       const auto prompts = read_prompts(flags, program.quiet);
       if (!prompts.ok()) return fail(prompts.status());
       install_interrupt_handler();
