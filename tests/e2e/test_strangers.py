@@ -109,6 +109,32 @@ class Requests(Case):
                  {"type": "local_shell_call_output", "id": "call_1", "output": "a.txt"}]
         self.assertEqual(ask(input=turns(shell))[0], 200)
 
+    def test_a_response_says_what_was_asked(self):
+        function = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}, "strict": True}
+        asked = {"instructions": "Be brief.", "tools": [function, {"type": "web_search"}], "tool_choice": "none", "metadata": {"a": "b"},
+                 "text": {"format": {"type": "json_schema", "name": "n", "schema": {"const": 7}}}, "temperature": 0.3, "top_p": 0.9,
+                 "parallel_tool_calls": False}
+        status, body = self.post("/v1/responses", input="Hi", max_output_tokens=4, **asked)
+        self.assertEqual((status, {name: body.get(name) for name in asked}), (200, asked))
+        response = self.server.stream("/v1/responses", {"model": MODEL, "input": "Hi", "stream": True, "max_output_tokens": 4, **asked})
+        for event in map(json.loads, lines(response)):
+            if "response" in event:
+                self.assertEqual({name: event["response"].get(name) for name in asked}, asked, event["type"])
+        body = self.post("/v1/responses", input="Hi", max_output_tokens=1)[1]
+        self.assertEqual((body["instructions"], body["tools"], body["metadata"], body["text"], body["tool_choice"]),
+                         (None, [], {}, {"format": {"type": "text"}}, "auto"))
+
+    def test_what_is_not_done_is_refused(self):
+        for name, value in (("conversation", "conv_1"), ("conversation", {"id": "conv_1"}), ("prompt", {"id": "pmpt_1"}), ("background", True),
+                            ("tool_choice", {"type": "web_search"}), ("metadata", "x"), ("instructions", 7), ("text", "x")):
+            status, body = self.post("/v1/responses", input="Hi", max_output_tokens=1, tools=[{"type": "web_search"}], **{name: value})
+            self.assertEqual((status, body["error"]["message"].startswith(name + ":")), (400, True), body)
+        fine = {"conversation": None, "prompt": None, "background": False, "tool_choice": "auto"}
+        self.assertEqual(self.post("/v1/responses", input="Hi", max_output_tokens=1, **fine)[0], 200)
+        status, body = self.chat(QUESTION, modalities=["text", "audio"], max_tokens=1)
+        self.assertEqual((status, "modalities" in body["error"]["message"]), (400, True), body)
+        self.assertEqual(self.chat(QUESTION, modalities=["text"], max_tokens=1)[0], 200)
+
     def test_no_model_named(self):
         status, body = self.server.json("POST", "/v1/chat/completions", {"messages": [QUESTION], "temperature": 0})
         self.assertEqual((status, body["choices"][0]["message"]["content"]), (200, ANSWER))
@@ -178,6 +204,8 @@ class Requests(Case):
         says(r"^\[[0-9](,[0-9])*[,\]]?$", response_format={"type": "grammar", "grammar": numbers})
         says(r"^ *up( *, *up)*", guided_grammar=lark)
         says(r"^(red|green) [0-9]{2}$", guided_regex="(red|green) [0-9]{2}")
+        says(r"^(red|green) [0-9]{2}$", regex="(red|green) [0-9]{2}")  # sglang's
+        says(r"^\[[0-9](,[0-9])*[,\]]?$", ebnf=numbers)
         says(r"^(a\+b|c\.)$", guided_choice=["a+b", "c."])
         says(r"^(yes|no)$", structured_outputs={"choice": ["yes", "no"]})
         says(r"^[0-9]{3}$", structured_outputs={"regex": "[0-9]{3}"})

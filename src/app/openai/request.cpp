@@ -330,7 +330,7 @@ Status take_schema(const char* field, const Json& schema, Job& job) {
   return {};
 }
 
-/// A form by the name that llama-server or vLLM has for it.
+/// A form by the name that llama-server, vLLM or sglang has for it.
 Status take_form(const char* field, std::string_view kind, const Json& value, Job& job) {
   if (kind == "json") return take_schema(field, value, job);
   if (kind == "choice") return take_choices(field, value, job);
@@ -341,8 +341,8 @@ Status take_form(const char* field, std::string_view kind, const Json& value, Jo
   return {};
 }
 
-/// Forms of other servers, as llama-server and vLLM take them; what we have no means for is refused. Ignored it would
-/// give an answer of any form.
+/// Forms of other servers, as llama-server, vLLM and sglang take them; what we have no means for is refused. Ignored it
+/// would give an answer of any form.
 Status parse_other_forms(const Fields& fields, Job& job) {
   for (const char* name : {"functions", "function_call"})
     if (fields.has(name))
@@ -356,6 +356,7 @@ Status parse_other_forms(const Fields& fields, Job& job) {
     const char* kind;
   };
   static constexpr Form forms[] = {{"grammar", "gbnf"},       {"json_schema", "json"},
+                                   {"ebnf", "gbnf"},          {"regex", "regex"},  // sglang's
                                    {"guided_json", "json"},   {"guided_grammar", "grammar"},
                                    {"guided_regex", "regex"}, {"guided_choice", "choice"}};
   static constexpr Form outputs_forms[] = {
@@ -388,6 +389,10 @@ Expected<Job> parse_chat(const Json& body) {
   Fields fields(body);
   parse_sampling(fields, job);
   parse_logit_bias(fields, job);
+  std::vector<std::string> modalities;
+  fields.texts("modalities", modalities);
+  if (std::any_of(modalities.begin(), modalities.end(), [](const std::string& one) { return one != "text"; }))
+    fields.fail("modalities", "answers are text only");
   fields.flag("logprobs", job.logprobs);
   fields.integer("top_logprobs", job.top_logprobs, 0, kMostTopLogprobs);
   fields.integer("max_tokens", job.max_tokens, -1, kMostTokens);

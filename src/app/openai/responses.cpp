@@ -1,5 +1,7 @@
 #include "app/openai/responses.h"
 
+#include <cstdlib>
+
 #include "app/generate/fields.h"
 #include "app/openai/request.h"
 #include "base/log.h"
@@ -9,6 +11,7 @@ namespace {
 
 using generate::Answer;
 using generate::Delta;
+using generate::Fields;
 using generate::Finished;
 using generate::Totals;
 
@@ -153,28 +156,32 @@ Json reasoning_item(const std::string& text) {
           {"content", Json::array({{{"type", "reasoning_text"}, {"text", text}}})}};
 }
 
+/// As it was sent: 0.3 as a float is not 0.3 as a double.
+double shortest(float value) { return std::strtod(fmt::format("{}", value).c_str(), nullptr); }
+
 Json shell(const Envelope& envelope, const Job& job, const ResponseLink& link, const char* status) {
+  const auto asked = [&](const char* name, Json otherwise) { return link.asked.value(name, std::move(otherwise)); };
   return {{"id", envelope.id},
           {"object", "response"},
           {"created_at", envelope.created},
           {"status", status},
           {"error", nullptr},
           {"incomplete_details", nullptr},
-          {"instructions", nullptr},
+          {"instructions", asked("instructions", Json())},
           {"max_output_tokens", job.max_tokens < 0 ? Json() : Json(job.max_tokens)},
           {"model", envelope.model},
           {"output", Json::array()},
-          {"parallel_tool_calls", true},
+          {"parallel_tool_calls", asked("parallel_tool_calls", true)},
           {"previous_response_id", link.previous.empty() ? Json() : Json(link.previous)},
           {"store", link.store},
-          {"temperature", job.sampler.temperature},
-          {"text", {{"format", {{"type", "text"}}}}},
-          {"tool_choice", "auto"},
-          {"tools", Json::array()},
-          {"top_p", job.sampler.top_p},
+          {"temperature", shortest(job.sampler.temperature)},
+          {"text", asked("text", {{"format", {{"type", "text"}}}})},
+          {"tool_choice", asked("tool_choice", "auto")},
+          {"tools", asked("tools", Json::array())},
+          {"top_p", shortest(job.sampler.top_p)},
           {"truncation", "disabled"},
           {"usage", nullptr},
-          {"metadata", Json::object()}};
+          {"metadata", asked("metadata", Json::object())}};
 }
 
 void complete(Json& body, const std::string& reason, Json output, const Totals& totals) {
@@ -185,9 +192,55 @@ void complete(Json& body, const std::string& reason, Json output, const Totals& 
   body["incomplete_details"] = {{"reason", "max_output_tokens"}};
 }
 
+/// What would be another request without it.
+Status refuse_what_is_not_done(const Fields& fields) {
+  struct Field {
+    const char *name, *says;
+  };
+  static constexpr Field fields_of_others[] = {
+      {"conversation", "not supported; previous_response_id goes on from a response"},
+      {"prompt", "prompts are not kept here; send instructions and input"}};
+  for (const Field& field : fields_of_others)
+    if (fields.has(field.name)) return error(Code::unsupported, "{}: {}", field.name, field.says);
+  if (const Json* background = fields.find("background"); background != nullptr && *background != false)
+    return error(Code::unsupported, "background: not supported; the answer comes with this request");
+  const Json* const choice = fields.find("tool_choice");
+  if (const std::string type = choice != nullptr ? word(*choice, "type") : ""; !type.empty())
+    if (type != "function" && type != "custom" && type != "allowed_tools")
+      return error(Code::unsupported, "tool_choice: there is no {} here; name a function or a custom tool", type);
+  return {};
+}
+
+/// ResponseLink::asked.
+Expected<Json> repeated(const Fields& fields) {
+  Json asked = Json::object();
+  const auto repeat = [&](const char* name, bool (*good)(const Json&), const char* kind) {
+    const Json* const value = fields.find(name);
+    if (value == nullptr) return Status();
+    if (!good(*value)) return error(Code::invalid_argument, "{}: must be {}", name, kind);
+    asked[name] = *value;
+    return Status();
+  };
+  const auto is_object = [](const Json& value) { return value.is_object(); };
+  MR_RETURN_IF_ERROR(repeat(
+      "instructions", [](const Json& value) { return value.is_string(); }, "a text"));
+  MR_RETURN_IF_ERROR(repeat("metadata", is_object, "an object"));
+  MR_RETURN_IF_ERROR(repeat("text", is_object, "an object"));
+  MR_RETURN_IF_ERROR(repeat(
+      "tools", [](const Json& value) { return value.is_array(); }, "a list"));
+  MR_RETURN_IF_ERROR(repeat(
+      "parallel_tool_calls", [](const Json& value) { return value.is_boolean(); }, "true or false"));
+  MR_RETURN_IF_ERROR(repeat(
+      "tool_choice", [](const Json&) { return true; }, ""));
+  if (asked.contains("text") && !Fields(asked["text"]).has("format")) asked["text"]["format"] = {{"type", "text"}};
+  return asked;
+}
+
 }  // namespace
 
 Expected<ResponseLink> parse_link(const Json& body) {
+  const Fields fields(body);
+  MR_RETURN_IF_ERROR(refuse_what_is_not_done(fields));
   ResponseLink link;
   if (const auto previous = body.find("previous_response_id"); previous != body.end() && !previous->is_null()) {
     if (!previous->is_string()) return error(Code::invalid_argument, "previous_response_id: must be a text");
@@ -197,6 +250,7 @@ Expected<ResponseLink> parse_link(const Json& body) {
     if (!store->is_boolean()) return error(Code::invalid_argument, "store: must be true or false");
     link.store = store->get<bool>();
   }
+  MR_ASSIGN_OR_RETURN(link.asked, repeated(fields));
   return link;
 }
 

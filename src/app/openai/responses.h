@@ -17,9 +17,11 @@ struct ResponseLink {
   /// Sixteen hexadecimal digits by which a balancer keeps the conversation on one server, part of the response's id, by
   /// which it finds the server again; empty: there is none.
   std::string place = {};
+  Json asked = Json::object();  // what the response repeats of its request: instructions, tools, metadata and so on
 };
 /// "resp_", and its place.
 std::string id_prefix(const ResponseLink& link);
+/// Errors: invalid_argument (a field of a wrong kind, or that means something that is not done here).
 Expected<ResponseLink> parse_link(const Json& body);
 
 /// A request's input as a list of items. Errors: invalid_argument.
