@@ -485,7 +485,31 @@ class Fingers(Case):
         self.assertEqual(short, alone)
 
     def test_nothing_is_no_prompt(self):
-        self.refused("run", DEMO, "-p", "", says="empty")
+        for nothing in ("", " ", "\t\n"):
+            self.refused("run", DEMO, "-p", nothing, says="empty")
+        self.ok("run", DEMO, "--raw", "-n", "1", "-p", " ")
+
+    def test_a_folder_is_no_slip_of_the_pen(self):
+        with tempfile.TemporaryDirectory() as folder:
+            here = os.getcwd()
+            self.addCleanup(os.chdir, here)
+            os.chdir(folder)
+            for variable, flag in (("MILLRACE_PROMPT_CACHE", "--prompt-cache"), ("MILLRACE_LEARN_EXPERTS", "--learn-experts")):
+                for word in ("yes", "maybe", "1"):
+                    self.refused("run", DEMO, "-n", "1", "-p", "Hi", env={variable: word}, says=[flag, f"./{word}"])
+                    self.refused("serve", "--port", "0", flag, word, says=[flag, f"./{word}"])
+            self.assertEqual(os.listdir(folder), [])
+            self.ok("run", DEMO, "-n", "1", "-p", "Hi", "--prompt-cache", "./cache", "--prompt-cache-after", "0")
+            self.assertEqual(os.listdir(folder), ["cache"])
+            os.chdir(here)
+
+    def test_a_file_of_options_may_come_from_windows(self):
+        with tempfile.NamedTemporaryFile("wb", suffix=".conf") as file:
+            file.write(b"\xef\xbb\xbfthreads = 1\r\nctx = 256\r\n")
+            file.flush()
+            with Server(DEMO, "--config", file.name) as server:
+                server.json("POST", "/api/generate", {"model": MODEL, "prompt": "Hi", "stream": False, "options": {"num_predict": 1}})
+                self.assertEqual(server.json("GET", "/api/ps")[1]["models"][0]["context_length"], 256)
 
     def test_a_reader_that_leaves(self):
         command = f"{MILLRACE} run {DEMO} --temp 0 -p 'Tell me a story about a fox and a lantern.' | head -c 5"
@@ -584,6 +608,7 @@ class Fingers(Case):
             pid = ("--pid-file", os.path.join(folder, "pid"))
             begun = self.ok("serve", "--daemon", "--port", port, *pid, "--models", DRAFT, env={"MILLRACE_PROMPT_CACHE": "off"})
             self.assertIn(f":{port} in the background", begun.out)
+            self.assertIn(f"'millrace stop --server --port {port} --pid-file {folder}/pid'", begun.out)
             self.ok("ps", "--port", port)
             self.ok("stop", "--server", "--port", port, *pid)
             self.refused("ps", "--port", port, says="no server")

@@ -162,8 +162,8 @@ class Chat(Case):
             terminal = Terminal("run", DEMO, "--temp", "0", env=env)
             self.assertTrue(terminal.wait_for(">>> "), terminal.seen)
             for line, says in (("/list", "No conversation"), ("/save spain", "nothing to save"), ("What is the capital of Spain?", "Madrid"),
-                               ("/save ../spain", "letters, digits"), ("/save", "wants a name"), ("/save spain", "Saved"),
-                               ("/save spain", "Saved"), ("/?", "/load NAME"), ("/load nowhere", "no chat 'nowhere'")):
+                               ("/save ../spain", "letters, digits"), ("/save", "wants a name"), ("/save spain", "Saved; "),
+                               ("/save spain", "Saved in the place of the chat"), ("/?", "/load NAME"), ("/load nowhere", "no chat 'nowhere'")):
                 terminal.type(line + "\n")
                 self.assertTrue(terminal.wait_for(says), (line, terminal.seen))
                 self.assertTrue(terminal.wait_for(">>> "), terminal.seen)
@@ -171,6 +171,7 @@ class Chat(Case):
             self.assertEqual(terminal.exit_code(), 0)
             self.assertEqual(os.listdir(os.path.join(state, "millrace", "chats")), ["spain.json"])
             self.assertEqual(os.stat(os.path.join(state, "millrace", "chats", "spain.json")).st_mode & 0o777, 0o600)
+            self.assertEqual(os.stat(os.path.join(state, "millrace", "chats")).st_mode & 0o777, 0o700)
             terminal = Terminal("run", DEMO, "--temp", "0", env=env)
             self.assertTrue(terminal.wait_for(">>> "), terminal.seen)
             terminal.type("/list\n")

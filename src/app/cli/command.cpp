@@ -165,6 +165,16 @@ int fail(const Status& status) {
                                                  : kExitFailed;
 }
 
+CLI::Validator switch_or_folder() {
+  const auto check = [](std::string& text) {
+    if (text.empty() || text == "on" || text == "off" || text == "." || text == ".." ||
+        text.find('/') != std::string::npos)
+      return std::string();
+    return fmt::format("'{0}' is neither on nor off; a folder is written with a /, for example ./{0}", text);
+  };
+  return CLI::Validator(check, "", "");
+}
+
 CLI::Validator number_within(double least, double most) {
   const auto check = [least, most](std::string& text) {
     char* end = nullptr;
@@ -410,6 +420,7 @@ void add_prompt_cache_flags(CLI::App& command, PromptCacheFlags& flags, const ch
   flags.folder = by_default;
   command.add_option("--prompt-cache", flags.folder, "Keep the KV of slow prompts on the disk: on, off or a folder")
       ->envname("MILLRACE_PROMPT_CACHE")
+      ->check(switch_or_folder())
       ->capture_default_str();
   command.add_option("--prompt-cache-size", flags.size, "Bytes there at most")->capture_default_str();
   command.add_option("--prompt-cache-after", flags.seconds, "Seconds; prompts that are computed faster are not kept")
@@ -460,6 +471,7 @@ void add_learning_flag(CLI::App& command, std::string& flag) {
                   "Learn which experts are used, and have them in memory sooner next time, which changes no token: on, "
                   "off or a folder")
       ->envname("MILLRACE_LEARN_EXPERTS")
+      ->check(switch_or_folder())
       ->capture_default_str();
 }
 

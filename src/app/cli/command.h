@@ -61,6 +61,9 @@ inline CLI::Range at_least(std::int64_t least) { return {least, std::int64_t{1} 
 /// A number within bounds, which NaN and infinities are not: CLI::Range lets NaN through.
 CLI::Validator number_within(double least, double most);
 
+/// "on", "off" or a folder, which has a / so that no slip of the pen makes one.
+CLI::Validator switch_or_folder();
+
 void add_model_flags(CLI::App& command, ModelFlags& flags);
 /// `defaults` (may be null) gets what the store knows of a model given by name, else an empty manifest.
 /// Errors: invalid_argument naming the flag; not_found for the model or rates file.

@@ -42,7 +42,8 @@ Status apply_config_file(CLI::App& command, const std::string& path) {
   MR_ASSIGN_OR_RETURN(const std::string text, residency::read_small_file(path, kMostConfigBytes));
   std::set<const CLI::Option*> from_file;
   int number = 0;
-  std::istringstream lines(text);
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // Windows' editors put it first
+  std::istringstream lines(text.starts_with(kByteOrderMark) ? text.substr(kByteOrderMark.size()) : text);
   for (std::string raw; std::getline(lines, raw);) {
     ++number;
     const std::string_view line = trimmed(raw);

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -119,10 +120,13 @@ void show(Chat& chat, const std::string& what) {
 }
 
 void save(const Chat& chat, const std::string& name) {
+  const std::vector<std::string> names = saved_chats();
+  const bool replaces = std::find(names.begin(), names.end(), name) != names.end();
   if (chat.is_empty()) {
     std::puts("There is nothing to save yet.");
   } else if (const Status saved = save_chat(name, chat.saved()); saved.ok()) {
-    fmt::print("Saved; /load {} goes on with it.\n", name);
+    fmt::print("Saved{}; /load {} goes on with it.\n", replaces ? " in the place of the chat that had this name" : "",
+               name);
   } else {
     fmt::print("/save {}: {}\n", name, saved.message());
   }

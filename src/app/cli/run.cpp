@@ -85,7 +85,7 @@ Expected<std::vector<std::string>> read_prompts(const RunFlags& flags, bool quie
   for (std::string& prompt : prompts) {
     if (!prompt.empty() && !text.empty()) prompt += "\n\n";
     prompt += text;
-    if (prompt.empty())
+    if (prompt.find_first_not_of(flags.raw ? "" : " \t\r\n") == std::string::npos)
       return error(Code::invalid_argument, "the prompt is empty: give one with -p, or write one into the pipe");
   }
   return prompts;

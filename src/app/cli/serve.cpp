@@ -132,6 +132,15 @@ void wait_for_signal() {
   signal(SIGTERM, SIG_DFL);
 }
 
+/// What `stop --server` needs to be told to end this one.
+std::string stop_flags(const ServeFlags& flags) {
+  const auto meant = call_address();
+  std::string words;
+  if (!meant.ok() || meant->port != flags.port) words += fmt::format(" --port {}", flags.port);
+  if (!flags.pid_file.empty()) words += fmt::format(" --pid-file {}", flags.pid_file);
+  return words;
+}
+
 /// Prints what the daemon says of its start, and ends as it did.
 [[noreturn]] void end_with_daemon(int said) {
   std::string words;
@@ -211,8 +220,8 @@ int serve(ServeFlags flags, const Program& program) {
   std::fflush(stdout);
   if (tell >= 0) {
     const std::string words =
-        fmt::format("Listening on http://{} in the background (process {}); 'millrace stop --server' ends it\n",
-                    address->text(), getpid());
+        fmt::format("Listening on http://{} in the background (process {}); 'millrace stop --server{}' ends it\n",
+                    address->text(), getpid(), stop_flags(flags));
     [[maybe_unused]] const auto written = ::write(tell, words.data(), words.size());
     ::close(tell);
   }

@@ -115,7 +115,9 @@ Status save_chat(const std::string& name, const SavedChat& chat) {
   const Json saved = {
       {"model", chat.model}, {"system", chat.system}, {"messages", std::move(messages)}, {"raw", chat.raw}};
   std::error_code problem;
-  fs::create_directories(fs::path(path).parent_path(), problem);
+  const fs::path folder = fs::path(path).parent_path();
+  fs::create_directories(folder, problem);
+  fs::permissions(folder, fs::perms::owner_all, problem);
   // Beside it first, so that a full disk leaves the old one.
   const std::string fresh = path + ".new";
   fs::remove(fresh, problem);
