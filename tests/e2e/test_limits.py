@@ -179,7 +179,7 @@ class Files(Case):
 
     def test_output_that_nobody_takes_is_a_failure(self):
         for args in (["inspect", DEMO], ["inspect", DEMO, "--tensors", "--whole"], ["list"], ["plan", DEMO], ["tokenize", DEMO, "x"],
-                     ["bench", DEMO, "-p", "4", "-n", "2", "-r", "1"], ["show", DEMO], ["--version"], ["bench", "--help"]):
+                     ["bench", DEMO, "-p", "4", "-n", "2", "-r", "1"], ["show", DEMO], ["embed", DEMO, "x"], ["--version"], ["bench", "--help"]):
             with open("/dev/full", "w") as full:
                 ended = subprocess.run([MILLRACE, *args], stdout=full, stderr=subprocess.PIPE, text=True)
             self.assertEqual(ended.returncode, 1, (args, ended.stderr))
@@ -290,6 +290,12 @@ class Contexts(Case):
             server.stop()
             self.assertEqual(server.messages().count("asked for a context of 2048 tokens"), 1, server.messages())
 
+    @unittest.skipIf(SANITIZED, "sanitizers multiply memory")
+    def test_as_many_requests_at_once_as_memory_allows(self):
+        with Server(DEMO) as server:
+            self.ask(server, 1)
+            self.assertEqual(server.json("GET", f"/props?model={MODEL}")[1]["total_slots"], 64)
+
     def test_the_operator_has_the_last_word(self):
         with Server(DEMO, "--threads", "1", "--ctx", "256") as server:
             self.ask(server, 3, num_ctx=2048)
@@ -384,6 +390,20 @@ class Memory(Case):
         if not SANITIZED:
             self.assertLess(self.held(), 40e6)
 
+    def test_a_greedy_template(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        with Server("--models", DEMO, "--threads", "1", "--ram", "40M", env={"MILLRACE_MODELS": folder.name}) as self.server:
+            question = {"messages": [{"role": "user", "content": "Hi"}], "stream": False, "options": {"num_predict": 1}}
+            for template in ("{{ ([1]*30000000)|length }}", "{{ 'x'*300000000 }}", "{% for i in range(30000000) %}x{% endfor %}"):
+                self.server.request("POST", "/api/create", {"model": "greedy", "from": MODEL, "stream": False, "template": template})
+                for body in ({"model": "greedy"}, {"model": MODEL, "template": template}):
+                    status, _, content = self.server.request("POST", "/api/chat", {**question, **body})
+                    self.assertIn(status, (400, 404, 413, 503), (template, content))
+                if not SANITIZED:
+                    self.assertLess(self.held(), 40e6, template)
+            self.assertEqual(self.server.request("POST", "/api/chat", {**question, "model": MODEL})[0], 200)
+
     def test_a_model_loads_while_bodies_are_held(self):
         held = []
         for _ in range(4):
@@ -411,6 +431,28 @@ class Time(Case):
             self.assertEqual(status, 200, answer)
             self.assertLess(time.monotonic() - begin, 20)
             self.assertGreater(answer["prompt_eval_count"], 1900)  # as many as fit have stayed
+
+    def test_a_client_that_leaves_ends_the_preparation(self):
+        """A prompt is rendered long before the first pass; this one would take seconds."""
+        ticks = os.sysconf("SC_CLK_TCK")
+
+        def seconds(server):
+            fields = pathlib.Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
+            return (int(fields[11]) + int(fields[12])) / ticks
+        with Server(DEMO, "--threads", "1") as server:
+            loops = "{% for a in range(3000) %}{% for b in range(3000) %}{% endfor %}{% endfor %}"
+            body = json.dumps({"model": MODEL, "stream": False, "template": loops, "messages": [{"role": "user", "content": "Hi"}]})
+            with socket.create_connection((server.host, server.port), timeout=60) as client:
+                client.sendall(f"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+                time.sleep(0.5)
+                before = seconds(server)
+                time.sleep(0.5)
+                works = seconds(server) - before
+            time.sleep(1)
+            before = seconds(server)
+            time.sleep(1)
+            self.assertGreater(works, 0.1, "the preparation was to take longer")
+            self.assertLess(seconds(server) - before, 0.3)
 
     def test_members_are_no_square(self):
         """80,000 in one object of 1 MB took a core 10 s and more, also where a text of the request holds them."""

@@ -554,11 +554,25 @@ class Fingers(Case):
         self.assertNotIn("0.00 tok/s", out)
         self.assertIsNone(json.loads(self.ok("bench", DEMO, "-p", "8", "-n", "1", "-r", "1", "--json").out)["decode_tok_s"])
 
+    def test_a_model_without_a_template_is_asked_raw(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "bare.gguf")
+            path.write_bytes(pathlib.Path(DEMO).read_bytes().replace(b"tokenizer.chat_template", b"tokenizer.chat_templatx"))
+            with Server(path) as server:
+                ask = {"model": "bare", "prompt": "Hi", "stream": False, "options": {"num_predict": 1}}
+                status, body = server.json("POST", "/api/generate", ask)
+                self.assertEqual((status // 100, '"raw": true' in body["error"]), (4, True), body)
+                self.assertEqual(server.json("POST", "/api/generate", {**ask, "raw": True})[0], 200)
+
     def test_a_model_that_only_the_server_has(self):
         with tempfile.TemporaryDirectory() as empty, Server("--models", DRAFT) as server:
             env = {"MILLRACE_HOST": f"{server.host}:{server.port}", "MILLRACE_MODELS": empty}
             outcome = self.ok("run", "demo-draft-f16", "-n", "3", "-p", "Hi", env=env)
             self.assertIn("answers from the server", outcome.err)
+            with Server(DEMO) as keeper:  # what is named first stays
+                keeper.json("POST", "/api/generate", {"model": MODEL, "prompt": "Hi", "stream": False, "options": {"num_predict": 1}})
+                shown = self.ok("ps", "--port", keeper.port).out
+                self.assertEqual(("for ever" in shown, "2126" in shown), (True, False), shown)
             host = ("--host", f"{server.host}:{server.port}")
             self.ok("run", "demo-draft-f16", *host, "-n", "3", "-p", "Hi", env={"MILLRACE_MODELS": empty})
             self.ok("ps", *host)
