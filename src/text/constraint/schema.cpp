@@ -139,7 +139,7 @@ Expected<Fragment> SchemaCompiler::value(const SchemaJson& schema) {
   const std::string words = combines ? schema.dump(-1, ' ', false, SchemaJson::error_handler_t::replace) : "";
   // What is combined stands written out, references and all: it may come back to itself.
   if (words.find("\"$ref\"") == std::string::npos) return combined_value(schema);
-  const auto [known, fresh] = combined_.try_emplace(words, 0);
+  const auto [known, fresh] = combined_.try_emplace({words, rules_.spelling()}, 0);
   if (!fresh) return builder_.rule(known->second);
   builder_.charge(words.size());
   const RuleId rule = known->second = builder_.new_rule();

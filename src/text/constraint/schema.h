@@ -12,9 +12,8 @@
 // Errors that name it: $dynamicRef, references to other documents; look-behind and back references of patterns;
 // uniqueItems over objects of free names; contains or uniqueItems beside prefixItems; `not`, and `if`, and `oneOf` with
 // branches that may both hold, and `contains` beside maxContains, over what has no simple opposite (items,
-// additionalProperties, format, multipleOf, objects as values). Words that no draft knows are annotations, but for those
-// that look misspelt. Source: JSON Schema 2020-12.
-// Thread-safety: pure functions.
+// additionalProperties, format, multipleOf, objects as values). Words that no draft knows are annotations, but for
+// those that look misspelt. Source: JSON Schema 2020-12. Thread-safety: pure functions.
 #pragma once
 
 #include <memory>

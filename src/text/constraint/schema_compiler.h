@@ -118,9 +118,8 @@ class SchemaCompiler {
   JsonRules rules_;
   RegularSets sets_;
   ValueChecker checker_;
-  std::map<std::pair<std::string, JsonSpelling>, RuleId> references_;
+  std::map<std::pair<std::string, JsonSpelling>, RuleId> references_, combined_;  // by pointer; by the schema's text
   Status contradiction_;  // the first that left a part of the schema without values
-  Status contradiction_;                                 // the first that left a part of the schema without values
   int depth_ = 0;
 };
 
