@@ -426,6 +426,10 @@ TEST(SchemaGrammar, UnevaluatedIsWhatNoneBesideItSaw) {
   EXPECT_FALSE(
       accepts(R"({"allOf":[{"properties":{"a":{"type":"null"}}},{"type":"object","additionalProperties":false}]})",
               R"({"a":null})"));
+  const std::string contains = R"({"type":"array","contains":{"type":"null"},"unevaluatedItems":{"type":"boolean"}})";
+  EXPECT_TRUE(accepts(contains, "[true,null]"));
+  EXPECT_FALSE(accepts(contains, "[true]"));
+  EXPECT_FALSE(accepts(contains, "[3,null]"));
   const auto twice = schema_grammar(
       R"({"type":"object","not":{"not":{"properties":{"a":{"type":"null"}},"required":["a"]}},"unevaluatedProperties":false})");
   ASSERT_FALSE(twice.ok());

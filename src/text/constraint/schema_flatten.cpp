@@ -194,14 +194,17 @@ bool may_evaluate(const SchemaJson& schema) {
 }
 
 /// Of a plain schema, beside which nothing more will stand: what unevaluatedProperties and unevaluatedItems mean in it,
-/// and properties that they do not see.
-SchemaJson settled(SchemaJson plain) {
+/// and properties that they do not see. Items that `contains` speaks of are evaluated, or are not before 2020.
+SchemaJson settled(SchemaJson plain, bool contains_evaluates) {
   const auto replace = [&](const char* keyword, const char* by) {
     if (!plain.contains(keyword)) return;
     SchemaJson said = plain[keyword];
     plain.erase(keyword);
     if (!plain.contains(by)) plain[by] = std::move(said);
   };
+  if (contains_evaluates && plain.contains("contains") && plain.contains("unevaluatedItems"))
+    plain["unevaluatedItems"] =
+        SchemaJson{{"anyOf", SchemaJson::array({plain["contains"], plain["unevaluatedItems"]})}};
   replace("unevaluatedProperties", "additionalProperties");
   replace("unevaluatedItems", plain.value("items", SchemaJson()).is_array() ? "additionalItems" : "items");
   if (!plain.contains(kUnseenProperties)) return plain;
@@ -270,6 +273,12 @@ bool is_hopeless(const SchemaJson& schema) {
 }
 
 }  // namespace
+
+Flattener::Flattener(const SchemaJson& root) : root_(root) {
+  if (!root.is_object()) return;
+  const SchemaJson draft = root.value("$schema", SchemaJson());
+  is_old_ = draft.is_string() && draft.get_ref<const std::string&>().find("2020-12") == std::string::npos;
+}
 
 Expected<const SchemaJson*> Flattener::resolve(const std::string& reference) const {
   if (!reference.starts_with('#'))
@@ -512,7 +521,7 @@ Expected<std::vector<SchemaJson>> Flattener::flatten(const SchemaJson& schema, i
   }
   if (schema.contains("oneOf")) return one_of(schema, depth);
   if (schema.contains("allOf")) return all_of(schema, depth);
-  return std::vector<SchemaJson>{settled(schema)};
+  return std::vector<SchemaJson>{settled(schema, !is_old_)};
 }
 
 }  // namespace millrace::text

@@ -34,7 +34,7 @@ bool is_annotation(const std::string& keyword);
 class Flattener {
  public:
   /// `root` outlives the flattener.
-  explicit Flattener(const SchemaJson& root) : root_(root) {}
+  explicit Flattener(const SchemaJson& root);
 
   /// Plain schemas; one that is a lone {"$ref": ...} stays so. Errors: unsupported, invalid_argument.
   Expected<std::vector<SchemaJson>> flatten(const SchemaJson& schema, int depth = 0);
@@ -59,6 +59,7 @@ class Flattener {
                                                const std::vector<SchemaJson>& b) const;
 
   const SchemaJson& root_;
+  bool is_old_ = false;  // of a draft before 2020-12
   int produced_ = 0;
 };
 
