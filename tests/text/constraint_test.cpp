@@ -711,6 +711,39 @@ TEST(SchemaGrammar, IsRefusedWhereverItBecomesTooLarge) {
     }
 }
 
+TEST(SchemaGrammar, WideSchemasAreNotDeep) {
+  json words = {{"type", "string"}, {"enum", json::array()}};
+  for (int i = 0; i < 60'000; ++i) words["enum"].push_back(fmt::format("v{}", i));
+  EXPECT_TRUE(accepts(words.dump(), R"("v59999")"));
+  EXPECT_FALSE(accepts(words.dump(), R"("v60000")"));
+  json wide = {{"type", "object"}}, optional = wide, answer = json::object();
+  for (int i = 10'000; i < 12'500; ++i) {
+    const std::string name = fmt::format("p{}", i);
+    wide["properties"][name] = {{"type", "integer"}};
+    if (i % 2 == 0) wide["required"].push_back(name);
+    if (i % 3 != 1) answer[name] = 3;
+    if (i % 2 == 0) answer[name] = 4;
+    if (i < 12'000) optional["properties"][name] = {{"anyOf", {{{"type", "integer"}}, {{"type", "null"}}}}};
+  }
+  EXPECT_TRUE(accepts(wide.dump(), answer.dump()));
+  EXPECT_FALSE(accepts(wide.dump(), R"({"p10000":3})"));
+  EXPECT_TRUE(accepts(optional.dump(), "{}"));
+  EXPECT_TRUE(accepts(optional.dump(), R"({"p10007":null, "p10008": 3, "p11999": 3})"));
+  EXPECT_FALSE(accepts(optional.dump(), R"({"p10007":null,})"));
+  EXPECT_FALSE(accepts(optional.dump(), R"({"p10008":null,"p10007":3})"));
+  EXPECT_FALSE(accepts(optional.dump(), R"({"p11999":null,)"));
+  wide.erase("required");
+  const auto refused = schema_grammar(wide.dump());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find("optional properties"), std::string::npos);
+  // Two to the power of the list's length.
+  json many = {{"allOf", json::array()}};
+  for (int i = 0; i < 30; ++i)
+    many["allOf"].push_back(
+        {{"anyOf", {{{"required", {fmt::format("a{}", i)}}}, {{"required", {fmt::format("b{}", i)}}}}}});
+  EXPECT_LT(seconds_of([&] { EXPECT_FALSE(schema_grammar(many.dump()).ok()); }), 20);
+}
+
 TEST(SchemaGrammar, MemoryAndTimeAreGranted) {
   const std::string words = enum_of(20'000);
   BuildLimits limits;

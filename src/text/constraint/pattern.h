@@ -1,8 +1,6 @@
 // Regular expressions, such as "pattern" of JSON schemas, as what a text or a JSON string has to hold: literals, .,
-// classes, \d \w \s \p{...}, groups, |, * + ? {m,n}, ^ and $, \b, look-ahead, flags i and s. Not: look-behind, back
-// references,
-// [:classes:], && in classes.
-// Source: ECMA-262. Thread-safety: as GrammarBuilder.
+// classes, \d \w \s \p{...}, groups, |, * + ? {m,n}, ^ and $, \b, look-ahead, flags i and s.
+// Not: look-behind, back references, [:classes:], && in classes. Source: ECMA-262. Thread-safety: as GrammarBuilder.
 #pragma once
 
 #include <string_view>

@@ -42,6 +42,7 @@ class SchemaCompiler {
     std::vector<StateId> states;
     bool bounded = false;
     bool differ = false;  // free names come once each
+    StateId pending = 0;  // behind a comma, where members are not counted
     std::uint32_t after(std::uint32_t count) const {
       return std::min(count + 1, static_cast<std::uint32_t>(states.size()) - 1);
     }
@@ -105,7 +106,9 @@ class SchemaCompiler {
   Expected<Places> first_places(const SchemaJson& schema, const std::vector<Property>& properties, bool open);
   Places next_places(const Places& places);
   StateId before_member(const Places& places, std::uint32_t count);
+  static Status check_optional(const std::vector<Property>& properties);
   Status add_member(const Property& property, Places& places);
+  void add_uncounted(Fragment member, bool required, const Places& places, Places& next);
   void add_others(Fragment member, Places& places, std::uint32_t least, StateId end);
   Expected<std::vector<FreeNames>> free_names(const SchemaJson& schema, const std::vector<Property>& properties);
   Expected<Fragment> free_name(const SchemaJson& schema, const FreeNames& names,

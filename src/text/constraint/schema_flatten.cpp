@@ -9,9 +9,19 @@
 namespace millrace::text {
 namespace {
 
-constexpr int kMostDepth = 200, kMostProduced = 2000;
+constexpr int kMostDepth = 200, kMostProduced = 50'000;
+constexpr std::size_t kMostWork = 5'000'000, kMostBranches = 2000;
 
 Status too_deep() { return error(Code::unsupported, "the schema nests references and combinations too deeply"); }
+
+/// How much there is to copy: values in values, up to `most`.
+std::size_t size_of(const SchemaJson& schema, std::size_t most) {
+  std::size_t size = 1;
+  if (schema.is_string()) size += schema.get_ref<const std::string&>().size() / 64;
+  if (schema.is_structured())
+    for (auto each = schema.begin(); each != schema.end() && size < most; ++each) size += size_of(*each, most - size);
+  return size;
+}
 
 Status cannot_negate(const std::string& keyword) {
   return error(Code::unsupported, "'not' (or if, or oneOf with branches that may both hold) of '{}' is not supported",
@@ -390,6 +400,9 @@ Expected<std::vector<SchemaJson>> Flattener::one_of(const SchemaJson& schema, in
   SchemaJson beside = schema;
   beside.erase("oneOf");
   const std::vector<SchemaJson> branches(schema["oneOf"].begin(), schema["oneOf"].end());
+  if (branches.size() > kMostBranches)
+    return error(Code::unsupported, "oneOf has {} branches; {} are the most; use anyOf, or an enum", branches.size(),
+                 kMostBranches);
   std::vector<std::vector<SchemaJson>> flats, whole;
   for (const SchemaJson& branch : branches) {
     MR_ASSIGN_OR_RETURN(std::vector<SchemaJson> flat, any_of(beside, {branch}, depth));
@@ -488,7 +501,11 @@ Expected<std::vector<SchemaJson>> Flattener::all_of(const SchemaJson& schema, in
 }
 
 Expected<std::vector<SchemaJson>> Flattener::flatten(const SchemaJson& schema, int depth) {
-  if (depth > kMostDepth || ++produced_ > kMostProduced) return too_deep();
+  if (depth > kMostDepth) return too_deep();
+  work_ += size_of(schema, kMostWork);
+  if ((depth > 0 && ++produced_ > kMostProduced) || work_ > kMostWork)
+    return error(Code::unsupported,
+                 "the schema's combinations come to too many once they are written out; use fewer or smaller ones");
   if (schema == false) return std::vector<SchemaJson>();
   if (schema == true) return std::vector<SchemaJson>{SchemaJson::object()};
   if (!schema.is_object()) return error(Code::invalid_argument, "a schema has to be an object or a boolean");

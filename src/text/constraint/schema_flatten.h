@@ -61,6 +61,7 @@ class Flattener {
   const SchemaJson& root_;
   bool is_old_ = false;  // of a draft before 2020-12
   int produced_ = 0;
+  std::size_t work_ = 0;
 };
 
 }  // namespace millrace::text

@@ -126,6 +126,7 @@ Expected<SchemaCompiler::Places> SchemaCompiler::first_places(const SchemaJson& 
   places.bounded = most != UINT32_MAX && (open || most < properties.size());
   const std::uint32_t counted = places.bounded ? most : std::max(least, 1u);
   for (std::uint32_t i = 0; i <= counted && !builder_.full(); ++i) places.states.push_back(builder_.new_state());
+  places.pending = builder_.new_state();
   return places;
 }
 
@@ -144,29 +145,39 @@ StateId SchemaCompiler::before_member(const Places& places, std::uint32_t count)
 }
 
 Status SchemaCompiler::add_member(const Property& property, Places& places) {
-  const Fragment key = join({builder_.literal(JsonRules::quoted(property.name) + ":"), rules_.optional_blank()});
+  const Fragment key =
+      builder_.sequence(builder_.literal(JsonRules::quoted(property.name) + ":"), rules_.optional_blank());
   MR_ASSIGN_OR_RETURN(const Fragment inner, value(property.schema));
   const Fragment member = builder_.sequence(key, inner);
-  const Places next = next_places(places);
-  const bool counts = places.bounded || places.states.size() > 2;
-  const RuleId rule = counts ? builder_.new_rule() : 0;
-  if (counts) {
-    builder_.define(rule, member);
-  } else {
-    builder_.nothing(member.end, next.states[1]);
+  Places next = next_places(places);
+  if (!places.bounded && places.states.size() == 2) {
+    add_uncounted(member, property.required, places, next);
+    places = next;
+    return {};
   }
+  const RuleId rule = builder_.new_rule();
+  builder_.define(rule, member);
   for (std::uint32_t count = 0; count < places.states.size() && !builder_.full(); ++count) {
     if (!property.required) builder_.nothing(places.states[count], next.states[count]);
     if (places.full(count)) continue;
-    const StateId from = before_member(places, count);
-    if (counts) {
-      builder_.call(from, rule, next.states[places.after(count)]);
-    } else {
-      builder_.nothing(from, member.begin);
-    }
+    builder_.call(before_member(places, count), rule, next.states[places.after(count)]);
   }
   places = next;
   return {};
+}
+
+/// One comma for all members that may come next, behind the one before them: optional ones are many, and each has a
+/// place of the matcher's while any of them may come.
+void SchemaCompiler::add_uncounted(Fragment member, bool required, const Places& places, Places& next) {
+  next.pending = builder_.new_state();
+  const Fragment separator = comma();
+  builder_.nothing(member.end, next.states[1]);
+  builder_.nothing(member.end, separator.begin);
+  builder_.nothing(separator.end, next.pending);
+  for (const StateId from : {places.states[0], places.pending}) builder_.nothing(from, member.begin);
+  if (required) return;
+  builder_.nothing(places.pending, next.pending);
+  for (std::size_t i = 0; i < places.states.size(); ++i) builder_.nothing(places.states[i], next.states[i]);
 }
 
 /// Any number of members of free names. Where a name may come twice, only the first counts towards the least.
@@ -252,6 +263,19 @@ Expected<Fragment> SchemaCompiler::free_member(const SchemaJson& schema, const S
   return builder_.either(options);
 }
 
+/// The matcher follows all optional properties that may come next, and not more than it has places for.
+Status SchemaCompiler::check_optional(const std::vector<Property>& properties) {
+  constexpr std::size_t most_optional = 2000;
+  std::size_t in_a_row = 0;
+  for (const Property& property : properties) {
+    in_a_row = property.required ? 0 : in_a_row + 1;
+    if (in_a_row > most_optional)
+      return error(Code::unsupported, "more than {} optional properties stand one after the other; make some required",
+                   most_optional);
+  }
+  return {};
+}
+
 Expected<Fragment> SchemaCompiler::object(const SchemaJson& schema) {
   MR_ASSIGN_OR_RETURN(std::vector<Property> properties, properties_of(schema));
   SchemaJson others = others_of(schema, properties);
@@ -266,6 +290,7 @@ Expected<Fragment> SchemaCompiler::object(const SchemaJson& schema) {
     return error(Code::unsupported,
                  "uniqueItems over objects whose names are free is not supported; declare their properties, and set "
                  "additionalProperties to false");
+  MR_RETURN_IF_ERROR(check_optional(properties));
   const Fragment head = join({builder_.literal("{"), rules_.space()});
   MR_ASSIGN_OR_RETURN(Places places, first_places(schema, properties, open));
   if (builder_.full()) return builder_.empty();
