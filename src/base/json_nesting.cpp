@@ -1,11 +1,6 @@
 #include "base/json_nesting.h"
 
 namespace millrace {
-namespace {
-
-constexpr int kMaxNesting = 100;
-
-}  // namespace
 
 bool nests_too_deep(std::string_view json) {
   int depth = 0;
@@ -16,7 +11,7 @@ bool nests_too_deep(std::string_view json) {
       ++i;
     } else if (c == '"') {
       in_string = !in_string;
-    } else if (!in_string && (c == '{' || c == '[') && ++depth > kMaxNesting) {
+    } else if (!in_string && (c == '{' || c == '[') && ++depth > kMostNesting) {
       return true;
     } else if (!in_string && (c == '}' || c == ']')) {
       --depth;

@@ -6,7 +6,9 @@
 
 namespace millrace {
 
-/// Whether brackets nest deeper than answers, arguments and files may.
+constexpr int kMostNesting = 100;
+
+/// Whether brackets nest deeper than answers, arguments and files may: kMostNesting.
 bool nests_too_deep(std::string_view json);
 
 }  // namespace millrace

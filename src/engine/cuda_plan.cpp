@@ -115,7 +115,7 @@ Status CudaPlanner::plan_once() {
   options_.rates = parts_.rates;
   chose_ = false;
   const bool shares = shares_out(options_);
-  share_memory();
+  if (shares || options_.context_tokens == 0) share_memory();
   MR_RETURN_IF_ERROR(fit_sequences(shares, options_, [this] { return place(); }));
   set_plan_options();
   parts_.plan = residency::plan_homes(units(), homes_, parts_.plan_options, options_.rates);

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/json_nesting.h"
+
 namespace millrace::text {
 
 namespace {

@@ -10,9 +10,6 @@
 
 namespace millrace::text {
 
-/// Arguments nest at most so deep; what is deeper ends there.
-constexpr int kMostNesting = 100;
-
 /// What stands between the quotes of a JSON string. Bytes past ASCII stay as they are.
 std::string json_escaped(std::string_view text);
 

@@ -7,8 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/json_nesting.h"
-
 namespace millrace::generate {
 namespace {
 

@@ -4,12 +4,11 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "base/json_nesting.h"
+
 namespace millrace::generate {
 
 using Json = nlohmann::ordered_json;
-
-/// Nesting deeper than this is refused: values are copied and written by recursion.
-constexpr int kMostNesting = 100;
 
 /// Parses in n log n, whatever it holds: nlohmann's own parser looks each key of an object up among all before it. Of
 /// keys that stand twice the last value counts, at the first one's place, as there. What is no JSON,

@@ -97,7 +97,7 @@ Expected<Json> arguments_of(const Json& function) {
   if (parsed.is_string() && generate::is_unwieldy(parsed.get_ref<const std::string&>()))
     return error(Code::invalid_argument,
                  "messages: the arguments of a tool call are no JSON object, or nested more than {} deep",
-                 generate::kMostNesting);
+                 kMostNesting);
   return parsed;
 }
 
