@@ -10,8 +10,8 @@ demo: setup ## install what is needed, build, and let the bundled model answer u
 	@CUDA=$$([ -e /proc/driver/nvidia/version ] && echo AUTO || echo OFF) scripts/build.sh release millrace
 	@scripts/demo.sh
 
-install: setup ## install below PREFIX=/usr/local (and DESTDIR): program, library, header, completions, man pages where help2man is
-	@scripts/build.sh release millrace synth-model millrace_shared
+install: all ## install below PREFIX=/usr/local (and DESTDIR): program, library, header, completions, man pages where help2man is
+	@scripts/build.sh release millrace_shared
 	@if command -v help2man >/dev/null; then packaging/make_man.sh build/release/millrace build/release/man; fi
 	@packaging/make_completions.sh build/release/millrace build/release/completions
 	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)" --strip
