@@ -1,6 +1,6 @@
 // How long the GPU's products take at the shapes of real models, beside the rate of the device's memory.
 //
-//   millrace_cuda_kernels [--model 8b|70b] [--dtype NAME] [--head NAME] [--rows N,N,...] [--shapes]
+//   millrace_cuda_products [--model 8b|70b] [--dtype NAME] [--head NAME] [--rows N,N,...] [--shapes]
 //
 // A line a product and number of rows: microseconds, GB/s of weights, and their share of what a copy inside the
 // device's memory moves (bytes read and written). Weights rotate among copies that are together larger than the L2
@@ -229,7 +229,7 @@ double device_rate() {
 
 [[noreturn]] void usage() {
   fmt::print(stderr,
-             "millrace_cuda_kernels [--model 8b|70b] [--dtype NAME] [--head NAME] [--rows N,N,...] [--shapes]\n");
+             "millrace_cuda_products [--model 8b|70b] [--dtype NAME] [--head NAME] [--rows N,N,...] [--shapes]\n");
   std::exit(2);
 }
 
