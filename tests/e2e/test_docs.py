@@ -52,6 +52,20 @@ class Docs(unittest.TestCase):
             with self.subTest(row=row):
                 self.assertEqual(row[2], "16 of 16")
 
+    def test_every_launcher_of_a_kernel_is_timed(self):
+        bench = "".join(path.read_text() for path in (ROOT / "bench/cuda_kernels").glob("*.cpp"))
+        launchers = set()
+        for header in (ROOT / "src/kernels/cuda").glob("*.h"):
+            for name, first in re.findall(r"^cudaError_t (\w+)\(\s*(?:const )?(\w+)", header.read_text(), re.M):
+                launchers.add((name, first if first.endswith("Call") else None))
+        self.assertGreater(len(launchers), 40)
+        for name, call in sorted(launchers, key=str):
+            with self.subTest(launcher=name, call=call):
+                self.assertIn(f'"{name}"', bench, "bench/cuda_kernels has no row for it")
+                self.assertRegex(bench, rf'(?<!")\b{name}\b(?!")', "bench/cuda_kernels has a row, which does not launch it")
+                if call:  # of launchers of one name each
+                    self.assertRegex(bench, rf"\b{call}\b", "bench/cuda_kernels has no row for it")
+
 
 if __name__ == "__main__":
     unittest.main()
