@@ -1,10 +1,16 @@
-"""The documents name only paths that are there."""
+"""The documents name only paths that are there, and say what their sources say."""
+import argparse
 import json
 import pathlib
 import re
+import shutil
+import sys
+import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+import tables
 FOLDERS = "src|tests|tools|docs|bench|scripts|include|examples|fuzz|models|cmake|packaging|python"
 
 
@@ -65,6 +71,59 @@ class Docs(unittest.TestCase):
                 self.assertRegex(bench, rf'(?<!")\b{name}\b(?!")', "bench/cuda_kernels has a row, which does not launch it")
                 if call:  # of launchers of one name each
                     self.assertRegex(bench, rf"\b{call}\b", "bench/cuda_kernels has no row for it")
+
+
+class Benchmarks(unittest.TestCase):
+    def test_the_page_is_what_the_results_say(self):
+        self.assertEqual(tables.PAGE.read_text(), tables.page(), "run bench/tables.py")
+
+    def test_every_figure_says_where_it_comes_from(self):
+        for path in sorted(tables.RESULTS.glob("*.json")):
+            result = json.loads(path.read_text())
+            for key in ("question", "command", "machine"):
+                self.assertTrue(result[key], f"{path.name}: {key}")
+            self.assertTrue(result["rows"], path.name)
+            for row in result["rows"]:
+                with self.subTest(file=path.name, row=row):
+                    commit, _, day = tables.measured(result, row)
+                    self.assertRegex(commit, r"^[0-9a-f]{7,}(-dirty)?$")
+                    self.assertRegex(day, r"^\d{4}-\d\d-\d\d$")
+            self.assertEqual(path.read_text(), tables.written(result), f"{path.name}: a row a line, as bench/tables.py writes it")
+
+    def add(self, folder, question, name, told, **more):
+        file = pathlib.Path(folder) / "files" / f"{name}.json"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps(told))
+        given = {"command": "`millrace bench M`", "commit": "0123abc", "date": "2026-01-02", "machine": "a machine"} | more
+        tables.add(argparse.Namespace(question=question, files=[str(file)], **given), pathlib.Path(folder))
+        return tables.page(pathlib.Path(folder))
+
+    def test_what_bench_prints_becomes_a_row(self):
+        told = {"model": "M", "executor": "cpu avx2", "prompt_tokens": 512, "decode_tokens": 64, "sequences": 8, "prompt_tok_s": 1234.4, "decode_tok_s": 56.78,
+                "predicted_decode_tok_s": 60.0, "weight_bytes_per_pass": 2.5e9, "disk_bytes_per_pass": 0.0, "logits_finite": True, "drafts": {"words": ""}}
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(tables.RESULTS, folder, dirs_exist_ok=True)
+            page = self.add(folder, "How fast is M here?", "first", told)
+            self.assertIn("**How fast is M here?** `millrace bench M`; a machine; measured at `0123abc` (2026-01-02).", page)
+            self.assertIn("| first | M | prompt 512, decode 64, 8 sequences; cpu avx2 | 1,234 | 56.8 | 60.0 | 2.50 | 0.00 |", page)
+            page = self.add(folder, "how-fast-is-m-here", "second", told | {"decode_tok_s": 99}, commit="4567def", date="2026-01-03")
+            self.assertIn("| first | M |", page)
+            self.assertIn("| second | M | prompt 512, decode 64, 8 sequences; cpu avx2 | 1,234 | 99.0 |", page)
+            self.assertIn("measured at commits from `0123abc` (2026-01-02) to `4567def` (2026-01-03).", page)
+            page = self.add(folder, "how-fast-is-m-here", "first", told | {"decode_tok_s": 11})
+            self.assertIn("| 1,234 | 11.0 |", page)
+            self.assertNotIn("56.8", page.split("How fast is M here?")[1])
+
+    def test_what_the_kernels_bench_prints_becomes_a_table(self):
+        row = {"launcher": "softcap", "shape": "logits", "rows": 1, "us": 12.34, "bytes": 8, "operations": 0, "gb_s": 1, "share": 0.456, "bound": "memory"}
+        rates = {"copy_gb_s": 2990.4, "to_host_gb_s": 55, "from_host_gb_s": 54, "bf16_tflop_s": 700, "int8_top_s": 1400, "least_us": 2.5}
+        told = {"bench": "cuda_kernels", "device": "A GPU", "commit": "89abcde", "rates": rates, "rows": [row, row | {"rows": 512, "us": 100}]}
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(tables.RESULTS, folder, dirs_exist_ok=True)
+            page = self.add(folder, "How long do kernels take there?", "kernels", told, command=None, commit=None, machine=None)
+            self.assertIn("A GPU, which copies 2,990 GB/s", page)
+            self.assertIn("measured at `89abcde` (2026-01-02).", page)
+            self.assertIn("| `softcap` | logits | 12.3 (46 %) | | | | 100.0 (46 %) |", page)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+"""docs/benchmarks.md from what was measured: bench/results/*.json, a file a question, between the words of bench/results/page.md.
+
+    bench/tables.py                       writes the page
+    bench/tables.py --check               fails where the page is not what the results say
+    bench/tables.py add QUESTION FILE...  takes what `millrace bench --json` or `millrace_cuda_kernels --json` printed, and writes the page
+        [--command TEXT] [--commit NAME] [--date DAY] [--machine WORDS]
+
+QUESTION is the name of a file in bench/results without .json, or a new question in words, which gets a file and a place at
+the end of page.md. A row has the name of the FILE it came from and takes the place of an older one of that name; kernels
+take the place of all before. Defaults: the commit of this tree, today, this machine in words, and for the command what the
+FILE or the question's file has.
+
+By hand: a row is a line of "rows", {"cells": [a text a column], "commit": ..., "date": ...}; "at_or_before" stands in place of
+"commit" where nobody wrote down what was measured; what a row does not say ("command", "machine" too) its file says. Instead of
+"cells" a row may have "values", a number or text by name, which columns with "from" show. page.md has a line {{NAME}} where
+the table of NAME.json belongs.
+"""
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench/results"
+PAGE = ROOT / "docs/benchmarks.md"
+NOTE = "<!-- Written by bench/tables.py from bench/results: change page.md and the results there, and run it. -->\n"
+
+
+# ---- the page
+
+def shown(column, row, index):
+    """The text of a cell."""
+    if "cells" in row:
+        return row["cells"][index]
+    value = row["values"].get(column["from"], "") if isinstance(column, dict) else ""
+    if isinstance(value, (int, float)):
+        return f"{value / column.get('per', 1):,.{column.get('digits', 0)}f}"
+    return str(value)
+
+
+def line(cells):
+    return "|" + "".join(f" {cell} |" if cell else " |" for cell in cells)
+
+
+def measured(result, row):
+    """(commit, whether it is a bound only, day) of a row."""
+    own = row if "commit" in row or "at_or_before" in row else result
+    return own.get("commit") or own["at_or_before"], "commit" not in own, row.get("date", result.get("date"))
+
+
+def provenance(result, rows):
+    """What was run, on what, and when, in a line."""
+    found = sorted({measured(result, row) for row in rows}, key=lambda one: (one[2], one[0]))
+    bound = "at or before " if any(one[1] for one in found) else "at "
+    first, last = found[0], found[-1]
+    when = f"{bound}`{last[0]}` ({last[2]})"
+    if len(found) > 1:
+        when = f"{bound}commits from `{first[0]}` ({first[2]}) to `{last[0]}` ({last[2]})"
+    all_of = lambda key: ", and ".join(dict.fromkeys(row.get(key, result[key]) for row in rows))
+    return f"{all_of('command')}; {all_of('machine')}; measured {when}."
+
+
+def table(name, result):
+    """Question, table and where it comes from."""
+    rows = [row for row in result["rows"] if re.search(result.get("show", ""), row.get("name", ""))]
+    titles = [column["title"] if isinstance(column, dict) else column for column in result["columns"]]
+    lines = [f"**{result['question']}** {provenance(result, rows)}", "", line(titles), "|" + "---|" * len(titles)]
+    lines += [line([shown(column, row, i) for i, column in enumerate(result["columns"])]) for row in rows]
+    if len(rows) < len(result["rows"]):
+        lines += ["", f"All {len(result['rows'])} rows: `bench/results/{name}.json`."]
+    return "\n".join(lines)
+
+
+def page(folder=RESULTS):
+    """The text of docs/benchmarks.md. Every result has a place in it."""
+    results = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    words = (folder / "page.md").read_text()
+    places = re.findall(r"^\{\{([\w.-]+)\}\}$", words, re.M)
+    for name, result in results.items():
+        if places.count(name) != 1:
+            sys.exit(f"bench/results/page.md has {places.count(name)} lines {{{{{name}}}}}; write one where that table belongs")
+        for row in result["rows"]:
+            if "cells" in row and len(row["cells"]) != len(result["columns"]):
+                sys.exit(f"bench/results/{name}.json: a row has {len(row['cells'])} cells for {len(result['columns'])} columns: {row['cells'][0]}")
+    for name in places:
+        if name not in results:
+            sys.exit(f"bench/results/page.md names {name}, which bench/results does not have")
+    return NOTE + re.sub(r"^\{\{([\w.-]+)\}\}$", lambda place: table(place[1], results[place[1]]), words, flags=re.M)
+
+
+# ---- results
+
+def written(result):
+    """A row a line, so that one more is one more line."""
+    text = lambda value: json.dumps(value, ensure_ascii=False)
+    lines = [f" {text(key)}: {text(value)}" for key, value in result.items() if key not in ("columns", "rows")]
+    for key in ("columns", "rows"):
+        lines.append(f' "{key}": [\n' + ",\n".join(f"  {text(item)}" for item in result[key]) + "\n ]")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def words_of(told):
+    """What a run of `millrace bench` was, in words."""
+    many = f", {told['sequences']} sequences" if told.get("sequences", 1) > 1 else ""
+    return f"prompt {told['prompt_tokens']}, decode {told['decode_tokens']}{many}; {told['executor']}"
+
+
+BENCH_COLUMNS = [{"title": "run", "from": "run"}, {"title": "model", "from": "model"}, {"title": "work", "from": "work"}, {"title": "prompt, tok/s", "from": "prompt_tok_s"},
+                 {"title": "decode, tok/s", "from": "decode_tok_s", "digits": 1}, {"title": "predicted", "from": "predicted_decode_tok_s", "digits": 1},
+                 {"title": "GB of weights a pass", "from": "weight_bytes_per_pass", "per": 1e9, "digits": 2},
+                 {"title": "GB of them from the disk", "from": "disk_bytes_per_pass", "per": 1e9, "digits": 2}]
+
+def rows_of_bench(path, told):
+    values = {key: value for key, value in told.items() if isinstance(value, (int, float, str)) and not isinstance(value, bool)}
+    return [{"name": path.stem, "values": {"run": path.stem, "work": words_of(told), **values}}]
+
+
+KERNEL_ROWS = (1, 4, 8, 64, 512)
+KERNEL_COLUMNS = ["launcher", "shape", *(f"{rows} row{'s' if rows > 1 else ''}" for rows in KERNEL_ROWS)]
+
+
+def rows_of_kernels(told):
+    """A row a launcher and shape: microseconds, and the least time by the device's rates as a share."""
+    found = {}
+    for row in told["rows"]:
+        found.setdefault((row["launcher"], row["shape"]), {})[row["rows"]] = f"{row['us']:.1f} ({100 * row['share']:.0f} %)"
+    return [{"name": f"{launcher}, {shape}", "cells": [f"`{launcher}`", shape, *(times.get(rows, "") for rows in KERNEL_ROWS)]}
+            for (launcher, shape), times in found.items()]
+
+
+def words_of_rates(told):
+    r = told["rates"]
+    return (f"{told['device']}, which copies {r['copy_gb_s']:,.0f} GB/s in its memory and {r['to_host_gb_s']:.0f} and {r['from_host_gb_s']:.0f} to the "
+            f"host and from it, and multiplies {r['bf16_tflop_s']:,.0f} TFLOP/s in bfloat16 and {r['int8_top_s']:,.0f} TOP/s in int8; "
+            f"{r['least_us']:.1f} us with the smallest kernel")
+
+
+def this_machine():
+    text = pathlib.Path("/proc/cpuinfo").read_text()
+    name = re.search(r"^model name\s*:\s*(.*)", text, re.M)
+    gpus = subprocess.run("nvidia-smi --query-gpu=name --format=csv,noheader", shell=True, capture_output=True, text=True, check=False).stdout.split("\n")
+    return ", ".join([*filter(None, gpus), name[1] if name else os.uname().machine, f"{len(os.sched_getaffinity(0))} processors"])
+
+
+def this_commit():
+    return subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=9", "--match="], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def find(question, folder):
+    """The file of a question, which may be new."""
+    for path in folder.glob("*.json"):
+        if question in (path.stem, json.loads(path.read_text())["question"]):
+            return path
+    if " " not in question:
+        names = ", ".join(sorted(path.stem for path in folder.glob("*.json")))
+        sys.exit(f"bench/results has no {question}.json; write the question in words, or one of: {names}")
+    return folder / ("-".join(re.findall(r"[a-z0-9]+", question.lower())[:6]) + ".json")
+
+
+def add(args, folder=RESULTS):
+    path = find(args.question, folder)
+    new = not path.exists()
+    result = {"question": args.question, "command": args.command, "machine": args.machine or this_machine(), "columns": [], "rows": []}
+    if not new:
+        result = json.loads(path.read_text())
+    for name in map(pathlib.Path, args.files):
+        told = json.loads(name.read_text())
+        kernels = told.get("bench") == "cuda_kernels"
+        if not kernels and "decode_tok_s" not in told:
+            sys.exit(f"{name}: neither of `millrace bench --json` nor of `millrace_cuda_kernels --json`")
+        rows, columns = (rows_of_kernels(told), KERNEL_COLUMNS) if kernels else (rows_of_bench(name, told), BENCH_COLUMNS)
+        command = args.command or ("`build/dev/bench/millrace_cuda_kernels --json FILE`" if kernels else told.get("command"))
+        if not (result["command"] or command):
+            sys.exit(f"{name} does not say what was run: give --command")
+        result["command"] = result["command"] or command
+        if not result["columns"]:
+            result["columns"] = columns
+        if result["columns"] != columns and not all(isinstance(column, dict) for column in result["columns"]):
+            sys.exit(f"{path.stem} has other columns than {name} gives; write the row by hand: see bench/tables.py --help")
+        machine = args.machine or (words_of_rates(told) if kernels else this_machine())
+        commit, date = args.commit or told.get("commit") or this_commit(), args.date or datetime.date.today().isoformat()
+        if kernels:  # all at once
+            result.update(machine=machine, commit=commit, date=date, command=command, rows=rows)
+            result.pop("at_or_before", None)
+            continue
+        for row in rows:
+            row |= {"commit": commit, "date": date, "command": command or result["command"], "machine": machine}
+            row = {key: value for key, value in row.items() if value != result.get(key)}
+            same = [i for i, old in enumerate(result["rows"]) if old.get("name") == row["name"]]
+            if same:
+                result["rows"][same[0]] = row
+            else:
+                result["rows"].append(row)
+    path.write_text(written(result))
+    if new:
+        with (folder / "page.md").open("a") as words:
+            words.write(f"\n{{{{{path.stem}}}}}\n")
+    return path
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    commands = parser.add_subparsers(dest="what")
+    adding = commands.add_parser("add")
+    adding.add_argument("question")
+    adding.add_argument("files", nargs="+")
+    for name in ("command", "commit", "date", "machine"):
+        adding.add_argument(f"--{name}")
+    args = parser.parse_args()
+    if args.what == "add":
+        print(f"bench/results/{add(args).name}")
+    text = page()
+    if args.check:
+        if text != PAGE.read_text():
+            sys.exit("docs/benchmarks.md is not what bench/results say: run bench/tables.py")
+        return
+    PAGE.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
