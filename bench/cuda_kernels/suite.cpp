@@ -107,7 +107,8 @@ const std::byte* const* Case::matrices(DType dtype, int rows, int cols, int coun
 
 Q8 Case::q8_room(int rows, int cols) {
   auto* const at = room<std::byte>(static_cast<std::int64_t>(kernels::cuda::q8_bytes(rows, cols)));
-  moves(static_cast<double>(rows) * cols + static_cast<double>(rows) * (cols / 32) * sizeof(kernels::cuda::Q8Scale));
+  const std::int64_t blocks = std::int64_t{rows} * (cols / 32);
+  moves(static_cast<double>(blocks) * (32 + sizeof(kernels::cuda::Q8Scale)));
   return at == nullptr ? Q8{} : kernels::cuda::q8_at(at, rows, cols);
 }
 
