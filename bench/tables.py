@@ -13,10 +13,11 @@ FILE or the question's file has.
 
 By hand: a row is a line of "rows", {"cells": [a text a column], "commit": ..., "date": ...}; "at_or_before" stands in place of
 "commit" where nobody wrote down what was measured; what a row does not say ("command", "machine" too) its file says. Instead of
-"cells" a row may have "values", a number or text by name, which columns with "from" show. page.md has a line {{NAME}} where
+"cells" a row may have "values", a number or text by name, which columns with "from" show. "hidden" rows are kept and not shown. page.md has a line {{NAME}} where
 the table of NAME.json belongs.
 """
 import argparse
+import collections
 import datetime
 import json
 import os
@@ -67,7 +68,7 @@ def provenance(result, rows):
 
 def table(name, result):
     """Question, table and where it comes from."""
-    rows = [row for row in result["rows"] if re.search(result.get("show", ""), row.get("name", ""))]
+    rows = [row for row in result["rows"] if not row.get("hidden")]
     titles = [column["title"] if isinstance(column, dict) else column for column in result["columns"]]
     lines = [f"**{result['question']}** {provenance(result, rows)}", "", line(titles), "|" + "---|" * len(titles)]
     lines += [line([shown(column, row, i) for i, column in enumerate(result["columns"])]) for row in rows]
@@ -121,6 +122,7 @@ def rows_of_bench(path, told):
 
 
 KERNEL_ROWS = (1, 4, 8, 64, 512)
+KERNEL_SHAPES = 4  # of a launcher that the page shows
 KERNEL_COLUMNS = ["launcher", "shape", *(f"{rows} row{'s' if rows > 1 else ''}" for rows in KERNEL_ROWS)]
 
 
@@ -129,8 +131,13 @@ def rows_of_kernels(told):
     found = {}
     for row in told["rows"]:
         found.setdefault((row["launcher"], row["shape"]), {})[row["rows"]] = f"{row['us']:.1f} ({100 * row['share']:.0f} %)"
-    return [{"name": f"{launcher}, {shape}", "cells": [f"`{launcher}`", shape, *(times.get(rows, "") for rows in KERNEL_ROWS)]}
-            for (launcher, shape), times in found.items()]
+    rows, shapes = [], collections.Counter()
+    for (launcher, shape), times in found.items():
+        rows.append({"name": f"{launcher}, {shape}", "cells": [f"`{launcher}`", shape, *(times.get(count, "") for count in KERNEL_ROWS)]})
+        shapes[launcher] += 1
+        if shapes[launcher] > KERNEL_SHAPES:
+            rows[-1]["hidden"] = True
+    return rows
 
 
 def words_of_rates(told):

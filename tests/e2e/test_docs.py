@@ -118,12 +118,15 @@ class Benchmarks(unittest.TestCase):
         row = {"launcher": "softcap", "shape": "logits", "rows": 1, "us": 12.34, "bytes": 8, "operations": 0, "gb_s": 1, "share": 0.456, "bound": "memory"}
         rates = {"copy_gb_s": 2990.4, "to_host_gb_s": 55, "from_host_gb_s": 54, "bf16_tflop_s": 700, "int8_top_s": 1400, "least_us": 2.5}
         told = {"bench": "cuda_kernels", "device": "A GPU", "commit": "89abcde", "rates": rates, "rows": [row, row | {"rows": 512, "us": 100}]}
+        told["rows"] += [row | {"shape": f"other {i}"} for i in range(tables.KERNEL_SHAPES)]
         with tempfile.TemporaryDirectory() as folder:
             shutil.copytree(tables.RESULTS, folder, dirs_exist_ok=True)
             page = self.add(folder, "How long do kernels take there?", "kernels", told, command=None, commit=None, machine=None)
             self.assertIn("A GPU, which copies 2,990 GB/s", page)
             self.assertIn("measured at `89abcde` (2026-01-02).", page)
             self.assertIn("| `softcap` | logits | 12.3 (46 %) | | | | 100.0 (46 %) |", page)
+            self.assertNotIn(f"other {tables.KERNEL_SHAPES - 1}", page)
+            self.assertIn(f"All {tables.KERNEL_SHAPES + 1} rows: `bench/results/how-long-do-kernels-take-there.json`.", page)
 
 
 if __name__ == "__main__":
