@@ -154,17 +154,17 @@ double Suite::median_us(const Launch& launch, int times) {
   for (int i = 0; i < kWarmUps; ++i)
     if (const cudaError_t error = launch(stream_); error != cudaSuccess) {
       cudaGetLastError();
-      fmt::print("  refused: {}\n", cudaGetErrorString(error));
+      fmt::print("{}: refused: {}\n", timed_, cudaGetErrorString(error));
       return -1;
     }
-  check(cudaStreamSynchronize(stream_), "a launch");
+  check(cudaStreamSynchronize(stream_), timed_);
   for (int i = 0; i < times; ++i) {
     check(read_all(flushed_, flushed_bytes_, stream_), "read_all");
     check(cudaEventRecord(events_[static_cast<std::size_t>(2 * i)], stream_), "cudaEventRecord");
-    check(launch(stream_), "a launch");
+    check(launch(stream_), timed_);
     check(cudaEventRecord(events_[static_cast<std::size_t>(2 * i + 1)], stream_), "cudaEventRecord");
   }
-  check(cudaStreamSynchronize(stream_), "a launch");
+  check(cudaStreamSynchronize(stream_), timed_);
   std::vector<double> all;
   for (int i = 0; i < times; ++i) {
     float ms = 0;
@@ -215,17 +215,17 @@ void Suite::time(std::string_view launcher, std::string_view shape, int rows,
     return;
   }
   pool_->start_over();
+  timed_ = fmt::format("{}, {} rows", name, rows);
   Case c(*pool_);
   const Launch launch = make(c);
   if (c.too_large()) {
-    fmt::print("{}, {} rows: not enough memory\n", name, rows);
+    fmt::print("{}: not enough memory\n", timed_);
     ++failures_;
     return;
   }
-  check(cudaDeviceSynchronize(), name);
+  check(cudaDeviceSynchronize(), timed_);
   const double us = median_us(launch, kTimes);
   if (us < 0) {
-    fmt::print("{}, {} rows\n", name, rows);
     ++failures_;
     return;
   }

@@ -162,6 +162,7 @@ class Suite {
 
   std::string filter_;
   bool list_;
+  std::string timed_ = "the rates";  // what an error is of
   std::unique_ptr<Pool> pool_;
   std::byte* flushed_ = nullptr;
   std::size_t flushed_bytes_ = 0;
