@@ -7,8 +7,6 @@
 // cache, so that they come from memory; launches stand in a graph, as a pass has them. `pass` is the sum over a pass
 // of the whole model: its layers' products and the head. --shapes: matmul()'s kernels one by one, by their number in
 // Shape and, behind those, ThinShape (kernels/cuda/matmul*_launch.cuh), instead of the one that is chosen.
-#include "kernels/cuda/cuda_kernels.h"
-
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -22,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/cuda_kernels.h"
 #include "tensor/codec.h"
 
 namespace millrace::kernels::cuda {
