@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import ctypes
+import struct
+import sys
 from typing import Any, Callable
 
 _c = ctypes
@@ -75,6 +77,9 @@ class Array:
     @property
     def view(self) -> memoryview:
         flat = memoryview(self._memory).cast("B")
+        if self.format == "e" and sys.version_info < (3, 12):
+            raise BufferError("Python before 3.12 has no memoryview of float16; take dequantize(array), array.tolist() or "
+                              "numpy.from_dlpack(array)")
         return flat.cast(self.format, self.shape) if self.format != "B" or len(self.shape) != 1 else flat
 
     def __buffer__(self, flags: int) -> memoryview:
@@ -85,13 +90,18 @@ class Array:
         return len(self._memory)
 
     def tolist(self) -> list:
-        return self.view.tolist()
+        if self.format != "e":
+            return self.view.tolist()
+        rows: list = [x for x, in struct.iter_unpack("=e", self._memory)]  # what every Python reads
+        for n in reversed(self.shape[1:]):
+            rows = [rows[i:i + n] for i in range(0, len(rows), n)]
+        return rows
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, index):
-        return self.tolist()[index] if len(self.shape) > 1 else self.view[index]
+        return self.tolist()[index] if len(self.shape) > 1 or self.format == "e" else self.view[index]
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)  # the processor's memory

@@ -185,6 +185,14 @@ class ComputeTest(unittest.TestCase):
         bits = (ctypes.c_char * 8)(*halves)
         lent = millrace.Array(ctypes.addressof(bits), (4,), "e", bits)  # as view_tensor gives float16
         self.assertEqual(list(millrace.dequantize(lent).view), [0.5, -2, 65504, 2**-24])
+        self.assertEqual((lent.tolist(), lent[1], list(lent)), ([0.5, -2, 65504, 2**-24], -2, [0.5, -2, 65504, 2**-24]))
+        rows = millrace.Array(ctypes.addressof(bits), (1, 2, 2), "e", bits)
+        self.assertEqual((rows.tolist(), rows[0][1]), ([[[0.5, -2], [65504, 2**-24]]], [65504, 2**-24]))
+        if sys.version_info >= (3, 12):
+            self.assertEqual(lent.view.tolist(), lent.tolist())
+        else:
+            with self.assertRaisesRegex(BufferError, "float16; take dequantize"):
+                lent.view
         self.assertEqual(list(millrace.gemv(struct.pack("<4f", 2, 1, 0, 0), lent, type="F32", shape=(1, 4)).view), [-1])
         self.assertEqual(list(millrace.dequantize(struct.pack("<2H", 0x3f80, 0xc040), type=30).view), [1, -3])
 
