@@ -50,6 +50,37 @@ class Ollama(Shared):
             "prompt": f"<|im_start|>user\n{QUESTION[0]['content']}<|im_end|>\n<|im_start|>assistant\n"})
         self.assertEqual((status, raw["response"]), (200, ANSWER))
 
+    def test_generate_goes_on_from_the_context_of_an_answer(self):
+        ask = {"model": MODEL, "stream": False, "options": {"temperature": 0, "num_predict": 24}}
+        generate = lambda **more: self.server.json("POST", "/api/generate", {**ask, **more})
+        first = generate(prompt=QUESTION[0]["content"])[1]
+        self.assertEqual(len(first["context"]), first["prompt_eval_count"] + first["eval_count"] + 1, "and the token that ended it")
+        detokenized = self.server.json("POST", "/detokenize", {"model": MODEL, "tokens": first["context"]})[1]["content"]
+        self.assertIn(QUESTION[0]["content"], detokenized)
+        self.assertTrue(detokenized.endswith(ANSWER + "<|im_end|>"), detokenized)
+        status, second = generate(prompt="And of Italy?", context=first["context"])
+        self.assertEqual(status, 200, second)
+        added = second["context"][len(first["context"]):]
+        self.assertEqual(second["context"][:len(first["context"])], first["context"])
+        self.assertIn("And of Italy?", self.server.json("POST", "/detokenize", {"model": MODEL, "tokens": added})[1]["content"])
+        self.assertEqual(second["prompt_eval_count"], len(second["context"]) - second["eval_count"] - (second["done_reason"] == "stop"))
+        chat = self.server.stream("/api/generate", {**ask, "prompt": "And of Italy?", "context": first["context"], "stream": True})
+        self.assertEqual(json.loads(list(lines(chat))[-1])["context"], second["context"], "a stream's last line tells it")
+        # What is too long for the context loses its beginning, and what is no context is refused by name.
+        status, cut = generate(prompt="And of Italy?", context=first["context"] * 40, options={"temperature": 0, "num_predict": 2, "num_ctx": 128})
+        self.assertEqual(status, 200, cut)
+        self.assertLessEqual(cut["prompt_eval_count"], 128)
+        for more in ({"context": "x"}, {"context": [1, "a"]}, {"context": [-1]}, {"context": [1 << 30]}, {"context": [1], "raw": True}):
+            status, body = generate(prompt="Hi", **more)
+            self.assertEqual((status, body["error"].split(":")[0]), (400, "context"), more)
+        self.assertNotIn("context", generate(prompt="Hi", raw=True)[1])
+
+    def test_formats_that_are_texts(self):
+        for format, expected in (("", 200), (None, 200), ("json", 200), ("yaml", 400), ("{}", 400), (7, 400)):
+            status, body = self.server.json("POST", "/api/generate", {"model": MODEL, "prompt": "Hi", "format": format, "stream": False,
+                                                                       "options": {"num_predict": 4}})
+            self.assertEqual(status, expected, (format, body))
+
     def test_loading_and_unloading(self):
         name = "demo-draft-f16"
         loaded = lambda: [m["name"] for m in self.server.json("GET", "/api/ps")[1]["models"]]

@@ -67,7 +67,7 @@ struct Choice {
       ended.finished.status =
           error(Code::unavailable, "the answer was stopped: the server shuts down or unloads the model");
     ended.completion_tokens = std::ssize(result.tokens);
-    result.tokens.clear();
+    if (!keep_tokens) result.tokens.clear();
     result.text.clear();
     ended.result = std::move(result);
     on_end(std::move(ended));
@@ -77,7 +77,7 @@ struct Choice {
   std::function<void(Ended)> on_end;
   int index;
   text::AnswerParser parser;
-  bool called = false;
+  bool called = false, keep_tokens = false;
   std::vector<TokenLogprob> pending;
 };
 
@@ -117,6 +117,7 @@ Expected<Prepared> prepare(const engine::Engine& engine, const Job& job, const t
       state->pending.push_back(std::move(logprob));
     };
   }
+  state->keep_tokens = job.keep_tokens;
   state->on_event = std::move(on_event);
   state->on_end = std::move(on_end);
   prepared.on_done = [state](engine::Result result) { state->on_done(std::move(result)); };

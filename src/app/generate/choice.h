@@ -10,7 +10,7 @@
 
 namespace millrace::generate {
 
-/// How an answer ended. `result` is without text and tokens.
+/// How an answer ended. `result` is without text, and without tokens unless the job wants them kept.
 struct Ended {
   Finished finished;
   engine::Result result;

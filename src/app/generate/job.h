@@ -37,9 +37,10 @@ struct Job {
   Json tools = Json::array();  // [{"type": "function", "function": {"name", "description", "parameters"}}]
   std::map<std::string, ClientTool> client_tools;  // by the name in `tools`; missing: the client knows it by that, too
   ToolChoice tool_choice = ToolChoice::automatic;
-  std::string tool_name;      // when named
-  std::optional<bool> think;  // none: as the template has it
-  std::string chat_template;  // instead of the file's; empty: the file's
+  std::string tool_name;              // when named
+  std::optional<bool> think;          // none: as the template has it
+  std::string chat_template;          // instead of the file's; empty: the file's
+  std::vector<text::TokenId> before;  // goes before the conversation: an earlier one, in tokens
   /// Or a text to go on with.
   std::string prompt;
   std::vector<text::TokenId> prompt_tokens;  // instead of `prompt`
@@ -69,8 +70,9 @@ struct Job {
   int top_logprobs = 0;
   std::map<text::TokenId, float> logit_bias;
   bool echo = false;
-  bool ignore_end = false;  // the model's own end of the answer does not end it
-  bool progress = false;    // prompt progress is wanted
+  bool ignore_end = false;   // the model's own end of the answer does not end it
+  bool progress = false;     // prompt progress is wanted
+  bool keep_tokens = false;  // Meter::tokens is wanted
   bool stream = false, include_usage = false;
   int priority = 0;
 };

@@ -139,6 +139,30 @@ std::vector<text::TokenId> raw_prompt(const engine::Engine& engine, const Job& j
 
 using Ids = std::vector<text::TokenId>;
 
+/// Puts an earlier conversation before this one. Where both are too long its beginning goes, so that a quarter of the
+/// context is for the answer.
+void lay_before(const engine::Engine& engine, const Job& job, std::int64_t context, Ids& ids) {
+  const text::Tokenizer& tokenizer = engine.tokenizer();
+  const std::optional<text::TokenId> bos = tokenizer.adds_bos() ? tokenizer.bos() : std::nullopt;
+  if (bos && !ids.empty() && ids.front() == *bos) ids.erase(ids.begin());
+  auto first = job.before.begin();
+  const bool begins = bos && *first == *bos;
+  if (begins) ++first;
+  const std::int64_t room = std::max<std::int64_t>(0, context - context / 4 - std::ssize(ids) - (begins ? 1 : 0));
+  if (job.truncate && job.before.end() - first + std::ssize(ids) + 1 >= context)
+    first = job.before.end() - std::min<std::int64_t>(room, job.before.end() - first);
+  ids.insert(ids.begin(), first, job.before.end());
+  if (begins) ids.insert(ids.begin(), *bos);
+}
+
+Status check_ids(const engine::Engine& engine, const Ids& ids, const char* field) {
+  const std::int64_t vocab = engine.model().hyperparameters().vocab;
+  for (const text::TokenId id : ids)
+    if (id < 0 || id >= vocab)
+      return error(Code::invalid_argument, "{}: token id {} is outside the vocabulary of {}", field, id, vocab);
+  return {};
+}
+
 void add(Ids& to, const Ids& more) { to.insert(to.end(), more.begin(), more.end()); }
 
 /// What is told of other files before a gap; nothing where there are none.
@@ -222,6 +246,8 @@ Expected<text::Prompt> make_prompt(const engine::Engine& engine, const Job& job,
     if (job.truncate && too_long(ids)) {
       MR_ASSIGN_OR_RETURN(prompt, Shortening(engine, job, context, grant).prompt());
     }
+    MR_RETURN_IF_ERROR(check_ids(engine, job.before, "context"));
+    if (!job.before.empty()) lay_before(engine, job, context, ids);
   } else if (job.fill) {
     MR_ASSIGN_OR_RETURN(ids, fill_prompt(engine, job, context));
   } else {
@@ -235,10 +261,7 @@ Expected<text::Prompt> make_prompt(const engine::Engine& engine, const Job& job,
                  "this model's maximum context length is {} tokens, but the prompt has {}; shorten it, or serve with a "
                  "larger --ctx",
                  context, ids.size());
-  const std::int64_t vocab = engine.model().hyperparameters().vocab;
-  for (const text::TokenId id : ids)
-    if (id < 0 || id >= vocab)
-      return error(Code::invalid_argument, "prompt: token id {} is outside the vocabulary of {}", id, vocab);
+  MR_RETURN_IF_ERROR(check_ids(engine, ids, "prompt"));
   return prompt;
 }
 

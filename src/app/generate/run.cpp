@@ -106,7 +106,7 @@ std::optional<Event> Run::next(std::chrono::milliseconds time) {
   if (const auto* const finished = std::get_if<Finished>(&event); finished != nullptr) {
     Totals& totals = meter_->totals;
     meter_->reason = finished->status.ok() ? finished->reason : finished->status.message();
-    const Ended ended = std::move(queue_->ended.front());
+    Ended ended = std::move(queue_->ended.front());
     queue_->ended.pop_front();
     totals.prompt_tokens = ended.result.prompt_tokens;
     // Choices share their prompt: what none of them computed was there before.
@@ -114,6 +114,7 @@ std::optional<Event> Run::next(std::chrono::milliseconds time) {
     totals.cached_tokens =
         first ? ended.result.cached_tokens : std::min(totals.cached_tokens, ended.result.cached_tokens);
     totals.completion_tokens += ended.completion_tokens;
+    meter_->tokens = std::move(ended.result.tokens);
     totals.prompt_seconds = std::max(totals.prompt_seconds, ended.result.prompt_seconds);
     totals.decode_seconds = std::max(totals.decode_seconds, ended.result.decode_seconds);
     --open_;

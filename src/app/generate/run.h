@@ -59,6 +59,7 @@ struct Meter {
   std::optional<std::chrono::steady_clock::time_point> first_token;  // when the first piece of an answer was taken
   std::int64_t pieces = 0;                                           // of answers that were taken
   std::string reason;                                                // of the last answer that ended; empty: none did
+  std::vector<text::TokenId> tokens;                                 // of that answer, where the job wanted them kept
 };
 
 class Run {

@@ -44,7 +44,8 @@ class Shape {
   }
 
   /// Adds what the last piece tells.
-  void finish(Json& json, const std::string& reason, const generate::Totals& totals) const {
+  void finish(Json& json, const std::string& reason, const generate::Run& run) const {
+    const generate::Totals& totals = run.totals();
     json["done"] = true;
     json["done_reason"] = reason == "length" ? "length" : "stop";
     json["total_duration"] = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin_).count();
@@ -54,9 +55,24 @@ class Shape {
     json["eval_count"] = totals.completion_tokens;
     json["eval_duration"] = ns(totals.decode_seconds);
     if (totals.route_bias > 0) json["route_bias"] = totals.route_bias;
+    if (job_.keep_tokens) tell_context(json, reason, run);
   }
 
  private:
+  /// The conversation so far in tokens, for the next request to go on with.
+  void tell_context(Json& json, const std::string& reason, const generate::Run& run) const {
+    std::vector<text::TokenId> all = run.prompt();
+    const std::vector<text::TokenId>& answer = run.meter()->tokens;
+    // What is made of an id: a number of JSON, and its digits. Without room for them the answer comes without.
+    constexpr std::uint64_t kBytesAToken = 72;
+    if (!Connection::current().memory().take((all.size() + answer.size() + 1) * kBytesAToken)) return;
+    all.insert(all.end(), answer.begin(), answer.end());
+    // An answer that ended by itself ended with this token, which the next turn has to see.
+    const auto end = run.model().service->engine().tokenizer().eos();
+    if (reason == "stop" && job_.stop.empty() && end) all.push_back(*end);
+    json["context"] = all;
+  }
+
   static Json logprobs_json(const std::vector<generate::TokenLogprob>& logprobs) {
     return openai::chat_logprobs(logprobs)["content"];
   }
@@ -96,7 +112,7 @@ StreamForm ndjson(const std::shared_ptr<generate::Run>& run, const std::shared_p
     const auto ended = weak.lock();
     if (*failed || ended == nullptr) return std::string();
     Json last = shape->piece("", "", {}, {});
-    shape->finish(last, *reason, ended->totals());
+    shape->finish(last, *reason, *ended);
     return line(last);
   };
   return form;
@@ -149,7 +165,7 @@ void answer(Context& context, const Request& request, Response& response, bool c
   context.metrics.count_run(run->totals());
   const generate::Answer& one = answers->front();
   Json whole = shape->piece(one.content, one.reasoning, one.tool_calls, one.logprobs);
-  shape->finish(whole, one.reason, run->totals());
+  shape->finish(whole, one.reason, *run);
   reply(response, whole);
 }
 

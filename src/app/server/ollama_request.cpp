@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <cstdint>
 #include <ctime>
 #include <random>
 
@@ -122,6 +123,22 @@ Status parse_common(const Json& body, const ModelInfo& info, OllamaRequest& out)
   return {};
 }
 
+/// What an earlier answer gave as its `context`: that conversation goes on.
+Status parse_context(const Json& body, Job& job) {
+  Fields fields(body);
+  const Json* const context = fields.find("context");
+  if (context == nullptr || (context->is_array() && context->empty())) return {};
+  if (!job.chat) fields.fail("context", "goes with neither raw nor suffix; put the earlier text into the prompt");
+  bool good = context->is_array();
+  for (std::size_t i = 0; good && i < context->size(); ++i) {
+    const Json& id = (*context)[i];
+    good = id.is_number_integer() && id >= 0 && id <= INT32_MAX;
+    if (good) job.before.push_back(id.get<text::TokenId>());
+  }
+  if (!good) fields.fail("context", "must be the list of token ids that an earlier answer gave");
+  return fields.status();
+}
+
 Status refuse_pictures(const Json& holder) {
   const auto images = holder.find("images");
   if (images == holder.end() || !images->is_array() || images->empty()) return {};
@@ -167,10 +184,17 @@ Expected<OllamaRequest> parse_ollama_generate(const Json& body, const ModelInfo&
   out.empty = job.prompt.empty();
   if (!suffix.empty()) job.fill.emplace().suffix = suffix;
   job.chat = !raw && !job.fill;
+  MR_RETURN_IF_ERROR(parse_context(body, job));
   if (!job.chat) return out;
+  job.keep_tokens = true;
   if (!system.empty()) job.messages.push_back({{"role", "system"}, {"content", system}});
   job.messages.push_back({{"role", "user"}, {"content", job.prompt}});
-  generate::lay_under(info.defaults(), job);
+  generate::Defaults defaults = info.defaults();
+  if (!job.before.empty()) {  // they stand in it already
+    defaults.system.clear();
+    defaults.messages.clear();
+  }
+  generate::lay_under(defaults, job);
   return out;
 }
 
