@@ -1,5 +1,6 @@
 """What people's programs and fingers do on the first day: forms of requests that published clients send, and words on
 the command line that somebody tries before reading anything."""
+import base64
 import json
 import os
 import pathlib
@@ -288,6 +289,30 @@ class Requests(Case):
             status, answer = self.post(path, **body)
             self.assertEqual((status, "does not fill in gaps" in json.dumps(answer)), (400, True), (path, answer))
         self.assertEqual(self.post("/v1/completions", prompt="a", suffix="", max_tokens=1)[0], 200)
+
+    def test_parts_that_are_text_are_read(self):
+        def prompt(*parts):
+            return self.server.json("POST", "/apply-template", {"model": MODEL, "messages": [{"role": "user", "content": list(parts)}]})
+
+        def file(content, **more):
+            return {"filename": "notes.txt", "file_data": base64.b64encode(content).decode(), **more}
+        text = "Über den Fluss,\nzwei"  # no multiple of three bytes
+        document = f"Read.<document>\ntitle: notes.txt\n{text}\n</document>\n"
+        for part in ({"type": "input_file", **file(text.encode())}, {"type": "file", "file": file(text.encode())},
+                     {"type": "input_file", "filename": "notes.txt", "file_data": "data:text/plain;base64," + file(text.encode())["file_data"]}):
+            status, made = prompt({"type": "text", "text": "Read."}, part)
+            self.assertEqual((status, document in made["prompt"]), (200, True), made)
+        self.assertIn("I may not.", prompt({"type": "refusal", "refusal": "I may not."})[1]["prompt"])
+        for part, word in (({"type": "input_file", **file(b"%PDF-1.7 x")}, "notes.txt"), ({"type": "input_file", **file(b"a\0b")}, "UTF-8"),
+                           ({"type": "input_file", **file(b"\xff\xfe")}, "UTF-8"), ({"type": "input_file", "file_data": "?"}, "base64"),
+                           ({"type": "input_file", "file_id": "file_1"}, "file_data"), ({"type": "file", "file": 3}, "file_data"),
+                           ({"type": "file"}, "file_data"), ({"type": "refusal", "text": "x"}, "refusal"), ({"type": "input_image"}, "input_image"), (3, "text")):
+            status, body = prompt(part)
+            self.assertEqual((status, word in body["error"]["message"]), (400, True), (part, body))
+        items = [{"role": "user", "content": [{"type": "input_file", **file(b"A fox.")}, {"type": "input_text", "text": "Who?"}]},
+                 {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}, {"role": "user", "content": "Why?"}]
+        status, said = self.post("/v1/responses", input=items, max_output_tokens=2)
+        self.assertEqual((status, said["usage"]["input_tokens"] > 20), (200, True), said)
 
     def test_a_response_goes_on_from_another(self):
         def ask(**fields):

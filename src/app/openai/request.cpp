@@ -142,22 +142,6 @@ Expected<Json> parse_message(const Json& message) {
 
 }  // namespace
 
-Expected<std::string> content_text(const Json& content, const char* where) {
-  if (content.is_null()) return std::string();
-  if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) return error(Code::invalid_argument, "{}: content must be a text or a list of parts", where);
-  std::string text;
-  for (const Json& part : content) {
-    const bool good = part.is_object() && part.contains("text") && part["text"].is_string();
-    if (!good) {
-      const std::string type = word(part, "type");
-      return error(Code::invalid_argument, "{}: a content part of type {} is not supported; send text", where, type);
-    }
-    text += part["text"].get<std::string>();
-  }
-  return text;
-}
-
 Status parse_messages(const Json& messages, Job& job) {
   if (!messages.is_array() || messages.empty())
     return error(Code::invalid_argument, "messages: must be a list with at least one message");

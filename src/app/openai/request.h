@@ -44,7 +44,8 @@ struct RerankJob {
 };
 Expected<RerankJob> parse_rerank(const Json& body);
 
-/// A message's content as one text: a string, or text parts joined. Errors: unsupported (pictures, sound).
+/// A message's content as one text: a string, or parts joined: texts, refusals, files of text that lie in them in
+/// base64. Errors: invalid_argument (pictures, sound, other files).
 Expected<std::string> content_text(const Json& content, const char* where);
 
 /// response_format into the job's form: {"type": "text" | "json_object" | "json_schema" | "grammar", ...}.
