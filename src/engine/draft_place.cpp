@@ -18,11 +18,32 @@ namespace {
 constexpr double kTurnSeconds = 0.15e-3;
 constexpr std::int64_t kCheapRows = 64;  // of a GPU that computes alone
 
+constexpr double kSupposedPart = 1.0 / 16;
+constexpr std::int64_t kSupposedLayers = 16;
+constexpr double kWeightsOfByte = 1.7;  // as the Q4_K_M mixture has them
+
 /// Tokens of a pass: those of its guesses that come true, and one more.
 double tokens_of(std::int64_t drafts, double acceptance) {
   double tokens = 1, all_right = 1;
   for (std::int64_t i = 0; i < drafts; ++i) tokens += all_right *= acceptance;
   return tokens;
+}
+
+/// The plan with so much less room in fast memory: what every token reads stays before experts, of which a token needs
+/// few.
+residency::Plan without_room(residency::Plan plan, double bytes) {
+  residency::PassCost& cost = plan.cost;
+  if (cost.expert_bytes > 0) {
+    double& met = cost.gpu ? cost.experts_in_vram : plan.predicted_hit_rate;
+    met = std::max(0.0, met - bytes / cost.expert_bytes);
+    return plan;
+  }
+  const double moved = std::min(bytes, cost.home);
+  cost.home -= moved;
+  if (cost.gpu) cost.crossing += moved;
+  // Beside a GPU what RAM has no room for, once it has taken that in, is read.
+  if (!cost.gpu || cost.read > 0) cost.read += moved;
+  return plan;
 }
 
 /// Of guesses, from and to: those that are asked for, or all up to `most`.
@@ -101,6 +122,24 @@ PlannedGuesses plan_guesses(const DraftForecast& without, const DraftHabits& hab
 double guess_seconds(const residency::Plan& draft, const residency::Rates& rates) {
   const double pass = residency::predict_pass(draft, rates, {}, 1).seconds;
   return pass <= 0 ? 0 : pass + (draft.cost.gpu ? kTurnSeconds : 0);
+}
+
+SupposedDraft suppose_draft(const residency::Plan& target, const residency::Rates& rates, double acceptance) {
+  const residency::PassCost& cost = target.cost;
+  const double used =
+      cost.home + cost.shared + cost.crossing + (cost.gpu ? 0 : cost.read) + cost.expert_bytes * cost.expert_share;
+  const double bytes = used * kSupposedPart;
+  residency::Plan draft;
+  draft.cost.gpu = cost.gpu;
+  draft.cost.layers = kSupposedLayers;
+  draft.cost.home = bytes;
+  draft.cost.macs = bytes * kWeightsOfByte;
+  residency::Plan crowded = without_room(target, bytes);
+  const double before = residency::predict_pass(target, rates, {}, 1).seconds,
+               after = residency::predict_pass(crowded, rates, {}, 1).seconds;
+  if (after > 0) crowded.predicted_decode_tokens_per_second *= before / after;
+  return {static_cast<std::uint64_t>(bytes),
+          forecast_drafts(crowded, rates, guess_seconds(draft, rates), {.acceptance = acceptance, .drafts = 0})};
 }
 
 DraftPlace choose_draft_place(const DraftWays& ways, bool must_guess) {

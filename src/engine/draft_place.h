@@ -50,6 +50,14 @@ PlannedGuesses plan_guesses(const DraftForecast& without, const DraftHabits& hab
 /// missing.
 double guess_seconds(const residency::Plan& draft, const residency::Rates& rates);
 
+/// A draft model that nobody has named yet: what one could bring a model that has none.
+struct SupposedDraft {
+  std::uint64_t bytes = 0;  // of its weights, all of them at home in fast memory
+  DraftForecast forecast;
+};
+/// Of a sixteenth of the bytes that a token uses of the large model, whose weights make room for it.
+SupposedDraft suppose_draft(const residency::Plan& target, const residency::Rates& rates, double acceptance);
+
 /// One way to go, and why it cannot be gone.
 struct DraftWay {
   std::string refusal;     // empty: it can

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import unittest
 
-from harness import DEMO, Case
+from harness import DEMO, DRAFT, Case
 from serving import Server, lines
 from test_clients import FOLDER, install, why_not
 
@@ -33,6 +33,21 @@ class Page(Case):
             self.assertEqual(status, 200)
             self.assertIn("default-src 'none'; script-src 'self'", headers["content-security-policy"])
             self.assertEqual(content, (pathlib.Path(FOLDER).parents[2] / "src/app/web/index.html").read_bytes())
+
+    def test_a_draft_is_supposed_where_there_is_none(self):
+        def supposed(server):
+            server.json("POST", "/api/generate", {"model": pathlib.Path(DEMO).stem, "stream": False})  # waits until it is loaded
+            return server.json("GET", "/api/millrace/live")[1]["models"][0]["supposed_draft"]
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as rates:
+            rates.write('{"disk": 1e9, "ram": 20e9, "cpu_decode": 10e9, "cpu_prefill_macs": 5e10}')
+            rates.flush()
+            with Server(DEMO, "--rates", rates.name, "--device", "cpu") as server:
+                draft = supposed(server)
+                self.assertEqual(draft["acceptance"], 0.7)
+                self.assertGreater(min(draft["bytes"], draft["guesses"], draft["tokens_per_second"]), 0, draft)
+            for flags in (("--draft", DRAFT), ("--speculate", "off")):
+                with Server(DEMO, "--device", "cpu", *flags) as server:
+                    self.assertIsNone(supposed(server), flags)
 
     def test_files(self):
         with Server(DEMO, "--api-key", "secret") as server:

@@ -151,6 +151,52 @@ TEST(DraftPlace, EachNumberOfGuessesHasAPlanOfItsOwn) {
   EXPECT_EQ(plan_guesses({8, 2}, kUsual, [](std::int64_t) { return DraftForecast(); }).guesses, 0) << "no plan";
 }
 
+/// 40 GB for the processor, so much of them read from the disk.
+Plan on_processor(double read) {
+  Plan plan;
+  plan.cost.layers = 80;
+  plan.cost.home = 40e9 - read;
+  plan.cost.read = read;
+  plan.cost.macs = 70e9;
+  plan.predicted_decode_tokens_per_second = 1 / residency::predict_pass(plan, kRates, {}, 1).seconds;
+  return plan;
+}
+
+TEST(DraftPlace, ASupposedDraftPaysWhereWeightsStream) {
+  for (const Plan& target : {on_processor(20e9), large(40), large(40, 20)}) {
+    const double alone = 1 / residency::predict_pass(target, kRates, {}, 1).seconds;
+    const SupposedDraft draft = suppose_draft(target, kRates, 0.7);
+    EXPECT_EQ(draft.bytes, 2'500'000'000u);
+    EXPECT_GT(draft.forecast.tokens_per_second, 1.5 * alone);
+    EXPECT_LT(draft.forecast.tokens_per_second, 1 / (1 - 0.7) * alone) << "more tokens than a pass can bring";
+    EXPECT_LT(suppose_draft(target, kRates, 0).forecast.tokens_per_second, alone)
+        << "it takes room, and brings nothing";
+  }
+  EXPECT_EQ(suppose_draft(on_processor(20e9), {}, 0.7).forecast.tokens_per_second, 0)
+      << "without rates nothing is known";
+}
+
+TEST(DraftPlace, TheRoomOfASupposedDraftIsTheWeights) {
+  // Its bytes are read for each token from then on: 2.5 GB more than 5.
+  const Plan target = on_processor(5e9);
+  const double alone = 1 / residency::predict_pass(target, kRates, {}, 1).seconds;
+  const DraftForecast free = forecast_drafts(target, kRates, 2.5e9 / kRates.cpu_decode, kUsual);
+  EXPECT_NEAR(suppose_draft(target, kRates, 0.7).forecast.tokens_per_second, free.tokens_per_second * 5 / 7.5,
+              0.1 * alone);
+  Plan mixture;  // a third of whose experts are met in memory
+  mixture.cost.expert_bytes = 60e9;
+  mixture.cost.expert_share = 1.0 / 16;
+  mixture.cost.experts = 128;
+  mixture.cost.top_k = 8;
+  mixture.cost.layers = 48;
+  mixture.cost.home = 2e9;
+  mixture.predicted_hit_rate = 1.0 / 3;
+  const SupposedDraft draft = suppose_draft(mixture, kRates, 0.7);
+  EXPECT_EQ(draft.bytes, static_cast<std::uint64_t>((2e9 + 60e9 / 16) / 16));
+  EXPECT_LT(draft.forecast.tokens_per_second, 1.3 / residency::predict_pass(mixture, kRates, {}, 1).seconds)
+      << "each further row reads experts of its own";
+}
+
 TEST(DraftPlace, IsSaidInALine) {
   DraftWays all = ways(40, 2);
   const DraftSeat seat{DraftPlace::gpu, 812'000'000, 43'000'000, {}};

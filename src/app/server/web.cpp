@@ -128,7 +128,22 @@ Json drafts_of(const engine::LoadCounters& load) {
   return all;
 }
 
-Json live_of(engine::Engine& engine, const std::string& name, const residency::Rates& rates) {
+/// What a draft model could bring, where there is none; null where one was asked for, or could not be.
+Json supposed_draft(const engine::Engine& engine, const engine::EngineOptions& options) {
+  const engine::SpeculateOptions& speculate = options.speculate;
+  const bool asked = !speculate.draft_model.empty() || speculate.within != engine::Within::none;
+  if (asked || speculate.mode == engine::SpeculateOptions::Mode::off) return nullptr;
+  if (options.cluster != nullptr || !options.cuda_beside.empty()) return nullptr;
+  const double acceptance = speculate.acceptance;
+  const engine::SupposedDraft draft = engine::suppose_draft(engine.plan(), options.rates, acceptance);
+  return {{"bytes", draft.bytes},
+          {"acceptance", acceptance},
+          {"guesses", draft.forecast.drafts},
+          {"tokens_per_second", draft.forecast.tokens_per_second}};
+}
+
+Json live_of(engine::Engine& engine, const std::string& name, const engine::EngineOptions& options) {
+  const residency::Rates& rates = options.rates;
   const engine::LoadCounters load = engine.load();
   const residency::StoreCounters store = engine.store_counters();
   const exec::ExecCounters exec = engine.executor().counters();
@@ -156,6 +171,7 @@ Json live_of(engine::Engine& engine, const std::string& name, const residency::R
           {"decode_tokens", load.decode_tokens},
           {"tokens_a_turn", load.tokens_a_turn()},
           {"drafts", drafts_of(load)},
+          {"supposed_draft", supposed_draft(engine, options)},
           {"live", load.live},
           {"queued", load.queued},
           {"max_sequences", load.max_sequences},
@@ -174,9 +190,8 @@ void live(Context& context, const Request&, Response& response) {
   for (const auto& running : context.models.running()) {
     const engine::ModelManager::Loaded& loaded = *running.loaded;
     // Between passes, by the thread that runs them: what is in memory changes within one.
-    loaded.service->run([&](engine::Engine& engine) {
-      models.push_back(live_of(engine, loaded.name, context.options.models.engine.rates));
-    });
+    loaded.service->run(
+        [&](engine::Engine& engine) { models.push_back(live_of(engine, loaded.name, context.options.models.engine)); });
   }
   reply(response, {{"models", std::move(models)}});
 }

@@ -8,7 +8,7 @@ const least = rates => Math.min(...rates.filter(rate => rate > 0), Infinity);
 
 /// Lines as {key, values} of words.js, the one that helps most first. Of the model: `parameters` and `size` in bytes; 0:
 /// unknown.
-export function advise({plan, rates, stall_ns, pass_ns, queued, live, max_sequences: most}, {parameters, size}) {
+export function advise({plan, rates, supposed_draft: draft, stall_ns, pass_ns, queued, live, max_sequences: most}, {parameters, size}) {
   const gpu = plan.rows.some(row => row.tier === 'vram'), fastTier = gpu ? 'vram' : 'ram';
   const used = sum(plan.rows, 'bytes_per_token'), slow = plan.rows.filter(row => row.tier !== fastTier), slowUsed = sum(slow, 'bytes_per_token');
   const away = Math.max(0, size - sum(plan.rows.filter(row => row.tier === fastTier), 'bytes'));
@@ -27,6 +27,9 @@ export function advise({plan, rates, stall_ns, pass_ns, queued, live, max_sequen
     const seconds = Math.max(used * factor / fast, slowRate > 0 ? slowBytes / slowRate : 0);
     add('fewerBits', {bits: number(bits, 1), to: 'Q4_K_M', size: bytes(size * factor)}, known ? 1 / seconds : 0);
   }
+  // Where a pass waits for bytes, it verifies several tokens in the time of one.
+  if (draft && slowUsed > 0.02 * used && away > 0 && (!known || draft.tokens_per_second > 1.1 * plan.tokens_per_second))
+    add('draft', {size: bytes(draft.bytes), guesses: number(draft.guesses), percent: number(100 * draft.acceptance)}, known ? draft.tokens_per_second : 0);
   if (list.length === 0) add(gpu ? 'allInVram' : 'allInRam');
   if (pass_ns > 0 && stall_ns / pass_ns > 0.3) add('waits', {percent: number(100 * Math.min(1, stall_ns / pass_ns))});
   if (queued > 0 && live >= most) add('moreParallel', {queued: number(queued), most: number(most)});

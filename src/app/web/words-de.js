@@ -42,6 +42,8 @@ export default {
   moreVram: '{more} mehr VRAM: dann liegt alles auf der GPU.', moreVramSpeed: '{more} mehr VRAM: dann liegt alles auf der GPU, bei bis zu {speed} Tokens je Sekunde.',
   fewerBits: 'Weniger Bits: Diese Datei hat {bits} je Gewicht. Als {to} wären es {size}.',
   fewerBitsSpeed: 'Weniger Bits: Diese Datei hat {bits} je Gewicht. Als {to} wären es {size}, bei bis zu {speed} Tokens je Sekunde.',
+  draft: 'Ein Entwurfsmodell (--draft): ein kleines mit demselben Vokabular, etwa von {size}, rät Tokens, und ein Durchgang prüft mehrere.',
+  draftSpeed: 'Ein Entwurfsmodell (--draft): ein kleines mit demselben Vokabular, etwa von {size}. Treffen {percent} % seiner Vorschläge zu, bringen {guesses} je Durchgang bis zu {speed} Tokens je Sekunde.',
   allInRam: 'Alle Gewichte liegen im RAM. Schneller ginge es mit einem kleineren Modell oder einer GPU.', allInVram: 'Alle Gewichte liegen im VRAM: Schneller rechnet diese GPU diese Datei nicht.',
   waits: '{percent} % der Zeit vergehen mit Warten auf Gewichte.', moreParallel: '{queued} Anfragen warten auf einen von {most} Plätzen: --parallel nimmt mehr auf einmal.',
   calibrate: 'Einmal „millrace calibrate“ ausführen: Dann stehen hier Vorhersagen.',

@@ -42,6 +42,8 @@ export default {
   moreVram: '{more} more VRAM: then everything lies on the GPU.', moreVramSpeed: '{more} more VRAM: then everything lies on the GPU, for up to {speed} tokens a second.',
   fewerBits: 'Fewer bits: this file has {bits} a weight. As {to} it would be {size}.',
   fewerBitsSpeed: 'Fewer bits: this file has {bits} a weight. As {to} it would be {size}, for up to {speed} tokens a second.',
+  draft: 'A draft model (--draft): a small one of the same vocabulary, of {size} say, guesses tokens, and one pass verifies several.',
+  draftSpeed: 'A draft model (--draft): a small one of the same vocabulary, of {size} say. If {percent} % of its guesses are right, {guesses} a pass bring up to {speed} tokens a second.',
   allInRam: 'All weights are in RAM. Faster from here: a smaller model, or a GPU.', allInVram: 'All weights are in VRAM: this is as fast as this GPU runs this file.',
   waits: '{percent} % of the time goes into waiting for weights.', moreParallel: '{queued} requests wait for one of {most} places: --parallel takes more at once.',
   calibrate: 'Run “millrace calibrate” once: then speeds are predicted here.',

@@ -42,6 +42,8 @@ export default {
   moreVram: 'VRAM をあと {more}：すべて GPU に載ります。', moreVramSpeed: 'VRAM をあと {more}：すべて GPU に載り、毎秒最大 {speed} トークンになります。',
   fewerBits: 'ビットを減らす：このファイルは重み 1 つに {bits} ビットです。{to} なら {size} です。',
   fewerBitsSpeed: 'ビットを減らす：このファイルは重み 1 つに {bits} ビットです。{to} なら {size}、毎秒最大 {speed} トークンです。',
+  draft: 'ドラフトモデル（--draft）：語彙が同じ小さなモデル（たとえば {size}）がトークンを推測し、1 回のパスで複数を検証します。',
+  draftSpeed: 'ドラフトモデル（--draft）：語彙が同じ小さなモデル（たとえば {size}）。推測の {percent} % が当たれば、1 パスあたり {guesses} 個で毎秒最大 {speed} トークンになります。',
   allInRam: '重みはすべて RAM にあります。さらに速くするには、小さいモデルか GPU を。', allInVram: '重みはすべて VRAM にあります。この GPU ではこれが最速です。',
   waits: '時間の {percent} % は重みの待ちです。', moreParallel: '{queued} 件が {most} 個の席を待っています。--parallel で同時に増やせます。',
   calibrate: '「millrace calibrate」を一度実行すると、ここに速度の予測が出ます。',

@@ -42,6 +42,8 @@ export default {
   moreVram: '再加 {more} 显存：就能全部放进 GPU。', moreVramSpeed: '再加 {more} 显存：就能全部放进 GPU，每秒最多 {speed} 个词元。',
   fewerBits: '更少的位数：此文件每个权重 {bits} 位。改为 {to} 约 {size}。',
   fewerBitsSpeed: '更少的位数：此文件每个权重 {bits} 位。改为 {to} 约 {size}，每秒最多 {speed} 个词元。',
+  draft: '草稿模型（--draft）：一个词表相同的小模型，例如 {size}，先猜词元，一次前向验证多个。',
+  draftSpeed: '草稿模型（--draft）：一个词表相同的小模型，例如 {size}。若猜中率为 {percent} %，每次前向猜 {guesses} 个，每秒最多 {speed} 个词元。',
   allInRam: '所有权重都在内存中。要更快：换小一些的模型，或用 GPU。', allInVram: '所有权重都在显存中：这块 GPU 运行此文件已是最快。',
   waits: '{percent} % 的时间在等待权重。', moreParallel: '{queued} 个请求在等 {most} 个位置之一：--parallel 可同时处理更多。',
   calibrate: '运行一次“millrace calibrate”，这里就会预测速度。',

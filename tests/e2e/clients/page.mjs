@@ -40,6 +40,18 @@ async function answerWith(page, messages, asked = []) {
   });
 }
 const pieces = text => text.match(/[^]{1,7}/gu).map(content => ({content}));
+/// The Machine tab sees the model as if it came from the disk and nobody guessed.
+const asIfStreamed = page => page.route('**/api/millrace/live', async route => {
+  const live = await (await route.fetch()).json();
+  for (const model of live.models) {
+    for (const row of model.plan.rows) row.tier = 'disk';
+    Object.assign(model.plan, {tokens_per_second: 20});
+    Object.assign(model.rates, {ram: 20e9, cpu_decode: 20e9, disk: 2e9});
+    model.supposed_draft = {bytes: 5e8, acceptance: 0.7, guesses: 7, tokens_per_second: 50};
+  }
+  return route.fulfill({json: live});
+});
+const advised = page => page.waitForFunction(() => /--draft.*500.MB.*70.*50/.test(document.querySelector('#advice').textContent));
 const fits = page => page.evaluate(() => document.documentElement.scrollWidth <= innerWidth);
 const title = page => page.inputValue('#title');
 const entries = page => page.locator('.entry').allTextContents();
@@ -333,13 +345,22 @@ async function machine(page) {
     const model = {parameters: 8e9, size: 8e9};
     const row = (tier, what, size, used) => ({tier, what, bytes: size * 1e9, bytes_per_token: used * 1e9});
     const at = (rows, rates, speed) => ({plan: {rows, tokens_per_second: speed}, rates: {disk: 2e9, ram: 20e9, cpu_decode: 30e9, ...rates}, stall_ns: 6, pass_ns: 10, queued: 0, live: 1, max_sequences: 1});
-    return [advise(at([row('ram', 'trunks', 4, 4), row('disk', 'trunks', 4, 4)], {}, 0.5), model), advise(at([row('ram', 'all', 4, 4)], {ram: 0, cpu_decode: 0}, 0), {parameters: 0, size: 0})];
+    const streams = at([row('ram', 'trunks', 4, 4), row('disk', 'trunks', 4, 4)], {}, 0.5);
+    const supposed_draft = {bytes: 5e8, acceptance: 0.7, guesses: 7, tokens_per_second: 1.4};
+    return [advise(streams, model), advise(at([row('ram', 'all', 4, 4)], {ram: 0, cpu_decode: 0}, 0), {parameters: 0, size: 0}),
+            advise({...streams, supposed_draft}, model), advise({...streams, supposed_draft: {...supposed_draft, tokens_per_second: 0.5}}, model),
+            advise({...at([row('ram', 'all', 8, 8)], {}, 2.5), supposed_draft}, model), advise({...streams, plan: {...streams.plan, tokens_per_second: 0}, supposed_draft}, model)];
   });
   assert.deepEqual(advice[0], [
     {key: 'moreRamSpeed', values: {more: '4.0 GB', speed: '2.5'}},
     {key: 'fewerBitsSpeed', values: {bits: '8.0', to: 'Q4_K_M', size: '4.8 GB', speed: '2.5'}},  // 0.8 GB of 4 still come from the disk at 2 GB/s
     {key: 'waits', values: {percent: '60'}}]);
   assert.deepEqual(advice[1].map(line => line.key), ['allInRam', 'waits', 'calibrate']);
+  assert.deepEqual(advice[2][2], {key: 'draftSpeed', values: {size: '500 MB', guesses: '7', percent: '70', speed: '1.4'}});
+  const keys = list => list.map(line => line.key);
+  assert.deepEqual(keys(advice[3]), keys(advice[0]), 'a draft that brings nothing is none');
+  assert.deepEqual(keys(advice[4]), ['fewerBitsSpeed', 'waits'], 'nothing streams');
+  assert.deepEqual(keys(advice[5]), ['moreRam', 'fewerBits', 'draft', 'waits', 'calibrate'], 'nothing is predicted');
 }
 
 /// Every control has a name; nobody has to see it.
@@ -352,10 +373,12 @@ async function named(page) {
 
 /// What is read has 4.5 times the light of what lies behind it, or as much less (WCAG AA), light and dark.
 async function readable(page) {
+  await asIfStreamed(page);
   for (const theme of ['light', 'dark']) for (const view of ['chat', 'machine']) {
     await page.click('#tab-' + view);
     await page.evaluate(theme => { document.documentElement.dataset.theme = theme; }, theme);
     await page.waitForTimeout(100);
+    if (view === 'machine') await advised(page);
     const faint = await page.evaluate(() => {
       const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
       const rgba = colour => {
@@ -384,6 +407,7 @@ async function readable(page) {
     });
     assert.deepEqual(faint, [], `${theme} ${view}`);
   }
+  await page.unroute('**/api/millrace/live');
   await page.evaluate(() => { delete document.documentElement.dataset.theme; });
   await page.click('#tab-chat');
 }
@@ -398,9 +422,11 @@ async function phone() {
   await page.click('#send');
   await settled(page);
   assert.equal(await page.textContent('.said'), 'one\ntwo');
+  await asIfStreamed(page);
   for (const view of ['chat', 'models', 'machine']) {
     await page.click('#tab-' + view);
     await page.waitForTimeout(150);
+    if (view === 'machine') await advised(page);
     assert.ok(await fits(page), `${view} is wider than a phone`);
     await picture(page, 'phone-' + view);
   }
