@@ -1,5 +1,5 @@
 # What people type. The presets in CMakePresets.json say how things are built; cmake/millrace.cmake says with which flags.
-.PHONY: all demo install package test-package test-python test test-gpu test-gpu-80 test-hostile test-asan test-tsan fuzz bench lint format readme setup setup-dev clean help
+.PHONY: all demo install package test-package test-python test test-gpu test-gpu-80 test-hostile test-asan test-tsan fuzz bench lint format readme reference setup setup-dev clean help
 
 PREFIX ?= /usr/local
 
@@ -73,6 +73,10 @@ format: setup-dev ## rewrite sources the way lint wants them
 readme: setup-dev ## rewrite README's table of what works from what the reference tests hold
 	@scripts/build.sh dev millrace_engine_test
 	@MILLRACE_WRITE_README=1 build/dev/tests/millrace_engine_test --gtest_filter='Readme.*'
+
+reference: setup-dev ## write docs/command-line.md of what the program says of itself
+	@scripts/build.sh dev millrace
+	@scripts/make_reference.py build/dev/millrace >build/command-line.md && mv build/command-line.md docs/command-line.md
 
 setup: ; @scripts/setup.sh build
 setup-dev: ; @scripts/setup.sh build dev

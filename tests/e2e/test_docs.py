@@ -1,16 +1,20 @@
-"""The documents name only paths that are there, and say what their sources say."""
+"""The documents name paths, flags, variables, routes and messages that are there, and all of them, and say what their sources
+say."""
 import argparse
 import json
 import pathlib
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from harness import MILLRACE, ROOT
+
 sys.path.insert(0, str(ROOT / "bench"))
 import tables
+
 FOLDERS = "src|tests|tools|docs|bench|scripts|include|examples|fuzz|models|cmake|packaging|python"
 
 
@@ -43,6 +47,27 @@ class Docs(unittest.TestCase):
                 answered.add(f"{verb.upper()} {path}")
         told = set(re.findall(r"`((?:GET|POST|PUT|DELETE) /\S*)`", (ROOT / "docs/api.md").read_text()))
         self.assertEqual(told, answered)
+
+    def test_the_command_line_is_what_the_program_says_of_itself(self):
+        made = subprocess.run([sys.executable, ROOT / "scripts/make_reference.py", MILLRACE], capture_output=True, text=True)
+        self.assertEqual(made.returncode, 0, made.stderr)
+        self.assertMultiLineEqual((ROOT / "docs/command-line.md").read_text(), made.stdout, "`make reference` writes it anew")
+
+    def test_every_message_that_is_explained_is_one_of_the_programs(self):
+        said = []
+        for source in [*(ROOT / "src").rglob("*.cpp"), *(ROOT / "src").rglob("*.h")]:
+            whole = re.sub(r'"\s*\n\s*"', "", source.read_text())  # a literal on several lines
+            said += re.findall(r'"((?:[^"\\\n]|\\.)*)"', whole)
+        said = "\n".join(said)
+        told = [message for cell in re.findall(r"^\| ([^|]*`[^|]*) \|", (ROOT / "docs/troubleshooting.md").read_text(), re.M)
+                for message in re.findall(r"`([^`]+)`", cell) if " " in message]
+        self.assertGreater(len(told), 30)
+        for clause in [clause for message in told for clause in message.strip(".: ").split(": ")]:
+            # What stands for a value may be anything.
+            parts = re.split(r"\.\.\.|\b(?:[CLMNX]|NAME|FILE|HOST|PORT|ORIGIN)\b", clause)
+            wanted = r"[^\n]*".join(re.escape(part.strip()) for part in parts if len(part.strip(" '():,")) > 1)
+            with self.subTest(message=clause):
+                self.assertTrue(re.search(wanted, said), f"the program says nothing like it: {wanted}")
 
     def test_the_clients_are_those_of_the_lock_file(self):
         packages = json.loads((ROOT / "tests/e2e/clients/package-lock.json").read_text())["packages"]

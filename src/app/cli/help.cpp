@@ -126,6 +126,10 @@ class ShortFormatter final : public CLI::Formatter {
  public:
   std::string make_option_opts(const CLI::Option* option) const override {
     std::string text = CLI::Formatter::make_option_opts(option);
+    if (!option->get_option_text().empty()) {  // CLI11 leaves out what it says of others
+      if (!option->get_default_str().empty()) text += "=" + option->get_default_str();
+      if (option->get_required()) text += " REQUIRED";
+    }
     const auto bounds = text.rfind(':', text.find(" in ["));
     if (text.find(" in [") == std::string::npos || bounds == std::string::npos) return text;
     const auto end = text.find(']', bounds);

@@ -283,7 +283,9 @@ void add_serve(CLI::App& app, const Program& program, int& exit_code) {
       ->add_option("--kv-tokens", flags->kv_tokens,
                    "KV of all requests together, in tokens, at most (default: 4 contexts)")
       ->check(at_least(0));
-  command->add_option("--keep-alive", flags->keep_alive, "How long an idle model stays, for example 5m; -1: for ever");
+  command->add_option(
+      "--keep-alive", flags->keep_alive,
+      "How long an idle model stays, for example 5m; -1: for ever (default: MILLRACE_KEEP_ALIVE, or 5m)");
   command->add_option("--allow-host", flags->hosts, "A further name in the Host header; *: any");
   command->add_option("--allow-origin", flags->origins, "A web origin that may call; *: any");
   command->add_flag("--daemon", flags->daemon, "Serve in the background");
@@ -399,7 +401,8 @@ void add_ps(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<RemoteFlags>();
   auto* command = app.add_subcommand("ps", "List the models that a running server has loaded");
   command->add_option("--host", flags->host, "Of the server: HOST or HOST:PORT (default: see MILLRACE_HOST)");
-  command->add_option("--port", flags->port, "Of the server")->check(CLI::Range(0, 65535));
+  command->add_option("--port", flags->port, "Of the server (default: that of MILLRACE_HOST, or 11434)")
+      ->check(CLI::Range(0, 65535));
   command->callback([flags, &exit_code] { exit_code = list_running(*flags); });
 }
 
@@ -413,7 +416,8 @@ void add_stop(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(0, 86400))
       ->capture_default_str();
   command->add_option("--host", flags->host, "Of the server: HOST or HOST:PORT (default: see MILLRACE_HOST)");
-  command->add_option("--port", flags->port, "Of the server")->check(CLI::Range(0, 65535));
+  command->add_option("--port", flags->port, "Of the server (default: that of MILLRACE_HOST, or 11434)")
+      ->check(CLI::Range(0, 65535));
   command->callback([flags, &exit_code] { exit_code = unload(*flags); });
 }
 

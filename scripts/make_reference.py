@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""docs/command-line.md, made of what the program says of itself (--help-all of every verb).
+
+Usage: scripts/make_reference.py PROGRAM   prints the page; `make reference` puts it where it belongs
+"""
+import collections
+import os
+import re
+import subprocess
+import sys
+import typing
+
+HEAD = """# The command line
+
+`make reference` writes this page from what the program says of itself; `tests/e2e/test_docs.py` fails where both differ.
+`millrace VERB --help` shows the same in a terminal, `--help-all` with the rarer flags, and `man millrace-VERB` where the
+packages are installed. What the verbs are good for stands in [the README](../README.md#use-it) and, of those that measure quality
+or convert, in [api.md](api.md#on-the-command-line).
+
+A flag's value follows it: `--ram 12G`, or `--ram=12G`. Sizes are decimal (6M is 6,000,000 bytes); MiB and GiB are the others.
+What stands for a model is its name, or a GGUF file. `serve --config FILE` takes the same flags from a file, a line each.
+Variables of the environment stand in [environment.md](environment.md), exit codes in
+[troubleshooting.md](troubleshooting.md#exit-codes).
+
+| verb | what it does |
+|---|---|
+"""
+GROUPS = ["Ask", "Models", "Server", "This machine", "More"]
+
+
+class Entry(typing.NamedTuple):
+    names: str       # of a flag "-m, --model", of a word "model"
+    value: str       # "TEXT", "INT", "off|auto|on", empty for a switch
+    default: str
+    about: str
+
+
+def said_by(program, *words):
+    # What is set here is not the program's default.
+    bare = {name: value for name, value in os.environ.items() if not name.startswith(("MILLRACE_", "OLLAMA_"))}
+    return subprocess.run([program, *words], check=True, capture_output=True, text=True, env=bare).stdout
+
+
+def parts_of(help_text):
+    """(title, lines) of each part; a line that goes on with the one before is joined to it."""
+    parts = []
+    for line in help_text.splitlines():
+        if re.fullmatch(r"[A-Z][A-Za-z ]*:", line):
+            parts.append((line[:-1], []))
+        elif parts and re.match(r"  \S", line):
+            parts[-1][1].append(line.strip())
+        elif parts and parts[-1][1] and line.startswith("      "):
+            parts[-1][1][-1] += "  " + line.strip()
+    return parts
+
+
+def entry_of(line):
+    left, _, about = line.partition("  ")
+    if not about:  # a long name, with one blank behind it
+        left, about = re.match(r"(\S+(?: [A-Z]{2,}\S*)*) (.*)", line).groups()
+    about = about.strip()
+    names, _, value = left.replace(", ", ",").partition(" ")
+    names = re.sub(r"\{\w+\}", "", names)
+    default = ""
+    if found := re.search(r" ?\(Env:(\w+)\)", value):
+        value, about = value.replace(found.group(), ""), f"{about} (or `{found.group(1)}` of the environment)"
+    for word, says in (("Excludes", "not with"), ("Needs", "only with")):
+        if found := re.search(rf" ?{word}:((?: --\S+)+)", value):
+            value = value.replace(found.group(), "")
+            about += f" ({says} {', '.join(f'`{name}`' for name in found.group(1).split())})"
+    if value.endswith("REQUIRED"):
+        value, default = value.removesuffix("REQUIRED").strip(), "" if "--model" in names else "has to be given"
+    if found := re.fullmatch(r"(.*(?:TEXT|INT|FLOAT|TYPE|\}))=(\S+)", value):
+        value, default = found.group(1), found.group(2).strip("[]").replace(",", ", ")
+    if found := re.search(r":\{(.*)\}", value):
+        value = found.group(1).replace(",", "|")
+    if found := re.search(r" \(default: ([^()]*)\)", about):
+        about, default = about.replace(found.group(), ""), found.group(1)
+    return Entry(", ".join(names.split(",")), value, default, about)
+
+
+def cell(text):
+    return text.replace("|", r"\|").replace("<", "&lt;")
+
+
+def code(text):
+    return "`" + text.replace("|", r"\|") + "`"
+
+
+def row(entry):
+    return f"| {code((entry.names + ' ' + entry.value).strip())} | {cell(entry.default)} | {cell(entry.about)} |\n"
+
+
+def anchor(title):
+    return re.sub(r"[^a-z -]", "", title.lower()).replace(" ", "-")
+
+
+def page(program):
+    whole = said_by(program, "--help-all")
+    everywhere = [entry_of(line) for title, lines in parts_of(whole) if title == "Options" for line in lines]
+    verbs = {}  # by group: (names, about)
+    for title, lines in parts_of(whole):
+        if title in GROUPS:
+            verbs[title] = [(entry_of(line).names.split(", "), entry_of(line).about) for line in lines]
+    if not verbs.get("Ask") or "run" not in verbs["Ask"][0][0]:
+        sys.exit("error: cannot read the verbs in --help-all")
+    told = {names[0]: said_by(program, names[0], "--help-all") for names, _ in sum(verbs.values(), [])}
+    flags = {verb: [(title, entry_of(line)) for title, lines in parts_of(text) if title != "Positionals" for line in lines]
+             for verb, text in told.items()}
+    flags = {verb: [(title, entry) for title, entry in all if entry not in everywhere] for verb, all in flags.items()}
+    users = collections.defaultdict(list)  # of each flag that is the same in several verbs
+    for verb, all in flags.items():
+        for pair in all:
+            users[pair].append(verb)
+    shared = {pair: of for pair, of in users.items() if len(of) > 1}
+
+    out = HEAD
+    for title in GROUPS:
+        for names, about in verbs.get(title, []):
+            out += f"| [{' or '.join(f'`{name}`' for name in names)}](#millrace-{names[0]}) | {cell(about)} |\n"
+    out += "\n## For every verb\n\n| flag | default | what it does |\n|---|---|---|\n" + "".join(map(row, everywhere))
+    for title in GROUPS:
+        out += f"\n## {title}\n"
+        for names, about in verbs.get(title, []):
+            verb, text = names[0], told[names[0]]
+            usage = re.search(r"^Usage: (.*)$", text, re.M).group(1)
+            out += f"\n### millrace {verb}\n{cell(about)}.\n\n```\n{usage}\n```\n"
+            named = [entry_of(line) for part, lines in parts_of(text) if part == "Positionals" for line in lines]
+            if any("--model" in entry.names for _, entry in flags[verb]):  # one of both
+                named = [entry._replace(default=entry.default + ", here or by -m") if entry.names == "model" and entry.default else entry
+                         for entry in named]
+            own = named + [entry for title, entry in flags[verb] if (title, entry) not in shared]
+            if own:
+                out += "\n| word or flag | default | what it does |\n|---|---|---|\n" + "".join(map(row, own))
+            by_title = collections.defaultdict(list)
+            for part, entry in filter(shared.__contains__, flags[verb]):
+                by_title[name_of(part)].append(code(entry.names.split(", ")[-1]))
+            if by_title:
+                out += "\nShared with other verbs:\n"
+                out += "".join(f"- [{name}](#{anchor(name)}): {', '.join(names)}\n" for name, names in by_title.items())
+    out += "\n## Flags that verbs share\n"
+    for part in dict.fromkeys(part for part, _ in shared):
+        out += f"\n### {name_of(part)}\n\n| flag | default | what it does |\n|---|---|---|\n"
+        out += "".join(row(entry) for other, entry in shared if other == part)
+    return out
+
+
+def name_of(part):
+    return "Other flags" if part == "Options" else f"{part}: flags"
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    sys.stdout.write(page(sys.argv[1]))
