@@ -111,10 +111,24 @@ class Completion(unittest.TestCase):
         self.assertEqual(self.completed("millrace", "run", "fo"), ["fox:8b"])
         self.assertEqual(self.completed("millrace", "run", str(ROOT / "models/demo-m")), [DEMO])
 
+    def test_bash_completes_what_a_flag_takes(self):
+        self.assertEqual(self.completed("millrace", "run", "--device", ""), ["auto", "cpu", "cuda"])
+        self.assertEqual(self.completed("millrace", "run", "--device", "=", "c"), ["cpu", "cuda"])  # bash cuts at "="
+        self.assertEqual(self.completed("millrace", "run", "--device", "="), ["auto", "cpu", "cuda"])
+        self.assertEqual(self.completed("millrace", "bench", "--kv", "q"), ["q8_0", "q4_0", "q3", "q2"])
+        self.assertEqual(self.completed("millrace", "bench", "--isa", "avx"), ["avx2", "avx512"])
+        self.assertEqual(self.completed("millrace", "run", "--storage", "p"), ["pread-direct", "pread"])
+        self.assertEqual(self.completed("millrace", "serve", "--prefetch", "o"), ["off", "on"])
+        self.assertEqual(self.completed("millrace", "serve", "--log-format", "j"), ["json"])
+        self.assertEqual(self.completed("millrace", "serve", "--prompt-cache", "o"), ["on", "off"])
+        self.assertEqual(self.completed("millrace", "serve", "--prompt-cache", str(ROOT / "model")), [str(ROOT / "models")])
+        self.assertEqual(self.completed("millrace", "run", "--draft", "fo"), ["fox:8b"])
+
     def test_other_shells_take_theirs(self):
         for shell in ("zsh", "fish"):
             script = self.script(shell)
             self.assertIn("quantize", script)
+            self.assertIn("auto cpu cuda", script)
             if shutil.which(shell):
                 with self.subTest(shell=shell):
                     checked = subprocess.run([shell, "-n"], input=script, capture_output=True, text=True, timeout=60)

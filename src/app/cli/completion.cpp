@@ -1,10 +1,13 @@
 // `millrace completion SHELL`: what bash, zsh and fish need to complete verbs, flags and models, read off the parser
 // itself.
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <memory>
+#include <regex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "app/cli/command.h"
@@ -16,6 +19,8 @@ struct Flag {
   std::vector<std::string> names;  // "-m", "--model"
   std::string description;         // its first sentence
   bool takes_value = false;
+  std::vector<std::string> values;  // words that it takes; empty: any
+  bool takes_path = false;          // beside them
 };
 
 struct Verb {
@@ -31,6 +36,34 @@ std::string plain(std::string text) {
   return text;
 }
 
+bool is_word(std::string_view text) {
+  return !text.empty() && text[0] != '-' && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_' || c == '-';
+  });
+}
+
+/// The words of a flag as its help lists them, "Kernels: auto, plain, avx2" or "TEXT:{off,auto,on}", as far as they are
+/// words: "or a number" is none.
+void find_values(const CLI::Option& option, Flag& flag) {
+  static const std::regex aside(" *\\([^()]*\\)"), border(", or |[,;] | or |: ");
+  const std::string& type = option.get_type_name();
+  std::string list = option.get_description();
+  if (const auto brace = type.find('{'); brace != std::string::npos) {
+    list = std::regex_replace(type.substr(brace + 1, type.find('}') - brace - 1), std::regex(","), ", ");
+  } else {
+    list = std::regex_replace(list, aside, "");
+    const auto colon = list.find(": ");
+    list = colon == std::string::npos ? "" : list.substr(colon + 2);
+  }
+  for (std::sregex_token_iterator item(list.begin(), list.end(), border, -1), end; item != end; ++item) {
+    const std::string word = *item;
+    flag.takes_path = flag.takes_path || word == "a file" || word == "a folder";
+    if (!is_word(word)) break;
+    flag.values.push_back(word);
+  }
+  if (flag.values.size() < 2) flag.values.clear();
+}
+
 std::vector<Flag> flags_of(const CLI::App& app) {
   std::vector<Flag> flags;
   for (const CLI::Option* option : app.get_options()) {
@@ -41,6 +74,7 @@ std::vector<Flag> flags_of(const CLI::App& app) {
     const std::string description = option->get_description();
     flag.description = plain(description.substr(0, description.find_first_of(";(")));
     flag.takes_value = option->get_items_expected_max() > 0;
+    if (flag.takes_value) find_values(*option, flag);
     flags.push_back(std::move(flag));
   }
   return flags;
@@ -64,6 +98,29 @@ std::string words_of(const std::vector<Flag>& flags) {
   return words;
 }
 
+std::string joined(const std::vector<std::string>& words, const char* between) {
+  return fmt::format("{}", fmt::join(words, between));
+}
+
+/// Lines of bash's `case` on a verb and the flag before the cursor.
+std::string values_in_bash(const std::vector<Verb>& verbs) {
+  std::string cases;
+  for (const Verb& verb : verbs) {
+    for (const Flag& flag : verb.flags) {
+      if (flag.values.empty()) continue;
+      std::vector<std::string> patterns;
+      for (const std::string& name : flag.names) patterns.push_back(verb.name + "/" + name);
+      cases += fmt::format("    {}) values='{}' ;;\n", joined(patterns, "|"), joined(flag.values, " "));
+    }
+  }
+  return cases;
+}
+
+std::string value_in_zsh(const Flag& flag) {
+  if (!flag.takes_value) return "";
+  return flag.values.empty() || flag.takes_path ? ":value:_files" : ":value:(" + joined(flag.values, " ") + ")";
+}
+
 /// Names of models, where a word is no flag: files are completed beside them.
 constexpr const char* kModels = "millrace list 2>/dev/null | awk 'NR > 1 { print $1 }'";
 
@@ -74,13 +131,21 @@ std::string for_bash(const CLI::App& app) {
     cases += fmt::format("    {}) flags='{}' ;;\n", verb.name, words_of(verb.flags));
   }
   return fmt::format(R"sh(_millrace() {{
-  local cur prev words cword i verb= flags=
+  local cur prev words cword i verb= flags= values=
   if declare -F _get_comp_words_by_ref >/dev/null; then _get_comp_words_by_ref -n : cur prev words cword
-  else cur=${{COMP_WORDS[COMP_CWORD]}} words=("${{COMP_WORDS[@]}}") cword=$COMP_CWORD; fi
+  else cur=${{COMP_WORDS[COMP_CWORD]}} words=("${{COMP_WORDS[@]}}") cword=$COMP_CWORD prev=${{COMP_WORDS[COMP_CWORD-1]}}; fi
+  # --flag=value is three words here.
+  if [[ $cur == = ]]; then cur= prev=${{words[cword-1]}}; elif [[ $prev == = ]]; then prev=${{words[cword-2]}}; fi
   for ((i = 1; i < cword; ++i)); do [[ ${{words[i]}} == -* ]] || {{ verb=${{words[i]}}; break; }}; done
   case $verb in
     '') flags='{} {}' ;;
 {}  esac
+  case $verb/$prev in
+{}  esac
+  if [[ -n $values ]]; then
+    COMPREPLY=($(compgen -W "$values" -- "$cur"))
+    [[ -n ${{COMPREPLY[*]}} ]] && return
+  fi
   COMPREPLY=($(compgen -W "$flags" -- "$cur"))
   [[ -z $verb || $cur == -* ]] && return
   COMPREPLY=($(compgen -W "$({})" -- "$cur"))
@@ -93,7 +158,7 @@ std::string for_bash(const CLI::App& app) {
 }}
 complete -F _millrace millrace
 )sh",
-                     names, words_of(flags_of(app)), cases, kModels);
+                     names, words_of(flags_of(app)), cases, values_in_bash(verbs_of(app)), kModels);
 }
 
 std::string for_zsh(const CLI::App& app) {
@@ -103,7 +168,7 @@ std::string for_zsh(const CLI::App& app) {
     cases += fmt::format("    {}) _arguments '*:model or file:_millrace_models'", verb.name);
     for (const Flag& flag : verb.flags)
       for (const std::string& name : flag.names)
-        cases += fmt::format(" \\\n      '*{}[{}]{}'", name, flag.description, flag.takes_value ? ":value:_files" : "");
+        cases += fmt::format(" \\\n      '*{}[{}]{}'", name, flag.description, value_in_zsh(flag));
     cases += " ;;\n";
   }
   return fmt::format(R"sh(#compdef millrace
@@ -137,7 +202,9 @@ std::string for_fish(const CLI::App& app) {
       text += seen;
       for (const std::string& name : flag.names)
         text += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
-      text += fmt::format("{} -d '{}'\n", flag.takes_value ? " -r" : "", flag.description);
+      if (flag.takes_value) text += flag.values.empty() || flag.takes_path ? " -r" : " -x";
+      if (!flag.values.empty()) text += fmt::format(" -a '{}'", joined(flag.values, " "));
+      text += fmt::format(" -d '{}'\n", flag.description);
     }
   }
   return text;
