@@ -43,9 +43,7 @@ Clock::time_point expiry(Clock::time_point from, ModelManager::Duration keep_ali
 ModelManager::ModelManager(const Options& options) : ModelManager(options, ram_of(options.engine)) {}
 
 ModelManager::ModelManager(Options options, std::uint64_t ram)
-    : options_(std::move(options)),
-      total_ram_(ram - std::min(ram / 8, options_.most_request_bytes)),
-      requests_(ram - total_ram_) {
+    : options_(std::move(options)), ram_(ram), requests_(request_share()) {
   reaper_ = std::thread([this] { reap(); });
 }
 
@@ -113,6 +111,7 @@ Expected<ModelManager::Use> ModelManager::use(const std::string& name, const std
   Expected<std::shared_ptr<Loaded>> loaded = load_what_fits(name, path, context);
   loading_.clear();
   changed_.notify_all();
+  if (!loaded.ok() && stopping_) return error(Code::unavailable, "the server is shutting down");
   if (!loaded.ok()) return loaded.status();
   if (options_.on_loaded) options_.on_loaded(**loaded);
   entries_.push_back({std::move(*loaded), kept, Clock::now()});
@@ -149,7 +148,7 @@ Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load_what_fits(con
 std::uint64_t ModelManager::free_bytes() const {
   std::uint64_t taken = 0;
   for (const Entry& entry : entries_) taken += entry.loaded->ram_bytes;
-  return total_ram_ - std::min(total_ram_, taken);
+  return models_ram() - std::min(models_ram(), taken);
 }
 
 /// Lets idle models go, the least recently used first, until `wanted` bytes are free or none is left; `granted` is what
@@ -163,9 +162,29 @@ Status ModelManager::make_room(std::uint64_t wanted, std::uint64_t& granted) {
     log::info("{} leaves, to make room", oldest->loaded->name);
     let_go(oldest);
   }
-  granted = entries_.empty() ? total_ram_ : std::min(wanted, free_bytes());
+  if (entries_.empty()) requests_.set_cap(request_share());  // what a model before this one had needed
+  granted = entries_.empty() ? models_ram() : std::min(wanted, free_bytes());
   if (granted == 0) return error(Code::out_of_budget, "all memory is taken by models that are busy");
   return {};
+}
+
+/// A model that is alone and does not fit beside the requests' share gets all of that but what the least of them need.
+Expected<std::shared_ptr<Service>> ModelManager::start(EngineOptions options, bool alone) {
+  auto service = Service::start(options);
+  const std::uint64_t share = requests_.cap_bytes();
+  if (service.ok() || service.status().code() != Code::out_of_budget || !alone || options.ram_bytes == 0)
+    return service;
+  if (share <= kLeastRequestBytes || !requests_.set_cap(kLeastRequestBytes)) return service;
+  // Their part counts as the program's, so that an error names what is enough for both.
+  options.ram_bytes = ram_;
+  options.bare_resident_bytes -= std::min(options.bare_resident_bytes, kLeastRequestBytes);
+  service = Service::start(options);
+  if (service.ok())
+    log::info("requests may hold {} together, not {}: the model needs the rest", format_bytes(kLeastRequestBytes),
+              format_bytes(share));
+  else
+    requests_.set_cap(share);
+  return service;
 }
 
 Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(const std::string& name, const std::string& path,
@@ -198,14 +217,10 @@ Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(const std::st
         // Bodies that are here, or on their way, are no part of the model.
         options.bare_resident_bytes = alone ? options.bare_resident_bytes + body_bytes() : device::resident_bytes();
         begin = Clock::now();
-        service = Service::start(options);
+        service = start(options, alone);
         *loading = false;
       }
       status = service.status();
-      if (status.code() == Code::out_of_budget && requests_.cap_bytes() > 0)
-        status = status.with_context(
-            fmt::format("of {} of RAM, {} are kept for requests, so give a sixth more than what follows",
-                        format_bytes(total_ram_ + requests_.cap_bytes()), format_bytes(requests_.cap_bytes())));
       if (status.ok()) {
         loaded->name = name;
         loaded->path = path;
@@ -218,11 +233,12 @@ Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(const std::st
       }
     }
     if (status.code() != Code::out_of_budget || alone) return status;
-    // Busy models hold the memory: wait for one to become idle.
-    const auto idle = [this]() MR_REQUIRES(mutex_) {
-      return stopping_ || std::any_of(entries_.begin(), entries_.end(), [](const Entry& e) { return e.users == 0; });
+    // Busy models hold the memory: wait for one to become idle, or to be gone.
+    const auto room = [this, busy = entries_.size()]() MR_REQUIRES(mutex_) {
+      return stopping_ || entries_.size() < busy ||
+             std::any_of(entries_.begin(), entries_.end(), [](const Entry& e) { return e.users == 0; });
     };
-    if (!changed_.wait_until(mutex_, deadline, idle) || stopping_)
+    if (!changed_.wait_until(mutex_, deadline, room) || stopping_)
       return error(Code::unavailable, "no memory for {} while other models are busy; try again later ({})", name,
                    status.message());
   }

@@ -3,6 +3,7 @@
 // Thread-safe. Loading one model does not stop the others.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <list>
@@ -29,7 +30,7 @@ class ModelManager {
   struct Options {
     EngineOptions engine;  // for every model, but its path; ram_bytes is what all of them share (0: what is free)
     Duration keep_alive = std::chrono::minutes(5);
-    std::uint64_t most_request_bytes = 0;        // of the RAM for requests(), an eighth of it at most
+    std::uint64_t most_request_bytes = 0;        // of the RAM for requests(), an eighth of it at most; see requests()
     std::chrono::milliseconds patience{30'000};  // a model that needs the memory of busy ones waits so long
     /// What was just loaded, from the thread that wanted it; it may not call the manager. May be empty.
     std::function<void(const Loaded&)> on_loaded;
@@ -86,8 +87,9 @@ class ModelManager {
   void shutdown(std::chrono::milliseconds grace);
   const Options& options() const { return options_; }
   /// What requests may hold together, beside the models. What is held of it as "request bodies" is not taken for a
-  /// model's.
+  /// model's. Its cap falls to kLeastRequestBytes where that is what it takes to load a model that is alone.
   residency::Budget& requests() { return requests_; }
+  static constexpr std::uint64_t kLeastRequestBytes = 128 << 10;  // a short conversation, in work
 
  private:
   struct Entry {
@@ -102,6 +104,8 @@ class ModelManager {
   std::list<Entry>::iterator find(const std::string& path) MR_REQUIRES(mutex_);  // end(): none, or it is leaving
   Use use_of(Entry& entry, bool loaded_now, std::optional<Duration> keep_alive) MR_REQUIRES(mutex_);
   void end_use(const Loaded* loaded);
+  std::uint64_t request_share() const { return std::min(ram_ / 8, options_.most_request_bytes); }
+  std::uint64_t models_ram() const { return ram_ - requests_.cap_bytes(); }
   std::uint64_t free_bytes() const MR_REQUIRES(mutex_);
   // These let go of the mutex while they wait, read or unload.
   Status make_room(std::uint64_t wanted, std::uint64_t& granted) MR_REQUIRES(mutex_);
@@ -113,11 +117,12 @@ class ModelManager {
   std::shared_ptr<const Loaded> remove(std::list<Entry>::iterator entry) MR_REQUIRES(mutex_);
   void reap();
   std::uint64_t body_bytes() const;
+  Expected<std::shared_ptr<Service>> start(EngineOptions options, bool alone);
 
   ModelManager(Options options, std::uint64_t ram);
 
   const Options options_;
-  const std::uint64_t total_ram_;  // of the models
+  const std::uint64_t ram_;  // of models and requests
   residency::Budget requests_;
 
   mutable Mutex mutex_;

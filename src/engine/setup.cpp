@@ -377,6 +377,7 @@ Expected<Parts> assemble_cpu_alone(const EngineOptions& options) {
     return error(Code::unsupported, "storage cufile reads to a GPU's memory, and none computes; leave it out");
   Parts parts;
   const std::uint64_t ram = ram_of(options);
+  if (ram < kSmallBudget) device::release_code_pages();  // of what came before, for the opening of the file
   parts.limits.tile_bytes = options.tile_bytes > 0 ? options.tile_bytes : automatic_tile(ram);
   std::vector<std::string> paths;
   MR_RETURN_IF_ERROR(open_model(options, parts.limits.tile_bytes, wants_draft_block(options), parts, paths));

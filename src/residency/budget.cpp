@@ -58,6 +58,13 @@ bool Reservation::try_grow(std::uint64_t bytes) {
 
 Budget::Budget(std::uint64_t cap_bytes) : cap_(cap_bytes) {}
 
+bool Budget::set_cap(std::uint64_t cap_bytes) {
+  const MutexLock lock(mutex_);
+  if (cap_bytes < reserved_) return false;
+  cap_ = cap_bytes;
+  return true;
+}
+
 Expected<Reservation> Budget::reserve(std::string tag, std::uint64_t bytes) {
   MR_RETURN_IF_ERROR(grow(tag, bytes));
   return Reservation(this, std::move(tag), bytes);
@@ -119,7 +126,7 @@ Status Budget::refusal(const std::string& tag, std::uint64_t bytes) const {
   const std::uint64_t reserved = reserved_bytes();
   const std::uint64_t needed = bytes > UINT64_MAX - reserved ? UINT64_MAX : reserved + bytes;
   return error(Code::out_of_budget, "{} needs {} more, but the budget of {} is taken ({}); give at least --ram {}", tag,
-               format_bytes(bytes), format_bytes(cap_), holders.empty() ? "nothing held" : holders,
+               format_bytes(bytes), format_bytes(cap_bytes()), holders.empty() ? "nothing held" : holders,
                ram_argument(needed));
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -56,6 +57,8 @@ class Budget {
   Expected<Reservation> reserve(std::string tag, std::uint64_t bytes);
 
   std::uint64_t cap_bytes() const { return cap_; }
+  /// False: more than that is held now; nothing changed.
+  bool set_cap(std::uint64_t cap_bytes);
   std::uint64_t reserved_bytes() const;
   std::uint64_t available_bytes() const;
 
@@ -78,7 +81,7 @@ class Budget {
   Status refusal(const std::string& tag, std::uint64_t bytes) const;
   void shrink(const std::string& tag, std::uint64_t bytes);
 
-  const std::uint64_t cap_;
+  std::atomic<std::uint64_t> cap_;  // changed with the mutex held
   mutable Mutex mutex_;
   std::map<std::string, std::uint64_t> by_tag_ MR_GUARDED_BY(mutex_);
   std::uint64_t reserved_ MR_GUARDED_BY(mutex_) = 0;

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "base/json_nesting.h"
 #include "base/log.h"
 
 namespace millrace::text {
@@ -54,7 +55,9 @@ void adapt_calls(const ChatDialect& dialect, Json& calls) {
     if (dialect.argument_text && !arguments.is_string()) {
       arguments = arguments.dump(-1, ' ', false, Json::error_handler_t::replace);
     } else if (!dialect.argument_text && arguments.is_string()) {
-      Json parsed = Json::parse(arguments.get_ref<const std::string&>(), nullptr, false);
+      const std::string& text = arguments.get_ref<const std::string&>();
+      if (nests_too_deep(text)) continue;  // it stays the text that it is
+      Json parsed = Json::parse(text, nullptr, false);
       if (parsed.is_object()) arguments = std::move(parsed);
     }
   }

@@ -22,7 +22,7 @@ class WorkGrant {
 /// slice when it goes.
 class GrantedBytes {
  public:
-  static constexpr std::uint64_t kSlice = 256u << 10;
+  static constexpr std::uint64_t kSlice = 32u << 10;
 
   /// `grant` may be null, and outlives this.
   GrantedBytes(std::uint64_t most, WorkGrant* grant) : most_(most), grant_(grant) {}

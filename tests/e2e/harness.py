@@ -1,9 +1,12 @@
 """What the end-to-end tests share: the program, the bundled models, and ways to run one against the other."""
+import fcntl
 import json
 import os
 import pathlib
+import re
 import subprocess
 import tempfile
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -41,6 +44,27 @@ def run(*args, stdin=None, timeout=300, env=None):
         err.seek(0)
         return Outcome(process.returncode, out.read().decode(errors="replace"), err.read().decode(errors="replace"),
                        usage.ru_maxrss * 1024)
+
+
+def bare_bytes():
+    """What the program holds before it does anything. Of a process that has ended the kernel tells the most that it held since its
+    fork, and so what Python held; this one waits at a full pipe, and is asked."""
+    out, full = os.pipe()
+    fcntl.fcntl(full, fcntl.F_SETPIPE_SZ, 4096)
+    os.write(full, b"x" * 4096)
+    process = subprocess.Popen([MILLRACE, "--version"], stdout=full)
+    status = pathlib.Path(f"/proc/{process.pid}/status")
+    try:
+        sleeps = 0
+        while sleeps < 3:
+            sleeps = sleeps + 1 if "State:\tS" in status.read_text() else 0
+            time.sleep(0.05)
+        return int(re.search(r"VmHWM:\s+(\d+)", status.read_text()).group(1)) * 1024
+    finally:
+        process.kill()
+        process.wait()
+        os.close(out)
+        os.close(full)
 
 
 class Case(unittest.TestCase):

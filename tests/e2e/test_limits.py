@@ -13,7 +13,7 @@ import threading
 import time
 import unittest
 
-from harness import DEMO, DRAFT, MILLRACE, SANITIZED, Case, run
+from harness import DEMO, DRAFT, MILLRACE, SANITIZED, Case, bare_bytes, run
 from serving import Server
 
 MODEL = "demo-moe-q4_k_m"
@@ -86,6 +86,23 @@ class Stores(Case):
         self.refused("show", "second", says="second", env=self.env)
         self.ok("rm", "second", env=self.env)
         self.assertNotIn("second", self.ok("list", env=self.env).out)
+
+
+    def test_who_waits_for_a_busy_model_to_go_goes_on_when_it_has_gone(self):
+        """A name that shares its file is deleted while the model works: the next request has it loaded anew, once that work is done."""
+        with Server("--models", DEMO, "--threads", "1", "--ram", "16M", "-c", "2048", env=self.env) as self.server:
+            for _ in range(4):
+                self.assertEqual(self.post("/api/create", {"model": "made", "from": MODEL, "stream": False})[0], 200)
+                busy = self.server.stream("/v1/completions", {"model": MODEL, "prompt": "a", "stream": True, "max_tokens": 1900, "ignore_eos": True})
+                busy.readline()
+                self.assertEqual(self.post("/api/delete", {"model": "made"}, "DELETE")[0], 200)
+                with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                    waiting = pool.submit(self.post, "/tokenize", {"model": MODEL, "content": "a"})
+                    time.sleep(0.3)
+                    busy.connection.close()
+                    begin = time.monotonic()
+                    self.assertEqual(waiting.result()[0], 200)
+                    self.assertLess(time.monotonic() - begin, 15)
 
 
 class Http(Case):
@@ -224,12 +241,30 @@ class Numbers(Case):
 class SmallMemory(Case):
     """Wherever run works, serve works: with fewer requests at once, which wait for one another."""
 
+    ASK = {"model": MODEL, "messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
+
+    @unittest.skipIf(SANITIZED, "sanitizers multiply memory")
+    def test_wherever_run_works_serve_works(self):
+        """But for the least that requests need; where the program lies in memory differs from run to run, and with it what it takes."""
+        works = lambda tenths: run("run", DEMO, "--threads", "1", "--ram", f"{tenths / 10}M", "-n", "1", "-p", "Hi").code == 0
+        least = next(tenths for tenths in range(20, 60) if works(tenths))
+        with Server(DEMO, "--threads", "1", "--ram", f"{least / 10 + 0.3:.1f}M") as server:
+            status, answer = server.json("POST", "/v1/chat/completions", self.ASK)
+            self.assertEqual(status, 200, answer)
+            self.assertEqual(answer["choices"][0]["message"]["content"], "The capital of France is Paris.")
+            self.assertEqual(server.request("POST", "/tokenize", {"model": MODEL, "content": "x" * 300_000})[0], 413)
+
+    @unittest.skipIf(SANITIZED, "sanitizers multiply memory")
+    def test_a_refusal_names_what_is_enough(self):
+        refused = self.refused("serve", DEMO, "--threads", "1", "--port", "0", "--ram", "1M", says="give at least --ram ")
+        with Server(DEMO, "--threads", "1", "--ram", re.search(r"give at least --ram (\S+)", refused.err)[1]) as server:
+            self.assertEqual(server.json("POST", "/v1/chat/completions", self.ASK)[0], 200)
+
     @unittest.skipIf(SANITIZED, "sanitizers multiply memory")
     def test_serves_in_four_megabytes(self):
-        bare = run("--version").peak_rss_bytes
+        bare = bare_bytes()
         with Server(DEMO, "--threads", "1", "--ram", "4M") as server, concurrent.futures.ThreadPoolExecutor(4) as clients:
-            ask = lambda _: server.json("POST", "/v1/chat/completions", {
-                "model": MODEL, "messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0})
+            ask = lambda _: server.json("POST", "/v1/chat/completions", self.ASK)
             for status, answer in clients.map(ask, range(4)):
                 self.assertEqual(status, 200, answer)
                 self.assertEqual(answer["choices"][0]["message"]["content"], "The capital of France is Paris.")
@@ -308,7 +343,7 @@ class Memory(Case):
     def setUp(self):
         self.server = Server("--models", DEMO, "--threads", "1", "--ram", "40M")
         self.addCleanup(self.server.__exit__)
-        self.bare = run("--version").peak_rss_bytes
+        self.bare = bare_bytes()
 
     def held(self):
         """Peak bytes of the process beyond its bare start."""

@@ -10,7 +10,7 @@ import unittest
 import xml.etree.ElementTree
 
 import harness
-from harness import DEMO, DRAFT, ROOT, Case
+from harness import DEMO, DRAFT, ROOT, Case, bare_bytes
 
 SMALL = "8M"  # the KV of 733 tokens takes 2.3 MB of it
 
@@ -32,7 +32,7 @@ class MainJob(Case):
 
     @unittest.skipIf(harness.SANITIZED, "sanitizers multiply memory")
     def test_peak_memory_stays_under_the_budget(self):
-        bare = min(self.ok("--version").peak_rss_bytes for _ in range(3))
+        bare = bare_bytes()
         for ram in (4_000_000, 6_000_000, 8_000_000, 12_000_000):
             outcome = self.ok("run", DEMO, "--ram", str(ram), "--temp", "0", "-p", "Tell me a story about a fox and a lantern.")
             self.assertLessEqual(outcome.peak_rss_bytes - bare, ram, f"--ram {ram}")
@@ -122,7 +122,7 @@ class MainJob(Case):
     def test_a_dense_model_of_2_gigabytes_under_800_megabytes(self):
         if shutil.disk_usage(harness.ROOT).free < 6e9:
             self.skipTest("writing the 2.2 GB model needs 6 GB of free disk")
-        bare = min(self.ok("--version").peak_rss_bytes for _ in range(3))
+        bare = bare_bytes()
         with tempfile.TemporaryDirectory(dir=pathlib.Path(harness.MILLRACE).parent) as folder:
             path = os.path.join(folder, "dense.gguf")
             subprocess.run([harness.SYNTH, path, "--preset", "tinyllama-1.1b", "--dtype", "F16"], check=True, capture_output=True)

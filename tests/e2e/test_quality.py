@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 import harness
-from harness import DEMO, DRAFT, ROOT, Case
+from harness import DEMO, DRAFT, ROOT, Case, bare_bytes
 
 TEXT = str(ROOT / "tests/data/stories.txt")
 
@@ -29,7 +29,7 @@ class Perplexity(Case):
 
     @unittest.skipIf(harness.SANITIZED, "sanitizers multiply memory")
     def test_keeps_its_budget(self):
-        bare = min(self.ok("--version").peak_rss_bytes for _ in range(3))
+        bare = bare_bytes()
         outcome = self.ok("perplexity", DEMO, "-f", TEXT, "--ram", "10M", "--chunks", "6")
         self.assertLessEqual(outcome.peak_rss_bytes - bare, 10_000_000)
 

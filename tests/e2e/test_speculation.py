@@ -6,7 +6,7 @@ import tempfile
 import unittest
 
 import harness
-from harness import DEMO, DRAFT, SYNTH, Case
+from harness import DEMO, DRAFT, SYNTH, Case, bare_bytes
 from serving import Server
 
 STORY = "Tell me a story about a fox."
@@ -31,7 +31,7 @@ class Speculation(Case):
 
     @unittest.skipIf(harness.SANITIZED, "sanitizers multiply memory")
     def test_a_draft_model_stays_under_the_budget_with_its_model(self):
-        bare = min(self.ok("--version").peak_rss_bytes for _ in range(3))
+        bare = bare_bytes()
         for ram in (8_000_000, 12_000_000):
             outcome = self.ok("run", DEMO, "--local", "--device", "cpu", "--ram", str(ram), "--ctx", "512", "--temp", "0", "-p", STORY,
                               "--draft", DRAFT)
@@ -132,7 +132,7 @@ class Speculation(Case):
     @unittest.skipIf(harness.SANITIZED, "sanitizers multiply memory")
     def test_substitutes_stay_under_the_budget(self):
         model = self.dense_model()
-        bare = min(self.ok("--version").peak_rss_bytes for _ in range(3))
+        bare = bare_bytes()
         for ram in (30_000_000, 40_000_000):
             outcome = self.ok("bench", model, "--device", "cpu", "--ram", str(ram), "--ctx", "256", "-p", "32", "-n", "100", "-r", "1",
                               "--speculate", "3", "--draft", "substitute")

@@ -26,6 +26,18 @@ TEST(Budget, GrantsUpToTheCapAndNamesWhoHoldsIt) {
   ASSERT_EQ(budget.entries().size(), 1u);
 }
 
+TEST(Budget, ItsCapFallsToWhatIsHeldAtMost) {
+  Budget budget(100);
+  auto a = budget.reserve("a", 60);
+  EXPECT_FALSE(budget.set_cap(59));
+  EXPECT_EQ(budget.cap_bytes(), 100u);
+  EXPECT_TRUE(budget.set_cap(70));
+  EXPECT_FALSE(a->try_grow(11));
+  EXPECT_TRUE(a->try_grow(10));
+  EXPECT_TRUE(budget.set_cap(100));
+  EXPECT_EQ(budget.available_bytes(), 30u);
+}
+
 TEST(Budget, NothingChangesOnError) {
   Budget budget(100);
   auto a = budget.reserve("a", 60);

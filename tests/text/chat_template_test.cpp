@@ -182,6 +182,20 @@ TEST(ChatTemplate, ToolCallsComeTheWayTheTemplateTakesThem) {
   }
 }
 
+TEST(ChatTemplate, ArgumentsThatNestWithoutEndStayText) {
+  // What reads them as an object goes down with each bracket: this many would take all of a thread's stack.
+  const std::string deep = R"({"a":)" + std::string(300'000, '[') + std::string(300'000, ']') + "}";
+  Conversation talk;
+  talk.messages = {{{"role", "user"}, {"content", "Hi"}},
+                   {{"role", "assistant"},
+                    {"content", ""},
+                    {"tool_calls", {{{"type", "function"}, {"function", {{"name", "add"}, {"arguments", deep}}}}}}}};
+  EXPECT_EQ(text_of("{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.name }} {{ "
+                    "c.function.arguments is string }}{% endfor %}{% endfor %}",
+                    talk),
+            "add True");
+}
+
 TEST(ChatTemplate, ASystemMessageReachesATemplateWithoutASystemRole) {
   const std::string strict =
       "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"

@@ -222,6 +222,8 @@ int http_status(const Status& status) {
       return 404;
     case Code::unavailable:
       return 503;
+    case Code::cancelled:
+      return 499;  // the client has gone: nobody reads it but the log
     default:
       return 500;
   }

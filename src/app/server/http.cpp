@@ -253,10 +253,10 @@ void HttpServer::Delete(const std::string& pattern, Handler handler) {
 }
 
 std::string HttpServer::methods_of(const std::string& path) const {
-  constexpr std::size_t longest = 256;  // std::regex recurses for each character
   std::string methods;
   for (const auto& [names, pattern] : routes_)
-    if (path.size() <= longest && std::regex_match(path, pattern)) methods += (methods.empty() ? "" : ", ") + names;
+    if (path.size() <= kLongestPath && std::regex_match(path, pattern))
+      methods += (methods.empty() ? "" : ", ") + names;
   return methods;
 }
 

@@ -95,6 +95,9 @@ class HttpServer final : public httplib::Server {
   /// Requests that are worked on, as far as Connection::begin_work() was called for them. Any thread.
   std::int64_t at_work() const { return at_work_; }
 
+  /// Bytes of a path that routes are looked up for: std::regex goes down a thread's stack for each of them.
+  static constexpr std::size_t kLongestPath = 256;
+
   // Routes, as httplib's; what methods a path has is remembered. REQUIRES: not listening yet.
   void Get(const std::string& pattern, Handler handler);  // answers HEAD, too
   void Post(const std::string& pattern, Handler handler);

@@ -24,7 +24,7 @@ KeptResponse::~KeptResponse() {
   }
 }
 
-ResponseStore::ResponseStore(residency::Budget& budget) : budget_(budget), most_(budget.cap_bytes() / 4) {
+ResponseStore::ResponseStore(residency::Budget& budget) : budget_(budget) {
   budget_.set_reclaimer(residency::GivesWay::copies, [this](std::uint64_t bytes) { return give_way(bytes); });
 }
 
@@ -58,10 +58,11 @@ std::uint64_t ResponseStore::give_way(std::uint64_t bytes) {
 bool ResponseStore::keep(const std::string& id, std::string owner, std::shared_ptr<const KeptResponse> previous,
                          std::string turn, std::string body, std::vector<std::string> items) {
   const std::uint64_t bytes = owner.size() + turn.size() + body.size() + kOverhead + items.size() * kItemOverhead;
-  if (bytes > most_) return false;
-  if (const std::uint64_t held = held_by(budget_); held + bytes > most_) give_way(held + bytes - most_);
+  const std::uint64_t most = budget_.cap_bytes() / 4;
+  if (bytes > most) return false;
+  if (const std::uint64_t held = held_by(budget_); held + bytes > most) give_way(held + bytes - most);
   // A conversation that is longer than all that may be kept holds itself: it goes with its end.
-  if (held_by(budget_) + bytes > most_) return false;
+  if (held_by(budget_) + bytes > most) return false;
   Expected<residency::Reservation> memory = budget_.reserve(kTag, bytes);
   if (!memory.ok()) return false;
   const auto kept = std::make_shared<KeptResponse>();

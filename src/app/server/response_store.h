@@ -57,7 +57,6 @@ class ResponseStore {
   std::shared_ptr<const KeptResponse> take(std::map<std::string, Entry>::iterator entry) MR_REQUIRES(mutex_);
 
   residency::Budget& budget_;
-  const std::uint64_t most_;
   Mutex mutex_;
   std::map<std::string, Entry> entries_ MR_GUARDED_BY(mutex_);
   std::list<std::string> uses_ MR_GUARDED_BY(mutex_);               // ids, the longest unused first

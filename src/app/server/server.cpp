@@ -61,6 +61,9 @@ Handled before_routing(Context& context, const Request& request, Response& respo
     connection.close_after_response();
     response.set_header("Connection", "close");
   }
+  if (request.path.size() > HttpServer::kLongestPath)
+    return refuse(request, response, 414,
+                  error(Code::invalid_argument, "the path is longer than {} bytes", HttpServer::kLongestPath));
   if (!context.guard.host_allowed(request.get_header_value("Host")))
     return refuse(request, response, 403,
                   error(Code::invalid_argument, "this host name is not allowed; --allow-host NAME lets it through"));
