@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/json_nesting.h"
 #include "modelfile/escape.h"
 #include "modelfile/file_io.h"
 
@@ -26,6 +27,7 @@ Expected<json> read_json(const std::string& path) {
   if (bytes > kMostJsonBytes) return error(Code::corrupt, "{}: has {} bytes, which no such file has", name, bytes);
   std::string text(static_cast<std::size_t>(bytes), '\0');
   MR_RETURN_IF_ERROR(file.read_at(0, std::as_writable_bytes(std::span(text.data(), text.size()))));
+  if (nests_too_deep(text)) return error(Code::corrupt, "{}: it nests too deep; get the file again", name);
   json parsed = json::parse(text, nullptr, false);
   if (!parsed.is_object()) return error(Code::corrupt, "{}: is no JSON object; get the file again", name);
   return parsed;

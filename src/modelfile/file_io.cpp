@@ -78,6 +78,14 @@ Expected<File> File::create(const std::string& path) {
   return file;
 }
 
+Status check_replaceable(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode)) return {};
+  if (S_ISDIR(info.st_mode))
+    return error(Code::invalid_argument, "{}: is a directory; name a file in it", escape(path));
+  return error(Code::invalid_argument, "{}: is no regular file, which this would replace; name another", escape(path));
+}
+
 Expected<File> File::open_direct_write(const std::string& path) {
   File file(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_DIRECT), path);
   if (!file.valid()) return error(Code::unsupported, "{}: no O_DIRECT here: {}", escape(path), system_text(errno));

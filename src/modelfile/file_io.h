@@ -51,6 +51,10 @@ class File {
   std::string path_;
 };
 
+/// Whether what is written aside may take this place: a file's, or one where nothing is. It would take a device's or a
+/// pipe's, too, for everybody on this machine. Errors: invalid_argument.
+Status check_replaceable(const std::string& path);
+
 /// All of them, in order. Errors: those of open_read().
 Expected<std::vector<File>> open_files(std::span<const std::string> paths);
 

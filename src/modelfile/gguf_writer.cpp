@@ -217,10 +217,7 @@ Header Writer::Impl::header(std::size_t file, std::size_t file_count, std::uint6
 
 Status Writer::Impl::open_files() {
   for (std::size_t i = 0; i < paths.size(); ++i) {
-    std::error_code ignored;
-    if (std::filesystem::is_directory(paths[i], ignored)) {
-      return error(Code::invalid_argument, "{}: is a directory; name a file in it", escape(paths[i]));
-    }
+    MR_RETURN_IF_ERROR(check_replaceable(paths[i]));
     MR_ASSIGN_OR_RETURN(File file, File::create(partial(i)));
     files.push_back(std::move(file));
     if (!options.sparse) MR_RETURN_IF_ERROR(files.back().reserve(file_bytes[i]));

@@ -199,6 +199,7 @@ Status write_pack(const std::string& path, const UnitTable& units, const std::ve
     headers.push_back(header_bytes(i, rooms.size(), paths));
     outs[i].path = paths[i];
     outs[i].part = paths[i] + ".part";
+    MR_RETURN_IF_ERROR(modelfile::check_replaceable(outs[i].path));
     MR_ASSIGN_OR_RETURN(outs[i].file, modelfile::File::create(outs[i].part));
     MR_RETURN_IF_ERROR(outs[i].file.reserve(headers[i] + data_bytes[i]));
     total += data_bytes[i];

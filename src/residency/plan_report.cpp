@@ -3,6 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/json_nesting.h"
 #include "residency/plan.h"
 #include "residency/predict.h"
 #include "residency/type_rates.h"
@@ -259,7 +260,7 @@ std::string render_explain(const Plan& plan, const Rates& machine, const DecodeC
 }
 
 Expected<Rates> parse_rates_json(const std::string& text) {
-  const auto json = nlohmann::json::parse(text, nullptr, false);
+  const auto json = nests_too_deep(text) ? nlohmann::json() : nlohmann::json::parse(text, nullptr, false);
   if (json.is_discarded() || !json.is_object())
     return error(Code::invalid_argument, "the rates are not a JSON object; write them anew with `millrace calibrate`");
   Rates rates;

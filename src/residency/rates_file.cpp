@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/json_nesting.h"
 #include "base/thread_pool.h"
 #include "device/cpu.h"
 #include "residency/calibrate.h"
@@ -29,7 +30,8 @@ std::string disk_name(dev_t device) {
 /// The file's members; an empty object if there is no such file or it is not ours.
 nlohmann::json read_all(const std::string& path) {
   const auto text = read_small_file(path, kMostRatesBytes);
-  nlohmann::json all = nlohmann::json::parse(text.ok() ? *text : "", nullptr, /*allow_exceptions=*/false);
+  if (!text.ok() || nests_too_deep(*text)) return nlohmann::json::object();
+  nlohmann::json all = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   return all.is_object() ? all : nlohmann::json::object();
 }
 

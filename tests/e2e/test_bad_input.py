@@ -1,6 +1,8 @@
 """Whatever a user or a model file does: one line that says what to do, a code that is not 0, no crash, no wrong token."""
+import json
 import os
 import pathlib
+import random
 import re
 import shutil
 import struct
@@ -9,10 +11,11 @@ import threading
 import time
 import unittest
 
-from harness import DEMO, DRAFT, SYNTH, Case, run
+import checkpoints
+from harness import DEMO, DRAFT, SANITIZED, SYNTH, Case, run
 
 
-class Files(Case):
+class InFolder(Case):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
@@ -22,6 +25,8 @@ class Files(Case):
         pathlib.Path(path).write_bytes(content)
         return path
 
+
+class Files(InFolder):
     def test_paths(self):
         self.refused("run", "nowhere.gguf", "-p", "x", says="nowhere.gguf")
         self.refused("run", self.folder.name, "-p", "x", says=self.folder.name)
@@ -72,6 +77,124 @@ class Files(Case):
             self.refused("run", DEMO, "--ram", "6M", "--inject-fault", fault, "-p", "Tell me a story.", says="")
         outcome = run("run", DEMO, "--ram", "6M", "--temp", "0", "--inject-fault", "stall:300@40", "-p", "What is the capital of France?")
         self.assertIn("Paris", outcome.out)  # a slow disk is slow, not wrong
+
+
+DAMAGED = int(os.environ.get("MILLRACE_DAMAGED", "6"))
+
+
+class Damaged(InFolder):
+    """Every other kind of file that the program reads, damaged in every way: an error of one line or an answer, soon, in little memory.
+    What comes as many bytes has a fuzzer besides (fuzz/). MILLRACE_DAMAGED=60 changes that many bytes of each."""
+
+    def damage(self, good, rng):
+        """A name for what was done, and the bytes."""
+        for share in (0, 0.3, 0.9, 0.999):
+            yield f"cut at {share}", good[:int(len(good) * share)]
+        yield "no text", bytes(range(256)) * 4
+        yield "zeros", bytes(len(good))
+        yield "twice", good + good
+        yield "one long line", b"x" * 900_000
+        for opened, closed in ((b"[", b"]"), (b'{"a":', b"}"), (b"(", b")"), (b"{%if x%}", b"{%endif%}")):
+            yield f"deep {opened}", opened * 60_000 + b"1" + closed * 60_000
+            values = [value for value in re.finditer(rb'(?<=: )([\d.]+|"[^"]*"|\[.*?\])', good[:100_000])]
+            for value in rng.sample(values, min(len(values), 2)):
+                yield f"deep {opened} at {value.start()}", good[:value.start()] + opened * 60_000 + b"1" + closed * 60_000 + good[value.end():]
+        numbers = list(re.finditer(rb"\d+", good[:100_000]))
+        for number in rng.sample(numbers, min(len(numbers), 2 * DAMAGED)):
+            odd = rng.choice([b"-1", b"0", b"1e999", b"9" * 40, b"1e-400", b"null", b'""', b"[]", b"{}"])
+            yield f"{odd} at {number.start()}", good[:number.start()] + odd + good[number.end():]
+        for _ in range(DAMAGED):
+            bad = bytearray(good)
+            for _ in range(rng.choice([1, 1, 4, 30])):
+                bad[rng.randrange(len(bad))] = rng.choice([0, 0x22, 0x5b, 0x7b, 0xff, rng.randrange(256)])
+            yield "bytes changed", bytes(bad)
+
+    def check(self, path, *words, env=None, good=None):
+        """The command takes the file as it is, and ends well with whatever becomes of it."""
+        path = pathlib.Path(path)
+        good = path.read_bytes() if good is None else good
+        rng = random.Random(len(good))
+        path.write_bytes(good)
+        self.ok(*words, env=env)
+        for how, bad in self.damage(good, rng):
+            path.write_bytes(bad)
+            begin = time.monotonic()
+            outcome = run(*words, env=env, timeout=60)
+            with self.subTest(file=path.name, how=how, bytes=bad[:200]):
+                self.assertIn(outcome.code, (0, 1, 2), outcome.err)
+                errors = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
+                self.assertEqual(len(errors), int(outcome.code != 0), outcome.err)
+                self.assertLess(time.monotonic() - begin, 20)
+                if not SANITIZED:
+                    self.assertLess(outcome.peak_rss_bytes, 200_000_000)
+        path.write_bytes(good)
+
+    def home(self, **more):
+        return {"HOME": self.folder.name, "XDG_CACHE_HOME": self.folder.name, "XDG_STATE_HOME": self.folder.name, **more}
+
+    RATES = {"disk": 7e9, "ram": 2e10, "cpu_decode": 2e10, "cpu_prefill_macs": 1e11, "types": {"F16": {"decode": 5e9, "prompt": 4e9}}}
+
+    def test_rates(self):
+        path = self.file(json.dumps(self.RATES).encode(), "rates.json")
+        self.check(path, "plan", DRAFT, "--rates", path)
+
+    def test_plans(self):
+        path = os.path.join(self.folder.name, "plan.json")
+        self.ok("plan", DRAFT, "--ram", "8M", "--plan", path)
+        self.check(path, "run", DRAFT, "--ram", "8M", "--plan", path, "-p", "x", "-n", "1", "--raw")
+
+    def test_recipes_and_manifests(self):
+        env = self.home(MILLRACE_MODELS=os.path.join(self.folder.name, "store"))
+        recipe = f'FROM {DRAFT}\nPARAMETER temperature 0.5\nPARAMETER stop "END"\nSYSTEM """Be\nbrief."""\nTEMPLATE "{{{{ messages[0].content }}}}"\nMESSAGE user Hi\n'
+        path = self.file(recipe.encode(), "Modelfile")
+        self.check(path, "create", "made", "-f", path, env=env)
+        self.ok("create", "made", "-f", path, env=env)
+        manifest = os.path.join(self.folder.name, "store/manifests/-/made/latest.json")
+        self.check(manifest, "show", "made", env=env)
+        self.check(manifest, "list", env=env)
+
+    def test_configuration(self):
+        path = self.file(b"# what we serve\nram = 40M\nthreads = 1\nparallel = 2\nctx = 256\napi-key = k\n", "serve.conf")
+        words = ("serve", "--config", path, "--host", "256.0.0.1")  # where nobody can listen
+        good = pathlib.Path(path).read_bytes()
+        for how, bad in self.damage(good, random.Random(1)):
+            pathlib.Path(path).write_bytes(bad)
+            with self.subTest(how=how, bytes=bad[:200]):
+                self.refused(*words, says="", env=self.home())
+
+    def test_clusters(self):
+        hosts = [{"name": "a", "ram": "1G", "rates": self.RATES, "count": 3}]
+        path = self.file(json.dumps({"hosts": hosts, "gbit_per_second": 10, "latency_ms": 0.1}).encode(), "cluster.json")
+        self.check(path, "plan", DRAFT, "--cluster", path)
+
+    def test_questions(self):
+        path = self.file(b'{"prompt": "Hi", "answer": "Hello"}\n' * 3, "questions.jsonl")
+        self.check(path, "eval", path, "-m", DRAFT, "-q")
+        self.refused("eval", "/dev/zero", "-m", DRAFT, says="/dev/zero")
+
+    def test_schemas(self):
+        path = self.file(b'{"type": "object", "properties": {"a": {"type": "integer", "minimum": 1}}, "required": ["a"]}', "schema.json")
+        self.check(path, "run", DRAFT, "--schema", path, "-p", "x", "-n", "4")
+
+    def test_checkpoints(self):
+        """What lies beside safetensors."""
+        folder = pathlib.Path(self.folder.name) / "tiny"
+        checkpoints.write_checkpoint(folder)
+        for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja", "model.safetensors"):
+            self.check(folder / name, "convert", folder, "-o", os.path.join(self.folder.name, "out.gguf"), "-q")
+
+
+class Outputs(InFolder):
+    def test_what_is_no_file_is_not_replaced(self):
+        """Written aside and put in place it would be a file from then on: for root a device, and for everybody."""
+        pipe, text = os.path.join(self.folder.name, "pipe"), self.file(b"A fox found a lantern. " * 40, "text")
+        os.mkfifo(pipe)
+        folder = pathlib.Path(self.folder.name) / "tiny"
+        checkpoints.write_checkpoint(folder)
+        for words in (["quantize", DRAFT, pipe, "Q8_0"], ["convert", folder, "-o", pipe], ["pack", DEMO, "-o", pipe],
+                      ["perplexity", DRAFT, "-f", text, "--ctx", "64", "--save-logits", pipe], ["imatrix", DRAFT, "-f", text, "-o", pipe]):
+            self.refused(*words, says="pipe: is no regular file")
+            self.assertTrue(pathlib.Path(pipe).is_fifo(), words)
 
 
 class Budgets(Case):

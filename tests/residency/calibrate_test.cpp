@@ -121,7 +121,11 @@ TEST_F(CalibrateTest, RatesAreKeptBesideOthers) {
 
 TEST_F(CalibrateTest, AnUnreadableRatesFileIsNoReasonToFail) {
   fs::create_directories(folder_ / "millrace");
-  for (const char* text : {"", "not json", "[1, 2]", "{\"a\": "}) {
+  // Deeper than a thread's stack: of this machine, whose member is written out and read again.
+  const std::string deep =
+      "{\"" + *machine_key(folder_.string()) + "\": " + std::string(400'000, '[') + std::string(400'000, ']') + "}";
+  for (const std::string& text :
+       {std::string(), std::string("not json"), std::string("[1, 2]"), std::string("{\"a\": "), deep}) {
     std::ofstream(*rates_file()) << text;
     EXPECT_EQ(load_rates(folder_.string()).status().code(), Code::not_found);
   }

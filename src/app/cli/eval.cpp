@@ -2,12 +2,13 @@
 #include <fmt/core.h>
 
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "app/cli/command.h"
 #include "app/cli/progress.h"
+#include "residency/small_file.h"
 
 namespace millrace::cli {
 namespace {
@@ -26,8 +27,9 @@ struct EvalFlags {
 };
 
 Expected<std::vector<Question>> read_questions(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return error(Code::not_found, "{}: cannot read this file of questions", path);
+  constexpr std::uint64_t kMostBytes = 64u << 20;
+  MR_ASSIGN_OR_RETURN(std::string text, residency::read_small_file(path, kMostBytes));
+  std::istringstream file(std::move(text));
   std::vector<Question> questions;
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {

@@ -101,6 +101,7 @@ Expected<LogitsWriter> LogitsWriter::create(const std::string& path, const Logit
   std::copy_n(shape.model.begin(), std::min(shape.model.size(), kNameBytes - 1), header.model.begin());
   header.hash = hash_of(header);
   if (!is_possible(header)) return error(Code::invalid_argument, "{}: there are no logits to write", path);
+  MR_RETURN_IF_ERROR(modelfile::check_replaceable(path));
   MR_ASSIGN_OR_RETURN(modelfile::File file, modelfile::File::create(partial_of(path)));
   LogitsWriter writer(path, shape, std::move(file));
   MR_RETURN_IF_ERROR(writer.file_.reserve(shape.file_bytes()));

@@ -4,6 +4,7 @@
 
 #include "app/store/digest.h"
 #include "app/store/recipe.h"
+#include "base/json_nesting.h"
 
 namespace millrace::store {
 namespace {
@@ -65,6 +66,7 @@ std::string to_json(const Manifest& manifest) {
 }
 
 Expected<Manifest> parse_manifest(std::string_view text, const Name& name) {
+  if (nests_too_deep(text)) return error(Code::corrupt, "it nests too deep; pull or create the model again");
   try {
     const json whole = json::parse(text);
     Manifest manifest;
