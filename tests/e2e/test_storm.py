@@ -10,18 +10,19 @@ import threading
 import time
 import unittest
 
-from harness import DRAFT, SANITIZED, Case
+from harness import DRAFT, SANITIZED, Case, bare_bytes
 from serving import Server
 
 REQUESTS = int(os.environ.get("MILLRACE_STORM", "1000"))
 CLIENTS = 16
+RAM = 64_000_000
 MODEL = "demo-draft-f16"
 BODY = {"model": MODEL, "messages": [{"role": "user", "content": "Tell me a short story."}], "max_tokens": 60}
 
 
 class Storm(Case):
     def setUp(self):
-        self.server = Server(DRAFT, "--parallel", "8", "--queue", "32", "-c", "512", "--threads", "2")
+        self.server = Server(DRAFT, "--parallel", "8", "--queue", "32", "-c", "512", "--threads", "2", "--ram", "64M")
         self.addCleanup(self.server.__exit__)
         self.lock = threading.Lock()
         self.left, self.failures, self.answered, self.marks = REQUESTS, [], 0, {}
@@ -123,9 +124,9 @@ class Storm(Case):
                 with self.lock:
                     self.failures.append(f"{kind.__name__}: {wrong}")
 
-    def resident(self):
+    def resident(self, what="VmRSS"):
         for line in pathlib.Path(f"/proc/{self.server.process.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS"):
+            if line.startswith(what):
                 return int(line.split()[1]) * 1024
         return 0
 
@@ -149,7 +150,16 @@ class Storm(Case):
         self.assertEqual(held(), (0, 0), "requests or KV blocks are stuck")
         if not SANITIZED and REQUESTS >= 5000:
             self.assertLess(self.marks[REQUESTS], self.marks[REQUESTS // 5] * 1.05, self.marks)
-        print(f"{REQUESTS} requests, {self.answered} answered, RSS in MB after each tenth: "
+        peak = self.resident("VmHWM") - bare_bytes()
+        if not SANITIZED:
+            self.assertLess(peak, 2 * RAM)
+        streams = [self.raw(self.post({**BODY, "stream": True, "max_tokens": 400})) for _ in range(CLIENTS)]
+        seconds, code = self.server.stop()
+        for client in streams:
+            client.close()
+        self.assertLess(seconds, 5)
+        self.assertEqual(code, 0)
+        print(f"{REQUESTS} requests, {self.answered} answered, {peak / 1e6:.1f} MB of {RAM / 1e6:.0f} MB at most, ended {seconds:.1f} s after SIGTERM, RSS in MB after each tenth: "
               + " ".join(f"{mark / 1e6:.1f}" for _, mark in sorted(self.marks.items())))
 
 

@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import pathlib
+import re
 import socket
 import subprocess
 import tempfile
@@ -578,6 +579,15 @@ class Fingers(Case):
         self.assertIn("not measured", out)
         self.assertNotIn("0.00 tok/s", out)
         self.assertIsNone(json.loads(self.ok("bench", DEMO, "-p", "8", "-n", "1", "-r", "1", "--json").out)["decode_tok_s"])
+
+    def test_explain_says_why_its_figures_differ(self):
+        """The medians above and what is explained below are of other passes, and both say of which."""
+        out = self.ok("bench", DEMO, "--ram", "6M", "--explain", "-p", "32", "-n", "8", "-r", "2").out
+        above, why, below = out.partition("above: medians, and experts of the prompt's passes, too; below: decoding alone, all of it")
+        self.assertTrue(why, out)
+        for part, speeds, rates in ((above, r"decode +8 tokens.*tok/s.*median of 2", r"experts found in memory: [\d.]+ %"),
+                                    (below, r"decode: [\d.]+ tok/s", r"experts found in memory: [\d.]+ %, predicted [\d.]+ %")):
+            self.assertEqual((len(re.findall(speeds, part)), len(re.findall(rates, part))), (1, 1), part)
 
     def test_a_model_without_a_template_is_asked_raw(self):
         with tempfile.TemporaryDirectory() as folder:
