@@ -192,7 +192,7 @@ class Outputs(InFolder):
         folder = pathlib.Path(self.folder.name) / "tiny"
         checkpoints.write_checkpoint(folder)
         for words in (["quantize", DRAFT, pipe, "Q8_0"], ["convert", folder, "-o", pipe], ["pack", DEMO, "-o", pipe],
-                      ["perplexity", DRAFT, "-f", text, "--ctx", "64", "--save-logits", pipe], ["imatrix", DRAFT, "-f", text, "-o", pipe]):
+                      ["perplexity", DRAFT, "-f", text, "--ctx", "64", "--save-logits", pipe], ["imatrix", DRAFT, "-f", text, "--ctx", "64", "-o", pipe]):
             self.refused(*words, says="pipe: is no regular file")
             self.assertTrue(pathlib.Path(pipe).is_fifo(), words)
 
