@@ -1,5 +1,5 @@
 # What people type. The presets in CMakePresets.json say how things are built; cmake/millrace.cmake says with which flags.
-.PHONY: all demo install package test-package test-python test test-gpu test-gpu-80 test-hostile test-asan test-tsan fuzz bench lint format readme reference setup setup-dev clean help
+.PHONY: all demo install package test-package test-python test test-gpu test-gpu-80 test-hostile test-asan test-tsan fuzz bench lint format readme reference clients setup setup-dev clean help
 
 PREFIX ?= /usr/local
 
@@ -77,6 +77,10 @@ readme: setup-dev ## rewrite README's table of what works from what the referenc
 reference: setup-dev ## write docs/command-line.md of what the program says of itself
 	@scripts/build.sh dev millrace
 	@scripts/make_reference.py build/dev/millrace >build/command-line.md && mv build/command-line.md docs/command-line.md
+
+clients: setup-dev ## rewrite the tables of docs/clients.md from what published clients and coding agents call (needs npm)
+	@scripts/build.sh dev millrace
+	@for test in clients agents; do MILLRACE_WRITE_CLIENTS=1 python3 tests/e2e/test_$$test.py || exit; done
 
 setup: ; @scripts/setup.sh build
 setup-dev: ; @scripts/setup.sh build dev

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Takes the pictures of the web page that README.md shows, anew: scripts/take_pictures.py [FOLDER, default docs/pictures]
 
-This machine's rates are measured; then the bundled model answers under a budget of 14 MB, in a real Chromium. Needs node,
-npm and chromium (apt), and a built program (MILLRACE, or build/dev/millrace), and a machine that does nothing else; makes
+This machine's rates are measured; then the bundled model answers under a budget of 14 MB, in a real Chromium. Needs npm
+and chromium (apt), a built program (MILLRACE, or build/dev/millrace), and a machine that does nothing else; makes
 the files small with pngquant where that is installed.
 """
 import os
@@ -15,9 +15,9 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests/e2e"))
 
+import npm  # noqa: E402
 from harness import DEMO, MILLRACE  # noqa: E402
 from serving import Server  # noqa: E402
-from test_clients import FOLDER, install  # noqa: E402
 from test_page import CHROMIUM  # noqa: E402
 
 
@@ -26,7 +26,7 @@ def main() -> int:
     if CHROMIUM is None:
         print("take_pictures: chromium is not installed", file=sys.stderr)
         return 1
-    install()
+    npm.install_clients()
     folder.mkdir(parents=True, exist_ok=True)
     rates = pathlib.Path(tempfile.mkdtemp()) / "rates.json"
     subprocess.run([MILLRACE, "calibrate", DEMO, "--out", str(rates)], env={**os.environ, "XDG_CACHE_HOME": str(rates.parent)}, check=True,
@@ -34,7 +34,7 @@ def main() -> int:
     for theme in ("light", "dark"):
         with tempfile.TemporaryDirectory() as store, \
                 Server(DEMO, "--ram", "14M", "--parallel", "1", "--rates", rates, env={"MILLRACE_MODELS": store}) as server:
-            subprocess.run(["node", "pictures.mjs", server.url, CHROMIUM, str(folder), theme], cwd=FOLDER, check=True, timeout=300)
+            subprocess.run([npm.NODE, "pictures.mjs", server.url, CHROMIUM, str(folder), theme], cwd=npm.CLIENTS, check=True, timeout=300)
     for picture in folder.glob("*.png"):
         if shutil.which("pngquant"):
             subprocess.run(["pngquant", "--force", "--ext", ".png", "--speed", "1", "96", str(picture)], check=True)

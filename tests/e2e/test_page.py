@@ -7,23 +7,23 @@ import subprocess
 import tempfile
 import unittest
 
-from harness import DEMO, DRAFT, Case
+import npm
+from harness import DEMO, DRAFT, ROOT, Case
 from serving import Server, lines
-from test_clients import FOLDER, install, why_not
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 class Page(Case):
-    @unittest.skipIf(why_not(), why_not())
+    @unittest.skipIf(npm.why_not(), npm.why_not())
     @unittest.skipIf(CHROMIUM is None, "chromium is not installed")
     def test_all(self):
-        install()
+        npm.install_clients()
         with tempfile.TemporaryDirectory() as store, Server(DEMO, env={"MILLRACE_MODELS": store}) as server:
             if any(server.request("GET", f"/page/{name}")[0] != 200 for name in ("marked.js", "purify.js", "highlight.js", "pdf.js")):
                 self.skipTest("built without libjs-marked, node-dompurify, libjs-highlight.js or libjs-pdf")
-            done = subprocess.run(["node", "page.mjs", server.url, CHROMIUM, *filter(None, [os.environ.get("MILLRACE_PICTURES")])],
-                                  cwd=FOLDER, capture_output=True, text=True, timeout=300)
+            done = subprocess.run([npm.NODE, "page.mjs", server.url, CHROMIUM, *filter(None, [os.environ.get("MILLRACE_PICTURES")])],
+                                  cwd=npm.CLIENTS, capture_output=True, text=True, timeout=300)
             self.assertEqual(done.returncode, 0, f"{done.stdout}\n{done.stderr}\n{server.messages()}")
 
     def test_plain_clients_and_the_policy(self):
@@ -32,7 +32,7 @@ class Page(Case):
             status, headers, content = server.request("GET", "/", headers={"Accept": "text/html"})
             self.assertEqual(status, 200)
             self.assertIn("default-src 'none'; script-src 'self'", headers["content-security-policy"])
-            self.assertEqual(content, (pathlib.Path(FOLDER).parents[2] / "src/app/web/index.html").read_bytes())
+            self.assertEqual(content, (ROOT / "src/app/web/index.html").read_bytes())
 
     def test_a_draft_is_supposed_where_there_is_none(self):
         def supposed(server):

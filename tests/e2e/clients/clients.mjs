@@ -1,17 +1,16 @@
-// The published clients, unmodified, against a running server: node clients.mjs BASE_URL MODEL FEATURES
-// FEATURES: what this build's model can do beyond chat ("tools", "schema", "embeddings"), joined by commas.
+// The published clients, unmodified, against a running server: node clients.mjs BASE_URL MODEL
 import assert from 'node:assert/strict';
 import Anthropic from '@anthropic-ai/sdk';
-import {ChatOllama, OllamaEmbeddings} from '@langchain/ollama';
 import Ajv from 'ajv';
 import {Ollama} from 'ollama';
-import OpenAI from 'openai';
+import OpenAI, {toFile} from 'openai';
+import {call, refused, runAll} from './tally.mjs';
 
-const [, , base, model, featureList = ''] = process.argv;
-const features = new Set(featureList.split(','));
+const [, , base, model] = process.argv;
 const question = [{role: 'user', content: 'What is the capital of France?'}];
 const answer = 'The capital of France is Paris.';
 const story = [{role: 'user', content: 'Tell me a story about a fox and a lantern.'}];
+const dot = 'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==';  // a PNG of one pixel
 const schema = {
   type: 'object',
   properties: {city: {type: 'string', maxLength: 12}, count: {type: 'integer', minimum: 0, maximum: 99},
@@ -20,6 +19,7 @@ const schema = {
   additionalProperties: false,
 };
 const parameters = {type: 'object', properties: {city: {type: 'string', maxLength: 12}}, required: ['city'], additionalProperties: false};
+const tool = {type: 'function', function: {name: 'weather', description: 'The weather of a city', parameters}};
 const valid = new Ajv().compile(schema), validArguments = new Ajv().compile(parameters);
 
 const ollama = new Ollama({host: base});
@@ -27,168 +27,202 @@ const openai = new OpenAI({baseURL: base + '/v1', apiKey: 'none', maxRetries: 0}
 const anthropic = new Anthropic({baseURL: base, apiKey: 'none', maxRetries: 0});
 const greedy = {temperature: 0};
 
-const tests = {
+await runAll({
   async 'ollama: chat, stream, generate'() {
-    const whole = await ollama.chat({model, messages: question, options: greedy});
+    const whole = await call('ollama', 'chat', () => ollama.chat({model, messages: question, options: greedy}));
     assert.equal(whole.message.content, answer);
-    let text = '';
-    for await (const part of await ollama.chat({model, messages: question, stream: true, options: greedy})) text += part.message.content;
-    assert.equal(text, answer);
-    const generated = await ollama.generate({model, prompt: question[0].content, options: greedy});
+    await call('ollama', 'chat as a stream', async () => {
+      let text = '';
+      for await (const part of await ollama.chat({model, messages: question, stream: true, options: greedy})) text += part.message.content;
+      assert.equal(text, answer);
+    });
+    const generated = await call('ollama', 'generate', () => ollama.generate({model, prompt: question[0].content, options: greedy}));
     assert.equal(generated.response, answer);
   },
   async 'ollama: list, show, ps, version, copy, create, delete'() {
-    assert.ok((await ollama.list()).models.some(m => m.name.startsWith(model)));
-    const shown = await ollama.show({model});
+    const list = await call('ollama', 'list', () => ollama.list());
+    assert.ok(list.models.some(m => m.name.startsWith(model)));
+    const shown = await call('ollama', 'show', () => ollama.show({model}));
     assert.equal(shown.details.format, 'gguf');
     assert.ok(Array.isArray(shown.capabilities));
-    assert.ok((await ollama.ps()).models.length >= 1);
-    assert.match((await ollama.version()).version, /^\d+\.\d+\.\d+$/);
-    await ollama.copy({source: model, destination: 'a-copy'});
-    let last;
-    for await (const part of await ollama.create({model: 'made', from: 'a-copy', system: 'You are brief.', stream: true})) last = part;
-    assert.equal(last.status, 'success');
+    assert.ok((await call('ollama', 'ps', () => ollama.ps())).models.length >= 1);
+    assert.match((await call('ollama', 'version', () => ollama.version())).version, /^\d+\.\d+\.\d+$/);
+    await call('ollama', 'copy', () => ollama.copy({source: model, destination: 'a-copy'}));
+    await call('ollama', 'create', async () => {
+      let last;
+      for await (const part of await ollama.create({model: 'made', from: 'a-copy', system: 'You are brief.', stream: true})) last = part;
+      assert.equal(last.status, 'success');
+    });
     assert.ok((await ollama.list()).models.some(m => m.name === 'made:latest'));
     const made = await ollama.chat({model: 'made', messages: question, options: {...greedy, num_predict: 8}});
     assert.ok(made.message.content.length > 0);
-    await ollama.delete({model: 'made'});
+    await call('ollama', 'delete', () => ollama.delete({model: 'made'}));
     await ollama.delete({model: 'a-copy'});
     assert.ok(!(await ollama.list()).models.some(m => m.name === 'made:latest'));
   },
   async 'ollama: pull with progress'() {
     const name = 'hf.co/someone/tiny-GGUF:Q8_0';
     const told = [];
-    for await (const part of await ollama.pull({model: name, stream: true})) told.push(part);
+    await call('ollama', 'pull with progress', async () => {
+      for await (const part of await ollama.pull({model: name, stream: true})) told.push(part);
+    });
     assert.equal(told.at(-1).status, 'success');
     const bytes = told.filter(part => part.total > 0);
     assert.ok(bytes.length > 0 && bytes.every(part => part.digest && (part.completed ?? 0) <= part.total), JSON.stringify(told));
     assert.equal(bytes.at(-1).completed, bytes.at(-1).total);
     const answer = await ollama.generate({model: name, prompt: 'What is', raw: true, options: {num_predict: 3, temperature: 0}});
     assert.ok(answer.eval_count > 0);
-    assert.equal((await ollama.pull({model: name})).status, 'success');
+    assert.equal((await call('ollama', 'pull', () => ollama.pull({model: name}))).status, 'success');
     await assert.rejects(ollama.pull({model: 'hf.co/someone/tiny-GGUF:Q2_K'}), /Q2_K/);
     await ollama.delete({model: name});
   },
-  async 'ollama: errors and abort'() {
-    await assert.rejects(ollama.chat({model: 'nothing', messages: question}), error => error.status_code === 404 && /not found/.test(error.message));
+  async 'ollama: abort, refusals'() {
+    await call('ollama', 'abort', async () => {
+      const own = new Ollama({host: base});
+      const stream = await own.chat({model, messages: story, stream: true, options: {num_predict: 2000}});
+      await assert.rejects(async () => { for await (const _ of stream) own.abort(); }, {name: 'AbortError'});
+    });
+    const error = await refused('ollama', 'a model that is not there', /not found/, () => ollama.chat({model: 'nothing', messages: question}));
+    assert.equal(error.status_code, 404);
     await assert.rejects(ollama.delete({model: 'nothing'}), /not found/);
-    const own = new Ollama({host: base});
-    const stream = await own.chat({model, messages: story, stream: true, options: {num_predict: 2000}});
-    await assert.rejects(async () => { for await (const _ of stream) own.abort(); }, {name: 'AbortError'});
+    await refused('ollama', 'pictures', /image/, () => ollama.chat({model, messages: [{...question[0], images: [dot]}]}));
+    await refused('ollama', 'push', /path/, () => ollama.push({model}));
   },
   async 'openai: chat, stream, usage, logprobs'() {
-    const whole = await openai.chat.completions.create({model, messages: question, temperature: 0, logprobs: true, top_logprobs: 2});
+    const whole = await call('openai', 'chat with log probabilities', () => openai.chat.completions.create(
+      {model, messages: question, temperature: 0, logprobs: true, top_logprobs: 2}));
     assert.equal(whole.choices[0].message.content, answer);
     assert.equal(whole.choices[0].logprobs.content[0].top_logprobs.length, 2);
-    let text = '', usage;
-    for await (const chunk of await openai.chat.completions.create({model, messages: question, temperature: 0, stream: true, stream_options: {include_usage: true}})) {
-      text += chunk.choices[0]?.delta?.content ?? '';
-      usage = chunk.usage ?? usage;
-    }
-    assert.equal(text, answer);
-    assert.ok(usage.completion_tokens > 3);
-    const helper = openai.chat.completions.stream({model, messages: question, temperature: 0});
-    assert.equal((await helper.finalChatCompletion()).choices[0].message.content, answer);
-    const completed = await openai.completions.create({model, prompt: 'Once upon', max_tokens: 4, temperature: 0});
+    await call('openai', 'chat as a stream with usage', async () => {
+      let text = '', usage;
+      for await (const chunk of await openai.chat.completions.create({model, messages: question, temperature: 0, stream: true, stream_options: {include_usage: true}})) {
+        text += chunk.choices[0]?.delta?.content ?? '';
+        usage = chunk.usage ?? usage;
+      }
+      assert.equal(text, answer);
+      assert.ok(usage.completion_tokens > 3);
+    });
+    const helped = await call('openai', 'chat by the stream helper', () => openai.chat.completions.stream(
+      {model, messages: question, temperature: 0}).finalChatCompletion());
+    assert.equal(helped.choices[0].message.content, answer);
+    const completed = await call('openai', 'completions', () => openai.completions.create({model, prompt: 'Once upon', max_tokens: 4, temperature: 0}));
     assert.ok(completed.choices[0].text.length > 0);
   },
-  async 'openai: models, errors, abort'() {
-    const ids = [];
-    for await (const one of openai.models.list()) ids.push(one.id);
-    assert.ok(ids.some(id => id.startsWith(model)));
-    await assert.rejects(openai.chat.completions.create({model: 'nothing', messages: question}), OpenAI.NotFoundError);
-    await assert.rejects(openai.chat.completions.create({model, messages: question, temperature: 7}),
-                         error => error instanceof OpenAI.BadRequestError && error.param === 'temperature');
-    const stream = await openai.chat.completions.create({model, messages: story, stream: true, max_tokens: 2000});
-    let chunks = 0;
-    for await (const _ of stream) if (++chunks === 3) stream.controller.abort();
-    assert.ok(chunks < 50);
+  async 'openai: models, abort, refusals'() {
+    await call('openai', 'models', async () => {
+      const ids = [];
+      for await (const one of openai.models.list()) ids.push(one.id);
+      assert.ok(ids.some(id => id.startsWith(model)));
+    });
+    await call('openai', 'abort', async () => {
+      const stream = await openai.chat.completions.create({model, messages: story, stream: true, max_tokens: 2000});
+      let chunks = 0;
+      for await (const _ of stream) if (++chunks === 3) stream.controller.abort();
+      assert.ok(chunks < 50);
+    });
+    const missing = await refused('openai', 'a model that is not there', /nothing/, () => openai.chat.completions.create({model: 'nothing', messages: question}));
+    assert.ok(missing instanceof OpenAI.NotFoundError);
+    const hot = await refused('openai', 'temperature 7', /temperature/, () => openai.chat.completions.create({model, messages: question, temperature: 7}));
+    assert.ok(hot instanceof OpenAI.BadRequestError && hot.param === 'temperature');
+    const url = 'data:image/png;base64,' + dot;
+    await refused('openai', 'pictures', /image/, () => openai.chat.completions.create(
+      {model, messages: [{role: 'user', content: [{type: 'image_url', image_url: {url}}]}]}));
+    await refused('openai', 'pictures in responses', /image/, () => openai.responses.create(
+      {model, input: [{role: 'user', content: [{type: 'input_image', image_url: url, detail: 'auto'}]}]}));
+    await refused('openai', 'answers in sound', /modalities/, () => openai.chat.completions.create(
+      {model, messages: question, modalities: ['text', 'audio'], audio: {voice: 'alloy', format: 'wav'}}));
+    await refused('openai', 'responses in the background', /background/, () => openai.responses.create({model, input: 'Hello', background: true}));
+    await refused('openai', 'images', /path/, () => openai.images.generate({model, prompt: 'A fox'}));
+    await refused('openai', 'speech', /path/, () => openai.audio.speech.create({model, input: 'Hello', voice: 'alloy'}));
+    await refused('openai', 'transcriptions', /bodies are JSON/, async () => openai.audio.transcriptions.create({model, file: await toFile(Buffer.from('RIFF'), 'a.wav')}));
+    await refused('openai', 'files', /path/, () => openai.files.list());
+    await refused('openai', 'batches', /path/, () => openai.batches.list());
   },
   async 'openai: responses'() {
-    const whole = await openai.responses.create({model, input: question[0].content, temperature: 0});
+    const whole = await call('openai', 'responses', () => openai.responses.create({model, input: question[0].content, temperature: 0}));
     assert.equal(whole.output_text, answer);
     let text = '', completed;
-    for await (const event of await openai.responses.create({model, input: question, temperature: 0, stream: true})) {
-      if (event.type === 'response.output_text.delta') text += event.delta;
-      if (event.type === 'response.completed') completed = event.response;
-    }
+    await call('openai', 'responses as a stream', async () => {
+      for await (const event of await openai.responses.create({model, input: question, temperature: 0, stream: true})) {
+        if (event.type === 'response.output_text.delta') text += event.delta;
+        if (event.type === 'response.completed') completed = event.response;
+      }
+    });
     assert.equal(text, answer);
     assert.equal(completed.status, 'completed');
-    const next = await openai.responses.create({model, input: 'And?', previous_response_id: completed.id, temperature: 0, max_output_tokens: 4});
+    const next = await call('openai', 'responses that go on from one', () => openai.responses.create(
+      {model, input: 'And?', previous_response_id: completed.id, temperature: 0, max_output_tokens: 4}));
     assert.equal(next.previous_response_id, completed.id);
     assert.ok(next.usage.input_tokens > whole.usage.input_tokens);
-    assert.equal((await openai.responses.retrieve(next.id)).output_text, next.output_text);
-    assert.equal((await openai.responses.inputItems.list(next.id)).data[0].content, 'And?');
-    await openai.responses.delete(next.id);
+    assert.equal((await call('openai', 'retrieve a response', () => openai.responses.retrieve(next.id))).output_text, next.output_text);
+    const items = await call('openai', "list a response's input", () => openai.responses.inputItems.list(next.id));
+    assert.equal(items.data[0].content, 'And?');
+    await call('openai', 'delete a response', () => openai.responses.delete(next.id));
     await assert.rejects(openai.responses.retrieve(next.id), OpenAI.NotFoundError);
   },
-  async 'anthropic: messages, stream, count, errors'() {
-    const whole = await anthropic.messages.create({model, max_tokens: 50, temperature: 0, messages: question});
+  async 'anthropic: messages, stream, count, refusals'() {
+    const client = '@anthropic-ai/sdk';
+    const whole = await call(client, 'messages', () => anthropic.messages.create({model, max_tokens: 50, temperature: 0, messages: question}));
     assert.equal(whole.content[0].text, answer);
     assert.equal(whole.stop_reason, 'end_turn');
-    const streamed = await anthropic.messages.stream({model, max_tokens: 3, temperature: 0, messages: question}).finalMessage();
+    const streamed = await call(client, 'messages as a stream', () => anthropic.messages.stream({model, max_tokens: 3, temperature: 0, messages: question}).finalMessage());
     assert.equal(streamed.content[0].text, 'The capital of');
     assert.equal(streamed.stop_reason, 'max_tokens');
-    assert.equal((await anthropic.messages.countTokens({model, messages: question})).input_tokens,
-      whole.usage.input_tokens + whole.usage.cache_read_input_tokens);
-    await assert.rejects(anthropic.messages.create({model: 'nothing', max_tokens: 5, messages: question}), Anthropic.NotFoundError);
+    const counted = await call(client, 'count tokens', () => anthropic.messages.countTokens({model, messages: question}));
+    assert.equal(counted.input_tokens, whole.usage.input_tokens + whole.usage.cache_read_input_tokens);
+    await call(client, 'models', async () => {
+      const ids = [];
+      for await (const one of anthropic.models.list()) ids.push(one.id);
+      assert.ok(ids.some(id => id.startsWith(model)));
+    });
+    const ask = content => () => anthropic.messages.create({model, max_tokens: 5, messages: [{role: 'user', content}]});
+    const missing = await refused(client, 'a model that is not there', /nothing/, () => anthropic.messages.create({model: 'nothing', max_tokens: 5, messages: question}));
+    assert.ok(missing instanceof Anthropic.NotFoundError);
+    await refused(client, 'pictures', /image/, ask([{type: 'image', source: {type: 'base64', media_type: 'image/png', data: dot}}]));
+    await refused(client, 'PDF documents', /document/, ask([{type: 'document', source: {type: 'base64', media_type: 'application/pdf', data: 'JVBERi0='}}]));
+    await refused(client, 'batches', /path/, () => anthropic.messages.batches.list());
   },
-  async 'langchain: chat and stream'() {
-    const chat = new ChatOllama({baseUrl: base, model, temperature: 0});
-    assert.equal((await chat.invoke(question[0].content)).content, answer);
-    let text = '';
-    for await (const chunk of await chat.stream(question[0].content)) text += chunk.content;
-    assert.equal(text, answer);
-  },
-};
-
-const tool = {type: 'function', function: {name: 'weather', description: 'The weather of a city', parameters}};
-if (features.has('schema')) {
-  tests['schema: ollama and openai keep it'] = async () => {
-    const told = await ollama.chat({model, messages: question, format: schema, options: {...greedy, num_predict: 200}});
+  async 'schemas are kept'() {
+    const told = await call('ollama', 'a JSON schema', () => ollama.chat({model, messages: question, format: schema, options: {...greedy, num_predict: 200}}));
     const first = JSON.parse(told.message.content);
     assert.ok(valid(first), JSON.stringify(valid.errors));
-    const other = await openai.chat.completions.create({model, messages: question, temperature: 1, seed: 3, max_tokens: 200,
-      response_format: {type: 'json_schema', json_schema: {name: 'it', strict: true, schema}}});
+    const other = await call('openai', 'a JSON schema', () => openai.chat.completions.create({model, messages: question, temperature: 1, seed: 3,
+      max_tokens: 200, response_format: {type: 'json_schema', json_schema: {name: 'it', strict: true, schema}}}));
     assert.ok(valid(JSON.parse(other.choices[0].message.content)), JSON.stringify(valid.errors));
-  };
-  tests['tools: a call that must be made'] = async () => {
-    const told = await openai.chat.completions.create({model, messages: question, temperature: 0, tools: [tool], tool_choice: 'required', max_tokens: 200});
-    const [call] = told.choices[0].message.tool_calls;
+  },
+  async 'tools: a call that must be made'() {
+    const told = await call('openai', 'a tool that must be called', () => openai.chat.completions.create(
+      {model, messages: question, temperature: 0, tools: [tool], tool_choice: 'required', max_tokens: 200}));
+    const [made] = told.choices[0].message.tool_calls;
     assert.equal(told.choices[0].finish_reason, 'tool_calls');
-    assert.equal(call.function.name, 'weather');
-    assert.ok(validArguments(JSON.parse(call.function.arguments)));
-    const again = await openai.chat.completions.create({model, temperature: 0, max_tokens: 20, tools: [tool], messages: [
-      ...question, told.choices[0].message, {role: 'tool', tool_call_id: call.id, content: 'Sunny.'}]});
+    assert.equal(made.function.name, 'weather');
+    assert.ok(validArguments(JSON.parse(made.function.arguments)));
+    const again = await call('openai', "a tool's result", () => openai.chat.completions.create({model, temperature: 0, max_tokens: 20, tools: [tool], messages: [
+      ...question, told.choices[0].message, {role: 'tool', tool_call_id: made.id, content: 'Sunny.'}]}));
     assert.ok(again.choices[0].message);
-    const helper = openai.chat.completions.stream({model, messages: question, temperature: 0, tools: [tool], tool_choice: {type: 'function', function: {name: 'weather'}}, max_tokens: 200});
-    assert.equal((await helper.finalChatCompletion()).choices[0].message.tool_calls[0].function.name, 'weather');
-    const claude = await anthropic.messages.create({model, max_tokens: 200, temperature: 0, messages: question,
-      tools: [{name: 'weather', input_schema: parameters}], tool_choice: {type: 'any'}});
+    const helped = await call('openai', 'a named tool as a stream', () => openai.chat.completions.stream({model, messages: question, temperature: 0,
+      tools: [tool], tool_choice: {type: 'function', function: {name: 'weather'}}, max_tokens: 200}).finalChatCompletion());
+    assert.equal(helped.choices[0].message.tool_calls[0].function.name, 'weather');
+    const claude = await call('@anthropic-ai/sdk', 'a tool that must be called', () => anthropic.messages.create({model, max_tokens: 200,
+      temperature: 0, messages: question, tools: [{name: 'weather', input_schema: parameters}], tool_choice: {type: 'any'}}));
     assert.equal(claude.stop_reason, 'tool_use');
     assert.ok(validArguments(claude.content.find(block => block.type === 'tool_use').input));
-  };
-}
-if (features.has('embeddings')) {
-  tests['embeddings: ollama, openai, langchain'] = async () => {
-    const own = await ollama.embed({model, input: ['a fox', 'a lantern']});
+  },
+  async 'openai: custom tools keep their grammars'() {
+    const regex = {type: 'grammar', syntax: 'regex', definition: '(up|down) [0-9]'};
+    const told = await call('openai', 'a custom tool with a regular expression', () => openai.responses.create({model, input: question[0].content,
+      tools: [{type: 'custom', name: 'move', format: regex}], tool_choice: {type: 'custom', name: 'move'}}));
+    assert.match(told.output.find(item => item.type === 'custom_tool_call').input, /^(up|down) [0-9]$/);
+    const lark = {type: 'grammar', grammar: {syntax: 'lark', definition: 'start: "up" | "down"'}};
+    const chat = await call('openai', 'a custom tool with a Lark grammar', () => openai.chat.completions.create({model, messages: question,
+      tools: [{type: 'custom', custom: {name: 'move', format: lark}}], tool_choice: {type: 'custom', custom: {name: 'move'}}}));
+    assert.match(chat.choices[0].message.tool_calls[0].custom.input, /^(up|down)$/);
+  },
+  async 'embeddings agree'() {
+    const own = await call('ollama', 'embeddings', () => ollama.embed({model, input: ['a fox', 'a lantern']}));
     assert.equal(own.embeddings.length, 2);
-    const other = await openai.embeddings.create({model, input: ['a fox', 'a lantern']});
+    const other = await call('openai', 'embeddings', () => openai.embeddings.create({model, input: ['a fox', 'a lantern']}));
     assert.equal(other.data[1].embedding.length, own.embeddings[1].length);
     for (let i = 0; i < 4; ++i) assert.ok(Math.abs(other.data[1].embedding[i] - own.embeddings[1][i]) < 1e-5);
-    const chain = new OllamaEmbeddings({baseUrl: base, model});
-    assert.equal((await chain.embedQuery('a fox')).length, own.embeddings[0].length);
-  };
-}
-
-let failed = 0;
-for (const [name, test] of Object.entries(tests)) {
-  try {
-    await test();
-    console.log(`ok    ${name}`);
-  } catch (error) {
-    ++failed;
-    console.log(`FAIL  ${name}\n${error.stack ?? error}`);
-  }
-}
-process.exit(failed ? 1 : 0);
+  },
+});

@@ -1,0 +1,155 @@
+"""Coding agents as they are published, headless: each sends its whole prompt, calls a tool, and prints what the model then says."""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+import unittest
+
+import npm
+from between import Between
+from client_table import hold_row
+from harness import DRAFT, SANITIZED, Case
+from serving import Server
+
+MODEL = "coder"
+# Calls are told of as JSON and nothing else: a form of the answer can then be a call.
+TEMPLATE = """{% if tools %}<|im_start|>system
+A call is {"name": NAME, "parameters": {}}
+{{ tools | tojson }}<|im_end|>
+{% endif %}{% for message in messages %}<|im_start|>{{ message.role }}
+{{ message.content }}{% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+QUESTION, FILE = "What is written in the file?", "lantern.txt"
+TEXT, ANSWER = "The lantern has number 4711.", {"number": 4711}
+CODEX = f"""model = "{MODEL}"
+model_provider = "here"
+[model_providers.here]
+name = "here"
+base_url = "@URL@/v1"
+wire_api = "responses"
+[analytics]
+enabled = false
+"""
+OPENCODE = {"autoupdate": False, "share": "disabled", "model": f"here/{MODEL}", "provider": {"here": {
+    "npm": "@ai-sdk/openai-compatible", "options": {"baseURL": "@URL@/v1", "apiKey": "none"},
+    "models": {MODEL: {"limit": {"context": 65536, "output": 200}}}}}}
+QWEN = {"privacy": {"usageStatisticsEnabled": False}, "general": {"disableAutoUpdate": True}}
+
+
+def tool_names(asked):
+    return [tool.get("function", tool).get("name") for tool in asked.get("tools", [])]
+
+
+@unittest.skipIf(npm.why_not(), npm.why_not())
+@unittest.skipIf(npm.CPU != "x64", "the coding agents are pinned for x86-64 alone")
+@unittest.skipIf(SANITIZED, "prompts of 30,000 tokens take minutes under a sanitizer")
+class Agents(Case):
+    """What the model answers is said between agent and server, as the form of the answer: a call of one tool, which the agent makes,
+    and what is to be printed in the end. Prompts, tools and streams are the agents' own."""
+
+    @classmethod
+    def setUpClass(cls):
+        npm.install_clients()  # Node
+        cls.packages = npm.install_agents()
+
+    def setUp(self):
+        self.home = tempfile.TemporaryDirectory()
+        self.addCleanup(self.home.cleanup)
+        self.file = pathlib.Path(self.home.name) / FILE
+        self.store = tempfile.TemporaryDirectory()
+        self.addCleanup(self.store.cleanup)
+        self.server = Server(DRAFT, "-c", "65536", "--log-format", "json", env={"MILLRACE_MODELS": self.store.name})
+        self.addCleanup(self.server.__exit__)
+        status, told = self.server.json("POST", "/api/create", {"model": MODEL, "from": pathlib.Path(DRAFT).stem, "template": TEMPLATE, "stream": False})
+        self.assertEqual(status, 200, told)
+        self.between = Between(self.server, self.answer)
+        self.addCleanup(self.between.close)
+
+    def answer(self, asked):
+        """The session's first request that has the tool is told to call it, every other one what to say."""
+        if self.call is None or self.call["name"] not in tool_names(asked):
+            return ANSWER
+        call, self.call = self.call, None
+        return call
+
+    def run_agent(self, words, files, env):
+        home = pathlib.Path(self.home.name)
+        self.file.write_text(TEXT + "\n")
+        for name, text in files.items():
+            (home / name).parent.mkdir(parents=True, exist_ok=True)
+            (home / name).write_text(text.replace("@URL@", self.between.url))
+        env = {name: text.replace("@URL@", self.between.url) for name, text in env.items()}
+        done = subprocess.run(list(map(str, words)), cwd=home, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300,
+                              env={**os.environ, "HOME": str(home), "PWD": str(home), **env})
+        went_by = [(one.method, one.path, one.status, one.told[-300:]) for one in self.between.exchanges]
+        self.seen = f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}\n{went_by}\n{self.server.messages()[-2000:]}"
+        self.assertEqual(done.returncode, 0, self.seen)
+        return done.stdout
+
+    @staticmethod
+    def own(exchanges, path, tool):
+        """The turns of the conversation, without questions for a title and the like."""
+        return [one for one in exchanges if one.path.split("?")[0] == path and tool in tool_names(one.asked)]
+
+    def session(self, path, tool, arguments, words, files=(), env=()):
+        """The agent sends its prompt, makes the call that it is told, sends what came of it and prints the answer. Gives what passed and
+        what was refused."""
+        self.call, begin = {"name": tool, "parameters": arguments}, len(self.between.exchanges)
+        printed = self.run_agent(words, dict(files), dict(env))
+        exchanges = self.between.exchanges[begin:]
+        own = self.own(exchanges, path, tool)
+        self.assertGreaterEqual(len(own), 2, f"no result of the tool came back\n{self.seen}")
+        for one in own[:2]:
+            self.assertTrue(one.status == 200 and one.kind.startswith("text/event-stream"), (one.status, one.kind, self.seen))
+        self.assertNotIn(TEXT, json.dumps(own[0].asked))
+        self.assertIn(TEXT, json.dumps(own[1].asked), "what the tool found is not in the next request")
+        self.assertEqual(json.loads(printed), ANSWER, self.seen)
+        refused = {one.told: f"{one.method} {one.path}" for one in exchanges if one.status >= 400}
+        self.assertLess(max(one.status for one in exchanges), 500, self.seen)
+        return {"passed": ["the prompt with its tools as a stream", f"a call of `{tool}`", "its result and the answer as a stream"],
+                "refused": [{"what": what, "why": why} for why, what in refused.items()]}
+
+    def hold(self, name, folder, path, tally):
+        version = json.loads((self.packages / folder / "package.json").read_text())["version"].removesuffix("-linux-x64")
+        hold_row(self, "agent (npm)", name, version, f"`{path}`", tally)
+
+    def test_claude_code(self):
+        folder, path = "@anthropic-ai/claude-code-linux-x64", "/v1/messages"
+        words = [self.packages / folder / "claude", "-p", QUESTION, "--max-turns", "3"]
+        env = {"ANTHROPIC_BASE_URL": "@URL@", "ANTHROPIC_AUTH_TOKEN": "none", "ANTHROPIC_MODEL": MODEL, "ANTHROPIC_SMALL_FAST_MODEL": MODEL,
+               "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "200"}
+        tally = self.session(path, "Read", {"file_path": str(self.file)}, words, env=env)
+        begin = len(self.between.exchanges)
+        self.session(path, "Read", {"file_path": str(self.file)}, words, env=env)
+        first = self.own(self.between.exchanges[begin:], path, "Read")[0]
+        anew, cached = map(int, re.findall(r'"input_tokens":(\d+),.*?"cache_read_input_tokens":(\d+)', first.told)[-1])
+        self.assertGreater(cached, 20 * anew, "the second session's prompt was computed anew")
+        tally["passed"].append("a second session that starts from the cache")
+        self.hold("@anthropic-ai/claude-code", folder, path, tally)
+
+    def test_codex(self):
+        folder, path = "@openai/codex-linux-x64", "/v1/responses"
+        words = [self.packages / folder / "vendor/x86_64-unknown-linux-musl/bin/codex", "exec", "--skip-git-repo-check", QUESTION]
+        tally = self.session(path, "exec_command", {"cmd": f"cat {FILE}"}, words, files={".codex/config.toml": CODEX})
+        self.hold("@openai/codex", folder, path, tally)
+
+    def test_opencode(self):
+        folder, path = "opencode-linux-x64", "/v1/chat/completions"
+        words = [self.packages / folder / "bin/opencode", "run", QUESTION]
+        tally = self.session(path, "read", {"filePath": str(self.file)}, words, files={".config/opencode/opencode.json": json.dumps(OPENCODE)},
+                             env={"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1"})
+        self.hold("opencode-ai", folder, path, tally)
+
+    def test_qwen_code(self):
+        folder, path = "@qwen-code/qwen-code", "/v1/chat/completions"
+        words = [npm.NODE, self.packages / folder / "cli-entry.js", "--auth-type", "openai", "-p", QUESTION]
+        tally = self.session(path, "read_file", {"file_path": str(self.file)}, words, files={".qwen/settings.json": json.dumps(QWEN)},
+                             env={"OPENAI_API_KEY": "none", "OPENAI_BASE_URL": "@URL@/v1", "OPENAI_MODEL": MODEL})
+        self.hold("@qwen-code/qwen-code", folder, path, tally)
+
+
+if __name__ == "__main__":
+    unittest.main()
