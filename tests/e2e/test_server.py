@@ -1,4 +1,5 @@
 """The server as any client sees it: both APIs' shapes, refusals, limits, clients that leave, and its end."""
+import http.client
 import json
 import os
 import signal
@@ -247,6 +248,24 @@ class Together(Shared):
             time.sleep(0.05)
         self.assertEqual(self.server.metric("millrace_batch_sequences"), 0)
         self.assertGreaterEqual(self.server.metric("millrace_requests_cancelled_total"), cancelled + 1)
+
+    def test_a_connection_that_ends_says_so(self):
+        """Clients send their next request on a connection of which nobody told them that it ends."""
+        asked = [("GET", "/v1/files", None), ("POST", "/api/push", "{}"), ("POST", "/api/tags", "{}"), ("DELETE", "/v1/files/x", None),
+                 ("POST", "/api/chat", "no JSON"), ("POST", "/api/show", '{"model": "nothing"}'), ("GET", "/api/version", None)]
+        stayed = 0
+        for method, path, body in asked:
+            with self.subTest(method=method, path=path):
+                connection = http.client.HTTPConnection(self.server.host, self.server.port, timeout=60)
+                connection.request(method, path, body, {"Content-Type": "application/json"})
+                response = connection.getresponse()
+                response.read()
+                if not response.will_close:
+                    stayed += 1
+                    connection.request("GET", "/api/version")
+                    self.assertEqual(connection.getresponse().status, 200)
+                connection.close()
+        self.assertGreaterEqual(stayed, 3, "a word that the server does not like is no reason to end a connection")
 
     def test_the_queue_is_bounded(self):
         codes, threads = [], []

@@ -104,9 +104,10 @@ Handled before_routing(Context& context, const Request& request, Response& respo
 Handled on_error(const Context& context, const Request& request, Response& response) {
   if (!response.body.empty() || response.has_header("Content-Type")) return Handled::Unhandled;
   const Api api = api_of(request.path);
+  // The body may be unread; a client that is not told would send its next request into a closed connection.
   Connection::current().close_after_response();
+  response.set_header("Connection", "close");
   if (const Status refused = Connection::current().memory().refusal(); !refused.ok()) {
-    response.set_header("Connection", "close");
     fail(api, response, refused);
     return Handled::Handled;
   }
