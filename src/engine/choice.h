@@ -18,14 +18,17 @@ class Chooser {
  public:
   explicit Chooser(const Request& request);
 
-  /// As Sampler::logits_needed; -1 also where the constraint, the bias or log probabilities look at all of them.
+  /// As Sampler::logits_needed, draw_rule and take_drawn; -1 also where the constraint, the bias or log probabilities
+  /// look at all of them.
   std::int64_t logits_needed() const { return needs_all_ ? -1 : sampler_.logits_needed(); }
 
   /// logits: [vocab]; `history`: prompt and answer so far. The constraint follows along.
   /// Errors: invalid_argument (nothing in the vocabulary keeps the form).
   Expected<text::TokenId> pick(const Request& request, std::span<const float> logits,
                                std::span<const text::TokenId> history);
-  /// REQUIRES: logits_needed() is not -1; see Sampler.
+  kernels::DrawRule draw_rule(std::int64_t ahead) const { return sampler_.draw_rule(ahead); }
+  text::TokenId take_drawn(text::TokenId id) { return sampler_.take_drawn(id); }
+  /// REQUIRES: logits_needed() is above 0; see Sampler.
   text::TokenId pick_from_largest(std::span<const float> logits, std::span<const text::TokenId> ids) {
     return sampler_.pick_from_largest(logits, ids);
   }

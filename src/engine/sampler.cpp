@@ -11,12 +11,26 @@ namespace millrace::engine {
 
 using text::TokenId;
 
+namespace {
+
+constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15u;
+
+/// SplitMix64 (Steele, Lea and Flood, 2014), whose state grows by kStep a number: uniform in [0, 2^53).
+std::uint64_t point_at(std::uint64_t state) {
+  state = (state ^ (state >> 30)) * 0xbf58476d1ce4e5b9u;
+  state = (state ^ (state >> 27)) * 0x94d049bb133111ebu;
+  return (state ^ (state >> 31)) >> 11;
+}
+
+}  // namespace
+
 Sampler::Sampler(const SamplerOptions& options) : options_(options), state_(options.seed) {}
 
 TokenId Sampler::pick(std::span<const float> logits, std::span<const TokenId> history, const Shaping& shaping) {
   MR_ASSERT(!logits.empty());
   count_history(history);
   if (options_.temperature <= 0) return greedy(logits, shaping);
+  if (options_.top_k <= 0) return draw_from_all(logits, shaping);
   keep_top_k(logits, shaping);
   keep_probable();
   return draw();
@@ -27,7 +41,17 @@ std::int64_t Sampler::logits_needed() const {
       options_.repeat_penalty != 1 || options_.presence_penalty != 0 || options_.frequency_penalty != 0;
   if (penalties && options_.repeat_last_n != 0) return -1;
   if (options_.temperature <= 0) return 1;
-  return options_.top_k > 0 ? options_.top_k : -1;
+  return std::max(0, options_.top_k);
+}
+
+kernels::DrawRule Sampler::draw_rule(std::int64_t ahead) const {
+  const std::uint64_t state = state_ + static_cast<std::uint64_t>(ahead + 1) * kStep;
+  return {options_.temperature, options_.top_p, options_.min_p, point_at(state)};
+}
+
+TokenId Sampler::take_drawn(TokenId id) {
+  state_ += kStep;
+  return id;
 }
 
 TokenId Sampler::pick_from_largest(std::span<const float> logits, std::span<const TokenId> ids) {
@@ -89,10 +113,20 @@ TokenId Sampler::greedy(std::span<const float> logits, const Shaping& shaping) c
   return best.id;
 }
 
+TokenId Sampler::draw_from_all(std::span<const float> logits, const Shaping& shaping) {
+  if (!seen_.empty() || !shaping.allowed.empty() || !shaping.bias.empty()) {
+    shaped_.assign(logits.size(), -std::numeric_limits<float>::infinity());
+    visit_logits(logits, shaping, [this](const Candidate& candidate) {
+      shaped_[static_cast<std::size_t>(candidate.id)] = candidate.logit;
+    });
+    logits = shaped_;
+  }
+  return take_drawn(kernels::draw(logits, draw_rule(0), weights_));
+}
+
 /// Fills candidates_ with the top_k best, best first. A heap of k keeps a vocabulary of 150,000 from being copied.
 void Sampler::keep_top_k(std::span<const float> logits, const Shaping& shaping) {
-  const std::size_t k =
-      options_.top_k <= 0 ? logits.size() : std::min(static_cast<std::size_t>(options_.top_k), logits.size());
+  const std::size_t k = std::min(static_cast<std::size_t>(options_.top_k), logits.size());
   candidates_.clear();
   candidates_.reserve(k);
   visit_logits(logits, shaping, [&](const Candidate& candidate) {
@@ -134,23 +168,14 @@ TokenId Sampler::draw() {
   };
   double total = 0;
   for (const Candidate& candidate : candidates_) total += weight(candidate);
-  const double target = uniform() * total;
+  state_ += kStep;
+  const double target = static_cast<double>(point_at(state_)) * 0x1p-53 * total;
   double passed = 0;
   for (const Candidate& candidate : candidates_) {
     passed += weight(candidate);
     if (target < passed) return candidate.id;
   }
   return candidates_.front().id;  // only where nothing is finite
-}
-
-/// SplitMix64 (Steele, Lea and Flood, 2014): uniform in [0, 1) with 53 bits.
-double Sampler::uniform() {
-  state_ += 0x9e3779b97f4a7c15u;
-  std::uint64_t z = state_;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  z ^= z >> 31;
-  return static_cast<double>(z >> 11) * 0x1.0p-53;
 }
 
 }  // namespace millrace::engine

@@ -1,11 +1,15 @@
 // Picks the next token from logits. Greedy, temperature, top-k, top-p, min-p, penalties, seed.
 // The same logits, options and seed give the same tokens on every machine.
+//
+// With a top-k, what it keeps is put in order and drawn from. Without one nothing is: sorting a vocabulary takes tens
+// of milliseconds (kernels/draw.h).
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "kernels/draw.h"
 #include "text/tokenizer.h"
 
 namespace millrace::engine {
@@ -45,14 +49,19 @@ class Sampler {
   text::TokenId pick(std::span<const float> logits, std::span<const text::TokenId> history,
                      const Shaping& shaping = {});
 
-  /// How many of a row's largest logits are enough to pick from; -1: all of them.
+  /// How many of a row's largest logits are enough to pick from, and of 0 what was drawn from all of them by
+  /// draw_rule(); -1: all of them.
   std::int64_t logits_needed() const;
+  /// How the pick `ahead` picks from now is drawn from all of a row's logits. REQUIRES: logits_needed() is 0.
+  kernels::DrawRule draw_rule(std::int64_t ahead) const;
+  /// Takes what was drawn by draw_rule(0).
+  text::TokenId take_drawn(text::TokenId id);
   /// The same token as pick() would take, from a row's largest logits in descending order (ties: the smaller id).
   /// REQUIRES: as many as logits_needed() says, or the whole vocabulary.
   text::TokenId pick_from_largest(std::span<const float> logits, std::span<const text::TokenId> ids);
 
   /// Memory a sampler may take for each token of the vocabulary (with top_k 0).
-  static constexpr std::uint64_t kBytesPerToken = 8;
+  static constexpr std::uint64_t kBytesPerToken = 12;
 
  private:
   struct Seen {
@@ -63,7 +72,7 @@ class Sampler {
     float logit;
     text::TokenId id;
   };
-  static_assert(sizeof(Candidate) == kBytesPerToken);
+  static_assert(sizeof(Candidate) <= kBytesPerToken && sizeof(float) + sizeof(std::uint64_t) <= kBytesPerToken);
   static bool better(const Candidate& a, const Candidate& b) {
     return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
   }
@@ -73,15 +82,17 @@ class Sampler {
   template <typename Visit>
   void visit_logits(std::span<const float> logits, const Shaping& shaping, Visit visit) const;
   text::TokenId greedy(std::span<const float> logits, const Shaping& shaping) const;
+  text::TokenId draw_from_all(std::span<const float> logits, const Shaping& shaping);
   void keep_top_k(std::span<const float> logits, const Shaping& shaping);
   void keep_probable();
   text::TokenId draw();
-  double uniform();
 
   SamplerOptions options_;
   std::uint64_t state_;
   std::vector<Seen> seen_;  // tokens the penalties apply to, ascending id
   std::vector<Candidate> candidates_;
+  std::vector<float> shaped_;           // logits that may be drawn
+  std::vector<std::uint64_t> weights_;  // of them
 };
 
 }  // namespace millrace::engine

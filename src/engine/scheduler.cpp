@@ -163,6 +163,7 @@ bool Scheduler::begin_pass() {
   began_prompts_ = began_prompts_ || !decodes;
   const TraceZone zone(parts_.trace, "pass");
   parts_.executor->bring_top_logits_only(pass.top_logits_only);
+  if (pass.top_logits_only) ask_for_draws(pass);
   const Status status = parts_.executor->begin(batch_, [&] { return stop_asked() || pass.unwanted(); });
   counters_.last_rows = pass.rows;
   counters_.rows += static_cast<std::uint64_t>(pass.rows);
@@ -503,6 +504,23 @@ bool Scheduler::top_logits_suffice() const {
   });
 }
 
+/// Of those who draw from all logits: their rows' draws, as if each guess came true. Nobody is in two passes with rows
+/// to pick from.
+void Scheduler::ask_for_draws(const Pass& pass) {
+  draws_.clear();
+  bool any = false;
+  for (const Entry& entry : pass.entries) {
+    const Chooser& chooser = entry.live->chooser;
+    const bool draws = chooser.logits_needed() == 0;
+    any = any || (draws && entry.logit_rows > 0);
+    const std::int64_t first = entry.logit_rows - 1 - std::ssize(entry.live->drafts);
+    for (std::int64_t row = 0; row < entry.logit_rows; ++row)
+      draws_.push_back(draws && row >= first ? chooser.draw_rule(row - first) : kernels::DrawRule());
+  }
+  if (!any) draws_.clear();
+  parts_.executor->draw(draws_);
+}
+
 Status Scheduler::check_logits(const Pass& pass) const {
   bool finite = true;
   if (top_logits_only_) {
@@ -604,7 +622,8 @@ Expected<TokenId> Scheduler::sample(Live& live, std::int64_t logit_row) {
   if (generated < live.request.forced_tokens.size()) return live.request.forced_tokens[generated];
   if (top_logits_only_) {
     const exec::TopLogits top = parts_.executor->last_top_logits(logit_row);
-    return live.chooser.pick_from_largest(top.logits, top.ids);
+    return live.chooser.logits_needed() == 0 ? live.chooser.take_drawn(top.drawn)
+                                             : live.chooser.pick_from_largest(top.logits, top.ids);
   }
   return live.chooser.pick(live.request, logits_of(logit_row), live.tokens);
 }

@@ -142,6 +142,7 @@ class Scheduler {
   void tell_logits(const Live& live, std::int64_t position, std::int64_t logit_row) const;
   void pool(Entry& entry, std::int64_t position);
   bool top_logits_suffice() const;
+  void ask_for_draws(const Pass& pass);
   Status check_logits(const Pass& pass) const;
   std::span<const float> logits_of(std::int64_t logit_row) const;
   Status hold_form(Live& live);
@@ -164,9 +165,10 @@ class Scheduler {
   std::int64_t batch_logit_rows_ = 0;
   std::deque<Pass> under_way_;  // the oldest first
   PassGroups groups_;
-  bool began_prompts_ = false;        // since a pass ended last: its time is not the next one's alone
-  Live::Clock::time_point last_end_;  // of a pass
-  bool top_logits_only_ = false;      // what the pass that ended brought
+  bool began_prompts_ = false;            // since a pass ended last: its time is not the next one's alone
+  Live::Clock::time_point last_end_;      // of a pass
+  bool top_logits_only_ = false;          // what the pass that ended brought
+  std::vector<kernels::DrawRule> draws_;  // of the pass that is begun, a row of logits each
   LoadCounters counters_;
   residency::Reservation form_tokens_;  // what constraints share
   std::atomic<const std::atomic<bool>*> stop_flag_{nullptr};

@@ -7,6 +7,7 @@
 #include "exec/cuda_executor_impl.h"
 #include "kernels/cuda/delta_chunks.h"
 #include "kernels/cuda/delta_step.h"
+#include "kernels/cuda/draw.h"
 #include "kernels/cuda/gates.h"
 #include "kernels/cuda/heads.h"
 #include "kernels/cuda/latent.h"

@@ -173,7 +173,8 @@ Status CudaExecutor::prepare(const Program& program, const PassLimits& limits) {
                                        most_states(shape, shape.max_rows));
   MR_ASSIGN_OR_RETURN(rows_host_, device::PinnedBuffer::allocate(rows.bytes));
   results_bytes_ = static_cast<std::uint64_t>(shape.max_logit_rows) *
-                   std::max<std::uint64_t>(sizeof(cuda::Candidates), static_cast<std::uint64_t>(shape.vocab) * 4);
+                   std::max<std::uint64_t>(sizeof(cuda::Candidates) + sizeof(std::int32_t),
+                                           static_cast<std::uint64_t>(shape.vocab) * 4);
   MR_ASSIGN_OR_RETURN(results_host_, device::PinnedBuffer::allocate(results_bytes_));
   MR_RETURN_IF_ERROR(prepare_given());
   MR_RETURN_IF_ERROR(prepare_share());
@@ -325,8 +326,8 @@ Status CudaExecutor::launch_pass() {
     return mark("copy", "results to the host");
   }
   const std::int64_t generated = windows_.front().prompt ? 0 : windows_.front().rows;
-  const GraphKey key{rows_,           generated, logit_rows_,         batch_->sequences.size(),
-                     position_bound_, top_only_, batch_->wants_hidden};
+  const GraphKey key{rows_,           generated, logit_rows_,    batch_->sequences.size(),
+                     position_bound_, top_only_, draws_.empty(), batch_->wants_hidden};
   auto found = graphs_.find(key);
   if (found == graphs_.end()) {
     if (graphs_.size() >= kMostGraphs) graphs_.clear();
@@ -349,7 +350,10 @@ Status CudaExecutor::bring_results() {
   if (!top_only_)
     return device::copy_to_host(results_host_.data(), at(layout_.logits),
                                 rows * static_cast<std::uint64_t>(shape_.vocab) * sizeof(float), stream_);
-  return device::copy_to_host(results_host_.data(), at(layout_.candidates), rows * sizeof(cuda::Candidates), stream_);
+  const std::uint64_t found = rows * sizeof(cuda::Candidates);
+  MR_RETURN_IF_ERROR(device::copy_to_host(results_host_.data(), at(layout_.candidates), found, stream_));
+  if (draws_.empty()) return {};
+  return device::copy_to_host(results_host_.data() + found, at(layout_.drawn), rows * sizeof(std::int32_t), stream_);
 }
 
 Logits CudaExecutor::last_logits() const {
@@ -358,9 +362,11 @@ Logits CudaExecutor::last_logits() const {
 }
 
 TopLogits CudaExecutor::last_top_logits(std::int64_t row) const {
-  const auto& found = reinterpret_cast<const cuda::Candidates*>(results_host_.data())[row];
+  const auto* const rows = reinterpret_cast<const cuda::Candidates*>(results_host_.data());
+  const cuda::Candidates& found = rows[row];
+  const auto* const drawn = reinterpret_cast<const std::int32_t*>(rows + logit_rows_);
   const auto count = static_cast<std::size_t>(found.count);
-  return {{found.logit, count}, {found.id, count}, found.finite != 0};
+  return {{found.logit, count}, {found.id, count}, found.finite != 0, draws_.empty() ? -1 : drawn[row]};
 }
 
 /// Once the pass has ended: the stream was waited for, and nothing writes the buffer before the next pass.

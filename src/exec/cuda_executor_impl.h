@@ -59,6 +59,7 @@ class CudaExecutor final : public Executor {
   std::int64_t prompt_chunk() const override;
   std::int64_t top_logits_limit() const override { return kernels::cuda::kCandidates; }
   void bring_top_logits_only(bool only) override { top_only_ = only; }
+  void draw(std::span<const kernels::DrawRule> rules) override { draws_.assign(rules.begin(), rules.end()); }
   TopLogits last_top_logits(std::int64_t row) const override;
   ExecCounters counters() const override { return counters_; }
   std::string describe() const override;
@@ -192,15 +193,16 @@ class CudaExecutor final : public Executor {
   bool split_ = false;
   bool may_guess_ = false, guessing_ = false;
   bool top_only_ = false, brought_top_only_ = false;
-  Act hidden_;  // of the last pass
+  std::vector<kernels::DrawRule> draws_;  // of the pass's rows of logits; empty: nothing is drawn
+  Act hidden_;                            // of the last pass
   std::uint64_t pass_begin_ns_ = 0, pass_weight_bytes_ = 0;
 
   // Of each rope, angles by position, made as far as they were needed.
   std::vector<std::vector<float>> cos_sin_;  // [positions, rotary / 2, 2]
 
-  // rows, those before the first of a prompt, logit rows, sequences, bound on positions, only the top logits, final
-  // states of all rows
-  using GraphKey = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::size_t, std::int64_t, bool, bool>;
+  // rows, those before the first of a prompt, logit rows, sequences, bound on positions, only the top logits, no draws,
+  // final states of all rows
+  using GraphKey = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::size_t, std::int64_t, bool, bool, bool>;
   struct Captured {
     device::Graph graph;
     std::uint64_t weight_bytes = 0;

@@ -8,6 +8,7 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/delta_chunks.h"
 #include "kernels/cuda/latent.h"
+#include "kernels/draw.h"
 
 namespace millrace::exec {
 namespace {
@@ -41,6 +42,7 @@ PassRows make_pass_rows(const PassShape& shape, std::int64_t rows, std::int64_t 
   take(layout.sequence, rows, 4);
   take(layout.position, rows, 4);
   take(layout.logit_row, logit_rows, 4);
+  take(layout.draws, logit_rows, sizeof(kernels::DrawRule));
   take(layout.chosen, shape.routed_layers * rows * shape.top_k, 4);
   for (const std::int64_t rotary : shape.rotary) take(layout.cos_sin.emplace_back(), rows * rotary, 4);
   for (std::int64_t g = 0; g < shape.kv_groups; ++g)
@@ -74,6 +76,7 @@ CudaLayout make_cuda_layout(const PassShape& shape) {
   layout.logits = take(floats(shape.max_logit_rows * shape.vocab));
   const auto logit_rows = static_cast<std::int32_t>(shape.max_logit_rows);
   layout.candidates = take(static_cast<std::uint64_t>(logit_rows) * sizeof(cuda::Candidates));
+  layout.drawn = take(static_cast<std::uint64_t>(logit_rows) * sizeof(std::int32_t));
   layout.sample_workspace = take(cuda::sample_workspace_bytes(logit_rows, static_cast<std::int32_t>(shape.vocab)));
   const auto few_rows = static_cast<std::int32_t>(std::min(shape.max_rows, kFewRows)),
              heads = static_cast<std::int32_t>(shape.heads), head_dim = static_cast<std::int32_t>(shape.head_dim),

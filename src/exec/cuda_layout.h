@@ -22,7 +22,7 @@ struct CudaLayout {
   // where other devices write before this one's earlier launches have ended.
   std::uint64_t inputs[kInputs] = {};
   std::uint64_t logits = 0;  // float [max_logit_rows, vocab]
-  std::uint64_t candidates = 0, sample_workspace = 0;
+  std::uint64_t candidates = 0, drawn = 0, sample_workspace = 0;
   std::uint64_t attention_workspace = 0, attention_workspace_bytes = 0;
 
   // Mixtures: entries are (row, place) pairs, work_rows * top_k of them. What is computed of them has room for one more
@@ -52,6 +52,7 @@ struct CudaLayout {
 struct PassRows {
   std::uint64_t token = 0, sequence = 0, position = 0;  // int32 [rows]
   std::uint64_t logit_row = 0;                          // int32 [logit rows]: which rows want logits
+  std::uint64_t draws = 0;                              // DrawRule [logit rows]
   std::uint64_t chosen = 0;                             // int32 [routed layers, rows, top_k]
   std::vector<std::uint64_t> cos_sin;                   // float [rows, rotary / 2, 2] of each rope
   std::vector<std::uint64_t> blocks;                    // of each group: addresses [sequences, max_blocks]

@@ -269,6 +269,12 @@ void CudaExecutor::Emitter::emit_logits(const Step& s) {
       cuda::candidates(out, static_cast<std::int32_t>(ops.logit_rows_), static_cast<std::int32_t>(ops.shape_.vocab),
                        ops.at<cuda::Candidates>(ops.layout_.candidates), ops.at(ops.layout_.sample_workspace), stream),
       "candidates");
+  if (ops.draws_.empty()) return;
+  check(cuda::draw(out, static_cast<std::int32_t>(ops.logit_rows_), static_cast<std::int32_t>(ops.shape_.vocab),
+                   ops.at<const kernels::DrawRule>(ops.layout_.rows + ops.pass_rows_.draws),
+                   ops.at<const cuda::Candidates>(ops.layout_.candidates), ops.at<std::int32_t>(ops.layout_.drawn),
+                   stream),
+        "draw");
 }
 
 }  // namespace millrace::exec

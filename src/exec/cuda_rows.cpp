@@ -28,6 +28,8 @@ Status CudaExecutor::begin_pass(const kv::Batch& batch) {
   const auto sequences = static_cast<std::int64_t>(batch.sequences.size());
   if (rows_ > shape_.max_rows || logit_rows_ > shape_.max_logit_rows || sequences > shape_.max_sequences)
     return error(Code::internal, "a pass of {} rows of {} sequences was not prepared", rows_, sequences);
+  if (top_only_ && !draws_.empty() && std::ssize(draws_) != logit_rows_)
+    return error(Code::internal, "a pass of {} rows of logits has {} draws", logit_rows_, draws_.size());
   for (const kv::SequenceState* const sequence : batch.sequences) {
     if (std::ssize(sequence->layout().groups()) != shape_.kv_groups)
       return error(Code::internal, "a sequence of the pass keeps {} groups of blocks, and {} were prepared",
@@ -208,6 +210,7 @@ Status CudaExecutor::upload_rows() {
       return error(Code::internal, "row {} of the pass has no room at position {}", r, row.position);
     furthest = std::max<std::int64_t>(furthest, row.position);
   }
+  if (top_only_) std::ranges::copy(draws_, reinterpret_cast<kernels::DrawRule*>(host + pass_rows_.draws));
   position_bound_ = static_cast<std::int64_t>(
       round_up(static_cast<std::uint64_t>(furthest + 1), static_cast<std::uint64_t>(kPositionStep)));
   if (given_cols_ > 0 && batch_->given == nullptr) return error(Code::internal, "the pass is handed no states");

@@ -42,6 +42,9 @@ class ShardedExecutor final : public Executor {
   void bring_top_logits_only(bool only) override {
     for (Member& member : members_) member.executor->bring_top_logits_only(only);
   }
+  void draw(std::span<const kernels::DrawRule> rules) override {
+    for (Member& member : members_) member.executor->draw(rules);
+  }
   TopLogits last_top_logits(std::int64_t row) const override { return first().last_top_logits(row); }
   ExecCounters counters() const override;
   std::string describe() const override;

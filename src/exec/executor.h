@@ -18,6 +18,7 @@
 #include "base/trace.h"
 #include "exec/program.h"
 #include "exec/router_ahead.h"
+#include "kernels/draw.h"
 #include "kernels/kernels.h"
 #include "kv/sequence.h"
 #include "residency/weight_store.h"
@@ -34,7 +35,8 @@ struct Logits {
 struct TopLogits {
   std::span<const float> logits;
   std::span<const std::int32_t> ids;
-  bool finite = true;  // every logit of the row is
+  bool finite = true;       // every logit of the row is
+  std::int32_t drawn = -1;  // by the rule that draw() was given for the row
 };
 
 /// Time and bytes of an executor since it was made, for `bench` and `--explain`.
@@ -93,6 +95,9 @@ class Executor {
   /// For the passes to come: bring the largest logits of each row only, and last_logits() has no data.
   /// REQUIRES: top_logits_limit() > 0.
   virtual void bring_top_logits_only(bool /*only*/) {}
+  /// For the next pass that brings the largest alone: what is drawn from all logits of each of its rows of logits, by a
+  /// rule a row (temperature 0: nothing). Empty: from none. REQUIRES: top_logits_limit() > 0.
+  virtual void draw(std::span<const kernels::DrawRule> /*rules*/) {}
   /// REQUIRES: the last pass brought them.
   virtual TopLogits last_top_logits(std::int64_t /*row*/) const { return {}; }
 

@@ -10,6 +10,7 @@
 
 #include "cuda/on_device.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/draw.h"
 #include "kernels/cuda/gates.h"
 #include "kernels/kernels.h"
 #include "tensor/blocks.h"
@@ -615,6 +616,50 @@ TEST_F(CudaOps, CandidatesAreTheLargestLogits) {
         }
         EXPECT_EQ(wrong, 0) << "row " << r;
       }
+    }
+  }
+}
+
+TEST_F(CudaOps, DrawsAreTheProcessors) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInfinity = std::numeric_limits<float>::infinity();
+  for (const int vocab : {1, 31, 256, 257, 1000, 32000, 128256, 768000}) {
+    const int rows = vocab > 200000 ? 4 : 24;
+    SCOPED_TRACE(::testing::Message() << rows << " rows of " << vocab);
+    const auto n = static_cast<std::size_t>(vocab);
+    std::vector<float> logits;
+    std::vector<DrawRule> rules;
+    for (int r = 0; r < rows; ++r) {
+      const float width[] = {0.01f, 1, 6, 40};  // flat to peaked
+      const std::vector<float> row = normal_floats(n, random_, width[r % 4]);
+      logits.insert(logits.end(), row.begin(), row.end());
+      const float top_p[] = {1, 0.95f, 0.5f, 0}, min_p[] = {0, 0.05f, 0};
+      rules.push_back({0.2f + 0.3f * static_cast<float>(r % 5), top_p[r / 2 % 4], min_p[r % 3], random_() >> 11});
+      float* const mine = logits.data() + static_cast<std::size_t>(r) * n;
+      if (r % 8 == 3)  // few values, so many ties, and both zeros
+        for (std::size_t i = 0; i < n; ++i) mine[i] = static_cast<float>(static_cast<int>(random_() % 7)) - 6;
+      if (r % 8 == 3)
+        std::replace_if(
+            mine, mine + n, [&](float x) { return x == 0 && random_() % 2 == 0; }, -0.0f);
+      if (r % 8 == 5) std::fill_n(mine, n / 2, kNan);
+      if (r % 8 == 6) std::fill_n(mine + n / 3, n / 2, -kInfinity);
+      if (r == 7) rules.back().temperature = 0;
+      if (r == 8) rules.back().point = 0;
+      if (r == 9) rules.back().point = (std::uint64_t{1} << 53) - 1;
+    }
+    const Array<float> logits_at(logits);
+    const Array<DrawRule> rules_at(rules);
+    const Array<Candidates> found(static_cast<std::size_t>(rows));
+    const Array<std::int32_t> drawn(static_cast<std::size_t>(rows));
+    const Array<std::byte> workspace(sample_workspace_bytes(rows, vocab));
+    ok(candidates(logits_at.get(), rows, vocab, found.get(), workspace.get(), nullptr));
+    ok(cuda::draw(logits_at.get(), rows, vocab, rules_at.get(), found.get(), drawn.get(), nullptr));
+    const auto got = drawn.host();
+    std::vector<std::uint64_t> scratch;
+    for (int r = 0; r < rows; ++r) {
+      const auto row = static_cast<std::size_t>(r);
+      const std::int32_t expected =
+          rules[row].temperature > 0 ? kernels::draw(std::span(logits).subspan(row * n, n), rules[row], scratch) : -1;
+      EXPECT_EQ(got[row], expected) << "row " << r;
     }
   }
 }

@@ -593,11 +593,35 @@ TEST_F(Gpu, TheGpuPicksTheTokensThatTheHostWould) {
       request.sampler.temperature = temperature;
       request.sampler.top_k = top_k;
       request.sampler.seed = 7;
-      Request with_all_logits = request;
-      with_all_logits.on_logits = [](std::int64_t, std::span<const float>) {};
-      EXPECT_EQ(engine->run(std::move(request)).tokens, engine->run(std::move(with_all_logits)).tokens);
+      for (const bool cut : {true, false}) {
+        if (!cut) request.sampler.top_p = 1, request.sampler.min_p = 0;
+        Request with_all_logits = request;
+        with_all_logits.on_logits = [](std::int64_t, std::span<const float>) {};
+        EXPECT_EQ(engine->run(request).tokens, engine->run(std::move(with_all_logits)).tokens);
+      }
     }
   }
+}
+
+/// Who looks at all logits, for a while, changes nothing for those that share its passes.
+TEST_F(Gpu, DrawsAreTheSameBesideOthers) {
+  EngineOptions options = on_gpu(moe_path());
+  options.max_sequences = 3;
+  const auto engine = make(options);
+  std::vector<Request> requests;
+  for (int r = 0; r < 3; ++r) {
+    requests.push_back(greedy(chat(*engine, "Tell a story about a fox."), 40));
+    requests.back().sampler = {.temperature = 1, .top_k = r == 1 ? 40 : 0, .top_p = 1, .min_p = 0, .seed = 11};
+    requests.back().ignore_end_tokens = true;
+  }
+  requests[2].sampler.repeat_penalty = 1.1f;
+  requests[2].max_tokens = 15;
+  std::vector<Engine::Id> ids;
+  for (const Request& request : requests) ids.push_back(engine->submit(request).value());
+  while (engine->step()) {
+  }
+  for (std::size_t r = 0; r < requests.size(); ++r)
+    EXPECT_EQ(engine->take(ids[r]).tokens, engine->run(requests[r]).tokens) << r;
 }
 
 TEST_F(Gpu, ADecodedTokenIsOneLaunchAndOneReadBack) {

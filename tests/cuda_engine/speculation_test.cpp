@@ -33,7 +33,8 @@ class SpeculationOnGpu : public OnGpu {
       if (vocab > 1000) prompt = real_text(engine, prompt.size(), static_cast<std::size_t>(300 * r));
       all.push_back(greedy(std::move(prompt), 80));
       all.back().ignore_end_tokens = true;
-      if (r == 2) all.back().sampler.temperature = 0.9f;
+      if (r > 0) all.back().sampler.temperature = 0.9f;
+      if (r == 1) all.back().sampler.top_k = 0;
     }
     return all;
   }

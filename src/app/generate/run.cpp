@@ -14,6 +14,7 @@ namespace {
 
 /// What a client may leave unread of an answer: minutes of text, and of log probabilities some seconds.
 constexpr std::uint64_t kMostUnread = 1u << 20;
+constexpr std::size_t kPiecesAtOnce = 64;  // of whole answers
 
 /// What a delta adds to an answer, its place in the reply's JSON included.
 std::uint64_t bytes_of(const Delta& delta) {
@@ -39,13 +40,18 @@ struct Run::Queue {
   std::deque<Ended> ended MR_GUARDED_BY(mutex);  // one for each Finished event
   std::uint64_t unread MR_GUARDED_BY(mutex) = 0;
   bool lost MR_GUARDED_BY(mutex) = false;  // an event had no room any more
+  bool whole MR_GUARDED_BY(mutex) = false;
+  bool taking MR_GUARDED_BY(mutex) = false;  // all events that there are
 
+  bool ready() const MR_REQUIRES(mutex) {
+    return lost || !ended.empty() || events.size() >= (whole ? kPiecesAtOnce : 1);
+  }
   void push(Event event) {
     const MutexLock lock(mutex);
     unread += bytes_of(event);
     lost = lost || unread > kMostUnread;
     if (!lost) events.push_back(std::move(event));
-    came.notify_one();
+    if (ready()) came.notify_one();
   }
   void end(Ended one) {
     const MutexLock lock(mutex);
@@ -84,10 +90,15 @@ Run::~Run() {
   for (const engine::Service::Id id : ids_) model_->service->cancel(id);
 }
 
+void Run::take_whole() {
+  const MutexLock lock(queue_->mutex);
+  queue_->whole = true;
+}
+
 std::optional<Event> Run::next(std::chrono::milliseconds time) {
   const MutexLock lock(queue_->mutex);
-  queue_->came.wait_for(queue_->mutex, time,
-                        [this]() MR_REQUIRES(queue_->mutex) { return !queue_->events.empty() || queue_->lost; });
+  if (!queue_->taking)
+    queue_->came.wait_for(queue_->mutex, time, [this]() MR_REQUIRES(queue_->mutex) { return queue_->ready(); });
   if (queue_->lost) {
     for (const engine::Service::Id id : ids_) model_->service->cancel(id);
     --open_;
@@ -98,6 +109,7 @@ std::optional<Event> Run::next(std::chrono::milliseconds time) {
   if (queue_->events.empty()) return std::nullopt;
   Event event = std::move(queue_->events.front());
   queue_->events.pop_front();
+  queue_->taking = !queue_->events.empty();
   queue_->unread -= std::min(queue_->unread, bytes_of(event));
   if (std::holds_alternative<Delta>(event)) {
     if (!meter_->first_token) meter_->first_token = std::chrono::steady_clock::now();
@@ -147,6 +159,7 @@ Expected<std::vector<Answer>> collect(Run& run, int choices, const std::function
       if (grant != nullptr && !grant->take(bytes_of(*delta)))
         return error(Code::out_of_budget, "the answer takes more memory than requests may hold together");
       answers[static_cast<std::size_t>(delta->choice)].add(std::move(*delta));
+      run.take_whole();  // from now on: when the first piece came is told
     } else if (auto* finished = std::get_if<Finished>(&*event)) {
       if (!finished->status.ok()) return finished->status;
       answers[static_cast<std::size_t>(finished->choice)].reason = finished->reason;

@@ -75,6 +75,8 @@ class Run {
 
   /// The next event; none where none came in time. REQUIRES: not done().
   std::optional<Event> next(std::chrono::milliseconds time);
+  /// From now on next() waits for many pieces or the end: whoever shows none of them needn't be woken for each.
+  void take_whole();
   /// Every choice has finished and every event was taken.
   bool done() const { return open_ == 0; }
   const Totals& totals() const { return meter_->totals; }

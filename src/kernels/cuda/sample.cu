@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/gates.h"
+#include "kernels/cuda/logit_order.cuh"
 #include "kernels/cuda/pdl.cuh"
 
 namespace millrace::kernels::cuda {
@@ -25,10 +26,6 @@ constexpr int kMostStretches = 12'000;              // of a row: their keys lie 
 constexpr int kLeastKeys = kCandidates * kStretch;  // of logits, which take the place of the stretches' keys
 static_assert(kMostStretches * kStretch == kMostVocab);
 
-__device__ __forceinline__ unsigned order_of(float logit) {
-  const unsigned bits = __float_as_uint(logit == 0 ? 0.0f : logit);
-  return logit != logit ? 0u : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
 __device__ __forceinline__ Key key_of(unsigned order, unsigned id) { return static_cast<Key>(order) << 32 | ~id; }
 __device__ __forceinline__ unsigned id_of(Key key) { return ~static_cast<unsigned>(key); }
 
