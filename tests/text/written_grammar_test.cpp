@@ -202,6 +202,28 @@ TEST(Lark, EveryForm) {
   EXPECT_TRUE(takes(kLark, "%import common (INT, CNAME -> NAME)\nstart: NAME \"=\" INT", "a_1=20"));
 }
 
+TEST(Lark, Templates) {
+  const std::string lists = R"_(start: "[" list{NUMBER, ","} "]" | "(" list{pair{"x"}, (";" | "/")} ")"
+list{item, separator}: item (separator item)*
+pair{a}: a "=" a
+%import common.NUMBER
+)_";
+  EXPECT_TRUE(takes(kLark, lists, "[1,2,30]"));
+  EXPECT_TRUE(takes(kLark, lists, "(x=x;x=x/x=x)"));
+  EXPECT_FALSE(takes(kLark, lists, "[1;2]"));
+  EXPECT_FALSE(takes(kLark, lists, "(x=y)"));
+  const std::string itself = "start: list{\"a\"}\nlist{x}: x | list{x} \",\" x";
+  EXPECT_TRUE(takes(kLark, itself, "a,a,a"));
+  EXPECT_FALSE(takes(kLark, itself, "a,,a"));
+}
+
+TEST(Lark, DefinitionsThatReplaceAndExtend) {
+  const std::string text =
+      "start: NUMBER | x\nx: \"a\"\n%import common.NUMBER\n%override NUMBER: /0|1/\n%extend x: \"b\" | \"c\"\n";
+  for (const char* good : {"0", "a", "b", "c"}) EXPECT_TRUE(takes(kLark, text, good)) << good;
+  EXPECT_FALSE(takes(kLark, text, "2"));
+}
+
 TEST(Lark, WhatIsIgnoredStandsBetweenTerminals) {
   const std::string grammar = R"_(
     start: "let" NAME "=" sum ";"
@@ -282,10 +304,14 @@ TEST(WrittenGrammar, ErrorsTellThePlace) {
       {kLark, "start: A\nA: b\nb: \"c\"", "line 2, column 4: a terminal cannot hold the rule b"},
       {kLark, "start: /a(/", "line 1, column 8: the pattern has a group without its ')'"},
       {kLark, "start: /a/m", "line 1, column 11: flags of regular expressions"},
-      {kLark, "start: list{A}", "templates are not supported"},
+      {kLark, "start: list{\"a\"}", "line 1, column 8: the template list is not defined"},
+      {kLark, "start: l{\"a\"}\nl{x, y}: x y", "line 1, column 8: the template l takes 2 arguments"},
+      {kLark, "start: l{\"a\"}\nl{x}: x\nl{x}: x x", "line 3, column 1: l is defined twice"},
+      {kLark, "start: l{\"a\"}\nl{x}: \"(\" l{(x \"b\")} \")\"", "templates come to more than"},
+      {kLark, "start: \"a\"\n%override x: \"b\"", "line 2, column 11: x is not defined before this"},
       {kLark, "start: A\n%import common.NOPE", "line 2, column 16: common has no terminal NOPE"},
       {kLark, "start: A\n%import python.NAME", "line 2, column 9: imports of other libraries"},
-      {kLark, "start: A\n%declare A", "line 2, column 1: directives other than"},
+      {kLark, "start: A\n%declare A", "line 2, column 1: %declare names terminals"},
       {kLark, "start \"a\"", "line 1, column 7: a : has to follow"},
       {kLark, "start: b\nb: c\nc: b \"x\" | \"y\"", "comes back to itself before a character"},
       {kLark, "start: \"a\" }", "this begins no part of a rule"},
@@ -299,6 +325,33 @@ TEST(WrittenGrammar, ErrorsTellThePlace) {
     EXPECT_NE(grammar.status().message().find(each.says), std::string::npos)
         << each.text << ": " << grammar.status().message();
   }
+}
+
+/// Alternatives that begin alike share their beginnings: each would be a place of its own.
+TEST(WrittenGrammar, ManyAlternatives) {
+  std::string gbnf = "root ::= ", regex, lark = "start: ";
+  for (int i = 0; i < 8000; ++i) {
+    const char* const more = i == 0 ? "" : " | ";
+    gbnf += fmt::format("{}\"c{}\"", more, i);
+    lark += fmt::format("{}\"c{}\" x", more, i);
+    regex += fmt::format("{}c{}y*", i == 0 ? "" : "|", i);
+  }
+  EXPECT_TRUE(takes(kGbnf, gbnf, "c7999"));
+  EXPECT_FALSE(takes(kGbnf, gbnf, "c8000"));
+  EXPECT_TRUE(takes(kLark, lark + "\nx: \"x\"", "c7999x"));
+  EXPECT_TRUE(takes(kRegex, regex, "c7999yy"));
+  EXPECT_FALSE(takes(kRegex, regex, "c79990"));
+  EXPECT_EQ(walk(made(kGbnf, gbnf), 3)[0], 'c');
+  // Rules are no texts: what is too much is said, not that nothing fits.
+  std::string rules = "root ::= r0", bodies;
+  for (int i = 0; i < 5000; ++i) {
+    if (i > 0) rules += fmt::format("|r{}", i);
+    bodies += fmt::format("\nr{} ::= [ab] \"{}\"", i, i);
+  }
+  Matcher matcher(made(kGbnf, rules + bodies), demo_trie());
+  std::vector<std::uint32_t> bits((static_cast<std::size_t>(demo_trie()->vocab_size()) + 31) / 32);
+  const Status masked = matcher.add_mask(bits);
+  EXPECT_NE(masked.message().find("ways open at once"), std::string::npos) << masked.message();
 }
 
 TEST(WrittenGrammar, HostileOnesEndSoon) {

@@ -1,5 +1,7 @@
 #include "app/generate/form.h"
 
+#include <algorithm>
+
 #include "app/generate/prompt.h"
 #include "base/mutex.h"
 #include "text/constraint/grammar_constraint.h"
@@ -9,18 +11,23 @@
 namespace millrace::generate {
 namespace {
 
-/// References of a schema that moves to another place of a larger one.
-void move_references(Json& schema, const std::string& place) {
-  if (schema.is_object() && schema.contains("$ref") && schema["$ref"].is_string()) {
-    const std::string target = schema["$ref"].get<std::string>();
-    if (target.starts_with('#')) schema["$ref"] = "#" + place + target.substr(1);
-  }
-  if (!schema.is_structured()) return;
-  for (Json& part : schema) move_references(part, place);
+/// Of a schema that cannot be kept, where its author said that it need not be (`strict` is false): the type alone.
+Json type_of(const Json& schema) {
+  const Json type = schema.is_object() ? schema.value("type", Json()) : Json();
+  return type.is_string() ? Json{{"type", type}} : Json::object();
 }
 
+/// Builds a form with every schema; where one of them cannot be kept, once more without those that need not be.
+template <typename Make>
+Expected<std::shared_ptr<const text::Grammar>> kept_or_loose(bool may_be_loose, Make make) {
+  auto made = make(false);
+  return made.ok() || !may_be_loose || made.status().code() != Code::unsupported ? std::move(made) : make(true);
+}
+
+bool is_strict(const Json& function) { return function.value("strict", Json()) != false; }
+
 /// One of the tools' calls, {"name", "arguments"}.
-Json call_schema(const Job& job) {
+Json call_schema(const Job& job, bool loose) {
   Json branches = Json::array(), definitions = Json::object();
   for (const Json& tool : job.tools) {
     const Json& function = tool["function"];
@@ -29,7 +36,8 @@ Json call_schema(const Job& job) {
     const bool some = parameters != function.end() && parameters->is_object() && !parameters->empty();
     const std::string key = fmt::format("tool{}", branches.size());
     Json arguments = some ? *parameters : Json{{"type", "object"}, {"properties", Json::object()}};
-    move_references(arguments, "/$defs/" + key);
+    if (loose && !is_strict(function)) arguments = {{"type", "object"}};
+    if (!arguments.contains("$id")) arguments["$id"] = key;  // references within it begin there
     const auto client = job.client_tools.find(function["name"].get<std::string>());
     if (client != job.client_tools.end() && !client->second.grammar.empty())
       arguments["properties"]["input"] = {
@@ -77,14 +85,20 @@ Expected<std::shared_ptr<const text::Grammar>> answer_grammar(const Job& job, te
   text::BuildLimits limits;
   limits.grant = grant;
   if (must_call_tool(job)) {
-    const Json schema = call_schema(job);
-    MR_RETURN_IF_ERROR(check_width(schema).with_context("tools"));
-    auto made = text::schema_grammar(schema.dump(), limits);
+    const bool may_be_loose =
+        std::any_of(job.tools.begin(), job.tools.end(), [](const Json& tool) { return !is_strict(tool["function"]); });
+    auto made = kept_or_loose(may_be_loose, [&](bool loose) -> Expected<std::shared_ptr<const text::Grammar>> {
+      const Json schema = call_schema(job, loose);
+      MR_RETURN_IF_ERROR(check_width(schema));
+      return text::schema_grammar(schema.dump(), limits);
+    });
     return made.ok() ? std::move(made) : made.status().with_context("tools");
   }
   if (job.format == Format::schema) {
-    MR_RETURN_IF_ERROR(check_width(job.schema).with_context("schema"));
-    auto made = text::schema_grammar(job.schema.dump(), limits);
+    auto made = kept_or_loose(!job.strict, [&](bool loose) -> Expected<std::shared_ptr<const text::Grammar>> {
+      MR_RETURN_IF_ERROR(check_width(job.schema));
+      return text::schema_grammar((loose ? type_of(job.schema) : job.schema).dump(), limits);
+    });
     return made.ok() ? std::move(made) : made.status().with_context("schema");
   }
   if (job.format == Format::grammar) {

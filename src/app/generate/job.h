@@ -64,6 +64,7 @@ struct Job {
   int n = 1;
   Format format = Format::text;
   Json schema;
+  bool strict = true;  // false: a schema that cannot be kept is none (see form.cpp); tools say so themselves
   text::GrammarSyntax syntax = text::GrammarSyntax::gbnf;
   std::string grammar;
   bool logprobs = false;

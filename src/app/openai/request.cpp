@@ -283,6 +283,7 @@ Status parse_response_format(const Json& format, Job& job) {
     return error(Code::invalid_argument, "response_format: json_schema needs a schema");
   job.format = Format::schema;
   job.schema = holder["schema"];
+  job.strict = holder.value("strict", Json()) != false;
   return {};
 }
 

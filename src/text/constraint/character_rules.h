@@ -4,6 +4,8 @@
 #pragma once
 
 #include <map>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,6 +26,8 @@ class CharacterRules {
   /// One character of `ranges` as an edge, or as few as will do. REQUIRES: they ascend, do not overlap and hold no
   /// surrogates.
   virtual void add_characters(StateId from, const CharacterRanges& ranges, StateId to) = 0;
+  /// The bytes that stand for a text, where there are several the plainest.
+  virtual std::string spelled(std::string_view utf8) const = 0;
   /// The same between two new states.
   Fragment any_of(const CharacterRanges& ranges);
 
@@ -40,6 +44,7 @@ class PlainRules final : public CharacterRules {
  public:
   using CharacterRules::CharacterRules;
   void add_characters(StateId from, const CharacterRanges& ranges, StateId to) override;
+  std::string spelled(std::string_view utf8) const override { return std::string(utf8); }
 
  private:
   std::map<CharacterRanges, RuleId> sets_;  // of characters that take more than a byte

@@ -147,6 +147,30 @@ Fragment GrammarBuilder::either(const std::vector<Fragment>& options) {
   return whole;
 }
 
+Fragment GrammarBuilder::either_behind(const std::vector<std::pair<std::string, Fragment>>& options) {
+  constexpr std::uint64_t entry = 64;  // of the map
+  const Fragment whole{new_state(), new_state()};
+  std::unordered_map<std::uint64_t, StateId> known;  // by state and letter
+  for (const auto& [text, then] : options) {
+    StateId at = whole.begin;
+    for (const char c : text) {
+      const auto letter = static_cast<std::uint8_t>(c);
+      const auto [next, fresh] = known.try_emplace((std::uint64_t{at} << 8) | letter, 0);
+      if (fresh) {
+        if (!charge(entry)) break;
+        next->second = new_state();
+        bytes(at, letter, letter, next->second);
+      }
+      at = next->second;
+    }
+    if (full()) break;
+    nothing(at, then.begin);
+    nothing(then.end, whole.end);
+  }
+  discharge(full() ? 0 : known.size() * entry);
+  return whole;
+}
+
 Fragment GrammarBuilder::optional(Fragment a) { return either({a, empty()}); }
 
 Fragment GrammarBuilder::repeat(std::uint32_t least, std::uint32_t most, const std::function<Fragment()>& make) {

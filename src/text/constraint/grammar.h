@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -108,6 +109,8 @@ class GrammarBuilder {
   Fragment different(RuleId rule);  // call_different()
   Fragment sequence(Fragment a, Fragment b);
   Fragment either(const std::vector<Fragment>& options);  // no option: nothing fits
+  /// One of the texts and what goes with it; the states of their beginnings are shared.
+  Fragment either_behind(const std::vector<std::pair<std::string, Fragment>>& options);
   Fragment optional(Fragment a);
   /// `make` is asked for as many copies as are needed. most: UINT32_MAX is without end.
   Fragment repeat(std::uint32_t least, std::uint32_t most, const std::function<Fragment()>& make);

@@ -89,4 +89,14 @@ GrammarNode sequence_node(std::vector<GrammarNode> parts) {
   return node;
 }
 
+std::string words_of(const GrammarNode& node) {
+  std::string words = fmt::format("{}[", static_cast<int>(node.kind));
+  for (const auto& [first, last] : node.ranges)
+    words += fmt::format("{}-{} ", static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(last));
+  words += fmt::format("{}:{} {}{} #{} {},{} ", node.pattern.size(), node.pattern, node.any_case, node.dots, node.rule,
+                       node.least, node.most);
+  for (const GrammarNode& part : node.parts) words += words_of(part);
+  return words + "]";
+}
+
 }  // namespace millrace::text

@@ -59,17 +59,20 @@ GrammarNode reference_node(std::uint32_t rule);
 GrammarNode repeat_node(GrammarNode part, std::uint32_t least, std::uint32_t most);
 GrammarNode either_node(std::vector<GrammarNode> options);  // of one option: that
 GrammarNode sequence_node(std::vector<GrammarNode> parts);  // of one part: that
+/// Equal for equal nodes.
+std::string words_of(const GrammarNode& node);
 
 constexpr std::uint32_t kMostGrammarRepeats = 10'000;
-constexpr int kMostGrammarDepth = 100;  // of groups within groups
+constexpr int kMostGrammarDepth = 100;                // of groups within groups
+constexpr std::size_t kMostTemplateBytes = 16 << 10;  // of Lark's templates, once they are written out
 
 /// GBNF, as llama.cpp's server takes it, but for tokens as terminals. Source: grammars/README.md of llama.cpp.
 /// Errors: invalid_argument, unsupported (both with line and column).
 Expected<GrammarTree> parse_gbnf(std::string_view text);
 
-/// Lark's grammars: rules, terminals, %ignore, %import of its common terminals. Not: templates, other imports,
-/// %declare. Priorities, aliases, ? and ! of rules say something of the tree of a parse, and nothing here.
-/// Source: lark-parser.readthedocs.io/en/stable/grammar.html. Errors: as parse_gbnf().
+/// Lark's grammars: rules, terminals, templates, %ignore, %override, %extend, %import of its common terminals. Not:
+/// other imports, %declare. Priorities, aliases, ? and ! of rules say something of the tree of a parse, and nothing
+/// here. Source: lark-parser.readthedocs.io/en/stable/grammar.html. Errors: as parse_gbnf().
 Expected<GrammarTree> parse_lark(std::string_view text);
 
 }  // namespace millrace::text

@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <map>
 #include <numeric>
 #include <string>
+#include <vector>
 
 #include "text/constraint/json_rules.h"
 
@@ -15,6 +17,9 @@ constexpr double kBeyond = 1e18;
 // In one spelling: 15 digits, which no two doubles share.
 constexpr double kMostOnce = 1e9;
 constexpr int kMostOnceFraction = 6;
+constexpr int kMostBoundPlaces = 15;
+constexpr std::uint64_t kMostScaled = 999'999'999'999'999'872;  // the largest double below 10^18
+constexpr std::uint64_t kMostLeft = 90'000;                     // what may be left by division: a state each
 
 Fragment digits(GrammarBuilder& b, std::uint32_t least, std::uint32_t most) {
   return b.repeat(least, most, [&] { return b.byte_range('0', '9'); });
@@ -204,41 +209,69 @@ class RangeBuilder {
   bool high_is_bound_ = true;
 };
 
-/// Digits behind the point that a bound needs; -1: more than 6.
-int places_of(double value) {
+/// Digits behind the point that a bound needs, `most` at most; -1: more, or more digits than a double tells apart.
+int places_of(double value, int most) {
   double scale = 1;
-  for (int places = 0; places <= 6; ++places, scale *= 10)
+  for (int places = 0; places <= most && std::abs(value) * scale < 1e15; ++places, scale *= 10)
     if (std::round(std::abs(value) * scale) / scale == std::abs(value)) return places;
-  return -1;
+  return std::abs(value) >= 1e15 && value == std::floor(value) ? 0 : -1;
 }
 
-/// A bound of more digits gives way to the next number inside that has six behind its point.
-void round_inwards(double& bound, bool& open, bool upwards) {
-  if (places_of(bound) >= 0) return;
+/// A bound of more digits gives way to the next number inside that has six behind its point, or fewer.
+void round_inwards(double& bound, bool& open, bool upwards, int most) {
+  if (places_of(bound, most) >= 0) return;
   const double exact = bound;
-  bound = (upwards ? std::ceil(bound * 1e6) : std::floor(bound * 1e6)) / 1e6;
-  if (upwards ? bound < exact : bound > exact) bound += upwards ? 1e-6 : -1e-6;  // the product was rounded
-  open = false;
+  double scale = 1e6;
+  while (scale > 1 && std::abs(bound) * scale >= 1e15) scale /= 10;
+  double whole = upwards ? std::ceil(bound * scale) : std::floor(bound * scale);
+  const bool outside = upwards ? whole / scale < exact : whole / scale > exact;  // the product was rounded
+  if (outside) whole += upwards ? 1 : -1;
+  bound = whole / scale;
+  open = open && bound == exact;
 }
 
-/// multipleOf as a whole number of 10^-places, with as many places as that needs. Whole numbers that are multiples of
-/// k / 10^p are those of k / gcd(k, 10^p).
-Status find_multiple(double multiple_of, bool integer, int& places, std::uint64_t& multiple) {
-  const int own = places_of(multiple_of);
-  const int wanted = integer ? own : std::max(places, own);
-  const double parts = std::round(multiple_of * std::pow(10.0, own));
-  if (own < 0 || parts * std::pow(10.0, wanted - own) > 1e15)
-    return error(Code::unsupported, "multipleOf {} has more than 6 digits behind the point, or is too large",
-                 multiple_of);
-  const auto power = [](int exponent) { return static_cast<std::uint64_t>(std::llround(std::pow(10.0, exponent))); };
-  multiple = static_cast<std::uint64_t>(parts);
-  if (integer) {
-    multiple /= std::gcd(multiple, power(own));
-  } else {
-    multiple *= power(wanted - own);
-    places = wanted;
+/// What numbers with so many digits behind their point are multiples of, in units of the last: a number of
+/// k / 10^p is a multiple of k / gcd(k, 10^p) where it is whole. Beyond 10^18: none but 0.
+std::uint64_t multiple_in(const Decimal& of, int places) {
+  std::uint64_t multiple = of.digits;
+  for (int left = of.places - places; left > 0 && multiple > 1; --left)
+    multiple /= std::gcd(multiple, std::uint64_t{10});
+  for (int more = places - of.places; more > 0; --more) {
+    if (multiple > kMostScaled) return kMostScaled + 1;
+    multiple *= 10;
   }
-  return {};
+  return multiple;
+}
+
+/// 1250 with 3 places: 1.25.
+std::string with_point(std::uint64_t scaled, int places) {
+  std::string text = std::to_string(scaled);
+  const auto behind = static_cast<std::size_t>(places);
+  if (text.size() <= behind) text.insert(0, behind + 1 - text.size(), '0');
+  text.insert(text.size() - behind, 1, '.');
+  while (text.back() == '0') text.pop_back();
+  if (text.back() == '.') text.pop_back();
+  return text;
+}
+
+std::uint64_t power_of_ten(int exponent) {
+  std::uint64_t power = 1;
+  for (; exponent > 0; --exponent) power *= 10;
+  return power;
+}
+
+/// The least multiples of a range.
+Fragment first_multiples(GrammarBuilder& b, const Magnitudes& range, std::uint64_t multiple, int places,
+                         Numbers which) {
+  constexpr int most = 2000;
+  std::vector<std::string> texts;
+  std::uint64_t at = range.low / multiple * multiple;
+  if (at < range.low || (at == range.low && range.low_open)) at += multiple;
+  for (int i = 0; i < most && (at < range.high || (at == range.high && !range.high_open)); ++i, at += multiple) {
+    const bool whole = at % power_of_ten(places) == 0;
+    if (which != Numbers::fractions || !whole) texts.push_back(with_point(at, places));
+  }
+  return b.one_of(std::move(texts));
 }
 
 }  // namespace
@@ -272,46 +305,86 @@ Fragment json_number(GrammarBuilder& b, Numbers which, JsonSpelling spelling) {
 Expected<Fragment> bounded_number(GrammarBuilder& b, const NumberBounds& bounds, Numbers which, JsonSpelling spelling) {
   if (which == Numbers::fractions) spelling = JsonSpelling::one;
   const bool once = spelling == JsonSpelling::one, integer = which == Numbers::integers;
+  const bool multiples = bounds.multiple_of.digits > 0;
   // Without bounds, multiples of up to 15 digits: what a double holds.
-  const double widest = once && !integer ? kMostOnce : bounds.multiple_of > 0 ? 1e15 : kBeyond;
+  const double widest = once && !integer ? kMostOnce : multiples ? 1e15 : kBeyond;
   double low = std::isnan(bounds.low) ? -widest : bounds.low, high = std::isnan(bounds.high) ? widest : bounds.high;
   bool low_open = bounds.low_open, high_open = bounds.high_open;
+  const int most_places = once ? kMostOnceFraction : kMostBoundPlaces;
   if (integer) {  // open bounds become closed ones
     low = low_open && low == std::floor(low) ? low + 1 : std::ceil(low);
     high = high_open && high == std::ceil(high) ? high - 1 : std::floor(high);
     low_open = high_open = false;
   } else {
-    round_inwards(low, low_open, true);
-    round_inwards(high, high_open, false);
+    round_inwards(low, low_open, true, most_places);
+    round_inwards(high, high_open, false, most_places);
   }
   if (low > kBeyond || high < -kBeyond)
     return error(Code::unsupported, "the schema asks for numbers beyond 1e18, which this program does not write");
   if (once && !integer && (std::abs(low) > kMostOnce || std::abs(high) > kMostOnce))
     return error(Code::unsupported,
                  "numbers that have to differ, or to be no integers, are supported up to 1e9; leave that out");
-  std::uint64_t multiple = 0;
-  int places = integer ? 0 : std::max(places_of(low), places_of(high));
-  if (bounds.multiple_of != 0) MR_RETURN_IF_ERROR(find_multiple(bounds.multiple_of, integer, places, multiple));
-  const double scale = std::pow(10.0, places);
-  const double most = 999'999'999'999'999'872.0;  // the largest double below 10^18
-  const auto scaled = [&](double value) {
-    return static_cast<std::uint64_t>(std::llround(std::min(std::abs(value) * scale, most)));
-  };
   if (low > high) return error(Code::invalid_argument, "no number lies between the schema's minimum and maximum");
-  RangeBuilder range(b, places, multiple, which, spelling);
+  int places = integer ? 0 : std::max(places_of(low, most_places), places_of(high, most_places));
+  if (multiples && !integer) {
+    // As many digits as the multiple has, if that leaves room for the numbers.
+    const int needed = std::max(places, 9);
+    places = std::max(places, std::min(bounds.multiple_of.places, most_places));
+    const double farthest = std::max(std::abs(low), std::abs(high));
+    while (places > needed && farthest * static_cast<double>(power_of_ten(places)) > kMostScaled) --places;
+  }
+  const double nearest = low > 0 ? low : high < 0 ? -high : 0;
+  if (nearest * static_cast<double>(power_of_ten(places)) > static_cast<double>(kMostScaled))
+    return error(Code::unsupported, "the bounds of a number need more than 18 digits; use fewer");
+  const std::uint64_t multiple = multiples ? multiple_in(bounds.multiple_of, places) : 0;
+  const double scale = static_cast<double>(power_of_ten(places));
+  const auto scaled = [&](double value) {
+    return static_cast<std::uint64_t>(
+        std::llround(std::min(std::abs(value) * scale, static_cast<double>(kMostScaled))));
+  };
+  const bool listed = multiple > kMostLeft;
+  RangeBuilder range(b, places, listed ? 0 : multiple, which, spelling);
+  const auto add = [&](StateId from, const Magnitudes& part) {
+    if (!listed) return range.add(from, part);
+    const Fragment some = first_multiples(b, part, multiple, places, which);
+    b.nothing(from, some.begin);
+    b.nothing(some.end, range.end());
+  };
   const StateId begin = b.new_state();
   if (high >= 0) {
     const bool from_bound = low >= 0;
-    range.add(begin, {from_bound ? scaled(low) : 0, scaled(high), from_bound && low_open, high_open});
+    add(begin, {from_bound ? scaled(low) : 0, scaled(high), from_bound && low_open, high_open});
   }
   if (low < 0) {
     const bool from_bound = high < 0;
     const StateId minus = b.new_state();
     b.bytes(begin, '-', '-', minus);
-    range.add(minus, {from_bound ? scaled(high) : 0, scaled(low),
-                      from_bound ? high_open : once || (high == 0 && high_open), low_open});
+    add(minus, {from_bound ? scaled(high) : 0, scaled(low), from_bound ? high_open : once || (high == 0 && high_open),
+                low_open});
   }
   return Fragment{begin, range.end()};
+}
+
+Decimal decimal_of(std::string_view number) {
+  Decimal result;
+  int zeros = 0, exponent = 0;
+  bool fraction = false;
+  std::size_t i = 0;
+  for (; i < number.size() && number[i] != 'e' && number[i] != 'E'; ++i) {
+    if (number[i] == '.') fraction = true;
+    if (number[i] < '0' || number[i] > '9') continue;
+    if (fraction) ++result.places;
+    if (number[i] == '0') {
+      ++zeros;
+      continue;
+    }
+    for (++zeros; zeros > 0; --zeros) result.digits *= 10;
+    result.digits += static_cast<std::uint64_t>(number[i] - '0');
+    zeros = 0;
+  }
+  if (i + 1 < number.size()) exponent = std::atoi(std::string(number.substr(i + 1)).c_str());
+  result.places -= zeros + exponent;  // zeros at the end say nothing
+  return result;
 }
 
 }  // namespace millrace::text

@@ -41,6 +41,11 @@ std::string JsonRules::quoted(std::string_view text) {
   return nlohmann::json(std::string(text)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+std::string JsonRules::spelled(std::string_view utf8) const {
+  const std::string text = quoted(utf8);
+  return text.substr(1, text.size() - 2);
+}
+
 Fragment JsonRules::space() { return spelling_ == JsonSpelling::one ? builder_.empty() : builder_.rule(space_); }
 Fragment JsonRules::optional_blank() {
   return spelling_ == JsonSpelling::one ? builder_.empty() : builder_.optional(builder_.literal(" "));
@@ -170,10 +175,7 @@ Fragment JsonRules::string_except(const std::vector<std::string>& words) {
   return builder_.sequence(builder_.sequence(builder_.literal("\""), {trie[0].state, end}), builder_.literal("\""));
 }
 
-Fragment JsonRules::escaped(char32_t code_point) {
-  const std::string text = quoted(utf8(code_point));
-  return builder_.literal(text.substr(1, text.size() - 2));
-}
+Fragment JsonRules::escaped(char32_t code_point) { return builder_.literal(spelled(utf8(code_point))); }
 
 Fragment JsonRules::characters(const CharacterRanges& ranges) {
   std::vector<Fragment> options;

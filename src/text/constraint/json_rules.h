@@ -3,6 +3,7 @@
 // surrogates. Thread-safety: as GrammarBuilder.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
@@ -32,6 +33,7 @@ class JsonRules final : public CharacterRules {
   /// A string that is none of these, with its quotes.
   Fragment string_except(const std::vector<std::string>& words);
   void add_characters(StateId from, const CharacterRanges& ranges, StateId to) override;
+  std::string spelled(std::string_view utf8) const override;
   /// What `text` is as a JSON string, with its quotes.
   static std::string quoted(std::string_view text);
 
@@ -60,15 +62,24 @@ enum class Numbers : std::uint8_t { integers, fractions, all };
 /// digits: no two are the same double. Fractions have one spelling.
 Fragment json_number(GrammarBuilder& builder, Numbers which, JsonSpelling spelling = JsonSpelling::any);
 
-/// Bounds on a number, and what it is a multiple of. Bounds of more than 6 digits behind the point are rounded to the
-/// inside. NaN: no bound; 0: a multiple of nothing.
+/// `digits` times 10^-places.
+struct Decimal {
+  std::uint64_t digits = 0;
+  int places = 0;
+};
+/// Of a number as JSON has it, its sign aside. REQUIRES: at most 19 digits that count.
+Decimal decimal_of(std::string_view number);
+
+/// Bounds on a number, and what it is a multiple of. Bounds that need more than 15 digits are rounded to the inside.
+/// NaN: no bound; no digits: a multiple of nothing.
 struct NumberBounds {
   double low, high;
   bool low_open = false, high_open = false;
-  double multiple_of = 0;
+  Decimal multiple_of = {};
 };
 /// In one spelling numbers that may be no integers keep within 1e9, with 6 digits behind the point; so do fractions.
-/// Errors: unsupported (beyond these; more digits in multiple_of), invalid_argument (nothing lies between).
+/// Of what is a multiple of much, the 2,000 nearest to zero (or to the bound on this side of it) are written.
+/// Errors: unsupported (beyond these; bounds with too many digits), invalid_argument (nothing lies between).
 Expected<Fragment> bounded_number(GrammarBuilder& builder, const NumberBounds& bounds, Numbers which,
                                   JsonSpelling spelling = JsonSpelling::any);
 

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <utility>
 
 #include "text/constraint/grammar_reader.h"
 
@@ -43,6 +45,7 @@ class LarkParser : private GrammarReader {
 
   Expected<GrammarTree> parse() {
     for (skip_lines(); !at_end(); skip_lines()) MR_RETURN_IF_ERROR(peek() == '%' ? directive() : definition());
+    MR_RETURN_IF_ERROR(write_out_templates());
     MR_RETURN_IF_ERROR(tree_.check("start"));
     for (GrammarRule& rule : tree_.rules) unfold_left_recursion(rule);
     if (!ignored_.empty()) let_ignore();
@@ -95,11 +98,22 @@ class LarkParser : private GrammarReader {
     return std::string(text_.substr(begin, at_ - begin));
   }
 
-  Status define(const std::string& name, TextPlace place, GrammarNode body) {
+  /// How a definition stands to an earlier one of the same name.
+  enum class Earlier { none, replaced, extended };
+
+  Status define(const std::string& name, TextPlace place, GrammarNode body, Earlier earlier = Earlier::none) {
     GrammarRule& rule = tree_.rules[tree_.rule(name, place)];
-    if (rule.defined) return error_at(place, fmt::format("{} is defined twice", name));
+    if (rule.defined && earlier == Earlier::none) return error_at(place, fmt::format("{} is defined twice", name));
+    if (!rule.defined && earlier != Earlier::none)
+      return error_at(place, fmt::format("{} is not defined before this", name));
     rule.place = place;
     rule.defined = true;
+    if (earlier == Earlier::extended) {
+      std::vector<GrammarNode> options;
+      options.push_back(std::move(rule.body));
+      options.push_back(std::move(body));
+      body = either_node(std::move(options));
+    }
     rule.body = std::move(body);
     return {};
   }
@@ -111,11 +125,11 @@ class LarkParser : private GrammarReader {
   }
 
   /// "name: expansions", with marks and a priority that say nothing here.
-  Status definition() {
+  Status definition(Earlier earlier = Earlier::none) {
     while (peek() == '?' || peek() == '!') ++at_;
     const TextPlace place = here();
     MR_ASSIGN_OR_RETURN(const std::string word, name());
-    if (peek() == '{') return cannot("templates");
+    if (peek() == '{') return template_definition(word, place);
     skip_space();
     if (eat(".")) {
       eat("-");
@@ -125,7 +139,7 @@ class LarkParser : private GrammarReader {
     if (!eat(":")) return bad("a : has to follow the name that is defined");
     in_terminal_ = is_terminal(word);
     MR_ASSIGN_OR_RETURN(GrammarNode body, alternatives(0));
-    MR_RETURN_IF_ERROR(define(word, place, std::move(body)));
+    MR_RETURN_IF_ERROR(define(word, place, std::move(body), earlier));
     return end_of_line("a rule");
   }
 
@@ -137,7 +151,15 @@ class LarkParser : private GrammarReader {
       return end_of_line("%ignore");
     }
     if (eat("%import")) return import();
-    return cannot("directives other than %import and %ignore");
+    for (const auto& [word, earlier] :
+         {std::pair("%override", Earlier::replaced), std::pair("%extend", Earlier::extended)}) {
+      if (!eat(word)) continue;
+      skip_space();
+      return definition(earlier);
+    }
+    if (peek(1) == 'd')
+      return error_at(here(), "%declare names terminals that have no texts; define them", Code::unsupported);
+    return cannot("directives other than %import, %ignore, %override and %extend");
   }
 
   Status import() {
@@ -176,6 +198,105 @@ class LarkParser : private GrammarReader {
     body.pattern = known->pattern;
     body.place = place;
     return define(as, place, std::move(body));
+  }
+
+  // --- Templates ---
+
+  /// "name{a, b}: ...": its text is read for each use that differs, with what then stands for a and b.
+  struct Template {
+    std::vector<std::string> parameters;
+    std::size_t begin = 0, end = 0;
+  };
+  struct Use {
+    std::uint32_t rule = 0;  // that the use becomes
+    std::string name;
+    std::vector<std::uint32_t> arguments;  // rules
+    TextPlace place;
+  };
+
+  Status template_definition(const std::string& word, TextPlace place) {
+    Template made;
+    ++at_;
+    do {
+      skip_space();
+      MR_ASSIGN_OR_RETURN(const std::string parameter, name());
+      made.parameters.push_back(parameter);
+      skip_space();
+    } while (eat(","));
+    if (!eat("}")) return bad("a { without its }");
+    skip_space();
+    if (!eat(":")) return bad("a : has to follow the name that is defined");
+    made.begin = at_;
+    for (const std::string& parameter : made.parameters) meaning_[parameter] = kIgnored;
+    in_terminal_ = is_terminal(word);
+    in_template_ = true;
+    MR_RETURN_IF_ERROR(alternatives(0).status());  // nothing but whether it can be read
+    in_template_ = false;
+    meaning_.clear();
+    made.end = at_;
+    if (!templates_.emplace(word, std::move(made)).second)
+      return error_at(place, fmt::format("{} is defined twice", word));
+    return end_of_line("a rule");
+  }
+
+  /// "name{x, y}": a rule, the same for the same arguments, so that templates may refer to themselves.
+  Expected<GrammarNode> template_use(const std::string& word, TextPlace place, int depth) {
+    Use use{0, word, {}, place};
+    std::string key = word + "{";
+    ++at_;
+    do {
+      skip_to_more(true);
+      MR_ASSIGN_OR_RETURN(const std::uint32_t argument, this->argument(depth));
+      use.arguments.push_back(argument);
+      key += fmt::format("{},", argument);
+      skip_to_more(true);
+    } while (eat(","));
+    if (!eat("}")) return bad("a { without its }");
+    if (in_template_) return GrammarNode();
+    use.rule = tree_.rule(key + "}", place);
+    GrammarNode node = reference_node(use.rule);
+    if (std::exchange(tree_.rules[use.rule].defined, true)) return node;
+    uses_.push_back(std::move(use));
+    return node;
+  }
+
+  /// What is no rule becomes one, the same for the same words.
+  Expected<std::uint32_t> argument(int depth) {
+    const TextPlace place = here();
+    MR_ASSIGN_OR_RETURN(GrammarNode node, atom(depth + 1));
+    MR_RETURN_IF_ERROR(repeats(node));
+    if (in_template_) return kIgnored;
+    if (node.kind == GrammarNode::Kind::reference) return node.rule;
+    const std::uint32_t rule = tree_.rule(" " + words_of(node), place);
+    tree_.rules[rule].defined = true;
+    tree_.rules[rule].body = std::move(node);
+    return rule;
+  }
+
+  /// Reads the templates' texts for their uses, and for those within them.
+  Status write_out_templates() {
+    std::size_t read = 0;
+    for (std::size_t i = 0; i < uses_.size(); ++i) {
+      const Use use = uses_[i];
+      const auto found = templates_.find(use.name);
+      if (found == templates_.end())
+        return error_at(use.place, fmt::format("the template {} is not defined", use.name));
+      const Template& made = found->second;
+      if (made.parameters.size() != use.arguments.size())
+        return error_at(use.place, fmt::format("the template {} takes {} arguments", use.name, made.parameters.size()));
+      read += made.end - made.begin;
+      if (read > kMostTemplateBytes)
+        return error_at(use.place, fmt::format("templates come to more than {} bytes", kMostTemplateBytes));
+      meaning_.clear();
+      for (std::size_t each = 0; each < made.parameters.size(); ++each)
+        meaning_[made.parameters[each]] = use.arguments[each];
+      in_terminal_ = is_terminal(use.name);
+      at_ = made.begin;
+      MR_ASSIGN_OR_RETURN(GrammarNode body, alternatives(0));
+      tree_.rules[use.rule].body = std::move(body);
+    }
+    meaning_.clear();
+    return {};
   }
 
   // --- Expansions ---
@@ -224,7 +345,8 @@ class LarkParser : private GrammarReader {
     if (!is_word(peek()) || is_digit(peek())) return bad("this begins no part of a rule");
     const TextPlace place = here();
     MR_ASSIGN_OR_RETURN(const std::string word, name());
-    if (peek() == '{') return cannot("templates");
+    if (peek() == '{') return template_use(word, place, depth);
+    if (const auto meant = meaning_.find(word); meant != meaning_.end()) return reference_node(meant->second);
     if (in_terminal_ && !is_terminal(word))
       return error_at(place, fmt::format("a terminal cannot hold the rule {}", word));
     const std::uint32_t rule = tree_.rule(word, place);
@@ -369,7 +491,11 @@ class LarkParser : private GrammarReader {
   static constexpr std::uint32_t kIgnored = 0;  // the first rule: empty where nothing is ignored
   GrammarTree tree_ = with_ignored();
   std::vector<GrammarNode> ignored_;
+  std::map<std::string, Template> templates_;
+  std::vector<Use> uses_;
+  std::map<std::string, std::uint32_t> meaning_;  // of a template's parameters: rules
   bool in_terminal_ = false;
+  bool in_template_ = false;  // its definition is looked at: parameters mean nothing yet
 };
 
 }  // namespace

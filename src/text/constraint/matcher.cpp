@@ -26,6 +26,7 @@ Matcher::Matcher(std::shared_ptr<const Grammar> grammar, std::shared_ptr<const T
   work_left_ = kMostWork;
   now_.places.push_back({grammar_->start(grammar_->root()), 0});
   now_.ends = close(now_.places);
+  begins_crowded_ = crowded_;
 }
 
 Matcher Matcher::copy() const {
@@ -40,6 +41,14 @@ Matcher Matcher::copy() const {
 bool Matcher::spend(std::uint64_t work) {
   work_left_ = work_left_ > work ? work_left_ - work : 0;
   return work_left_ > 0;
+}
+
+Status Matcher::too_much() const {
+  if (!crowded_) return error(Code::invalid_argument, "the asked-for form is too ambiguous to follow; make it simpler");
+  return error(Code::invalid_argument,
+               "the asked-for form leaves more than {} ways open at once; write those that begin alike with one "
+               "beginning",
+               kMostPlaces);
 }
 
 /// The depth goes with what waits: it needs no place in the key.
@@ -66,6 +75,7 @@ bool Matcher::close(std::vector<Place>& places, Moment* differing) {
     const auto at = std::lower_bound(seen.begin(), seen.end(), place);
     if (at != seen.end() && *at == place) return;
     if (seen.size() >= kMostPlaces) {
+      crowded_ = true;
       work_left_ = 0;
       return;
     }
@@ -114,7 +124,9 @@ std::vector<Matcher::Place> Matcher::after(const std::vector<Place>& places, std
 }
 
 Status Matcher::take(std::string_view bytes) {
+  if (begins_crowded_) return too_much();
   work_left_ = kMostWork;
+  crowded_ = false;
   if (now_.written.bytes() > kMostWritten)
     return error(Code::invalid_argument, "the items that have to differ are more than {} MiB", kMostWritten >> 20);
   Moment moment = now_;
@@ -123,8 +135,7 @@ Status Matcher::take(std::string_view bytes) {
     std::vector<Place> next = after(moment.places, byte);
     if (next.empty()) return error(Code::invalid_argument, "the text leaves the asked-for form");
     advance(moment, std::move(next), byte);
-    if (work_left_ == 0)
-      return error(Code::invalid_argument, "the asked-for form is too ambiguous to follow; make it simpler");
+    if (work_left_ == 0) return too_much();
     if (!moment.places.empty() || moment.ends) continue;
     if (moment.refused) return error(Code::invalid_argument, "the text repeats what the asked-for form has once");
     return error(Code::invalid_argument, "the answer nests more than {} deep in the asked-for form", kMostDepth);
@@ -278,14 +289,16 @@ void Matcher::add_place(Place place, std::span<std::uint32_t> bits) {
 }
 
 Status Matcher::add_mask(std::span<std::uint32_t> bits) {
+  if (begins_crowded_) return too_much();
   work_left_ = kMostWork;
+  crowded_ = false;
   const std::uint64_t known_bytes = known_.size() * static_cast<std::uint64_t>(trie_->vocab_size()) / 8;
   if (locals_.size() > kMostLocals || known_bytes > kKnownBytes) forget();
   for (const Place& place : now_.places) add_place(place, bits);
   if (grammar_->has_different()) drop_repeats(bits);
   if (work_left_ > 0) return {};
   forget();  // what was learned is not whole
-  return error(Code::invalid_argument, "the asked-for form is too ambiguous to follow; make it simpler");
+  return too_much();
 }
 
 }  // namespace millrace::text

@@ -95,6 +95,7 @@ class Matcher {
   void set_tokens(const TokenTrie::Node& node, std::span<std::uint32_t> bits) const;
   void forget();
   bool spend(std::uint64_t work);
+  Status too_much() const;
 
   std::shared_ptr<const Grammar> grammar_;
   std::shared_ptr<const TokenTrie> trie_;
@@ -107,6 +108,8 @@ class Matcher {
   std::unordered_map<StateId, Known> known_;
   std::uint64_t learned_bytes_ = 0;  // what locals_ and known_ hold outside themselves
   std::uint64_t work_left_ = 0;
+  bool crowded_ = false;         // more places than are followed: this, not work, ended it
+  bool begins_crowded_ = false;  // and so did the grammar's beginning
 };
 
 }  // namespace millrace::text

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "text/constraint/pattern_parser.h"
+#include "text/constraint/shared_beginnings.h"
 
 namespace millrace::text {
 namespace {
@@ -152,11 +153,9 @@ Fragment build(GrammarBuilder& b, CharacterRules& rules, const PatternNode& node
   switch (node.kind) {
     case Kind::characters:
       return rules.any_of(node.ranges);
-    case Kind::either: {
-      std::vector<Fragment> options;
-      for (const PatternNode& part : node.parts) options.push_back(build(b, rules, part));
-      return b.either(options);
-    }
+    case Kind::either:
+      return *either_by_beginnings(
+          b, rules, node.parts, [&](const PatternNode& part) -> Expected<Fragment> { return build(b, rules, part); });
     case Kind::repeat:
       return b.repeat(node.least, node.most, [&] { return build(b, rules, node.parts[0]); });
     default: {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <set>
 
 #include "text/constraint/pattern.h"
@@ -18,49 +17,6 @@ constexpr std::size_t kMostSchemaBytes = 1 << 20;
 constexpr int kMostDepth = 64;
 
 const std::vector<std::string> kTypes = {"object", "array", "string", "number", "integer", "boolean", "null"};
-
-/// Keywords that bind, and the type that they bind; "" for every type.
-const std::map<std::string, std::string>& keywords() {
-  static const std::map<std::string, std::string> all = {{"type", ""},
-                                                         {"nullable", ""},
-                                                         {"enum", ""},
-                                                         {"const", ""},
-                                                         {"$ref", ""},
-                                                         {"properties", "object"},
-                                                         {"required", "object"},
-                                                         {"additionalProperties", "object"},
-                                                         {"patternProperties", "object"},
-                                                         {"propertyNames", "object"},
-                                                         {"minProperties", "object"},
-                                                         {"maxProperties", "object"},
-                                                         {"unevaluatedProperties", "object"},
-                                                         {"items", "array"},
-                                                         {"prefixItems", "array"},
-                                                         {"uniqueItems", "array"},
-                                                         {"contains", "array"},
-                                                         {"minContains", "array"},
-                                                         {"maxContains", "array"},
-                                                         {"unevaluatedItems", "array"},
-                                                         {"additionalItems", "array"},
-                                                         {"minItems", "array"},
-                                                         {"maxItems", "array"},
-                                                         {"minLength", "string"},
-                                                         {"maxLength", "string"},
-                                                         {"pattern", "string"},
-                                                         {"format", "string"},
-                                                         {kMorePatterns, "string"},
-                                                         {kNotPatterns, "string"},
-                                                         {kMoreFormats, "string"},
-                                                         {kNotValues, ""},
-                                                         {kNotInteger, "number"},
-                                                         {kGrammarOfString, "string"},
-                                                         {"minimum", "number"},
-                                                         {"maximum", "number"},
-                                                         {"exclusiveMinimum", "number"},
-                                                         {"exclusiveMaximum", "number"},
-                                                         {"multipleOf", "number"}};
-  return all;
-}
 
 /// Ranges of integers that OpenAPI and generators of Rust and Go name as formats.
 void bind_by_format(const SchemaJson& schema, NumberBounds& bounds) {
@@ -90,7 +46,7 @@ Expected<NumberBounds> bounds_of(const SchemaJson& schema) {
     const double bound = schema[keyword].get<double>();
     if (std::string_view(keyword) == "multipleOf") {
       if (bound <= 0) return error(Code::invalid_argument, "multipleOf has to be above 0");
-      bounds.multiple_of = bound;
+      bounds.multiple_of = decimal_of(schema[keyword].dump());
       continue;
     }
     const bool open = std::string_view(keyword).starts_with("exclusive");
@@ -112,6 +68,7 @@ bool excludes(const SchemaJson& schema, const SchemaJson& value) {
 }  // namespace
 
 Expected<std::shared_ptr<const Grammar>> SchemaCompiler::compile() {
+  builder_.charge(document_.bytes());
   MR_ASSIGN_OR_RETURN(const RuleId value, reference("#"));
   const RuleId whole = builder_.new_rule();
   // Vocabularies in the manner of SentencePiece begin a text with a space.
@@ -135,10 +92,11 @@ Expected<RuleId> SchemaCompiler::reference(const std::string& pointer) {
 
 Expected<Fragment> SchemaCompiler::value(const SchemaJson& schema) {
   const bool combines =
-      schema.is_object() && (schema.contains("allOf") || schema.contains("anyOf") || schema.contains("oneOf"));
+      schema.is_object() && (schema.contains("allOf") || schema.contains("anyOf") || schema.contains("oneOf") ||
+                             (schema.contains("$ref") && schema.size() > 1));
   const std::string words = combines ? schema.dump(-1, ' ', false, SchemaJson::error_handler_t::replace) : "";
   // What is combined stands written out, references and all: it may come back to itself.
-  if (words.find("\"$ref\"") == std::string::npos) return combined_value(schema);
+  if (words.find("\":\"\\u0001") == std::string::npos) return combined_value(schema);  // as references are settled
   const auto [known, fresh] = combined_.try_emplace({words, rules_.spelling()}, 0);
   if (!fresh) return builder_.rule(known->second);
   builder_.charge(words.size());
@@ -162,7 +120,6 @@ Expected<Fragment> SchemaCompiler::combined_value(const SchemaJson& schema) {
 
 Expected<Fragment> SchemaCompiler::plain_value(const SchemaJson& schema) {
   if (schema.contains("$ref")) {
-    if (!schema["$ref"].is_string()) return error(Code::invalid_argument, "$ref has to be a string");
     MR_ASSIGN_OR_RETURN(const RuleId rule, reference(schema["$ref"].get<std::string>()));
     return builder_.rule(rule);
   }
@@ -185,16 +142,16 @@ Expected<std::set<std::string>> SchemaCompiler::bound_types(const SchemaJson& sc
   std::set<std::string> bound;
   for (const auto& [keyword, value] : schema.items()) {
     if (is_annotation(keyword)) continue;
-    const auto known = keywords().find(keyword);
+    const SchemaKeyword* const known = schema_keyword(keyword);
     const bool trivial = (keyword == "uniqueItems" && value == false) || (keyword == "minProperties" && value == 0);
     if (trivial) continue;
     const std::string_view meant = meant_keyword(keyword);
-    if (known == keywords().end() && meant != keyword)
+    if (meant != keyword)
       return error(Code::unsupported, "the schema keyword '{}' is none; '{}' is", keyword.substr(0, 60), meant);
-    if (known == keywords().end())
+    if (known == nullptr || known->use != KeywordUse::plain)
       return error(Code::unsupported, "the schema keyword '{}' is not supported; leave it out", keyword.substr(0, 60));
     binds = true;
-    if (!known->second.empty()) bound.insert(known->second);
+    if (!known->type.empty()) bound.emplace(known->type);
   }
   return bound;
 }
@@ -329,7 +286,7 @@ Expected<Fragment> SchemaCompiler::number(const SchemaJson& schema, Numbers whic
   for (const SchemaJson& value : schema.value(kNotValues, SchemaJson::array()))
     if (value.is_number()) excluded.insert(value.get<double>());
   if (excluded.empty()) {
-    if (std::isnan(bounds.low) && std::isnan(bounds.high) && bounds.multiple_of == 0)
+    if (std::isnan(bounds.low) && std::isnan(bounds.high) && bounds.multiple_of.digits == 0)
       return json_number(builder_, which, rules_.spelling());
     return or_nothing(bounded_number(builder_, bounds, which, rules_.spelling()));
   }
@@ -396,9 +353,9 @@ Expected<SchemaJson> parse_schema(std::string_view text) {
 }  // namespace
 
 Expected<std::shared_ptr<const Grammar>> schema_grammar(std::string_view json_schema, const BuildLimits& limits) {
-  MR_ASSIGN_OR_RETURN(const SchemaJson schema, parse_schema(json_schema));
+  MR_ASSIGN_OR_RETURN(SchemaJson schema, parse_schema(json_schema));
   try {
-    return SchemaCompiler(schema, limits).compile();
+    return SchemaCompiler(SchemaDocument(std::move(schema)), limits).compile();
   } catch (const nlohmann::json::exception& wrong) {
     return error(Code::invalid_argument, "the schema has a value of a wrong kind ({})", wrong.what());
   }

@@ -1,19 +1,20 @@
 // JSON schemas as grammars. What the grammar accepts is valid by the schema; not everything that is valid is accepted:
 // declared properties come in the schema's order, and none is added unless additionalProperties allows it aloud.
 //
-// Understood: all of draft 2020-12 but what follows, `nullable`, lists as `items`, and formats of OpenAPI and Pydantic.
-// Strings keep to patterns, formats and lengths at once. Bounds of numbers have 6 digits behind the point (others are
-// rounded to the inside), multipleOf is exact in decimals. Annotations and formats that nobody checks are passed over.
+// Understood: all of draft 2020-12 but what follows, what older drafts say otherwise (schema_document.h), `nullable`,
+// and formats of OpenAPI and Pydantic. Strings keep to patterns, formats and lengths at once. Bounds of numbers have 15
+// digits (others are rounded to the inside), multipleOf is exact in decimals. Annotations and formats that nobody
+// checks are passed over.
 //
 // Items that have to differ (uniqueItems), and free names where minProperties counts them, have one spelling each and
 // are told apart by it (written_texts.h): numbers that may be no integers have 15 digits at most, and items of which
 // nothing is said are no lists and no objects.
 //
-// Errors that name it: $dynamicRef, references to other documents; look-behind and back references of patterns;
-// uniqueItems over objects of free names; contains or uniqueItems beside prefixItems; `not`, and `if`, and `oneOf` with
-// branches that may both hold, and `contains` beside maxContains, over what has no simple opposite (items,
-// additionalProperties, format, multipleOf, objects as values). Words that no draft knows are annotations, but for
-// those that look misspelt. Source: JSON Schema 2020-12. Thread-safety: pure functions.
+// Errors that name it: references to other documents, $dynamicRef that may mean several parts; look-behind and back
+// references of patterns; uniqueItems over objects of free names, or beside both contains and prefixItems; `not`, and
+// `if`, and `oneOf` with branches that may both hold, and `contains` beside maxContains, over what has no simple
+// opposite (items, additionalProperties, format, multipleOf, objects as values). Words that no draft knows are
+// annotations, but for those that look misspelt. Source: JSON Schema 2020-12. Thread-safety: pure functions.
 #pragma once
 
 #include <memory>

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "text/constraint/schema_compiler.h"
+#include "text/constraint/schema_merge.h"
 #include "text/constraint/schema_strings.h"
 
 namespace millrace::text {
@@ -31,62 +32,97 @@ Expected<Fragment> SchemaCompiler::array(const SchemaJson& schema) {
   const bool unique = schema.value("uniqueItems", SchemaJson(false)) == true && most > 1;
   const bool contains = schema.contains("contains") &&
                         (schema.value("minContains", SchemaJson(1)) != 0 || schema.contains("maxContains"));
-  if ((unique || contains) && !first.empty())
-    return error(Code::unsupported, "uniqueItems and contains are supported beside items only; leave them out");
-  if (contains) return containing_array(schema, rest, {least, most}, unique);
-  if (unique) return unique_array(rest, least, most);
+  if (unique && contains && !first.empty())
+    return error(Code::unsupported, "uniqueItems, contains and prefixItems together are not supported; leave one out");
+  if (contains) return containing_array(schema, {std::move(first), rest}, {least, most}, unique);
+  if (unique && first.empty()) return unique_array(rest, least, most);
+  const auto rule = [&](const SchemaJson& item) {
+    const OneSpelling spelling(rules_, unique);
+    return rule_of(item);
+  };
   std::vector<RuleId> items;
   for (const SchemaJson& item : first) {
-    MR_ASSIGN_OR_RETURN(const RuleId rule, rule_of(item));
-    items.push_back(rule);
+    MR_ASSIGN_OR_RETURN(const RuleId listed, rule(item));
+    items.push_back(listed);
   }
-  MR_ASSIGN_OR_RETURN(const RuleId others, rule_of(rest));
-  return item_list(items, others, least, most, false);
+  MR_ASSIGN_OR_RETURN(const RuleId others, rule(rest));
+  return item_list(items, others, {least, most}, unique ? std::optional(texts_wanted(first)) : std::nullopt);
 }
 
-/// `first`, then any number of others (which `differ` from each other).
-Expected<Fragment> SchemaCompiler::item_list(const std::vector<RuleId>& first, RuleId others, std::uint32_t least,
-                                             std::uint32_t most, bool differ) {
-  const auto other = [&] { return differ ? builder_.different(others) : builder_.rule(others); };
+/// How many texts each of these items has to have, so that one is left to it which none before it took.
+std::vector<std::uint32_t> SchemaCompiler::texts_wanted(const SchemaJson& items) {
+  constexpr std::size_t most_compared = 64;
+  std::vector<SchemaJson> values;  // of each item, null where there are too many to list
+  std::vector<std::uint32_t> wanted;
+  for (const SchemaJson& item : items) {
+    const auto listed = values.size() < most_compared ? finite_values(item) : std::vector<SchemaJson>();
+    values.push_back(listed.ok() && !listed->empty() ? SchemaJson(*listed) : SchemaJson());
+    const auto may_take = [&](const SchemaJson& other) {
+      return !other.is_array() || !values.back().is_array() || !common_values(other, values.back()).empty();
+    };
+    wanted.push_back(1 + static_cast<std::uint32_t>(std::count_if(values.begin(), values.end() - 1, may_take)));
+  }
+  return wanted;
+}
+
+/// `first`, then any number of others. `wanted`: all have to differ; how many texts each of `first` has to have.
+Expected<Fragment> SchemaCompiler::item_list(const std::vector<RuleId>& first, RuleId others, Counts count,
+                                             const std::optional<std::vector<std::uint32_t>>& wanted) {
+  const auto [least, most] = count;
+  const bool differ = wanted.has_value();
+  const auto item = [&](RuleId rule) { return differ ? builder_.different(rule) : builder_.rule(rule); };
   const StateId end = builder_.new_state();
   Fragment whole = join({builder_.literal("["), rules_.space()});
   const std::uint32_t counted = most == UINT32_MAX ? std::max(least, static_cast<std::uint32_t>(first.size())) : most;
   for (std::uint32_t i = 0; i < counted && !builder_.full(); ++i) {
     if (i >= least) builder_.nothing(whole.end, end);
     if (i > 0) whole = builder_.sequence(whole, comma());
-    whole = builder_.sequence(whole, i < first.size() ? builder_.rule(first[i]) : other());
+    whole = builder_.sequence(whole, item(i < first.size() ? first[i] : others));
   }
   if (counted >= least) builder_.nothing(whole.end, end);
   if (most == UINT32_MAX) {
-    const auto more = [&] { return join({comma(), other()}); };
+    const auto more = [&] { return join({comma(), item(others)}); };
     const Fragment loop = builder_.repeat(0, UINT32_MAX, more);
-    const Fragment tail = counted > 0 ? loop : builder_.sequence(other(), loop);
+    const Fragment tail = counted > 0 ? loop : builder_.sequence(item(others), loop);
     builder_.nothing(whole.end, tail.begin);
     builder_.nothing(tail.end, end);
   }
-  if (differ) {
-    const StateId wanted = builder_.new_state();
-    builder_.call_different(wanted, others, end);
-    builder_.want_different(wanted, least);
-  }
+  // An item that has to come finds a text that none of those before it has.
+  const auto want = [&](RuleId rule, std::uint32_t texts) {
+    const StateId from = builder_.new_state();
+    builder_.call_different(from, rule, end);
+    builder_.want_different(from, texts);
+  };
+  const auto listed = static_cast<std::uint32_t>(first.size());
+  for (std::uint32_t i = 0; differ && i < std::min(least, listed) && !builder_.full(); ++i)
+    want(first[i], (*wanted)[i]);
+  if (differ && least > listed) want(others, least);
   return join({{whole.begin, end}, rules_.space(), builder_.literal("]")});
+}
+
+/// The items at one place of an array that has to contain some, and those that are what it has to contain.
+Expected<SchemaCompiler::Containing> SchemaCompiler::containing(const SchemaJson& items, const SchemaJson& contained,
+                                                                bool counts_all, bool differ) {
+  const OneSpelling spelling(rules_, differ);
+  const SchemaJson others = {{"allOf", SchemaJson::array({items, {{"not", contained}}})}};
+  MR_ASSIGN_OR_RETURN(const RuleId item, rule_of(counts_all ? others : items));
+  MR_ASSIGN_OR_RETURN(const RuleId match, rule_of({{"allOf", SchemaJson::array({items, contained})}}));
+  return Containing{item, match};
 }
 
 /// A state for each count of items and of those that are what the array has to contain. Where these have a most, other
 /// items are certainly none of them.
-Expected<Fragment> SchemaCompiler::containing_array(const SchemaJson& schema, const SchemaJson& items, Counts count,
+Expected<Fragment> SchemaCompiler::containing_array(const SchemaJson& schema, const Items& items, Counts count,
                                                     bool differ) {
   MR_ASSIGN_OR_RETURN(const std::uint32_t wanted, schema_count(schema, "minContains", 1, kMostContained));
   MR_ASSIGN_OR_RETURN(const std::uint32_t allowed, schema_count(schema, "maxContains", UINT32_MAX, kMostContained));
   if (wanted > allowed) return builder_.either({});
-  const SchemaJson& contained = schema["contains"];
-  const SchemaJson others = {{"allOf", SchemaJson::array({items, {{"not", contained}}})}};
-  const auto rule = [&](const SchemaJson& each) {
-    const OneSpelling spelling(rules_, differ);
-    return rule_of(each);
-  };
-  MR_ASSIGN_OR_RETURN(const RuleId item, rule(allowed == UINT32_MAX ? items : others));
-  MR_ASSIGN_OR_RETURN(const RuleId match, rule({{"allOf", SchemaJson::array({items, contained})}}));
+  std::vector<Containing> rules;  // of the first places, and of those behind them
+  for (std::size_t i = 0; i <= items.first.size(); ++i) {
+    const SchemaJson& here = i < items.first.size() ? items.first[i] : items.others;
+    MR_ASSIGN_OR_RETURN(const Containing both, containing(here, schema["contains"], allowed != UINT32_MAX, differ));
+    rules.push_back(both);
+  }
   const auto call = [&](StateId from, RuleId called, StateId to) {
     if (differ) {
       builder_.call_different(from, called, to);
@@ -94,7 +130,8 @@ Expected<Fragment> SchemaCompiler::containing_array(const SchemaJson& schema, co
       builder_.call(from, called, to);
     }
   };
-  const std::uint32_t counted = count.most == UINT32_MAX ? std::max(count.least, 1u) : count.most;
+  const auto listed = static_cast<std::uint32_t>(items.first.size());
+  const std::uint32_t counted = count.most == UINT32_MAX ? std::max({count.least, listed, 1u}) : count.most;
   const std::uint32_t last = allowed == UINT32_MAX ? wanted : allowed;
   std::vector<std::vector<StateId>> states(counted + 1);
   for (auto& row : states)
@@ -112,13 +149,14 @@ Expected<Fragment> SchemaCompiler::containing_array(const SchemaJson& schema, co
         from = separator.end;
       }
       const std::uint32_t next = std::min(i + 1, counted);
-      call(from, item, states[next][found]);
-      if (found < last) call(from, match, states[next][found + 1]);
+      const Containing& here = rules[std::min(i, listed)];
+      call(from, here.item, states[next][found]);
+      if (found < last) call(from, here.match, states[next][found + 1]);
     }
-  for (const auto& [items_rule, least] : {std::pair(item, count.least), std::pair(match, wanted)}) {
+  for (const auto& [rule, least] : {std::pair(rules[0].item, count.least), std::pair(rules[0].match, wanted)}) {
     if (!differ) break;
     const StateId from = builder_.new_state();
-    call(from, items_rule, end);
+    call(from, rule, end);
     builder_.want_different(from, least);
   }
   return join({builder_.literal("["), rules_.space(), {states[0][0], end}, rules_.space(), builder_.literal("]")});
@@ -134,7 +172,7 @@ Expected<Fragment> SchemaCompiler::unique_array(const SchemaJson& items, std::ui
       return rule_of(items);
     };
     MR_ASSIGN_OR_RETURN(const RuleId rule, item());
-    return item_list({}, rule, least, most, true);
+    return item_list({}, rule, {least, most}, std::vector<std::uint32_t>());
   }
   std::vector<std::string> texts;
   for (const SchemaJson& each : *values) {
@@ -146,7 +184,7 @@ Expected<Fragment> SchemaCompiler::unique_array(const SchemaJson& items, std::ui
   if (texts.size() > kMostSubsetValues) {
     const RuleId rule = builder_.new_rule();
     builder_.define(rule, builder_.one_of(std::move(texts)));
-    return item_list({}, rule, least, most, true);
+    return item_list({}, rule, {least, most}, std::vector<std::uint32_t>());
   }
   std::vector<RuleId> rules;
   for (const std::string& text : texts) {

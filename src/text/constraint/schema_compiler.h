@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -18,9 +19,14 @@ namespace millrace::text {
 
 class SchemaCompiler {
  public:
-  /// `root` outlives the compiler.
-  SchemaCompiler(const SchemaJson& root, const BuildLimits& limits)
-      : flattener_(root), builder_(limits), rules_(builder_), sets_(builder_), checker_(flattener_, sets_) {}
+  /// `document` outlives the compiler.
+  SchemaCompiler(const SchemaDocument& document, const BuildLimits& limits)
+      : document_(document),
+        flattener_(document),
+        builder_(limits),
+        rules_(builder_),
+        sets_(builder_),
+        checker_(flattener_, sets_) {}
 
   Expected<std::shared_ptr<const Grammar>> compile();
 
@@ -89,10 +95,18 @@ class SchemaCompiler {
 
   // schema_array.cpp
   Expected<Fragment> array(const SchemaJson& schema);
-  Expected<Fragment> containing_array(const SchemaJson& schema, const SchemaJson& items, Counts count, bool differ);
+  struct Items {
+    SchemaJson first, others;  // `first`: a list
+  };
+  struct Containing {
+    RuleId item = 0, match = 0;
+  };
+  Expected<Containing> containing(const SchemaJson& items, const SchemaJson& contained, bool counts_all, bool differ);
+  Expected<Fragment> containing_array(const SchemaJson& schema, const Items& items, Counts count, bool differ);
   Expected<Fragment> unique_array(const SchemaJson& items, std::uint32_t least, std::uint32_t most);
-  Expected<Fragment> item_list(const std::vector<RuleId>& first, RuleId others, std::uint32_t least, std::uint32_t most,
-                               bool differ);
+  std::vector<std::uint32_t> texts_wanted(const SchemaJson& items);
+  Expected<Fragment> item_list(const std::vector<RuleId>& first, RuleId others, Counts count,
+                               const std::optional<std::vector<std::uint32_t>>& wanted);
   Fragment subsets(const std::vector<RuleId>& values, std::uint32_t least, std::uint32_t most);
   Expected<std::vector<SchemaJson>> finite_values(const SchemaJson& schema, int depth = 0);
 
@@ -116,6 +130,7 @@ class SchemaCompiler {
   Expected<Fragment> free_member(const SchemaJson& schema, const SchemaJson& others,
                                  const std::vector<Property>& properties, bool differ);
 
+  const SchemaDocument& document_;
   Flattener flattener_;
   GrammarBuilder builder_;
   JsonRules rules_;

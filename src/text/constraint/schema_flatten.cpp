@@ -164,6 +164,23 @@ Status negate_keyword(const SchemaJson& schema, const std::string& keyword, std:
   return {};
 }
 
+/// $dynamicRef and $recursiveRef mean what $ref does, once the document has settled what that is.
+Expected<SchemaJson> with_plain_references(SchemaJson schema) {
+  for (const char* keyword : {"$ref", "$dynamicRef", "$recursiveRef"}) {
+    if (!schema.is_object() || !schema.contains(keyword)) continue;
+    const SchemaJson said = schema[keyword];
+    if (!said.is_string()) return error(Code::invalid_argument, "'{}' has to be a string", keyword);
+    if (keyword == std::string_view("$ref")) continue;
+    schema.erase(keyword);
+    if (!schema.contains("$ref")) {
+      schema["$ref"] = said;
+    } else {
+      schema["allOf"].push_back(SchemaJson{{"$ref", said}});
+    }
+  }
+  return schema;
+}
+
 /// Nothing but annotations.
 bool says_nothing(const SchemaJson& schema) {
   return std::all_of(schema.items().begin(), schema.items().end(),
@@ -178,27 +195,8 @@ bool speaks_of_unevaluated(const SchemaJson& schema) {
 bool may_evaluate(const SchemaJson& schema) {
   if (!schema.is_object()) return false;
   for (const auto& [keyword, value] : schema.items()) {
-    static const std::set<std::string> say_nothing = {"type",
-                                                      "enum",
-                                                      "const",
-                                                      "required",
-                                                      "minimum",
-                                                      "maximum",
-                                                      "exclusiveMinimum",
-                                                      "pattern",
-                                                      "format",
-                                                      "minProperties",
-                                                      "maxProperties",
-                                                      "exclusiveMaximum",
-                                                      "multipleOf",
-                                                      "uniqueItems",
-                                                      "minItems",
-                                                      "maxItems",
-                                                      "minLength",
-                                                      "maxLength",
-                                                      "propertyNames",
-                                                      "dependentRequired"};
-    if (!say_nothing.contains(keyword) && !is_annotation(keyword)) return true;
+    const SchemaKeyword* const known = schema_keyword(keyword);
+    if (known != nullptr ? known->evaluates : !is_annotation(keyword)) return true;
   }
   return false;
 }
@@ -284,30 +282,11 @@ bool is_hopeless(const SchemaJson& schema) {
 
 }  // namespace
 
-Flattener::Flattener(const SchemaJson& root) : root_(root) {
-  if (!root.is_object()) return;
-  const SchemaJson draft = root.value("$schema", SchemaJson());
-  is_old_ = draft.is_string() && draft.get_ref<const std::string&>().find("2020-12") == std::string::npos;
-}
-
-Expected<const SchemaJson*> Flattener::resolve(const std::string& reference) const {
-  if (!reference.starts_with('#'))
-    return error(Code::unsupported, "$ref '{}' leads out of the schema; copy what it means into $defs",
-                 reference.substr(0, 100));
-  try {
-    const SchemaJson::json_pointer pointer(reference.substr(1));
-    if (root_.contains(pointer)) return &root_.at(pointer);
-  } catch (const nlohmann::json::exception&) {
-  }
-  return error(Code::invalid_argument, "$ref '{}' points to nothing", reference.substr(0, 100));
-}
-
 /// The schema with what its $ref means merged in.
 Expected<SchemaJson> Flattener::without_reference(const SchemaJson& schema, int depth) const {
-  SchemaJson current = schema;
+  MR_ASSIGN_OR_RETURN(SchemaJson current, with_plain_references(schema));
   for (; current.is_object() && current.contains("$ref"); ++depth) {
     if (depth > kMostDepth) return too_deep();
-    if (!current["$ref"].is_string()) return error(Code::invalid_argument, "$ref has to be a string");
     MR_ASSIGN_OR_RETURN(const SchemaJson* const target, resolve(current["$ref"].get<std::string>()));
     SchemaJson reference{{"$ref", current["$ref"]}};
     current.erase("$ref");
@@ -317,7 +296,8 @@ Expected<SchemaJson> Flattener::without_reference(const SchemaJson& schema, int 
       current["allOf"].push_back(std::move(reference));
       break;
     }
-    MR_ASSIGN_OR_RETURN(current, merge_schemas(*target, current));
+    MR_ASSIGN_OR_RETURN(const SchemaJson meant, with_plain_references(*target));
+    MR_ASSIGN_OR_RETURN(current, merge_schemas(meant, current));
   }
   return current;
 }
@@ -471,7 +451,8 @@ Expected<std::vector<SchemaJson>> Flattener::conditional(const SchemaJson& schem
   return any_of(beside, options, depth);
 }
 
-/// dependentRequired and dependentSchemas: a property is not there, or what it brings along is.
+/// dependentRequired, dependentSchemas, and dependencies, which was both before 2019: a property is not there, or what
+/// it brings along is.
 Expected<std::vector<SchemaJson>> Flattener::dependent(const SchemaJson& schema, const char* keyword, int depth) {
   if (!schema[keyword].is_object()) return error(Code::invalid_argument, "{} has to be an object", keyword);
   SchemaJson beside = schema;
@@ -480,6 +461,7 @@ Expected<std::vector<SchemaJson>> Flattener::dependent(const SchemaJson& schema,
   const auto first = schema[keyword].items().begin();
   const std::string& name = first.key();
   SchemaJson brought = first.value();
+  if (brought.is_string()) brought = SchemaJson::array({brought});  // as draft 3 has it
   if (brought.is_array()) brought = SchemaJson{{"required", brought}};
   SchemaJson rest = schema[keyword];
   rest.erase(name);
@@ -510,6 +492,10 @@ Expected<std::vector<SchemaJson>> Flattener::flatten(const SchemaJson& schema, i
   if (schema == true) return std::vector<SchemaJson>{SchemaJson::object()};
   if (!schema.is_object()) return error(Code::invalid_argument, "a schema has to be an object or a boolean");
   if (schema.value("type", SchemaJson()) == SchemaJson::array()) return std::vector<SchemaJson>();
+  if (schema.contains("$dynamicRef") || schema.contains("$recursiveRef")) {
+    MR_ASSIGN_OR_RETURN(const SchemaJson plain, with_plain_references(schema));
+    return flatten(plain, depth + 1);
+  }
   if (schema.contains("$ref")) {
     const bool alone = std::all_of(schema.items().begin(), schema.items().end(),
                                    [](const auto& item) { return item.key() == "$ref" || is_annotation(item.key()); });
@@ -522,7 +508,7 @@ Expected<std::vector<SchemaJson>> Flattener::flatten(const SchemaJson& schema, i
       return error(Code::invalid_argument, "{} has to be a list of schemas", keyword);
   // allOf last: what stands in it then meets a schema without combinations.
   if (schema.contains("if") || schema.contains("then") || schema.contains("else")) return conditional(schema, depth);
-  for (const char* keyword : {"dependentRequired", "dependentSchemas"})
+  for (const char* keyword : {"dependentRequired", "dependentSchemas", "dependencies"})
     if (schema.contains(keyword)) return dependent(schema, keyword, depth);
   if (schema.contains("not")) {
     MR_RETURN_IF_ERROR(check_nots(schema, schema["not"], depth));
@@ -538,7 +524,7 @@ Expected<std::vector<SchemaJson>> Flattener::flatten(const SchemaJson& schema, i
   }
   if (schema.contains("oneOf")) return one_of(schema, depth);
   if (schema.contains("allOf")) return all_of(schema, depth);
-  return std::vector<SchemaJson>{settled(schema, !is_old_)};
+  return std::vector<SchemaJson>{settled(schema, !document_.is_old())};
 }
 
 }  // namespace millrace::text

@@ -3,43 +3,24 @@
 // state but its limits.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
+#include "text/constraint/schema_document.h"
+#include "text/constraint/schema_keywords.h"
 
 namespace millrace::text {
 
-using SchemaJson = nlohmann::ordered_json;
-
-/// What plain schemas say beside JSON schema's own keywords: lists of patterns that match too, of patterns that do not,
-/// of formats that hold too, and of values that it is none of; true where a number is no integer.
-inline constexpr const char *kMorePatterns = "\x01patterns", *kNotPatterns = "\x01not patterns",
-                            *kMoreFormats =
-                                "\x01"
-                                "formats",
-                            *kNotValues = "\x01not values", *kNotInteger = "\x01not integer";
-
-/// Properties by name, as "properties" has them, that unevaluatedProperties does not see: what `not` says evaluates
-/// none.
-inline constexpr const char* kUnseenProperties = "\x01unseen";
-
-/// The keyword that binds and is meant: this one, or the one that it is misspelt for. Empty: it binds nothing.
-std::string_view meant_keyword(std::string_view keyword);
-/// Title, description, default and the like, and what no draft of JSON schema knows: they bind nothing.
-bool is_annotation(const std::string& keyword);
-
 class Flattener {
  public:
-  /// `root` outlives the flattener.
-  explicit Flattener(const SchemaJson& root);
+  /// `document` outlives the flattener.
+  explicit Flattener(const SchemaDocument& document) : document_(document) {}
 
   /// Plain schemas; one that is a lone {"$ref": ...} stays so. Errors: unsupported, invalid_argument.
   Expected<std::vector<SchemaJson>> flatten(const SchemaJson& schema, int depth = 0);
-  /// What "#/..." points to. Errors: invalid_argument, unsupported (another document).
-  Expected<const SchemaJson*> resolve(const std::string& reference) const;
+  Expected<const SchemaJson*> resolve(const std::string& reference) const { return document_.resolve(reference); }
 
  private:
   Expected<SchemaJson> without_reference(const SchemaJson& schema, int depth) const;
@@ -58,8 +39,7 @@ class Flattener {
   Expected<std::set<std::string>> tags_between(const std::vector<SchemaJson>& a,
                                                const std::vector<SchemaJson>& b) const;
 
-  const SchemaJson& root_;
-  bool is_old_ = false;  // of a draft before 2020-12
+  const SchemaDocument& document_;
   int produced_ = 0;
   std::size_t work_ = 0;
 };

@@ -72,7 +72,7 @@ Status merge_keyword(SchemaJson& into, const std::string& keyword, const SchemaJ
     into[kMorePatterns].push_back(value);
   } else if (keyword == "format" && held.is_string() && value.is_string()) {
     into[kMoreFormats].push_back(value);
-  } else if (is_one_of(keyword, {"anyOf", "oneOf", "not", "dependentRequired"})) {
+  } else if (is_one_of(keyword, {"anyOf", "oneOf", "not", "dependentRequired", "dependencies"})) {
     into["allOf"].push_back(SchemaJson{{keyword, value}});
   } else {
     return error(Code::unsupported, "two different values of '{}' have to hold at once; write them as one",
@@ -144,10 +144,13 @@ void place_conditions(SchemaJson& from, SchemaJson& into) {
 SchemaJson both_schemas(const SchemaJson& a, const SchemaJson& b) {
   if (a == false || b == true || a == b) return a;
   if (a == true || b == false) return b;
+  // Once each: a schema that extends one that refers to itself comes back to the same words.
+  constexpr std::size_t few = 64;
   SchemaJson all = SchemaJson::array();
   for (const SchemaJson* const side : {&a, &b}) {
     const bool list = side->is_object() && side->size() == 1 && side->contains("allOf") && (*side)["allOf"].is_array();
-    for (const SchemaJson& each : list ? (*side)["allOf"] : SchemaJson::array({*side})) all.push_back(each);
+    for (const SchemaJson& each : list ? (*side)["allOf"] : SchemaJson::array({*side}))
+      if (all.size() > few || std::find(all.begin(), all.end(), each) == all.end()) all.push_back(each);
   }
   return SchemaJson{{"allOf", std::move(all)}};
 }

@@ -49,9 +49,11 @@ bool has_string_form(const SchemaJson& schema) {
 }
 
 Expected<std::vector<std::string>> patterns_of(const SchemaJson& schema) {
-  bool bounded = false;
-  for (const char* keyword : {"minLength", "maxLength", "pattern", kMorePatterns, kNotPatterns})
-    bounded = bounded || schema.contains(keyword);
+  Beside beside = Beside::nothing;
+  for (const char* keyword : {"minLength", "maxLength", kNotPatterns})
+    if (schema.contains(keyword)) beside = Beside::lengths;
+  for (const char* keyword : {"pattern", kMorePatterns})
+    if (schema.contains(keyword)) beside = Beside::patterns;
   std::vector<std::string> patterns;
   for (const char* keyword : {"pattern", kMorePatterns}) {
     MR_ASSIGN_OR_RETURN(const std::vector<std::string> texts, texts_of(schema, keyword));
@@ -59,10 +61,8 @@ Expected<std::vector<std::string>> patterns_of(const SchemaJson& schema) {
   }
   for (const char* keyword : {"format", kMoreFormats}) {
     MR_ASSIGN_OR_RETURN(const std::vector<std::string> names, texts_of(schema, keyword));
-    for (const std::string& name : names) {
-      MR_ASSIGN_OR_RETURN(const std::optional<std::string_view> pattern, format_pattern(name, bounded));
-      if (pattern) patterns.emplace_back(*pattern);
-    }
+    for (const std::string& name : names)
+      if (const auto pattern = format_pattern(name, beside)) patterns.emplace_back(*pattern);
   }
   return patterns;
 }

@@ -22,7 +22,7 @@ Expected<Lengths> lengths_of(const SchemaJson& schema);
 /// Whether patterns, formats or values that are excluded bind a string of this plain schema.
 bool has_string_form(const SchemaJson& schema);
 
-/// Patterns and formats that have to match. Errors: invalid_argument (no strings), unsupported (a format).
+/// Patterns and formats that have to match. Errors: invalid_argument (no strings).
 Expected<std::vector<std::string>> patterns_of(const SchemaJson& schema);
 
 /// The strings that a plain schema allows. Errors: invalid_argument, unsupported.

@@ -7,6 +7,7 @@
 #include "text/constraint/grammar_tree.h"
 #include "text/constraint/json_rules.h"
 #include "text/constraint/pattern.h"
+#include "text/constraint/shared_beginnings.h"
 #include "text/utf8.h"
 
 namespace millrace::text {
@@ -58,14 +59,9 @@ class TreeWriter {
         return pattern(node);
       case Kind::reference:
         return builder_.rule(ids_[node.rule]);
-      case Kind::either: {
-        std::vector<Fragment> options;
-        for (const GrammarNode& part : node.parts) {
-          MR_ASSIGN_OR_RETURN(const Fragment option, this->node(part));
-          options.push_back(option);
-        }
-        return builder_.either(options);
-      }
+      case Kind::either:
+        return either_by_beginnings(builder_, rules_, node.parts,
+                                    [&](const GrammarNode& part) { return this->node(part); });
       case Kind::repeat: {
         Status bad;
         const Fragment whole = builder_.repeat(node.least, node.most, [&] {
@@ -134,10 +130,12 @@ Expected<Written> write(GrammarBuilder& builder, CharacterRules& rules, RegularS
     MR_ASSIGN_OR_RETURN(const Fragment whole, regex_fragment(builder, rules, sets, text));
     return Written{whole, {}};
   }
-  if (!builder.charge(text.size() * kBytesACharacter)) return too_large();
+  const bool templates = syntax == GrammarSyntax::lark && text.find('{') != std::string_view::npos;
+  const std::uint64_t tree_bytes = (text.size() + (templates ? kMostTemplateBytes : 0)) * kBytesACharacter;
+  if (!builder.charge(tree_bytes)) return too_large();
   auto tree = syntax == GrammarSyntax::gbnf ? parse_gbnf(text) : parse_lark(text);
   Expected<Written> written = tree.ok() ? TreeWriter(builder, rules, sets, *tree).write() : tree.status();
-  builder.discharge(text.size() * kBytesACharacter);
+  builder.discharge(tree_bytes);
   return written;
 }
 
