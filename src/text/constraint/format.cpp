@@ -31,6 +31,8 @@ namespace {
 #define MR_BEHIND_HOST MR_PORT "(/" MR_PATH_CHARACTER "*)*(\\?[a-zA-Z0-9._~=&-]*)?"
 // Where nothing else binds an address, it is one of the web's.
 #define MR_URI "https?://" MR_HOST MR_BEHIND_HOST
+// "url", which is no word of the drafts: a name with a top level, and a port of two digits or more.
+#define MR_BEHIND_NAME "\\.[a-zA-Z]{2,20}(:[1-9][0-9]{1,3})?(/" MR_PATH_CHARACTER "*)*"
 #define MR_ANY_URI "[a-zA-Z][a-zA-Z0-9+.-]*://" MR_ANY_HOST MR_BEHIND_HOST
 #define MR_RELATIVE "/?" MR_PATH_CHARACTER "+(/" MR_PATH_CHARACTER "*)*(\\?[a-zA-Z0-9._~=&-]*)?(#[a-zA-Z0-9._~-]*)?"
 // postgres://user:password@host1:5432,host2:5432/name and the like.
@@ -94,7 +96,7 @@ const std::map<std::string_view, std::string_view>& patterns() {
       {"idn-email", MR_EMAIL},
       {"name-email", MR_EMAIL},
       {"uri", "^" MR_URI "$"},
-      {"url", "^" MR_URI "$"},
+      {"url", "^https?://" MR_HOST MR_BEHIND_NAME "$"},
       {"iri", "^" MR_URI "$"},
       {"uri-reference", "^(" MR_URI "|" MR_RELATIVE ")$"},
       {"iri-reference", "^(" MR_URI "|" MR_RELATIVE ")$"},
@@ -119,8 +121,9 @@ const std::map<std::string_view, std::string_view>& patterns_beside_lengths() {
   static constexpr std::string_view host =
       "^" MR_ALNUM "{1,15}(-" MR_ALNUM "{1,15})?(\\." MR_ALNUM "{1,15}(-" MR_ALNUM "{1,15})?){0,3}$";
   static constexpr std::string_view uri = "^https?://" MR_ANY_HOST MR_BEHIND_HOST "$";
+  static constexpr std::string_view url = "^https?://" MR_ANY_HOST MR_BEHIND_NAME "$";
   static const std::map<std::string_view, std::string_view> all = {
-      {"uri", uri}, {"url", uri}, {"iri", uri}, {"hostname", host}, {"idn-hostname", host}};
+      {"uri", uri}, {"url", url}, {"iri", uri}, {"hostname", host}, {"idn-hostname", host}};
   return all;
 }
 
@@ -128,7 +131,7 @@ const std::map<std::string_view, std::string_view>& patterns_beside_lengths() {
 const std::map<std::string_view, std::string_view>& patterns_beside_patterns() {
   static constexpr std::string_view uri = "^" MR_ANY_URI "$", reference = "^(" MR_ANY_URI "|" MR_RELATIVE ")$";
   static const std::map<std::string_view, std::string_view> all = {
-      {"uri", uri}, {"url", uri}, {"iri", uri}, {"uri-reference", reference}, {"iri-reference", reference}};
+      {"uri", uri}, {"iri", uri}, {"uri-reference", reference}, {"iri-reference", reference}};
   return all;
 }
 
@@ -162,6 +165,7 @@ std::optional<std::string_view> format_pattern(std::string_view format, Beside b
 #undef MR_BEHIND_HOST
 #undef MR_URI
 #undef MR_ANY_URI
+#undef MR_BEHIND_NAME
 #undef MR_RELATIVE
 #undef MR_MULTI_HOST
 #undef MR_VARIABLE
