@@ -36,6 +36,15 @@ class Form(Case):
             self.assertEqual((status, body["choices"][0]["finish_reason"]), (200, "stop"), body)
             self.check_city(body["choices"][0]["message"]["content"])
 
+    def test_a_schema_that_need_not_be_kept(self):
+        cannot = {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?<=x)y"}}, "required": ["a"]}
+        tool = {"type": "function", "function": {"name": "f", "parameters": cannot, "strict": False}}
+        for strict, status in ((False, 200), (True, 400), (None, 400)):
+            asked = {"type": "json_schema", "json_schema": {"name": "x", "schema": cannot, "strict": strict}}
+            self.assertEqual(self.openai(response_format=asked, max_tokens=8)[0], status, strict)
+            tool["function"]["strict"] = strict
+            self.assertEqual(self.openai(tools=[tool], tool_choice="required", max_tokens=8)[0], status, strict)
+
     def test_a_schema_through_ollama(self):
         status, body = self.server.json("POST", "/api/chat", {"model": MODEL, "messages": QUESTION, "format": CITY, "stream": False,
                                                               "options": {"num_predict": 150}})

@@ -13,8 +13,6 @@
 namespace millrace::text {
 namespace {
 
-using nlohmann::json;
-
 bool document_takes(const std::string& schema, const std::string& text) {
   static const auto trie = TokenTrie::make(*test::demo_tokenizer());
   const auto grammar = schema_grammar(schema);
@@ -64,7 +62,7 @@ TEST(SchemaDocument, NamesAndAddressesWithinTheDocument) {
       "1"));
   EXPECT_TRUE(document_takes(R"({"const":{"$ref":"#/x"}})", R"({"$ref":"#/x"})"));
   expect_refused(R"({"$ref":"other.json"})", "leads out of the schema");
-  expect_refused(R"({"$ref":"\u00017"})", "points to nothing");
+  expect_refused(R"({"$ref":"\u00010"})", "leads out of the schema");
 }
 
 TEST(SchemaDocument, DynamicReferencesWhereOnePartIsMeant) {
@@ -123,9 +121,9 @@ TEST(SchemaDocument, WhatRefersToItselfBesideOthers) {
 TEST(SchemaDocument, HostileOnesEndSoonInLittleMemory) {
   const auto begin = std::chrono::steady_clock::now();
   // Each part's URI would be as long as the first.
-  json nested = {{"$id", "http://x/" + std::string(400'000, 'a') + "/"}, {"allOf", json::array()}};
-  for (int i = 0; i < 20'000; ++i) nested["allOf"].push_back({{"$id", fmt::format("{}", i)}});
-  (void)schema_grammar(nested.dump());
+  SchemaJson nested = {{"$id", "http://x/" + std::string(400'000, 'a') + "/"}, {"allOf", SchemaJson::array()}};
+  for (int i = 0; i < 200; ++i) nested["allOf"].push_back({{"$id", fmt::format("{}", i)}});
+  EXPECT_LT(SchemaDocument(nested).bytes(), 1u << 20);
   SchemaJson references = {{"$defs", SchemaJson::object()}, {"anyOf", SchemaJson::array()}};
   for (int i = 0; i < 12'000; ++i) {
     references["$defs"][fmt::format("a{} b", i)] = true;

@@ -260,6 +260,13 @@ std::uint64_t power_of_ten(int exponent) {
   return power;
 }
 
+/// How many digits may stand behind the point of numbers up to this one.
+int room_behind_point(double farthest) {
+  int places = kMostOnceFraction;
+  while (places < kMostBoundPlaces && farthest * static_cast<double>(power_of_ten(places + 1)) < kBeyond) ++places;
+  return places;
+}
+
 /// The least multiples of a range.
 Fragment first_multiples(GrammarBuilder& b, const Magnitudes& range, std::uint64_t multiple, int places,
                          Numbers which) {
@@ -310,7 +317,8 @@ Expected<Fragment> bounded_number(GrammarBuilder& b, const NumberBounds& bounds,
   const double widest = once && !integer ? kMostOnce : multiples ? 1e15 : kBeyond;
   double low = std::isnan(bounds.low) ? -widest : bounds.low, high = std::isnan(bounds.high) ? widest : bounds.high;
   bool low_open = bounds.low_open, high_open = bounds.high_open;
-  const int most_places = once ? kMostOnceFraction : kMostBoundPlaces;
+  const bool bounded = !once && !std::isnan(bounds.low) && !std::isnan(bounds.high);
+  const int most_places = bounded ? room_behind_point(std::max(std::abs(low), std::abs(high))) : kMostOnceFraction;
   if (integer) {  // open bounds become closed ones
     low = low_open && low == std::floor(low) ? low + 1 : std::ceil(low);
     high = high_open && high == std::ceil(high) ? high - 1 : std::floor(high);
@@ -326,16 +334,18 @@ Expected<Fragment> bounded_number(GrammarBuilder& b, const NumberBounds& bounds,
                  "numbers that have to differ, or to be no integers, are supported up to 1e9; leave that out");
   if (low > high) return error(Code::invalid_argument, "no number lies between the schema's minimum and maximum");
   int places = integer ? 0 : std::max(places_of(low, most_places), places_of(high, most_places));
+  const double nearest = low > 0 ? low : high < 0 ? -high : 0, farthest = std::max(std::abs(low), std::abs(high));
+  const auto fits = [&](double value) {
+    return value * static_cast<double>(power_of_ten(places)) <= static_cast<double>(kMostScaled);
+  };
   if (multiples && !integer) {
     // As many digits as the multiple has, if that leaves room for the numbers.
-    const int needed = std::max(places, 9);
-    places = std::max(places, std::min(bounds.multiple_of.places, most_places));
-    const double farthest = std::max(std::abs(low), std::abs(high));
-    while (places > needed && farthest * static_cast<double>(power_of_ten(places)) > kMostScaled) --places;
+    constexpr int enough = 9;
+    const int needed = places;
+    places = std::max(places, std::min(bounds.multiple_of.places, once ? kMostOnceFraction : kMostBoundPlaces));
+    while (places > needed && (!fits(nearest) || (places > enough && !fits(farthest)))) --places;
   }
-  const double nearest = low > 0 ? low : high < 0 ? -high : 0;
-  if (nearest * static_cast<double>(power_of_ten(places)) > static_cast<double>(kMostScaled))
-    return error(Code::unsupported, "the bounds of a number need more than 18 digits; use fewer");
+  if (!fits(nearest)) return error(Code::unsupported, "the bounds of a number need more than 18 digits; use fewer");
   const std::uint64_t multiple = multiples ? multiple_in(bounds.multiple_of, places) : 0;
   const double scale = static_cast<double>(power_of_ten(places));
   const auto scaled = [&](double value) {

@@ -198,7 +198,9 @@ void SchemaDocument::settle(const Reference& reference) {
 
 std::uint64_t SchemaDocument::bytes() const {
   constexpr std::uint64_t entry = 160;  // of a map, with its words
-  return parts_.capacity() * sizeof(Part) + references_.capacity() * sizeof(Reference) +
+  std::uint64_t uris = 0;
+  for (const Part& part : parts_) uris += 2 * part.uri.capacity();  // once more by its name
+  return uris + parts_.capacity() * sizeof(Part) + references_.capacity() * sizeof(Reference) +
          targets_.capacity() * sizeof(targets_[0]) + (uris_.size() + known_.size()) * entry;
 }
 

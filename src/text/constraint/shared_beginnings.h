@@ -31,6 +31,21 @@ bool append_text(const Node& node, std::string& text) {
   return true;
 }
 
+/// Appends the text that a node begins with, and writes what follows it.
+template <typename Node, typename Make>
+Expected<Fragment> take_beginning(GrammarBuilder& builder, const Node& node, std::string& text, Make make) {
+  if (append_text(node, text)) return builder.empty();
+  if (node.kind != Node::Kind::sequence) return make(node);
+  std::size_t taken = 0;
+  while (append_text(node.parts[taken], text)) ++taken;  // not all of them, or the node would be a text
+  MR_ASSIGN_OR_RETURN(Fragment rest, take_beginning(builder, node.parts[taken], text, make));
+  for (const Node& part : std::span(node.parts).subspan(taken + 1)) {
+    MR_ASSIGN_OR_RETURN(const Fragment next, make(part));
+    rest = builder.sequence(rest, next);
+  }
+  return rest;
+}
+
 /// One of the options. `make` writes a node: Expected<Fragment>(const Node&). Errors: its own.
 template <typename Node, typename Make>
 Expected<Fragment> either_by_beginnings(GrammarBuilder& builder, const CharacterRules& rules,
@@ -38,16 +53,8 @@ Expected<Fragment> either_by_beginnings(GrammarBuilder& builder, const Character
   std::vector<Fragment> others;
   std::vector<std::pair<std::string, Fragment>> texts;
   for (const Node& option : options) {
-    const bool parts = option.kind == Node::Kind::sequence;
-    const std::span<const Node> all = parts ? std::span<const Node>(option.parts) : std::span<const Node>(&option, 1);
     std::string text;
-    std::size_t taken = 0;
-    while (taken < all.size() && append_text(all[taken], text)) ++taken;
-    Fragment rest = builder.empty();
-    for (const Node& part : all.subspan(taken)) {
-      MR_ASSIGN_OR_RETURN(const Fragment next, make(part));
-      rest = builder.sequence(rest, next);
-    }
+    MR_ASSIGN_OR_RETURN(const Fragment rest, take_beginning(builder, option, text, make));
     if (text.empty()) {
       others.push_back(rest);
     } else {
