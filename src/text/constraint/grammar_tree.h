@@ -42,6 +42,7 @@ struct GrammarRule {
 struct GrammarTree {
   std::vector<GrammarRule> rules;
   std::uint32_t root = 0;
+  std::size_t template_bytes = 0;  // of Lark's templates, written out for each of their uses
 
   /// The rule of that name; a new one where there is none yet.
   std::uint32_t rule(const std::string& name, TextPlace place);

@@ -275,7 +275,6 @@ class LarkParser : private GrammarReader {
 
   /// Reads the templates' texts for their uses, and for those within them.
   Status write_out_templates() {
-    std::size_t read = 0;
     for (std::size_t i = 0; i < uses_.size(); ++i) {
       const Use use = uses_[i];
       const auto found = templates_.find(use.name);
@@ -284,8 +283,8 @@ class LarkParser : private GrammarReader {
       const Template& made = found->second;
       if (made.parameters.size() != use.arguments.size())
         return error_at(use.place, fmt::format("the template {} takes {} arguments", use.name, made.parameters.size()));
-      read += made.end - made.begin;
-      if (read > kMostTemplateBytes)
+      tree_.template_bytes += made.end - made.begin;
+      if (tree_.template_bytes > kMostTemplateBytes)
         return error_at(use.place, fmt::format("templates come to more than {} bytes", kMostTemplateBytes));
       meaning_.clear();
       for (std::size_t each = 0; each < made.parameters.size(); ++each)

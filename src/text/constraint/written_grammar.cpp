@@ -130,10 +130,13 @@ Expected<Written> write(GrammarBuilder& builder, CharacterRules& rules, RegularS
     MR_ASSIGN_OR_RETURN(const Fragment whole, regex_fragment(builder, rules, sets, text));
     return Written{whole, {}};
   }
-  const bool templates = syntax == GrammarSyntax::lark && text.find('{') != std::string_view::npos;
-  const std::uint64_t tree_bytes = (text.size() + (templates ? kMostTemplateBytes : 0)) * kBytesACharacter;
+  std::uint64_t tree_bytes = text.size() * kBytesACharacter;
   if (!builder.charge(tree_bytes)) return too_large();
   auto tree = syntax == GrammarSyntax::gbnf ? parse_gbnf(text) : parse_lark(text);
+  if (tree.ok() && tree->template_bytes > 0) {
+    if (!builder.charge(tree->template_bytes * kBytesACharacter)) return too_large();
+    tree_bytes += tree->template_bytes * kBytesACharacter;
+  }
   Expected<Written> written = tree.ok() ? TreeWriter(builder, rules, sets, *tree).write() : tree.status();
   builder.discharge(tree_bytes);
   return written;
