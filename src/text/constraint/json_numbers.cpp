@@ -260,6 +260,19 @@ std::uint64_t power_of_ten(int exponent) {
   return power;
 }
 
+/// A bound without its sign, in units of 10^-places; beyond kMostScaled: one more than that. A product of doubles would
+/// round, and may lie on the other side. REQUIRES: it needs no more places.
+std::uint64_t in_units(double bound, int places, int most) {
+  if (std::abs(bound) > static_cast<double>(kMostScaled)) return kMostScaled + 1;
+  int held = std::max(places_of(bound, most), 0);
+  auto units = static_cast<std::uint64_t>(std::llround(std::abs(bound) * static_cast<double>(power_of_ten(held))));
+  for (; held < places; ++held) {
+    if (units > kMostScaled / 10) return kMostScaled + 1;
+    units *= 10;
+  }
+  return units;
+}
+
 /// How many digits may stand behind the point of numbers up to this one.
 int room_behind_point(double farthest) {
   int places = kMostOnceFraction;
@@ -335,9 +348,8 @@ Expected<Fragment> bounded_number(GrammarBuilder& b, const NumberBounds& bounds,
   if (low > high) return error(Code::invalid_argument, "no number lies between the schema's minimum and maximum");
   int places = integer ? 0 : std::max(places_of(low, most_places), places_of(high, most_places));
   const double nearest = low > 0 ? low : high < 0 ? -high : 0, farthest = std::max(std::abs(low), std::abs(high));
-  const auto fits = [&](double value) {
-    return value * static_cast<double>(power_of_ten(places)) <= static_cast<double>(kMostScaled);
-  };
+  const auto units = [&](double value) { return in_units(value, places, most_places); };
+  const auto fits = [&](double value) { return units(value) <= kMostScaled; };
   if (multiples && !integer) {
     // As many digits as the multiple has, if that leaves room for the numbers.
     constexpr int enough = 9;
@@ -347,11 +359,7 @@ Expected<Fragment> bounded_number(GrammarBuilder& b, const NumberBounds& bounds,
   }
   if (!fits(nearest)) return error(Code::unsupported, "the bounds of a number need more than 18 digits; use fewer");
   const std::uint64_t multiple = multiples ? multiple_in(bounds.multiple_of, places) : 0;
-  const double scale = static_cast<double>(power_of_ten(places));
-  const auto scaled = [&](double value) {
-    return static_cast<std::uint64_t>(
-        std::llround(std::min(std::abs(value) * scale, static_cast<double>(kMostScaled))));
-  };
+  const auto scaled = [&](double value) { return std::min(units(value), kMostScaled); };
   const bool listed = multiple > kMostLeft;
   RangeBuilder range(b, places, listed ? 0 : multiple, which, spelling);
   const auto add = [&](StateId from, const Magnitudes& part) {
