@@ -1,5 +1,5 @@
 # What people type. The presets in CMakePresets.json say how things are built; cmake/millrace.cmake says with which flags.
-.PHONY: all demo install package test-package test-python test test-gpu test-gpu-80 test-hostile test-asan test-tsan fuzz bench lint format readme reference clients setup setup-dev clean help
+.PHONY: all demo install package test-package test-python test test-portable test-gpu test-gpu-80 test-hostile test-asan test-tsan fuzz bench lint format readme reference clients setup setup-dev clean help
 
 PREFIX ?= /usr/local
 
@@ -16,17 +16,13 @@ install: all ## install below PREFIX=/usr/local (and DESTDIR): program, library,
 	@packaging/make_completions.sh build/release/millrace build/release/completions
 	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)" --strip
 
-package: setup ## a .deb and an archive for Debian 12, Ubuntu 22.04 and 24.04, in build/packages (built on Debian 12)
+package: setup ## a .deb and an archive for Debian 12, Ubuntu 22.04 and 24.04, in build/packages (on Debian 12; CUDA=OFF: build/packages-cpu)
 	@packaging/static_libs.sh
 	@scripts/build.sh package millrace millrace_shared
-	@packaging/check_portable.sh build/package/millrace build/package/libmillrace.so
-	@packaging/make_man.sh build/package/millrace build/package/man
-	@packaging/make_completions.sh build/package/millrace build/package/completions
-	@cd build/package && cpack >cpack.log 2>&1 || { tail -n 20 cpack.log >&2; exit 1; }
-	@rm -rf build/packages/_CPack_Packages && cp packaging/install.sh build/packages && ls -sh build/packages
+	@packaging/make_packages.sh package
 
 test-package: package ## try both in bare chroots (debootstrap; as root)
-	@scripts/test_packages.sh
+	@scripts/test_packages.sh package
 
 test-python: setup ## the Python package's tests
 	@scripts/build.sh release millrace_shared
@@ -35,6 +31,13 @@ test-python: setup ## the Python package's tests
 test: setup-dev ## run every test
 	@scripts/build.sh dev
 	@scripts/test.sh dev
+
+test-portable: setup-dev ## the same with the program as packages have it, which are tried first (on Debian 12, as root)
+	@packaging/static_libs.sh
+	@scripts/build.sh portable
+	@packaging/make_packages.sh portable
+	@scripts/test_packages.sh portable
+	@scripts/test.sh portable
 
 test-gpu: setup-dev ## the GPU's tests alone; each says so and is skipped where there is no GPU
 	@scripts/build.sh dev

@@ -6,7 +6,7 @@ function(millrace_mpi_plugin)
   include(GNUInstallDirs)
   set_source_files_properties(${CMAKE_SOURCE_DIR}/src/link/mpi_link.cpp PROPERTIES
     COMPILE_DEFINITIONS MILLRACE_LIBRARY_FOLDER="${CMAKE_INSTALL_LIBDIR}" SKIP_PRECOMPILE_HEADERS ON)
-  if(MILLRACE_MPI STREQUAL "OFF" OR MILLRACE_PORTABLE)  # packages suit no one MPI
+  if(MILLRACE_MPI STREQUAL "OFF")
     return()
   endif()
   find_package(MPI COMPONENTS C QUIET)
@@ -23,5 +23,7 @@ function(millrace_mpi_plugin)
   target_link_libraries(millrace_mpi PRIVATE MPI::MPI_C)
   set_target_properties(millrace_mpi PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR} POSITION_INDEPENDENT_CODE ON
     C_STANDARD 11 C_STANDARD_REQUIRED ON)
-  install(TARGETS millrace_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  if(NOT MILLRACE_PORTABLE)  # packages suit no one MPI
+    install(TARGETS millrace_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  endif()
 endfunction()

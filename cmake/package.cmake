@@ -26,20 +26,30 @@ install(FILES ${CMAKE_SOURCE_DIR}/packaging/serve.conf DESTINATION /etc/millrace
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION /usr/share/doc/millrace RENAME copyright
         COMPONENT service EXCLUDE_FROM_ALL)
 
+# What runs on fewer devices than it might says so in its version, and lies in a folder of its own. Debian takes 0.1.0~cpu for
+# older than 0.1.0, so that the whole program replaces it.
+set(kind "")
+if(NOT MILLRACE_HAS_CUDA)
+  set(kind -cpu)
+elseif(NOT CMAKE_CUDA_ARCHITECTURES STREQUAL every_architecture)
+  set(kind -part)
+endif()
+
 set(CPACK_GENERATOR DEB TGZ)
 set(CPACK_PACKAGE_NAME millrace)
 set(CPACK_PACKAGE_VENDOR "Millrace")
 set(CPACK_PACKAGE_CONTACT "The Millrace developers")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Runs language models that are larger than memory")
 set(CPACK_RESOURCE_FILE_LICENSE ${CMAKE_SOURCE_DIR}/LICENSE)
-set(CPACK_PACKAGE_FILE_NAME millrace-${PROJECT_VERSION}-linux-${CMAKE_SYSTEM_PROCESSOR})
+set(CPACK_PACKAGE_FILE_NAME millrace-${PROJECT_VERSION}${kind}-linux-${CMAKE_SYSTEM_PROCESSOR})
 set(CPACK_PACKAGE_CHECKSUM SHA256)
-set(CPACK_PACKAGE_DIRECTORY ${CMAKE_SOURCE_DIR}/build/packages)
+set(CPACK_PACKAGE_DIRECTORY ${CMAKE_SOURCE_DIR}/build/packages${kind})
 set(CPACK_STRIP_FILES ON)
 set(CPACK_VERBATIM_VARIABLES ON)
 set(CPACK_PROJECT_CONFIG_FILE ${CMAKE_SOURCE_DIR}/cmake/package_format.cmake)
 
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+string(REPLACE - ~ CPACK_DEBIAN_PACKAGE_VERSION ${PROJECT_VERSION}${kind})
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_DEPENDS passwd)  # useradd
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)

@@ -1,20 +1,37 @@
 #!/usr/bin/env bash
-# Tries what `make package` made where nothing else is installed: the .deb and the archive each in a bare chroot
-# (debootstrap) of Debian 12, and of Ubuntu 22.04 and 24.04 where their packages can be had. Needs root.
-# Usage: scripts/test_packages.sh; in the environment UBUNTU_MIRROR=URL, without which Ubuntu is skipped, and
+# Tries what packaging/make_packages.sh made of a preset where nothing else is installed: the .deb and the archive each in a
+# bare chroot (debootstrap) of Debian 12, and of Ubuntu 22.04 and 24.04 where their packages can be had. Needs root.
+# Usage: scripts/test_packages.sh PRESET; in the environment UBUNTU_MIRROR=URL, without which Ubuntu is skipped, and
 # UNSIGNED=1 to take its packages where /usr/share/keyrings has no Ubuntu key to verify them with (Debian 12 has none)
+# With --can in place of a preset it tries nothing, and succeeds where it could; where not it says why.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-packages=build/packages
-deb=$(echo $packages/millrace_*_"$(dpkg --print-architecture)".deb)
-archive=$(echo $packages/millrace-*-linux-"$(uname -m)".tar.gz)
-[ -f "$deb" ] && [ -f "$archive" ] || { echo "test_packages: run 'make package' first" >&2; exit 1; }
-[ "$(id -u)" -eq 0 ] || { echo "test_packages: chroots need root" >&2; exit 1; }
-command -v debootstrap >/dev/null || scripts/setup.sh package
-version=$(sed -nE 's/^project\(millrace VERSION ([0-9.]+).*/\1/p' CMakeLists.txt)
+preset=${1:?usage: scripts/test_packages.sh PRESET, or --can}
 passed=0 skipped=0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+debian=$(apt-get indextargets --format '$(SITE) $(CODENAME)' 'Created-By: Packages' 2>/dev/null | awk '$2 == "bookworm" { print $1; exit }') || true
+
+if [ "$preset" = --can ]; then
+  apt=(/usr/lib/apt/apt-helper -o Acquire::Retries=0 -o Acquire::http::Timeout=20)
+  why=
+  if ! grep -q 'VERSION_CODENAME=bookworm' /etc/os-release 2>/dev/null; then why="they are made on Debian 12"
+  elif [ "$(id -u)" -ne 0 ]; then why="chroots need root"
+  elif ! chroot / true 2>/dev/null; then why="chroots are not allowed here"
+  elif [ -z "$debian" ] || ! "${apt[@]}" download-file "$debian/dists/bookworm/InRelease" "$work/InRelease" >/dev/null 2>&1; then
+    why="Debian's packages cannot be had here"
+  fi
+  [ -z "$why" ] || { echo "packages: skipped, $why" >&2; exit 1; }
+  exit 0
+fi
+
+packages=$(sed -n 's/^set(CPACK_PACKAGE_DIRECTORY "\(.*\)")/\1/p' "build/$preset/CPackConfig.cmake")
+deb=$(echo $packages/millrace_*_"$(dpkg --print-architecture)".deb)
+archive=$(echo $packages/millrace-*-linux-"$(uname -m)".tar.gz)
+[ -f "$deb" ] && [ -f "$archive" ] || { echo "test_packages: run 'packaging/make_packages.sh $preset' first" >&2; exit 1; }
+[ "$(id -u)" -eq 0 ] || { echo "test_packages: chroots need root" >&2; exit 1; }
+command -v debootstrap >/dev/null || scripts/setup.sh package
+version=$(sed -nE 's/^project\(millrace VERSION ([0-9.]+).*/\1/p' CMakeLists.txt)
 
 fail() { echo "test_packages: $*" >&2; exit 1; }
 check() {  # WHAT COMMAND...
@@ -100,7 +117,6 @@ if command -v systemd-analyze >/dev/null; then
   sed "s|/usr/bin/millrace|$work/unpacked/bin/millrace|" "$work/deb_files/lib/systemd/system/millrace.service" >"$work/millrace.service"
   check "systemd does not take the unit" bash -c 'out=$(systemd-analyze verify --man=no "$1" 2>&1 | grep millrace.service || true); echo "$out"; [ -z "$out" ]' - "$work/millrace.service"
 fi
-debian=$(apt-get indextargets --format '$(SITE) $(CODENAME)' 'Created-By: Packages' | awk '$2 == "bookworm" { print $1; exit }')
 try_on "Debian 12" bookworm "$debian" debian-archive-keyring.gpg
 try_on "Ubuntu 22.04" jammy "${UBUNTU_MIRROR:-}" ubuntu-archive-keyring.gpg
 try_on "Ubuntu 24.04" noble "${UBUNTU_MIRROR:-}" ubuntu-archive-keyring.gpg
