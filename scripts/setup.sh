@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian/Ubuntu packages that building (with "dev", testing and linting; with "package", making packages)
-# needs, and says which.  Does nothing when all is there.  Usage: scripts/setup.sh build [dev] [package]
+# Installs the Debian/Ubuntu packages that building (with "dev", testing and linting; with "package", making packages; with
+# "try", trying them) needs, and says which.  Does nothing when all is there.  Usage: scripts/setup.sh build [dev] [package] [try]
 set -euo pipefail
 
 build=(g++ make cmake ninja-build python3 pkg-config libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev libpcre2-dev
@@ -8,7 +8,8 @@ build=(g++ make cmake ninja-build python3 pkg-config libfmt-dev libspdlog-dev nl
        prometheus-cpp-dev libjs-marked node-dompurify libjs-highlight.js libjs-pdf)
 dev=(libgtest-dev libbenchmark-dev clang clang-tidy clang-format libclang-rt-14-dev python3-lark git tmux
      openmpi-bin libopenmpi-dev iproute2 haproxy)
-package=(dpkg-dev file help2man debootstrap libncurses-dev libbsd-dev libmd-dev zlib1g-dev)
+package=(dpkg-dev file help2man libncurses-dev libbsd-dev libmd-dev zlib1g-dev)
+try=(debootstrap buildah systemd)
 
 wanted=()
 for group in "$@"; do
@@ -16,7 +17,8 @@ for group in "$@"; do
     build) wanted+=("${build[@]}") ;;
     dev) wanted+=("${dev[@]}") ;;
     package) wanted+=("${package[@]}") ;;
-    *) echo "setup: unknown group '$group'; use build, dev or package" >&2; exit 2 ;;
+    try) wanted+=("${try[@]}") ;;
+    *) echo "setup: unknown group '$group'; use build, dev, package or try" >&2; exit 2 ;;
   esac
 done
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tries what packaging/make_packages.sh made of a preset where nothing else is installed: the .deb and the archive each in a
-# bare chroot (debootstrap) of Debian 12, and of Ubuntu 22.04 and 24.04 where their packages can be had. Needs root.
+# bare chroot (debootstrap) of Debian 12, and of Ubuntu 22.04 and 24.04 where their packages can be had; and the image that
+# packaging/Dockerfile makes of the .deb. Needs root.
 # Usage: scripts/test_packages.sh PRESET; in the environment UBUNTU_MIRROR=URL, without which Ubuntu is skipped, and
 # UNSIGNED=1 to take its packages where /usr/share/keyrings has no Ubuntu key to verify them with (Debian 12 has none)
 # With --can in place of a preset it tries nothing, and succeeds where it could; where not it says why.
@@ -30,7 +31,7 @@ deb=$(echo $packages/millrace_*_"$(dpkg --print-architecture)".deb)
 archive=$(echo $packages/millrace-*-linux-"$(uname -m)".tar.gz)
 [ -f "$deb" ] && [ -f "$archive" ] || { echo "test_packages: run 'packaging/make_packages.sh $preset' first" >&2; exit 1; }
 [ "$(id -u)" -eq 0 ] || { echo "test_packages: chroots need root" >&2; exit 1; }
-command -v debootstrap >/dev/null || scripts/setup.sh package
+scripts/setup.sh try
 version=$(sed -nE 's/^project\(millrace VERSION ([0-9.]+).*/\1/p' CMakeLists.txt)
 
 fail() { echo "test_packages: $*" >&2; exit 1; }
@@ -42,11 +43,10 @@ check() {  # WHAT COMMAND...
 answers() {  # CHROOT PROGRAM MODEL: the bundled model, within one minute of the first call
   timeout 60 chroot "$1" "$2" run "$3" --ram 20M --temp 0 -p "What is the capital of France?" | grep -q Paris
 }
-serves() {  # CHROOT PROGRAM: the service's command line and its file
-  printf 'port = 0\nram = 40M\nprompt-cache = off\nmodels = /usr/share/millrace\n' >"$1/tmp/serve.conf"
-  timeout 20 chroot "$1" "$2" serve --config /tmp/serve.conf >"$work/serve" &
+serves() {  # COMMAND...: it says where it listens, and answers there
+  timeout 60 "$@" >"$work/serve" &
   local server=$! address=
-  for _ in $(seq 100); do address=$(grep -o 'http://.*' "$work/serve") && break; sleep 0.1; done
+  for _ in $(seq 300); do address=$(grep -o 'http://.*' "$work/serve") && break; sleep 0.1; done
   python3 -c 'import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().decode())' "$address/api/version" | grep -q "\"millrace\": *\"$version\"" || return 1
   kill "$server"
   wait "$server" || true
@@ -56,8 +56,9 @@ try_deb() {  # CHROOT
   check "the .deb does not install" chroot "$1" dpkg -i /tmp/millrace.deb
   check "it says another version" grep -qx "millrace $version" <(chroot "$1" millrace --version)
   check "it does not answer" answers "$1" millrace /usr/share/millrace/demo-moe-q4_k_m.gguf
-  check "it does not serve" serves "$1" /usr/bin/millrace
   check "there is no user" chroot "$1" getent passwd millrace
+  printf 'port = 0\nram = 40M\nprompt-cache = off\nmodels = /usr/share/millrace\n' >"$1/tmp/serve.conf"
+  check "it does not serve as its user" serves chroot --userspec=millrace "$1" /usr/bin/millrace serve --config /tmp/serve.conf
   check "a man page is missing" test -s "$1/usr/share/man/man1/millrace-serve.1.gz" -a -s "$1/usr/share/man/man1/millrace.1.gz"
   check "a completion is missing" test -s "$1/usr/share/bash-completion/completions/millrace" -a -s "$1/usr/share/zsh/vendor-completions/_millrace" -a -s "$1/usr/share/fish/vendor_completions.d/millrace.fish"
   echo "ram = 1G" >>"$1/etc/millrace/serve.conf"
@@ -109,15 +110,35 @@ try_on() {  # NAME SUITE MIRROR KEYRING
   done
 }
 
+# The Dockerfile's last stage, on the same base system; its first one does what `make package` does, and takes as long.
+try_image() {
+  local store=(buildah --root "$work/images" --runroot "$work/images.run" --storage-driver vfs) base container words from
+  mkdir -p "$work/image/src/build/packages"
+  cp "$deb" "$work/image/src/build/packages"
+  from=$(awk '$1 == "FROM" { image = $2 } END { print image }' packaging/Dockerfile)
+  sed -n "\|^FROM $from\$|,\$p" packaging/Dockerfile >"$work/image/Dockerfile"
+  base=$("${store[@]}" from scratch)
+  "${store[@]}" add -q "$base" build/chroots/bookworm.tar / >/dev/null
+  "${store[@]}" commit -q --rm "$base" "$from" >/dev/null
+  check "the Dockerfile's last stage fails" "${store[@]}" bud --isolation chroot --network host --build-context build="$work/image" -f "$work/image/Dockerfile" -t millrace "$work/image"
+  container=$("${store[@]}" from millrace)
+  local inside=("${store[@]}" run --isolation chroot --network host "$container" --)
+  check "the image runs as root" test "$("${inside[@]}" id -un)" = millrace
+  check "the image does not answer" bash -c 'timeout 60 "$@" | grep -q Paris' - "${inside[@]}" millrace run /usr/share/millrace/demo-moe-q4_k_m.gguf --ram 20M --temp 0 -p "What is the capital of France?"
+  mapfile -t words < <("${store[@]}" inspect --format '{{range .OCIv1.Config.Entrypoint}}{{println .}}{{end}}{{range .OCIv1.Config.Cmd}}{{println .}}{{end}}' "$container")
+  check "the image does not serve" serves "${inside[@]}" "${words[@]}" --port 0
+  rm -rf "$work/images"
+  echo "Docker: the image works"
+}
+
 mkdir "$work/unpacked"
 tar -C "$work/unpacked" --strip-components=1 -xf "$archive"
 check "more is asked for than the base systems have" packaging/check_portable.sh "$work"/unpacked/bin/millrace "$work"/unpacked/lib/libmillrace.so
-if command -v systemd-analyze >/dev/null; then
-  dpkg-deb -x "$deb" "$work/deb_files"
-  sed "s|/usr/bin/millrace|$work/unpacked/bin/millrace|" "$work/deb_files/lib/systemd/system/millrace.service" >"$work/millrace.service"
-  check "systemd does not take the unit" bash -c 'out=$(systemd-analyze verify --man=no "$1" 2>&1 | grep millrace.service || true); echo "$out"; [ -z "$out" ]' - "$work/millrace.service"
-fi
+dpkg-deb -x "$deb" "$work/deb_files"
+sed "s|/usr/bin/millrace|$work/unpacked/bin/millrace|" "$work/deb_files/lib/systemd/system/millrace.service" >"$work/millrace.service"
+check "systemd does not take the unit" bash -c 'out=$(systemd-analyze verify --man=no "$1" 2>&1 | grep millrace.service || true); echo "$out"; [ -z "$out" ]' - "$work/millrace.service"
 try_on "Debian 12" bookworm "$debian" debian-archive-keyring.gpg
+[ "$skipped" -gt 0 ] || try_image
 try_on "Ubuntu 22.04" jammy "${UBUNTU_MIRROR:-}" ubuntu-archive-keyring.gpg
 try_on "Ubuntu 24.04" noble "${UBUNTU_MIRROR:-}" ubuntu-archive-keyring.gpg
 echo "packages: $passed checks passed, 0 failed, $skipped systems skipped"
