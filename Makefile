@@ -49,7 +49,7 @@ test-gpu-80: setup-dev ## the same with code for compute capability 8.0, as card
 
 test-hostile: setup-dev ## odd fields and HTTP at every route, rude clients, damaged files, full disks, small memory; a tenth of it is in `make test`
 	@scripts/build.sh dev
-	@cd build/dev && MILLRACE_STORM=10000 MILLRACE_ODD=10000 MILLRACE_DAMAGED=60 ctest --output-on-failure -R '^e2e_(storm|hostile|bad_input|limits|pull)$$'
+	@cd build/dev && MILLRACE_STORM=10000 MILLRACE_ODD=10000 MILLRACE_DAMAGED=60 ctest --output-on-failure -R '^e2e_test_(storm|hostile|bad_input|limits|pull)$$'
 
 test-asan: setup-dev ## every test under AddressSanitizer and UBSan
 	@scripts/build.sh asan

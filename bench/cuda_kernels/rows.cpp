@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "cuda_kernels/shapes.h"
+#include "kernels/cuda/draw.h"
 #include "kernels/cuda/gates.h"
 #include "kernels/cuda/heads.h"
 #include "tensor/codec.h"
@@ -179,6 +180,20 @@ void time_sampling(Suite& suite, int rows) {
       auto* const workspace = c.room<std::byte>(static_cast<std::int64_t>(sample_workspace_bytes(rows, m.vocab)));
       return [=](cudaStream_t stream) { return candidates(logits, rows, m.vocab, out, workspace, stream); };
     });
+  for (const float top_p : {1.0f, 0.95f})
+    suite.time(
+        "draw", fmt::format("{}, {} logits, top-p {}", kLlama8b.name, kLlama8b.vocab, top_p), rows, [=](Case& c) {
+          const float* const logits = c.reads<float>(std::int64_t{rows} * kLlama8b.vocab);
+          Candidates largest = {};
+          largest.logit[0] = 4;  // of random numbers
+          const auto* const found = c.holds(std::vector<Candidates>(static_cast<std::size_t>(rows), largest));
+          const kernels::DrawRule rule{0.8f, top_p, 0, std::uint64_t{1} << 52};
+          const auto* const rules = c.holds(std::vector<kernels::DrawRule>(static_cast<std::size_t>(rows), rule));
+          auto* const drawn = c.writes<std::int32_t>(rows);
+          return [=](cudaStream_t stream) {
+            return kernels::cuda::draw(logits, rows, kLlama8b.vocab, rules, found, drawn, stream);
+          };
+        });
 }
 
 }  // namespace

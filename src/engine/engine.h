@@ -120,7 +120,7 @@ struct EngineOptions {
   bool fewer_sequences = false;        // max_sequences and kv_tokens are ceilings: less is taken where memory is short
   std::int64_t max_queue = 0;          // requests that wait for their turn at most; 0: any number
   std::int64_t kv_tokens = 0;          // KV of all sequences together; 0: every sequence may fill its context,
-                                       // with fewer_sequences four contexts at most
+                                       // with fewer_sequences as far as half of what is left
   std::int64_t chunk_tokens =
       0;  // prompt rows in a pass beside decode rows, so that no stream stalls; 0: 128, on a GPU 512
   bool share_prefixes = false;  // keep the KV of what requests began with, for others that begin the same

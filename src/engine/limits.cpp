@@ -10,7 +10,7 @@
 namespace millrace::engine {
 namespace {
 
-/// KV of all requests to a server where nobody says how much.
+/// KV of all requests to a server where nobody says how much and memory is short.
 constexpr std::int64_t kContextsOfKv = 4;
 
 std::uint64_t half_of_rest(const SharedMemory& memory) {
@@ -121,8 +121,9 @@ void share_out(const model::Hyperparameters& hp, SharedMemory memory, EngineOpti
   Sharing sharing = choose_sharing(input);
   options.max_sequences = sharing.sequences;
   if (options.kv_tokens > 0 && !options.fewer_sequences) return;
-  // As many contexts of KV where they are longer than usual, if all of it takes no more than half of what is over.
-  std::int64_t tokens = by_default ? kContextsOfKv * context : 0;
+  // A context for each of them, or the largest half, quarter and so on of that which takes no more than half of what is
+  // over: KV grows by use, and requests without room for theirs begin anew.
+  std::int64_t tokens = by_default ? sharing.sequences * context : 0;
   while (tokens > sharing.kv_tokens && input.kv_bytes(tokens, sharing.sequences) > rest) tokens /= 2;
   options.kv_tokens = std::max(tokens, sharing.kv_tokens);
 }

@@ -138,7 +138,7 @@ TEST_F(Context, IsSaidByWhoeverSaysIt) {
   EXPECT_EQ(chosen(1'000'000'000'000), 4096);
 }
 
-/// Requests to a server share four of them, where that takes no more than half of what is left, too.
+/// Each of a server's requests may fill its own, where all of them take no more than half of what is left.
 TEST_F(Context, HasItsKvWhereRequestsShare) {
   const auto kv_tokens = [&](std::uint64_t bytes) {
     options_ = {};
@@ -148,7 +148,8 @@ TEST_F(Context, HasItsKvWhereRequestsShare) {
     share_out(hp_, left(bytes), options_);
     return options_.kv_tokens;
   };
-  EXPECT_EQ(kv_tokens(1'000'000'000'000), 4 * 65'536);
+  EXPECT_EQ(kv_tokens(1'000'000'000'000), 16 * 65'536);
+  EXPECT_EQ(kv_tokens(2 * 5 * 65'536 * kTokenBytes), 4 * 65'536);
   EXPECT_EQ(kv_tokens(2 * 65'536 * kTokenBytes), 65'536);
   EXPECT_EQ(kv_tokens(2 * 16'384 * kTokenBytes), 4 * 4096);
   EXPECT_LE(kv_tokens(0), 1'500'000'000 / kTokenBytes);  // a quarter, weights give way

@@ -281,7 +281,7 @@ void add_serve(CLI::App& app, const Program& program, int& exit_code) {
       ->capture_default_str();
   command
       ->add_option("--kv-tokens", flags->kv_tokens,
-                   "KV of all requests together, in tokens, at most (default: 4 contexts)")
+                   "KV of all requests together, in tokens, at most (default: a context each in half of what is left)")
       ->check(at_least(0));
   command->add_option(
       "--keep-alive", flags->keep_alive,
