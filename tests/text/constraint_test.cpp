@@ -673,7 +673,7 @@ TEST(SchemaGrammar, RefusesWhatItDoesNotUnderstand) {
       {R"({"type":"array","items":{"items":{"pattern":"^[ab]$"},"uniqueItems":true},"uniqueItems":true,"minItems":9})",
        "few values"},
       {R"({"prefixItems":[{"type":"null"},{"type":"null"}],"uniqueItems":true,"minItems":2})", "only 1"},
-      {R"({"prefixItems":[{"type":"null"}],"uniqueItems":true,"contains":true,"maxItems":2})", "together"},
+      {R"({"prefixItems":[{"type":"null"}],"items":true,"uniqueItems":true,"contains":true,"maxItems":2})", "together"},
       {R"({"type":"array","contains":{"format":"email"},"maxContains":2})", "'format'"},
       {R"({"type":"array","contains":{"type":"string"},"minContains":3,"maxContains":2})", "no finite text"},
       {R"({"type":"array","items":{"type":"string"},"contains":{"enum":["a","b"]},"minContains":3,"uniqueItems":true})",
