@@ -28,7 +28,7 @@ struct ServerOptions {
   engine::ModelManager::Options models;
   HttpLimits http;
   LogFormat log_format = LogFormat::off;        // of the request log
-  std::chrono::milliseconds grace{4000};        // for open streams at the end
+  std::chrono::milliseconds grace{3500};        // for open streams at the end: with it all ends within 5 s
   std::chrono::milliseconds drain_quiet{3000};  // a balancer asks each second, and believes the second answer
   std::chrono::milliseconds keep_line{15'000};  // silence in a stream after which a comment is sent
 };
