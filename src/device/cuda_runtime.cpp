@@ -232,6 +232,12 @@ Status write_device(void* device, const void* host, std::size_t bytes) {
   return {};
 }
 
+Status copy_on_device(void* to, const void* from, std::size_t bytes) {
+  MR_CUDA(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
+  MR_CUDA(cudaStreamSynchronize(cudaStreamLegacy));
+  return {};
+}
+
 Status clear_device(const DeviceBuffer& memory) {
   MR_CUDA(cudaMemset(memory.data(), 0, memory.bytes()));
   MR_CUDA(cudaStreamSynchronize(cudaStreamLegacy));

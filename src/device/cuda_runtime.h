@@ -169,9 +169,10 @@ class ProfilerRange {
 /// Device to host; counted.
 Status copy_to_host(void* host, const std::byte* device, std::size_t bytes, const Stream& stream);
 Status copy_to_device(std::byte* device, const void* host, std::size_t bytes, const Stream& stream);
-/// These two return when the bytes lie there, so that any stream's later launches see them: cudaMemcpy from memory that
+/// These return when the bytes lie there, so that any stream's later launches see them: cudaMemcpy from memory that
 /// is not page-locked returns once it has read it, and our streams do not wait for the one that it goes through.
 Status write_device(void* device, const void* host, std::size_t bytes);
+Status copy_on_device(void* to, const void* from, std::size_t bytes);
 Status clear_device(const DeviceBuffer& memory);
 
 }  // namespace millrace::device

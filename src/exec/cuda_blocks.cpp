@@ -104,6 +104,15 @@ Status DeviceBlocks::write(std::byte* block, const std::byte* in, std::size_t by
   return {};
 }
 
+Status DeviceBlocks::copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+  for (std::size_t d = 0; d < devices_.size(); ++d) {
+    const device::OnGpu on(devices_[d].device);
+    MR_RETURN_IF_ERROR(
+        device::copy_on_device(const_cast<std::byte*>(on_device(d, to)), on_device(d, from), bytes_of_each(bytes)));
+  }
+  return {};
+}
+
 std::int64_t DeviceBlocks::made() const {
   std::int64_t blocks = 0;
   for (const Chunk& chunk : chunks_) blocks += chunk.blocks;

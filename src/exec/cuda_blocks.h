@@ -41,6 +41,7 @@ class DeviceBlocks final : public kv::BlockMemory {
   /// All parts, one behind the other; where each device has all of a block, what the first one has.
   Status read(const std::byte* block, std::byte* out, std::size_t bytes) override;
   Status write(std::byte* block, const std::byte* in, std::size_t bytes) override;
+  Status copy(std::byte* to, const std::byte* from, std::size_t bytes) override;  // no byte leaves its device
   /// Where its part on that device lies, by its place in `devices`.
   const std::byte* on_device(std::size_t device, const std::byte* block) const;
 

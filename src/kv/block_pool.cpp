@@ -202,4 +202,11 @@ Status BlockPool::write(std::size_t group, std::byte* block, const std::byte* in
   return {};
 }
 
+Status BlockPool::copy(std::size_t group, std::byte* to, const std::byte* from) {
+  const GroupBlocks& blocks = impl_->groups[group];
+  if (blocks.elsewhere() != nullptr) return blocks.elsewhere()->copy(to, from, blocks.bytes());
+  std::memcpy(to, from, blocks.bytes());
+  return {};
+}
+
 }  // namespace millrace::kv

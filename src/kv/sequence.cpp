@@ -136,9 +136,7 @@ void SequenceState::share(Blocks blocks, std::uint64_t number) {
 /// A block of one's own with the same bytes.
 Expected<std::byte*> SequenceState::copy_of(std::size_t group, const std::byte* block) {
   MR_ASSIGN_OR_RETURN(std::byte* const own, pool_->allocate(group));
-  std::vector<std::byte> bytes(static_cast<std::size_t>(this->group(group).block_bytes()));
-  Status status = pool_->read(group, block, bytes.data());
-  if (status.ok()) status = pool_->write(group, own, bytes.data());
+  Status status = pool_->copy(group, own, block);
   if (status.ok()) return own;
   pool_->release(group, own);
   return status;

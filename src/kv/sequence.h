@@ -39,6 +39,7 @@ class BlockMemory {
   virtual void trim() {}  // gives memory without blocks in use back
   virtual Status read(const std::byte* block, std::byte* out, std::size_t bytes) = 0;
   virtual Status write(std::byte* block, const std::byte* in, std::size_t bytes) = 0;
+  virtual Status copy(std::byte* to, const std::byte* from, std::size_t bytes) = 0;
 };
 
 /// Blocks of each group of a layout, by its number; of one size in a group. Free ones are kept for reuse and given back
@@ -83,6 +84,7 @@ class BlockPool {
   /// A block's bytes, wherever it lies. Errors: io_error.
   Status read(std::size_t group, const std::byte* block, std::byte* out) const;
   Status write(std::size_t group, std::byte* block, const std::byte* in);
+  Status copy(std::size_t group, std::byte* to, const std::byte* from);
 
  private:
   friend class SequenceState;
