@@ -168,14 +168,13 @@ TokenId Sampler::draw() {
   };
   double total = 0;
   for (const Candidate& candidate : candidates_) total += weight(candidate);
-  state_ += kStep;
-  const double target = static_cast<double>(point_at(state_)) * 0x1p-53 * total;
+  const double target = static_cast<double>(draw_rule(0).point) * 0x1p-53 * total;
   double passed = 0;
   for (const Candidate& candidate : candidates_) {
     passed += weight(candidate);
-    if (target < passed) return candidate.id;
+    if (target < passed) return take_drawn(candidate.id);
   }
-  return candidates_.front().id;  // only where nothing is finite
+  return take_drawn(candidates_.front().id);  // only where nothing is finite
 }
 
 }  // namespace millrace::engine

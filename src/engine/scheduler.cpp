@@ -1,7 +1,6 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 #include "engine/draft_place.h"
@@ -12,22 +11,6 @@ namespace millrace::engine {
 using text::TokenId;
 
 namespace {
-
-// How long a turn of loads from the disk may take, but for the block it is at.
-constexpr std::chrono::milliseconds kLoadBesideStreams{10}, kLoadAlone{100};
-
-/// False if any value is NaN or infinite: an exponent of all ones.
-bool all_finite(std::span<const float> values) {
-  constexpr std::uint32_t exponent = 0x7f800000u;
-  std::uint32_t bad = 0;
-  for (const float value : values)
-    bad |= static_cast<std::uint32_t>((std::bit_cast<std::uint32_t>(value) & exponent) == exponent);
-  return bad == 0;
-}
-
-double seconds_between(Live::Clock::time_point from, Live::Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
 
 /// Who guesses, in the order in which they take over from each other.
 std::vector<std::shared_ptr<Drafter>> drafters(Parts& parts, const SpeculateOptions& speculate) {
@@ -136,6 +119,7 @@ bool Scheduler::step() {
   const std::int64_t most = awaits ? 1 : parts_.executor->passes();
   while (std::ssize(under_way_) < most && begin_pass()) {
   }
+  tell_all();
   if (!under_way_.empty()) finish_pass();
   std::erase_if(live_, [](const Entry& entry) { return entry.live == nullptr; });
   return true;
@@ -164,6 +148,7 @@ bool Scheduler::begin_pass() {
   const TraceZone zone(parts_.trace, "pass");
   parts_.executor->bring_top_logits_only(pass.top_logits_only);
   if (pass.top_logits_only) ask_for_draws(pass);
+  if (parts_.executor->waits()) parts_.executor->meanwhile([this] { tell_all(); });
   const Status status = parts_.executor->begin(batch_, [&] { return stop_asked() || pass.unwanted(); });
   counters_.last_rows = pass.rows;
   counters_.rows += static_cast<std::uint64_t>(pass.rows);
@@ -297,202 +282,6 @@ void Scheduler::admit() {
   }
 }
 
-void Scheduler::build_batch() {
-  std::erase_if(live_, [](const Entry& entry) { return entry.live == nullptr; });
-  batch_.sequences.clear();
-  batch_.rows.clear();
-  batch_.wants_hidden = false;
-  batch_logit_rows_ = 0;
-  for (Entry& entry : live_) entry.rows = entry.first = entry.first_row = entry.logit_rows = entry.place = 0;
-  std::stable_sort(live_.begin(), live_.end(),
-                   [](const Entry& one, const Entry& other) { return one.live->before(*other.live); });
-  share_prefixes();
-  add_decoding();
-  add_prompts();
-  // A pass's logits come in the order of its rows, and deliver() walks live_.
-  std::stable_sort(live_.begin(), live_.end(),
-                   [](const Entry& one, const Entry& other) { return one.place < other.place; });
-}
-
-/// Lets prompts go on from what earlier requests began with: what the tree holds, then what the disk does. The disk
-/// takes turns with the passes, so that nobody's stream stops for a long prompt's KV.
-void Scheduler::share_prefixes() {
-  const bool streams =
-      std::any_of(live_.begin(), live_.end(), [](const Entry& entry) { return !entry.live->in_prompt(); });
-  const auto until = Live::Clock::now() + (streams ? kLoadBesideStreams : kLoadAlone);
-  bool in_time = true;
-  for (Entry& entry : live_) {
-    Live& live = *entry.live;
-    if (!live.in_prompt() || !live.shares_prefix() || live.passes > 0) continue;
-    kv::SequenceState& state = live.conversation->state;
-    const std::int64_t before = state.length();
-    const auto limit = static_cast<std::int64_t>(live.tokens.size()) - 1;
-    if (parts_.prefixes != nullptr)
-      counters_.shared_tokens += static_cast<std::uint64_t>(parts_.prefixes->extend(state, live.tokens, limit));
-    if (waits_for_disk(live) && in_time) {
-      const std::int64_t in_memory = state.length();
-      live.disk_asked = !parts_.prompts->extend(state, live.tokens, limit, until);
-      if (parts_.prefixes != nullptr && state.length() > in_memory) parts_.prefixes->enter(state, live.tokens);
-      in_time = Live::Clock::now() < until;
-    }
-    if (state.length() == before) continue;
-    live.conversation->tokens.assign(live.tokens.begin(), live.tokens.begin() + state.length());
-    live.result.cached_tokens += state.length() - before;
-  }
-}
-
-/// Whether KV of this prompt may lie on the disk that was not looked for yet.
-bool Scheduler::waits_for_disk(const Live& live) const {
-  return parts_.prompts != nullptr && !live.disk_asked && live.in_prompt() && live.shares_prefix();
-}
-
-/// Writes a prompt that was just computed to the disk, if that took long.
-void Scheduler::keep_prompt(Live& live) const {
-  if (parts_.prompts == nullptr) return;
-  const std::int64_t computed = live.result.prompt_tokens - live.result.cached_tokens;
-  parts_.prompts->keep(live.conversation->state, live.request.prompt, seconds_between(live.start, live.prompt_done),
-                       std::max(computed, parts_.limits.batch_tokens), parts_.prefixes.get());
-}
-
-/// True if this pass computes, for another request, the whole block that this one needs next: it can share it then.
-bool Scheduler::others_compute_its_next_block(const Entry& entry) const {
-  const Live& live = *entry.live;
-  const std::int64_t end = live.conversation->state.length() + kv::kBlockTokens;
-  if (parts_.prefixes == nullptr || !live.shares_prefix() || end % kv::kBlockTokens != 0 ||
-      end >= static_cast<std::int64_t>(live.tokens.size()))
-    return false;
-  return std::any_of(live_.begin(), live_.end(), [&](const Entry& other) {
-    if (other.live == nullptr || other.rows == 0 || other.live == entry.live || other.live->embeds()) return false;
-    const std::int64_t first = other.live->conversation->state.length();
-    return first < end && end <= first + other.rows &&
-           std::equal(live.tokens.begin(), live.tokens.begin() + end, other.live->tokens.begin());
-  });
-}
-
-void Scheduler::add_prompts() {
-  std::vector<Entry*> prompts;
-  for (Entry& entry : live_)
-    if (entry.live != nullptr && entry.live->in_prompt() && !waits_for_disk(*entry.live)) prompts.push_back(&entry);
-  if (prompts.empty()) return;
-  const auto decode_rows = static_cast<std::int64_t>(batch_.rows.size());
-  const Limits& limits = parts_.limits;
-  std::int64_t room = limits.batch_tokens - decode_rows;
-  if (decoding() > 0) room = std::min(room, limits.chunk_tokens);
-  if (const std::int64_t piece = parts_.executor->prompt_piece(); piece > 0) room = std::min(room, piece);
-  // The first has a quarter for sure; the rest goes to those that need least, so that a new short one is answered soon.
-  Entry* const first = prompts.front();
-  const std::int64_t share = std::max((room + 3) / 4, parts_.executor->prompt_chunk());
-  const std::int64_t for_first = std::min(first->live->waiting(), share);
-  std::stable_sort(prompts.begin(), prompts.end(),
-                   [](const Entry* one, const Entry* other) { return one->live->waiting() < other->live->waiting(); });
-  for (Entry* entry : prompts) {
-    if (entry->live == nullptr || others_compute_its_next_block(*entry)) continue;
-    const std::int64_t used = static_cast<std::int64_t>(batch_.rows.size()) - decode_rows;
-    const std::int64_t kept = first->live != nullptr && entry != first && first->rows == 0 ? for_first : 0;
-    add_rows(*entry, prompt_rows(*entry->live, room - used - kept));
-  }
-}
-
-/// As much of a prompt as the pass has room for, in rows and in rows of logits.
-std::int64_t Scheduler::prompt_rows(const Live& live, std::int64_t most) const {
-  const std::int64_t logit_room = parts_.limits.logit_rows - batch_logit_rows_;
-  const std::int64_t rows = std::min(live.waiting(), most);
-  if (live.embeds()) return rows;
-  if (live.request.logits_of_prompt) {
-    const std::int64_t before = live.request.first_logits - live.conversation->state.length();
-    return std::min(rows, std::max<std::int64_t>(0, before) + logit_room);
-  }
-  return rows == live.waiting() && logit_room == 0 ? rows - 1 : rows;
-}
-
-/// Of the next `rows` tokens as many as a pass may end behind: a prompt is cut where the executor's chunks end. A pass
-/// has room for one, and for its rows of logits (limits.cpp).
-std::int64_t Scheduler::whole_chunks(const Live& live, std::int64_t rows) const {
-  const std::int64_t chunk = parts_.executor->prompt_chunk(), first = live.conversation->state.length();
-  if (chunk == 1 || first + rows >= std::ssize(live.request.prompt)) return rows;
-  return std::max<std::int64_t>(0, (first + rows) / chunk * chunk - first);
-}
-
-/// Takes a request's KV and puts it back into the queue, to begin again.
-void Scheduler::preempt(Entry& entry) {
-  ++counters_.preempted;
-  entry.live->conversation->state.rewind(0);
-  entry.live->conversation->tokens.clear();
-  entry.live->pooler.restart();
-  entry.live->disk_asked = false;
-  entry.live->phase = Live::Phase::prompt;
-  entry.live->drafts.clear();
-  entry.live->result.cached_tokens = 0;
-  queue_.push_back(std::exchange(entry, {}));
-}
-
-/// Room for a request's positions; while there is none, those that come after it and have no rows in this pass yet give
-/// theirs up, last of all the request itself, if others remain that will end. Nobody gives up what a pass that is under
-/// way computes with. False: not in this pass.
-Expected<bool> Scheduler::reserve(Entry& entry, std::int64_t tokens) {
-  const std::shared_ptr<Live> live = entry.live;
-  for (;;) {
-    Status status = live->conversation->state.reserve(tokens);
-    if (status.ok()) return true;
-    if (status.code() != Code::out_of_budget) return status;
-    if (live->passes > 0) return false;  // its own pass may let go of some
-    Entry* last = nullptr;
-    std::size_t others = 0;
-    for (Entry& other : live_) {
-      if (other.live == nullptr || other.live == live) continue;
-      ++others;
-      const bool gives = other.rows == 0 && other.live->passes == 0 && other.live->conversation->state.blocks() > 0 &&
-                         live->before(*other.live);
-      if (gives && (last == nullptr || last->live->before(*other.live))) last = &other;
-    }
-    if (last == nullptr && !under_way_.empty()) return false;
-    if (last == nullptr && others == 0) return status;
-    preempt(last != nullptr ? *last : entry);
-    if (last == nullptr) return false;
-  }
-}
-
-/// The next `rows` uncomputed tokens of a request, and its drafts behind the last one. A request that the budget has no
-/// KV for ends here; the others live.
-void Scheduler::add_rows(Entry& entry, std::int64_t rows) {
-  Live& live = *entry.live;
-  rows = whole_chunks(live, rows);
-  if (rows <= 0) return;
-  if (rows < live.waiting()) live.drafts.clear();
-  kv::SequenceState& state = live.conversation->state;
-  const std::int64_t first = state.length();
-  // Where its prompt ends, the next one of the conversation goes on.
-  const auto last_of_prompt = static_cast<std::int64_t>(live.request.prompt.size()) - 1;
-  if (last_of_prompt >= kv::kBlockTokens) state.want_checkpoint(last_of_prompt / kv::kBlockTokens * kv::kBlockTokens);
-  const Expected<bool> has_room = reserve(entry, first + rows);
-  if (!has_room.ok()) return finish(entry, Finish::error, has_room.status());
-  if (!*has_room) return;
-  if (!live.drafts.empty() && !state.reserve(first + rows + std::ssize(live.drafts)).ok()) live.drafts.clear();
-  const auto sequence = static_cast<std::int32_t>(batch_.sequences.size());
-  batch_.sequences.push_back(&state);
-  entry.first_row = static_cast<std::int64_t>(batch_.rows.size());
-  const auto last = static_cast<std::int64_t>(live.tokens.size()) - 1;
-  batch_.wants_hidden = batch_.wants_hidden || live.pooler.wants(first, first + rows, last + 1) ||
-                        (speculator_.wants_states() && !live.embeds());
-  for (std::int64_t position = first; position < first + rows; ++position) {
-    const bool whole_prompt =
-        live.request.logits_of_prompt && live.in_prompt() && position >= live.request.first_logits;
-    const bool wants_logits = !live.embeds() && (position == last || whole_prompt);
-    // What a row is follows from the request alone, also where generated tokens are computed anew.
-    const bool prompt = position < static_cast<std::int64_t>(live.request.prompt.size());
-    batch_.rows.push_back({live.tokens[static_cast<std::size_t>(position)], sequence,
-                           static_cast<std::int32_t>(position), wants_logits, prompt});
-    entry.logit_rows += wants_logits ? 1 : 0;
-  }
-  auto position = static_cast<std::int32_t>(last);
-  for (const TokenId draft : live.drafts) batch_.rows.push_back({draft, sequence, ++position, true, false});
-  entry.logit_rows += std::ssize(live.drafts);
-  entry.rows = rows;
-  entry.first = first;
-  entry.place = sequence;
-  batch_logit_rows_ += entry.logit_rows;
-}
-
 /// Whether every request of the pass can pick from the few logits that the executor finds by itself.
 bool Scheduler::top_logits_suffice() const {
   const std::int64_t limit = parts_.executor->top_logits_limit();
@@ -508,171 +297,23 @@ bool Scheduler::top_logits_suffice() const {
 /// to pick from.
 void Scheduler::ask_for_draws(const Pass& pass) {
   draws_.clear();
-  bool any = false;
+  const auto draws = [](const Entry& entry) { return entry.live->chooser.logits_needed() == 0; };
+  const bool any = std::any_of(pass.entries.begin(), pass.entries.end(),
+                               [&](const Entry& entry) { return entry.logit_rows > 0 && draws(entry); });
   for (const Entry& entry : pass.entries) {
-    const Chooser& chooser = entry.live->chooser;
-    const bool draws = chooser.logits_needed() == 0;
-    any = any || (draws && entry.logit_rows > 0);
+    if (!any) break;
     const std::int64_t first = entry.logit_rows - 1 - std::ssize(entry.live->drafts);
     for (std::int64_t row = 0; row < entry.logit_rows; ++row)
-      draws_.push_back(draws && row >= first ? chooser.draw_rule(row - first) : kernels::DrawRule());
+      draws_.push_back(draws(entry) && row >= first ? entry.live->chooser.draw_rule(row - first) : kernels::DrawRule());
   }
-  if (!any) draws_.clear();
   parts_.executor->draw(draws_);
-}
-
-Status Scheduler::check_logits(const Pass& pass) const {
-  bool finite = true;
-  if (top_logits_only_) {
-    for (std::int64_t row = 0; row < pass.logit_rows; ++row)
-      finite = finite && parts_.executor->last_top_logits(row).finite;
-  } else {
-    const exec::Logits logits = parts_.executor->last_logits();
-    if (logits.rows != pass.logit_rows)
-      return error(Code::internal, "a pass gave {} rows of logits instead of {}", logits.rows, pass.logit_rows);
-    finite = all_finite({logits.data, static_cast<std::size_t>(logits.rows * logits.vocab)});
-  }
-  if (finite) return {};
-  return error(Code::corrupt, "the model's results are not finite; its weights are damaged: fetch the file again");
-}
-
-/// The first `tokens` tokens of a request are computed. Whole blocks are there for others, those of passes that are
-/// still under way not yet: these may be given up.
-void Scheduler::complete(Live& live, std::int64_t tokens) const {
-  kv::SequenceState& state = live.conversation->state;
-  if (state.length() < tokens) state.set_length(tokens);
-  auto& held = live.conversation->tokens;
-  const std::int64_t first = std::ssize(held);
-  held.insert(held.end(), live.tokens.begin() + std::ssize(held), live.tokens.begin() + tokens);
-  if (parts_.prefixes != nullptr && !live.embeds() && first / kv::kBlockTokens < tokens / kv::kBlockTokens)
-    parts_.prefixes->enter(state, std::span(live.tokens).first(static_cast<std::size_t>(tokens)));
-}
-
-void Scheduler::tell_logits(const Live& live, std::int64_t position, std::int64_t logit_row) const {
-  if (live.request.on_logits) live.request.on_logits(position, logits_of(logit_row));
-}
-
-/// What a pass did for one request that is in its prompt, whose logits begin at this row of the pass's.
-void Scheduler::deliver(Entry& entry, std::int64_t first_logit_row) {
-  const std::shared_ptr<Live> live = entry.live;
-  kv::SequenceState& state = live->conversation->state;
-  const auto prompt = static_cast<std::int64_t>(live->request.prompt.size());
-  const std::int64_t first = entry.first, end = first + entry.rows;
-  complete(*live, end);
-  if (first < prompt && live->request.on_prompt) live->request.on_prompt(end, prompt);
-  if (live->embeds()) {
-    state.forget_behind_windows();
-    return pool(entry, first);
-  }
-  for (std::int64_t row = 0; row < entry.logit_rows; ++row)
-    tell_logits(*live, end - entry.logit_rows + row, first_logit_row + row);
-  // Behind what keeps blocks for later requests: those that this one lets go of are kept as long as there is room.
-  const bool computed = end == std::ssize(live->tokens);
-  if (computed && live->result.tokens.empty()) {
-    live->prompt_done = Live::Clock::now();
-    keep_prompt(*live);
-  }
-  state.forget_behind_windows();
-  if (!computed) return;
-  live->phase = Live::Phase::decode;
-  pick(entry, first_logit_row + entry.logit_rows - 1);
-}
-
-/// Of those that go on, the rows whose tokens stay and have one behind them. `before`: where each began.
-void Scheduler::tell_drafters(std::span<const Computed> before) {
-  std::vector<Computed> computed;
-  for (Computed one : before) {
-    const auto entry =
-        std::find_if(live_.begin(), live_.end(), [&](const Entry& other) { return other.id == one.request; });
-    if (entry == live_.end() || entry->live == nullptr) continue;
-    const Live& live = *entry->live;
-    one.tokens = live.tokens;
-    // Computed are the prompt's rows that the conversation has, or all before the last token that was picked.
-    const std::int64_t end = live.in_prompt() ? std::ssize(live.conversation->tokens) : std::ssize(live.tokens) - 1;
-    one.rows = std::min(one.rows, std::min(end, std::ssize(live.tokens) - 1) - one.first);
-    computed.push_back(one);
-  }
-  const TraceZone zone(parts_.trace, "draft");
-  speculator_.computed(computed, *parts_.executor);
-}
-
-/// Adds the states that the pass computed from this position on to the request's embedding.
-void Scheduler::pool(Entry& entry, std::int64_t position) {
-  Live& live = *entry.live;
-  const auto prompt = static_cast<std::int64_t>(live.tokens.size());
-  const std::int64_t dim = parts_.model->hyperparameters().model_dim;
-  Status status = live.pooler.add(*parts_.executor, entry.first_row, dim, position, position + entry.rows, prompt);
-  if (status.ok() && position + entry.rows < prompt) return;
-  live.prompt_done = Live::Clock::now();
-  if (status.ok()) status = live.pooler.finish(live.result.embedding);
-  const Finish reason = status.ok() ? Finish::stop : Finish::error;
-  finish(entry, reason, std::move(status));
-}
-
-/// [vocab], or empty where the pass brought only the largest.
-std::span<const float> Scheduler::logits_of(std::int64_t logit_row) const {
-  if (top_logits_only_) return {};
-  const exec::Logits logits = parts_.executor->last_logits();
-  return {logits.data + logit_row * logits.vocab, static_cast<std::size_t>(logits.vocab)};
-}
-
-Expected<TokenId> Scheduler::sample(Live& live, std::int64_t logit_row) {
-  const TraceZone zone(parts_.trace, "sample");
-  const std::size_t generated = live.result.tokens.size();
-  if (generated < live.request.forced_tokens.size()) return live.request.forced_tokens[generated];
-  if (top_logits_only_) {
-    const exec::TopLogits top = parts_.executor->last_top_logits(logit_row);
-    return live.chooser.logits_needed() == 0 ? live.chooser.take_drawn(top.drawn)
-                                             : live.chooser.pick_from_largest(top.logits, top.ids);
-  }
-  return live.chooser.pick(live.request, logits_of(logit_row), live.tokens);
-}
-
-/// What a constraint has learned is granted as it grows; weights give way to it.
-Status Scheduler::hold_form(Live& live) {
-  const text::Constraint* form = live.request.constraint.get();
-  if (form == nullptr) return {};
-  const auto hold = [&](residency::Reservation& held, const char* tag, std::uint64_t bytes) -> Status {
-    if (bytes == held.bytes()) return {};
-    if (held.bytes() > 0) return held.resize(bytes);
-    MR_ASSIGN_OR_RETURN(held, parts_.budget->reserve(tag, bytes));
-    return {};
-  };
-  MR_RETURN_IF_ERROR(hold(form_tokens_, "tokens of forms", form->shared_bytes()));
-  return hold(live.form_memory, "forms", form->bytes());
-}
-
-/// Samples the next token and applies the stop rules.
-void Scheduler::pick(Entry& entry, std::int64_t logit_row) {
-  Live& live = *entry.live;
-  const auto generated = [&] { return static_cast<std::int64_t>(live.result.tokens.size()); };
-  if (live.request.max_tokens == 0) return finish(entry, Finish::length);
-
-  const Expected<TokenId> picked = sample(live, logit_row);
-  if (!picked.ok()) return finish(entry, Finish::error, picked.status());
-  if (Status held = hold_form(live); !held.ok()) return finish(entry, Finish::error, std::move(held));
-  const TokenId id = *picked;
-  if (!live.request.ignore_end_tokens && parts_.tokenizer->ends_generation(id)) return finish(entry, Finish::stop);
-  live.tokens.push_back(id);
-  live.result.tokens.push_back(id);
-  live.chooser.tell(live.request, logits_of(logit_row), id);
-  emit(live, live.stream.push(id));
-  const bool whole = live.request.constraint != nullptr && live.request.constraint->done();
-  if (whole || live.stream.stopped()) return finish(entry, Finish::stop);
-  const bool full = static_cast<std::int64_t>(live.tokens.size()) >= parts_.limits.context_tokens;
-  if (full || generated() == live.request.max_tokens) finish(entry, Finish::length);
-}
-
-void Scheduler::emit(Live& live, TextStream::Piece piece) {
-  if (piece.empty()) return;
-  live.result.text += piece.text;
-  if (live.request.on_text) live.request.on_text(piece.text, piece.tokens);
 }
 
 void Scheduler::finish(Entry& entry, Finish reason, Status status) {
   const std::shared_ptr<Live> live = std::move(entry.live);
   entry.live = nullptr;
   if (reason != Finish::error) emit(*live, live->stream.finish());
+  tell(*live);
   const auto now = Live::Clock::now();
   const bool picked = live->prompt_done != Live::Clock::time_point();
   if (live->started) live->result.prompt_seconds = seconds_between(live->start, picked ? live->prompt_done : now);

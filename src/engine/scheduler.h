@@ -64,6 +64,7 @@ struct Live {
   Chooser chooser;
   residency::Reservation form_memory;  // of the request's constraint
   TextStream stream;
+  std::vector<TextStream::Piece> untold;  // of its text: on_text has not seen them yet
   Pooler pooler;
   Result result;
   std::atomic<bool> cancelled{false};
@@ -74,6 +75,10 @@ struct Live {
   bool disk_asked = false;  // for all of the KV it may have
   Engine::Id id = 0;        // ascending: who came first
 };
+
+inline double seconds_between(Live::Clock::time_point from, Live::Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
 
 class Scheduler {
  public:
@@ -149,6 +154,8 @@ class Scheduler {
   Expected<text::TokenId> sample(Live& live, std::int64_t logit_row);
   void pick(Entry& entry, std::int64_t logit_row);
   void emit(Live& live, TextStream::Piece piece);
+  static void tell(Live& live);
+  void tell_all();
   void finish(Entry& entry, Finish reason, Status status = {});
   bool stop_asked() const {
     const std::atomic<bool>* flag = stop_flag_;

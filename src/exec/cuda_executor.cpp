@@ -237,6 +237,7 @@ Status CudaExecutor::run(const kv::Batch& batch, const std::function<bool()>& ca
   status_ = begin_pass(batch);
   if (status_.ok() && cancelled_ && cancelled_()) status_ = error(Code::cancelled, "stopped");
   if (status_.ok() && rows_ > 0) status_ = launch_all();
+  if (meanwhile_) std::exchange(meanwhile_, {})();
   batch_ = nullptr;
   ++counters_.passes;
   counters_.rows += static_cast<std::uint64_t>(rows_);
@@ -267,6 +268,7 @@ Status CudaExecutor::launch_all() {
   if (!options_.aside) weights_.pass_launched();
   if (share_ != nullptr && !status.ok()) share_->abandon();  // or the stream would wait for ever
   if (expert_share_ != nullptr && !status.ok()) expert_share_->abandon();
+  if (meanwhile_) std::exchange(meanwhile_, {})();
   // The rows' buffer is written again by the next pass, so this one must have ended, also when it failed half-way.
   Status ended = stream_.synchronise();
   if (has_all_experts()) options_.experts->end_pass();
@@ -288,6 +290,10 @@ Status CudaExecutor::mark(const char* row, const char* name) {
   mark.name = name;
   MR_CUDA(cudaEventRecord(mark.end.get(), stream_.get()));
   return {};
+}
+
+bool CudaExecutor::waits() const {
+  return options_.trace == nullptr && (options_.aside || !weights_.streams()) && options_.experts == nullptr;
 }
 
 /// The marks' times, on the host's clock: the last one ended when the pass did.
@@ -314,9 +320,7 @@ Status CudaExecutor::tell_trace() {
 Status CudaExecutor::launch_pass() {
   // Generated rows come first; where they do not, the pass is none that comes again.
   const bool in_order = windows_.size() == 1 || (windows_.size() == 2 && windows_.back().prompt);
-  const bool graph = options_.graphs && few_rows() && options_.trace == nullptr &&
-                     (options_.aside || !weights_.streams()) && options_.experts == nullptr && in_order &&
-                     states_.repeat;
+  const bool graph = options_.graphs && few_rows() && waits() && in_order && states_.repeat;
   if (!graph) {
     MR_RETURN_IF_ERROR(mark("copy", "begin"));
     MR_RETURN_IF_ERROR(device::copy_to_device(at(layout_.rows), rows_host_.data(), pass_rows_.bytes, stream_));

@@ -58,6 +58,8 @@ class CudaExecutor final : public Executor {
   Status read_hidden(std::int64_t first, std::int64_t rows, float* out) const override;
   std::int64_t prompt_chunk() const override;
   std::int64_t top_logits_limit() const override { return kernels::cuda::kCandidates; }
+  bool waits() const override;
+  void meanwhile(std::function<void()> task) override { meanwhile_ = std::move(task); }
   void bring_top_logits_only(bool only) override { top_only_ = only; }
   void draw(std::span<const kernels::DrawRule> rules) override { draws_.assign(rules.begin(), rules.end()); }
   TopLogits last_top_logits(std::int64_t row) const override;
@@ -185,6 +187,7 @@ class CudaExecutor final : public Executor {
   const kv::Batch* batch_ = nullptr;
   const Program* program_ = nullptr;
   std::function<bool()> cancelled_;
+  std::function<void()> meanwhile_;
   Status status_;
   PassRows pass_rows_;
   std::int64_t rows_ = 0, logit_rows_ = 0, position_bound_ = 0;

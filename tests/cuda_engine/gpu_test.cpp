@@ -59,6 +59,59 @@ TEST_F(Gpu, LogitsAgreeWithTheCpus) {
   }
 }
 
+/// The copy of a block's beginning has the bits of what was computed, and the answer those of one without it.
+TEST_F(Gpu, APromptGoesOnFromTheMiddleOfAnothersBlock) {
+  EngineOptions sharing = on_gpu(draft_path());
+  sharing.share_prefixes = true;
+  const auto engine = make(sharing), alone = make(on_gpu(draft_path()));
+  const std::vector<TokenId> first = real_text(*engine, 150);
+  std::vector<TokenId> second = first;
+  std::rotate(second.begin() + 100, second.begin() + 101, second.end());
+  ASSERT_NE(first[100], second[100]);
+  ASSERT_TRUE(engine->run(greedy(first, 4)).status.ok());
+  const auto answer = [&](Engine& of, std::vector<float>& logits) {
+    Request request = greedy(second, 16);
+    request.ignore_end_tokens = true;
+    request.on_logits = [&](std::int64_t, std::span<const float> row) {
+      logits.insert(logits.end(), row.begin(), row.end());
+    };
+    return of.run(std::move(request));
+  };
+  std::vector<float> shared, computed;
+  EXPECT_EQ(answer(*engine, shared).cached_tokens, 100);  // a block of 64, and 36 of the next one
+  EXPECT_EQ(answer(*alone, computed).cached_tokens, 0);
+  expect_same_bits(shared, computed);
+}
+
+/// The GPU computes the next pass while text is told: nothing of it is lost, late for the end, or out of order.
+TEST_F(Gpu, TextIsToldWholeAndBeforeTheEnd) {
+  EngineOptions options = on_gpu(moe_path());
+  options.max_sequences = 3;
+  const auto engine = make(options);
+  std::vector<std::string> told(3);
+  std::vector<Engine::Id> ids;
+  bool token_came_first = true;
+  std::int64_t tokens = 0;
+  for (std::size_t i = 0; i < told.size(); ++i) {
+    Request request = greedy(chat(*engine, i == 0 ? "Tell me a short story." : "What is the capital of France?"), 40);
+    request.on_text = [&, i](std::string_view text, std::span<const TokenId> ids_of_it) {
+      told[i] += text;
+      if (i == 2) tokens -= std::ssize(ids_of_it);
+      token_came_first = token_came_first && tokens >= 0;
+    };
+    if (i == 2) request.on_token = [&](const TokenChoice&) { token_came_first = token_came_first && tokens++ >= 0; };
+    ids.push_back(*engine->submit(std::move(request)));
+  }
+  while (!engine->finished(ids[0])) {
+    ASSERT_TRUE(engine->step());
+    for (std::size_t i = 0; i < told.size(); ++i)
+      EXPECT_TRUE(!engine->finished(ids[i]) || !told[i].empty());
+  }
+  drain(*engine);
+  for (std::size_t i = 0; i < told.size(); ++i) EXPECT_EQ(engine->take(ids[i]).text, told[i]) << i;
+  EXPECT_TRUE(token_came_first);
+}
+
 TEST_F(Gpu, QuantizedKvIsNearToHalvesAndToTheCpus) {
   struct Case {
     DType dtype;
