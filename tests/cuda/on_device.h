@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <random>
 #include <type_traits>
 #include <vector>
@@ -39,7 +40,7 @@ class Array {
  public:
   static_assert(std::is_trivially_copyable_v<T>);
   explicit Array(std::size_t n) : n_(n) {
-    ok(cudaMalloc(&data_, bytes() + 256));
+    if (cudaMalloc(&data_, bytes() + 256) != cudaSuccess) throw std::bad_alloc();  // somebody else has the memory
     ok(cudaMemset(data_, 0xcb, bytes() + 256));
   }
   explicit Array(const std::vector<T>& from) : Array(from.size()) { put(from); }
