@@ -36,12 +36,14 @@ PrefixCache::Node* PrefixCache::child(Node& node, Tokens block) {
   return found == last ? nullptr : found->second.get();
 }
 
+void PrefixCache::touch(Node& node) { by_use_.splice(by_use_.end(), by_use_, node.place); }
+
 /// The node that stands for these tokens, or null. Marks the way as used.
 PrefixCache::Node* PrefixCache::find(Tokens whole_blocks) {
   Node* node = &root_;
   for (; node != nullptr && !whole_blocks.empty(); whole_blocks = whole_blocks.subspan(kBlockTokens)) {
     node = child(*node, whole_blocks.first(kBlockTokens));
-    if (node != nullptr) node->tick = ++tick_;
+    if (node != nullptr) touch(*node);
   }
   return node;
 }
@@ -110,7 +112,7 @@ void PrefixCache::take(SequenceState& state, std::span<Node* const> way, Node* p
   const std::int64_t end = state.length() + std::ssize(way) * kBlockTokens + positions;
   std::vector<std::byte*> blocks(groups.size());
   for (Node* const node : way) {
-    node->tick = ++tick_;
+    touch(*node);
     for (std::size_t g = 0; g < groups.size(); ++g)  // what a window has passed there is not held
       blocks[g] = state.blocks() >= groups[g].first_seen(end) / kBlockTokens || (groups[g].ends && state.blocks() == 0)
                       ? node->blocks[g]
@@ -118,7 +120,7 @@ void PrefixCache::take(SequenceState& state, std::span<Node* const> way, Node* p
     state.share(blocks, node->number);
   }
   if (part == nullptr) return;
-  part->tick = ++tick_;
+  touch(*part);
   // So that making room for the copy does not let go of it.
   blocks = part->blocks;
   for (std::size_t g = 0; g < groups.size(); ++g) pool_->retain(g, blocks[g]);
@@ -135,6 +137,7 @@ void PrefixCache::enter(const SequenceState& state, Tokens tokens) {
     if (next == nullptr) {
       auto made = std::make_unique<Node>();
       made->parent = node;
+      made->place = by_use_.insert(by_use_.end(), made.get());
       std::copy(block.begin(), block.end(), made->tokens.begin());
       made->blocks.resize(pool_->groups());
       made->number = state.block_names()[static_cast<std::size_t>(i)].number;
@@ -148,7 +151,7 @@ void PrefixCache::enter(const SequenceState& state, Tokens tokens) {
       pool_->retain(g, next->blocks[g]);
       ++blocks_;
     }
-    next->tick = ++tick_;
+    touch(*next);
     node = next;
   }
 }
@@ -163,21 +166,23 @@ std::vector<Blocks> PrefixCache::blocks_of(Tokens tokens) {
   return blocks;
 }
 
-void PrefixCache::oldest(std::size_t group, Node& node, Node*& best) const {
-  for (const auto& [hash, next] : node.children) oldest(group, *next, best);
+/// The node whose block of the group goes next; null: none may.
+PrefixCache::Node* PrefixCache::next_to_go(std::size_t group) const {
   const Group& of = pool_->layout().groups()[group];
-  const bool may_go = !of.keeps_all() || node.children.empty();
-  if (!may_go || &node == &root_ || node.blocks[group] == nullptr || pool_->users(group, node.blocks[group]) > 1)
-    return;
-  // Requests go on from where a beginning ends, or where several part.
-  const auto is_wanted = [&](const Node& one) { return of.is_state() && one.children.size() != 1; };
-  const auto order = [&](const Node& one) { return std::pair(is_wanted(one), one.tick); };
-  if (best == nullptr || order(node) < order(*best)) best = &node;
+  Node* wanted = nullptr;
+  for (Node* const node : by_use_) {
+    const bool may_go = (!of.keeps_all() || node->children.empty()) && node->blocks[group] != nullptr &&
+                        pool_->users(group, node->blocks[group]) == 1;
+    if (!may_go) continue;
+    // Requests go on from where a beginning ends, or where several part.
+    if (!of.is_state() || node->children.size() == 1) return node;
+    if (wanted == nullptr) wanted = node;
+  }
+  return wanted;
 }
 
 bool PrefixCache::let_go(std::size_t group) {
-  Node* best = nullptr;
-  oldest(group, root_, best);
+  Node* const best = next_to_go(group);
   if (best == nullptr) return false;
   if (pool_->layout().groups()[group].keeps_all()) {
     remove(*best);
@@ -215,6 +220,7 @@ void PrefixCache::remove(Node& node) {
     --blocks_;
   }
   pool_->drop(node.number);
+  by_use_.erase(node.place);
   auto& siblings = node.parent->children;
   const auto [first, last] = siblings.equal_range(hash_of(node.tokens));
   siblings.erase(std::find_if(first, last, [&](const auto& entry) { return entry.second.get() == &node; }));

@@ -12,6 +12,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
 #include <span>
 #include <unordered_map>
@@ -58,7 +59,7 @@ class PrefixCache {
     std::array<Token, kBlockTokens> tokens{};
     std::uint64_t number = 0;                                                // of the blocks: BlockName's
     std::vector<std::byte*> blocks;                                          // by group; null: gone
-    std::uint64_t tick = 0;                                                  // of the last use
+    std::list<Node*>::iterator place;                                        // in by_use_
     std::unordered_multimap<std::uint64_t, std::unique_ptr<Node>> children;  // by hash of their tokens
   };
   using Tokens = std::span<const Token>;
@@ -68,13 +69,14 @@ class PrefixCache {
   bool goes_on(const SequenceState& state, std::span<Node* const> way, std::int64_t length) const;
   std::pair<Node*, std::int64_t> best_part(Node& node, Tokens rest) const;
   void take(SequenceState& state, std::span<Node* const> way, Node* part, std::int64_t positions);
-  void oldest(std::size_t group, Node& node, Node*& best) const;
+  void touch(Node& node);
+  Node* next_to_go(std::size_t group) const;
   void prune(Node* node);
   void remove(Node& node);
 
   std::shared_ptr<BlockPool> pool_;
+  std::list<Node*> by_use_;  // all but the root, those used longest ago first
   Node root_;
-  std::uint64_t tick_ = 0;
   std::int64_t blocks_ = 0, shared_ = 0;
 };
 

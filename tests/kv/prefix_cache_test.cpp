@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
 #include <numeric>
 
@@ -108,6 +109,25 @@ TEST_F(Fixture, GivesEveryBlockBack) {
   cache.enter(computed(128, 'a'), text(128));
   cache.clear();
   EXPECT_EQ(pool->blocks_in_use(), 0);
+}
+
+/// A full cache lets go of a block for each that is asked for, in the middle of a pass: it must not look through all.
+TEST(PrefixCache, LetsGoOfOneOfManyAtOnce) {
+  constexpr Token kTexts = 6000;
+  residency::Budget budget(1 << 28);
+  const auto pool = std::make_shared<BlockPool>(kSmall, budget);
+  PrefixCache cache(pool);
+  for (Token i = 0; i < kTexts; ++i) {
+    SequenceState state(pool);
+    ASSERT_TRUE(state.reserve(kBlockTokens).ok());
+    state.set_length(kBlockTokens);
+    cache.enter(state, std::vector<Token>(kBlockTokens, i));
+  }
+  EXPECT_EQ(cache.blocks(), kTexts);
+  const auto begin = std::chrono::steady_clock::now();
+  cache.clear();
+  EXPECT_EQ(cache.blocks(), 0);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
 }
 
 }  // namespace
