@@ -162,6 +162,12 @@ class Http(Case):
             status, _, content = self.server.request("GET", "/page/main.js", headers={"Range": "bytes=" + ranges})
             if status != 416 and status != 400:
                 self.assertEqual((status, content), (200, whole), ranges[:20])
+    def test_an_answer_is_compressed_only_where_that_is_wanted(self):
+        for wanted, coding in ((None, None), ("gzip", "gzip"), ("GZIP", "gzip"), ("gzip;q=0", None), ("gzip; q=0.0, deflate", None),
+                               ("br;q=0, *", "gzip"), ("*;q=0", None), ("identity", None), ("gzip ;q=0.5, br; q=0", "gzip")):
+            status, headers, _ = self.server.request("GET", "/v1/models", headers={"X-Api-Key": "key", **({"Accept-Encoding": wanted} if wanted else {})})
+            self.assertEqual((status, headers.get("content-encoding")), (200, coding), wanted)
+
             self.assertLessEqual(len(content), len(whole))
 
     def test_hosts(self):

@@ -16,6 +16,7 @@
 #include <system_error>
 #include <thread>
 
+#include "app/server/accept_encoding.h"
 #include "app/server/framing.h"
 #include "base/mutex.h"
 
@@ -269,6 +270,7 @@ bool HttpServer::process_and_close_socket(socket_t sock) {
   const auto set_up = [this](httplib::Request& request) {
     request.ranges.clear();
     request.headers.erase("Range");
+    keep_accepted_codings(request);
     // Clients send none with it; httplib would read until the connection ends.
     if (request.method == "DELETE" && !request.has_header("Content-Length") && !request.has_header("Transfer-Encoding"))
       request.headers.emplace("Content-Length", "0");
