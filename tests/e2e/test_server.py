@@ -240,14 +240,16 @@ class Together(Shared):
             body = json.dumps({"model": MODEL, "messages": STORY, "stream": stream, "max_tokens": 1900,
                                "logit_bias": {}, "temperature": 2, "ignore_eos": True})
             raw.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
-            time.sleep(0.05)
+            self.wait_for("millrace_batch_sequences", 1)
             raw.close()
-        for _ in range(100):
-            if self.server.metric("millrace_batch_sequences") == 0:
-                break
-            time.sleep(0.05)
-        self.assertEqual(self.server.metric("millrace_batch_sequences"), 0)
-        self.assertGreaterEqual(self.server.metric("millrace_requests_cancelled_total"), cancelled + 1)
+            self.wait_for("millrace_batch_sequences", 0)
+        self.assertEqual(self.server.metric("millrace_requests_cancelled_total"), cancelled + 2)
+
+    def wait_for(self, metric, value):
+        end = time.monotonic() + 60
+        while self.server.metric(metric) != value and time.monotonic() < end:
+            time.sleep(0.005)
+        self.assertEqual(self.server.metric(metric), value, metric)
 
     def test_a_connection_that_ends_says_so(self):
         """Clients send their next request on a connection of which nobody told them that it ends."""
