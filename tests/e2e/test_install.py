@@ -124,6 +124,14 @@ class Completion(unittest.TestCase):
         self.assertEqual(self.completed("millrace", "serve", "--prompt-cache", str(ROOT / "model")), [str(ROOT / "models")])
         self.assertEqual(self.completed("millrace", "run", "--draft", "fo"), ["fox:8b"])
 
+    def test_what_help_hides_no_shell_offers(self):
+        self.assertEqual(self.completed("millrace", "pull", "--"), ["--help", "--no-fit", "--ram", "--vram", "--dtype", "--connections", "--verbose", "--quiet"])
+        for shell in ("bash", "zsh", "fish"):
+            script = self.script(shell)
+            self.assertIn("no-fit", script)
+            for flag in ("retry-ms", "attempts", "stall", "no-graphs", "inject-fault"):
+                self.assertNotRegex(script, rf"(--|-l ){flag}\b", shell)
+
     def test_other_shells_take_theirs(self):
         for shell in ("zsh", "fish"):
             script = self.script(shell)

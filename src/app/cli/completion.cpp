@@ -70,7 +70,7 @@ std::vector<Flag> flags_of(const CLI::App& app) {
     Flag flag;
     for (const std::string& name : option->get_snames()) flag.names.push_back("-" + name);
     for (const std::string& name : option->get_lnames()) flag.names.push_back("--" + name);
-    if (flag.names.empty()) continue;  // a positional
+    if (flag.names.empty() || option->get_group().empty()) continue;  // a positional; what help hides, too
     const std::string description = option->get_description();
     flag.description = plain(description.substr(0, description.find_first_of(";(")));
     flag.takes_value = option->get_items_expected_max() > 0;
