@@ -219,6 +219,39 @@ class Files(Case):
             self.assertEqual(os.listdir(folder), [])
             self.ok("plan", DEMO, "--plan", path)
             self.ok("plan", DEMO, "--plan", path)
+class Input(Case):
+    """Standard input that has no end, or no line's end."""
+
+    def endless(self, source, *args, says, ram=None):
+        """One line of error, within the cap."""
+        bare = bare_bytes()
+        with subprocess.Popen(source, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as feeder, tempfile.TemporaryFile("w+") as err:
+            process = subprocess.Popen([MILLRACE, *args], stdin=feeder.stdout, stdout=subprocess.DEVNULL, stderr=err)
+            feeder.stdout.close()
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            feeder.kill()
+            err.seek(0)
+            lines = err.read().splitlines()
+        self.assertEqual((process.returncode, len(lines)), (2, 1), (args, lines))
+        self.assertIn(says, lines[0])
+        if ram and not SANITIZED:
+            self.assertLess(usage.ru_maxrss * 1024 - bare, ram, args)
+
+    def test_it_ends_with_a_word(self):
+        for source, args, says in ((["yes"], ["run", DEMO, "-q", "--ram", "24M"], "standard input has more than 3.00 MB"),
+                                   (["cat", "/dev/zero"], ["embed", DEMO, "-q", "--ram", "24M"], "a line of standard input has more than 3.00 MB"),
+                                   (["yes"], ["tokenize", DEMO, "--whole"], "standard input has more than 64.0 MB"),
+                                   (["cat", "/dev/zero"], ["tokenize", DEMO], "a line of standard input has more than 64.0 MB")):
+            self.endless(source, *args, says=says, ram=24_000_000 if "--ram" in args else None)
+
+    def test_a_reader_of_lines_takes_any_number(self):
+        lines = self.ok("tokenize", DEMO, stdin="one\n\ntwo\nthree").out.splitlines()
+        self.assertEqual(len(lines), 4)
+        self.assertEqual(lines[1], "")
+        self.assertEqual(len(self.ok("embed", DEMO, "-q", stdin="one\n" * 600).out.splitlines()), 600)
+
+
 
 
 class Numbers(Case):

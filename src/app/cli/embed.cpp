@@ -4,11 +4,11 @@
 #include <fmt/core.h>
 
 #include <cstdio>
-#include <iostream>
 #include <map>
 #include <memory>
 
 #include "app/cli/command.h"
+#include "app/cli/input.h"
 #include "app/cli/progress.h"
 #include "app/openai/embeddings.h"
 
@@ -32,13 +32,18 @@ struct EmbedFlags {
 /// Texts are read, embedded and printed in groups of so many, so that a file may be of any length.
 constexpr std::size_t kGroup = 256;
 
-/// The next texts: those of the command line, or the lines of standard input.
-std::vector<std::string> next_group(const EmbedFlags& flags, std::size_t done) {
+/// The next texts: those of the command line, or the lines of standard input, of so many bytes each and together.
+Expected<std::vector<std::string>> next_group(const EmbedFlags& flags, std::size_t done, std::uint64_t most) {
   std::vector<std::string> group;
-  if (flags.texts.empty()) {
-    for (std::string line; group.size() < kGroup && std::getline(std::cin, line);) group.push_back(line);
-  } else {
+  if (!flags.texts.empty()) {
     for (std::size_t i = done; i < flags.texts.size() && group.size() < kGroup; ++i) group.push_back(flags.texts[i]);
+    return group;
+  }
+  std::string line;
+  for (std::uint64_t bytes = 0; group.size() < kGroup && bytes < most; bytes += line.size()) {
+    MR_ASSIGN_OR_RETURN(const bool came, read_input_line(line, most));
+    if (!came) break;
+    group.push_back(line);
   }
   return group;
 }
@@ -74,11 +79,12 @@ int execute(const EmbedFlags& flags, const Program& program) {
   const auto service = engine::Service::start(std::move(*created));
   Progress progress("Embedding", Unit::items, program.quiet || flags.texts.empty());
   for (std::size_t done = 0;;) {
-    const std::vector<std::string> texts = next_group(flags, done);
-    if (texts.empty()) return 0;
-    if (const Status status = embed_group(*service, flags, texts, done); !status.ok())
+    const auto texts = next_group(flags, done, most_text_bytes(options->ram_bytes));
+    if (!texts.ok()) return fail(texts.status());
+    if (texts->empty()) return 0;
+    if (const Status status = embed_group(*service, flags, *texts, done); !status.ok())
       return status.code() == Code::cancelled ? kExitInterrupted : fail(status);
-    done += texts.size();
+    done += texts->size();
     progress.update(done, flags.texts.size());
   }
 }

@@ -13,6 +13,7 @@
 #include "app/cli/answer_form.h"
 #include "app/cli/chat.h"
 #include "app/cli/cluster.h"
+#include "app/cli/input.h"
 #include "app/cli/pull.h"
 #include "app/cli/repl.h"
 
@@ -66,21 +67,24 @@ bool is_fed() {
          (S_ISFIFO(status.st_mode) || S_ISREG(status.st_mode) || S_ISSOCK(status.st_mode));
 }
 
-std::string read_pipe(bool quiet) {
+Expected<std::string> read_pipe(std::uint64_t most, bool quiet) {
   pollfd input{STDIN_FILENO, POLLIN, 0};
   constexpr int patience_ms = 2000;  // then somebody wonders what we wait for
   if (!quiet && ::poll(&input, 1, patience_ms) == 0)
     fmt::print(stderr, "Reading what is piped in to go with the prompt ('< /dev/null' where there is nothing)\n");
-  std::string text{std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  MR_ASSIGN_OR_RETURN(std::string text, read_input(most));
   while (!text.empty() && text.back() == '\n') text.pop_back();
   return text;
 }
 
 /// The prompts given, each with what the pipe says behind it, or that alone; none: a chat.
-Expected<std::vector<std::string>> read_prompts(const RunFlags& flags, bool quiet) {
+Expected<std::vector<std::string>> read_prompts(const RunFlags& flags, std::uint64_t ram_bytes, bool quiet) {
   std::vector<std::string> prompts = flags.prompts;
   if (prompts.empty() && isatty(STDIN_FILENO) != 0) return prompts;
-  const std::string text = prompts.empty() || is_fed() ? read_pipe(quiet) : std::string();
+  std::string text;
+  if (prompts.empty() || is_fed()) {
+    MR_ASSIGN_OR_RETURN(text, read_pipe(most_text_bytes(ram_bytes), quiet));
+  }
   if (prompts.empty()) prompts.emplace_back();
   for (std::string& prompt : prompts) {
     if (!prompt.empty() && !text.empty()) prompt += "\n\n";
@@ -142,7 +146,7 @@ std::optional<int> execute_elsewhere(const CLI::App& command, const RunFlags& fl
                           "{} is for an engine of its own, and model '{}' is not on this machine: leave it out to ask "
                           "the server at {}",
                           own, name, address->text()));
-      const auto prompts = read_prompts(flags, program.quiet);
+      const auto prompts = read_prompts(flags, 0, program.quiet);
       if (!prompts.ok()) return fail(prompts.status());
       install_interrupt_handler();
       tell_server(flags, *server, *address, program.quiet);
@@ -200,7 +204,7 @@ int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
   if (flags.system.empty()) flags.system = model.manifest.system;
   const auto defaults = chat_defaults(model.manifest);
   if (!defaults.ok()) return fail(defaults.status());
-  const auto prompts = read_prompts(flags, program.quiet);
+  const auto prompts = read_prompts(flags, options->ram_bytes, program.quiet);
   if (!prompts.ok()) return fail(prompts.status());
   install_interrupt_handler();
   if (const auto server = server_for(flags, model, program.quiet); server != nullptr)

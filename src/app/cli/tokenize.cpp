@@ -4,11 +4,10 @@
 
 #include <charconv>
 #include <cstdio>
-#include <iostream>
-#include <iterator>
 #include <memory>
 
 #include "app/cli/command.h"
+#include "app/cli/input.h"
 
 namespace millrace::cli {
 namespace {
@@ -54,10 +53,16 @@ Status execute(const TokenizeFlags& flags) {
   MR_ASSIGN_OR_RETURN(auto tokenizer, text::Tokenizer::from_model(model));
   for (const auto& text : flags.texts) MR_RETURN_IF_ERROR(convert(*tokenizer, flags, text));
   if (!flags.texts.empty()) return {};
-  if (flags.whole)
-    return convert(*tokenizer, flags, {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()});
-  for (std::string line; std::getline(std::cin, line);) MR_RETURN_IF_ERROR(convert(*tokenizer, flags, line));
-  return {};
+  const std::uint64_t most = most_text_bytes(0);
+  if (flags.whole) {
+    MR_ASSIGN_OR_RETURN(const std::string text, read_input(most));
+    return convert(*tokenizer, flags, text);
+  }
+  for (std::string line;;) {
+    MR_ASSIGN_OR_RETURN(const bool came, read_input_line(line, most));
+    if (!came) return {};
+    MR_RETURN_IF_ERROR(convert(*tokenizer, flags, line));
+  }
 }
 
 }  // namespace
