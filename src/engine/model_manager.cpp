@@ -209,7 +209,10 @@ Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(const std::st
       // Shutting down stops a load at once; a request that waits for the rest of it has the grace that others have.
       const auto loading = std::make_shared<std::atomic<bool>>(true);
       options.on_load = [this, loading](std::uint64_t, std::uint64_t) { return !*loading || !stopping_; };
-      if (options_.engine.ram_bytes > 0 || !alone) options.ram_bytes = granted;
+      if (options_.engine.ram_bytes > 0 || !alone) {
+        options.ram_bytes = granted;
+        options.ram_taken_bytes = 0;  // ram_ is without it
+      }
       Clock::time_point begin;
       Expected<std::shared_ptr<Service>> service = std::shared_ptr<Service>();
       {

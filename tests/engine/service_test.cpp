@@ -141,6 +141,15 @@ TEST(ModelManager, TheLeastRecentlyUsedLeavesForTheNext) {
   EXPECT_EQ(manager.running()[0].loaded->name, "moe");
 }
 
+TEST(ModelManager, WhatOthersTookIsTakenOnce) {
+  ModelManager::Options options = managed(400'000'000);
+  options.engine.ram_taken_bytes = 150'000'000;
+  ModelManager manager(options);
+  const auto use = manager.use("draft", draft_path());
+  ASSERT_TRUE(use.ok()) << use.status().message();
+  EXPECT_EQ((*use)->service->engine().budget().cap_bytes(), 250'000'000u);
+}
+
 TEST(ModelManager, UnloadWaitsForTheLastUser) {
   ModelManager manager(managed(1'000'000'000));
   auto use = manager.use("draft", draft_path());
