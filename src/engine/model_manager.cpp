@@ -55,9 +55,15 @@ std::uint64_t ModelManager::body_bytes() const {
 
 ModelManager::~ModelManager() { shutdown(std::chrono::milliseconds(0)); }
 
-std::list<ModelManager::Entry>::iterator ModelManager::find(const std::string& path) {
+std::string ModelManager::file_at(const std::string& path) {
+  std::error_code failure;
+  const std::filesystem::path file = std::filesystem::weakly_canonical(path, failure);
+  return failure ? path : file.string();
+}
+
+std::list<ModelManager::Entry>::iterator ModelManager::find(const std::string& file) {
   return std::find_if(entries_.begin(), entries_.end(),
-                      [&](const Entry& entry) { return entry.loaded->path == path && !entry.leaving; });
+                      [&](const Entry& entry) { return entry.loaded->file == file && !entry.leaving; });
 }
 
 ModelManager::Use ModelManager::use_of(Entry& entry, bool loaded_now, std::optional<Duration> keep_alive) {
@@ -86,11 +92,12 @@ Expected<ModelManager::Use> ModelManager::use(const std::string& name, const std
   const std::int64_t wanted = options_.engine.context_tokens > 0 ? 0 : context_tokens;
   if (options_.engine.cluster != nullptr && path != options_.engine.model_path)
     return error(Code::unsupported, "{}: over several processes only the model of the command line is served", name);
+  const std::string file = file_at(path);
   MutexLock lock(mutex_);
   auto entry = entries_.end();
   for (;;) {
     if (stopping_) return error(Code::unavailable, "the server is shutting down");
-    entry = find(path);
+    entry = find(file);
     const bool is_loaded = entry != entries_.end();
     if (is_loaded && wanted > entry->loaded->context_asked) entry->next_context = std::max(entry->next_context, wanted);
     if (is_loaded && entry->next_context == 0) return use_of(*entry, false, keep_alive);
@@ -227,6 +234,7 @@ Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(const std::st
       if (status.ok()) {
         loaded->name = name;
         loaded->path = path;
+        loaded->file = file_at(path);
         loaded->service = std::move(*service);
         loaded->loaded_at = Clock::now();
         loaded->load_time = loaded->loaded_at - begin;
@@ -255,8 +263,9 @@ std::shared_ptr<const ModelManager::Loaded> ModelManager::remove(std::list<Entry
 }
 
 bool ModelManager::unload(const std::string& path) {
+  const std::string file = file_at(path);
   const MutexLock lock(mutex_);
-  const auto entry = find(path);
+  const auto entry = find(file);
   if (entry == entries_.end()) return false;
   entry->leaving = true;
   changed_.notify_all();

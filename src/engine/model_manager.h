@@ -38,7 +38,8 @@ class ModelManager {
 
   /// What is loaded, for as long as somebody holds it.
   struct Loaded {
-    std::string name, path;
+    std::string name, path;  // as of the use() that loaded it
+    std::string file;        // what the path leads to: several names and links share what is loaded of one file
     std::shared_ptr<Service> service;
     std::uint64_t ram_bytes = 0;  // its cap
     std::uint64_t file_bytes = 0;
@@ -73,12 +74,14 @@ class ModelManager {
   /// As shutdown(0).
   ~ModelManager();
 
-  /// The model at `path`, loaded if need be. `keep_alive`, where given, holds from this use on. Where the options name
-  /// no context, a model whose context is shorter than `context_tokens` is loaded anew with as much of it as fits, once
-  /// nobody uses it; whoever comes meanwhile waits.
-  /// Errors: those of Engine::create; unavailable (no memory while others are busy, or shut down); cancelled.
+  /// The model at `path`, loaded if need be: once for all paths that lead to one file. `keep_alive`, where given, holds
+  /// from this use on. Where the options name no context, a model whose context is shorter than `context_tokens` is
+  /// loaded anew with as much of it as fits, once nobody uses it; whoever comes meanwhile waits. Errors: those of
+  /// Engine::create; unavailable (no memory while others are busy, or shut down); cancelled.
   Expected<Use> use(const std::string& name, const std::string& path, std::optional<Duration> keep_alive = {},
                     std::int64_t context_tokens = 0);
+  /// What a path leads to, links followed.
+  static std::string file_at(const std::string& path);
   /// Unloads once nobody uses it any more; false: not loaded.
   bool unload(const std::string& path);
   std::vector<Running> running() const;
@@ -101,7 +104,7 @@ class ModelManager {
     std::int64_t next_context = 0;  // to be loaded anew with; 0: stays as it is
   };
 
-  std::list<Entry>::iterator find(const std::string& path) MR_REQUIRES(mutex_);  // end(): none, or it is leaving
+  std::list<Entry>::iterator find(const std::string& file) MR_REQUIRES(mutex_);  // end(): none, or it is leaving
   Use use_of(Entry& entry, bool loaded_now, std::optional<Duration> keep_alive) MR_REQUIRES(mutex_);
   void end_use(const Loaded* loaded);
   std::uint64_t request_share() const { return std::min(ram_ / 8, options_.most_request_bytes); }

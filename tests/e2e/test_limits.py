@@ -87,15 +87,13 @@ class Stores(Case):
         self.ok("rm", "second", env=self.env)
         self.assertNotIn("second", self.ok("list", env=self.env).out)
 
-
     def test_who_waits_for_a_busy_model_to_go_goes_on_when_it_has_gone(self):
-        """A name that shares its file is deleted while the model works: the next request has it loaded anew, once that work is done."""
+        """The model is told to go while it works: the next request has it loaded anew, once that work is done."""
         with Server("--models", DEMO, "--threads", "1", "--ram", "16M", "-c", "2048", env=self.env) as self.server:
             for _ in range(4):
-                self.assertEqual(self.post("/api/create", {"model": "made", "from": MODEL, "stream": False})[0], 200)
                 busy = self.server.stream("/v1/completions", {"model": MODEL, "prompt": "a", "stream": True, "max_tokens": 1900, "ignore_eos": True})
                 busy.readline()
-                self.assertEqual(self.post("/api/delete", {"model": "made"}, "DELETE")[0], 200)
+                self.assertEqual(self.post("/api/generate", {"model": MODEL, "keep_alive": 0, "stream": False})[0], 200)
                 with concurrent.futures.ThreadPoolExecutor(1) as pool:
                     waiting = pool.submit(self.post, "/tokenize", {"model": MODEL, "content": "a"})
                     time.sleep(0.3)
@@ -162,13 +160,13 @@ class Http(Case):
             status, _, content = self.server.request("GET", "/page/main.js", headers={"Range": "bytes=" + ranges})
             if status != 416 and status != 400:
                 self.assertEqual((status, content), (200, whole), ranges[:20])
+            self.assertLessEqual(len(content), len(whole))
+
     def test_an_answer_is_compressed_only_where_that_is_wanted(self):
         for wanted, coding in ((None, None), ("gzip", "gzip"), ("GZIP", "gzip"), ("gzip;q=0", None), ("gzip; q=0.0, deflate", None),
                                ("br;q=0, *", "gzip"), ("*;q=0", None), ("identity", None), ("gzip ;q=0.5, br; q=0", "gzip")):
             status, headers, _ = self.server.request("GET", "/v1/models", headers={"X-Api-Key": "key", **({"Accept-Encoding": wanted} if wanted else {})})
             self.assertEqual((status, headers.get("content-encoding")), (200, coding), wanted)
-
-            self.assertLessEqual(len(content), len(whole))
 
     def test_hosts(self):
         for host, code in (("localhost", 200), ("LOCALHOST:80", 200), ("127.0.0.1:1", 200), ("[::1]:1", 200), ("[::1]", 200), ("evil.com", 403),
@@ -219,6 +217,8 @@ class Files(Case):
             self.assertEqual(os.listdir(folder), [])
             self.ok("plan", DEMO, "--plan", path)
             self.ok("plan", DEMO, "--plan", path)
+
+
 class Input(Case):
     """Standard input that has no end, or no line's end."""
 
@@ -250,8 +250,6 @@ class Input(Case):
         self.assertEqual(len(lines), 4)
         self.assertEqual(lines[1], "")
         self.assertEqual(len(self.ok("embed", DEMO, "-q", stdin="one\n" * 600).out.splitlines()), 600)
-
-
 
 
 class Numbers(Case):

@@ -10,8 +10,9 @@ import tempfile
 import time
 import unittest
 
-from harness import DRAFT, MILLRACE, SYNTH, Case
+from harness import DEMO, DRAFT, MILLRACE, SYNTH, Case
 from hub import Hub
+from serving import Server
 
 NAME = "someone/tiny-GGUF"
 
@@ -351,6 +352,29 @@ class NamesTest(StoreCase):
         self.ok("run", "brief:two", "-p", "Hello", env=self.env)
         self.ok("rm", "brief:two", "again", env=self.env)
         self.assertEqual(self.blobs(), {})
+
+    def test_names_of_one_file_share_what_is_loaded_of_it(self):
+        """A server loads it once, and keeps it when one of them goes: of the store's own file, and of one that it was given."""
+        self.pull()
+        with Server("--models", DEMO, "--threads", "1", env=self.env) as server:
+            for name in (f"{NAME}:Q4_K_M", pathlib.Path(DEMO).stem + ":latest"):
+                self.assertEqual(server.request("POST", "/api/copy", {"source": name, "destination": "alias"})[0], 200)
+                for used in ("alias", name):
+                    self.assertEqual(server.request("POST", "/tokenize", {"model": used, "content": "a"})[0], 200)
+                loaded = lambda: [one["name"] for one in server.json("GET", "/api/ps")[1]["models"]]
+                self.assertEqual(loaded()[-1:], ["alias:latest"])
+                stream = server.stream("/api/generate", {"model": name, "prompt": "a", "options": {"num_predict": 400}})
+                stream.readline()
+                self.assertEqual(server.request("DELETE", "/api/delete", {"model": "alias"})[0], 200)
+                self.assertIn(b'"done":true', stream.read())
+                time.sleep(0.2)
+                self.assertEqual(loaded()[-1:], [name])
+            self.assertEqual(len(loaded()), 2)
+            self.assertEqual(server.request("DELETE", "/api/delete", {"model": NAME})[0], 200)
+            end = time.monotonic() + 60
+            while len(loaded()) > 1 and time.monotonic() < end:
+                time.sleep(0.05)
+            self.assertEqual(len(loaded()), 1, "a file without a name stays loaded")
 
     def test_create_from_a_file_leaves_it_where_it_is(self):
         recipe = self.store.parent / "Modelfile"

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <future>
 #include <thread>
 
@@ -148,6 +149,20 @@ TEST(ModelManager, WhatOthersTookIsTakenOnce) {
   const auto use = manager.use("draft", draft_path());
   ASSERT_TRUE(use.ok()) << use.status().message();
   EXPECT_EQ((*use)->service->engine().budget().cap_bytes(), 250'000'000u);
+}
+
+TEST(ModelManager, PathsToOneFileShareWhatIsLoaded) {
+  const std::string link = testing::TempDir() + "/millrace-link.gguf";
+  std::filesystem::remove(link);
+  std::filesystem::create_symlink(draft_path(), link);
+  ModelManager manager(managed(1'000'000'000));
+  const auto first = manager.use("draft", draft_path());
+  const auto other = manager.use("other", link);
+  ASSERT_TRUE(first.ok() && other.ok());
+  EXPECT_EQ((*first)->service, (*other)->service);
+  std::filesystem::remove(link);
+  EXPECT_FALSE(manager.unload(link)) << "it leads nowhere now";
+  EXPECT_TRUE(manager.unload(draft_path()));
 }
 
 TEST(ModelManager, UnloadWaitsForTheLastUser) {

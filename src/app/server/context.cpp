@@ -24,10 +24,19 @@ Context::Context(ServerOptions asked)
       responses(models.requests()),
       http(options.http, models.requests()) {}
 
+Expected<ModelInfo> info_of(Context& context, const engine::ModelManager::Loaded& loaded) {
+  const auto same = [&](const ModelInfo& info) { return engine::ModelManager::file_at(info.path) == loaded.file; };
+  Expected<ModelInfo> info = context.catalog.find(loaded.name);
+  if (info.ok() && same(*info)) return info;
+  for (ModelInfo& other : context.catalog.list())
+    if (same(other)) return std::move(other);
+  return error(Code::not_found, "model '{}' not found", loaded.name);
+}
+
 Expected<ModelInfo> model_meant(Context& context, const std::string& name) {
   if (!name.empty()) return context.catalog.find(name);
   for (const auto& running : context.models.running())
-    if (auto info = context.catalog.find(running.loaded->name); info.ok()) return info;
+    if (auto info = info_of(context, *running.loaded); info.ok()) return info;
   auto all = context.catalog.list();
   if (all.size() != 1) return error(Code::invalid_argument, "model: is missing; GET /v1/models lists those there are");
   return std::move(all.front());

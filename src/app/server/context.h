@@ -38,6 +38,10 @@ struct Context {
 
 using KeepAlive = std::optional<engine::ModelManager::Duration>;
 
+/// What is known of a model that is loaded: by the name it was loaded by, or, where that has gone, another of its file.
+/// Errors: not_found (its file has no name any more).
+Expected<ModelInfo> info_of(Context& context, const engine::ModelManager::Loaded& loaded);
+
 /// The model a client means: the one it names, or, where it names none, the first one loaded, or the only one there is.
 /// Nothing is loaded. Errors: not_found, invalid_argument (which one?).
 Expected<ModelInfo> model_meant(Context& context, const std::string& name);

@@ -140,8 +140,9 @@ void infill(Context& context, const Request& request, Response& response) {
 
 /// Null where the model is not loaded.
 std::shared_ptr<const engine::ModelManager::Loaded> loaded_of(Context& context, const ModelInfo& info) {
+  const std::string file = engine::ModelManager::file_at(info.path);
   for (const auto& running : context.models.running())
-    if (running.loaded->path == info.path) return running.loaded;
+    if (running.loaded->file == file) return running.loaded;
   return nullptr;
 }
 

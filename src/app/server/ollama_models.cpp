@@ -42,11 +42,12 @@ void ps(Context& context, const Request&, Response& response) {
   for (const auto& running : context.models.running()) {
     const engine::ModelManager::Loaded& loaded = *running.loaded;
     const engine::Engine& engine = loaded.service->engine();
-    const auto info = context.catalog.find(loaded.name);
+    const auto info = info_of(context, loaded);
+    const std::string name = info.ok() ? info->name : loaded.name;
     const residency::Budget* vram = engine.vram_budget();
     const std::uint64_t in_vram = vram != nullptr ? vram->reserved_bytes() : 0;
-    Json one = {{"name", loaded.name},
-                {"model", loaded.name},
+    Json one = {{"name", name},
+                {"model", name},
                 {"size", vram != nullptr ? in_vram : engine.budget().reserved_bytes()},
                 {"digest", info.ok() ? info->digest : std::string()},
                 {"details", info.ok() ? details(*info) : Json::object()},

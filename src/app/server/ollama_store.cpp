@@ -1,4 +1,5 @@
 // Ollama's endpoints that change the store: pull, delete, copy, create.
+#include <algorithm>
 #include <deque>
 #include <thread>
 
@@ -150,9 +151,15 @@ void remove(Context& context, const Request& request, Response& response) {
     return fail(Api::ollama, response,
                 error(Code::invalid_argument, "model '{}' is a file of yours, not the store's: remove it yourself",
                       asked->second));
-  if (info.ok()) context.models.unload(info->path);
+  const std::string file = info.ok() ? engine::ModelManager::file_at(info->path) : std::string();
   const Status status = context.catalog.store().remove(asked->second);
   if (!status.ok()) return fail(Api::ollama, response, status);
+  // What is loaded stays where the file has another name still.
+  const auto rest = context.catalog.list();
+  const bool named = std::any_of(rest.begin(), rest.end(), [&](const ModelInfo& other) {
+    return engine::ModelManager::file_at(other.path) == file;
+  });
+  if (info.ok() && !named) context.models.unload(file);
   response.status = 200;
 }
 
