@@ -212,7 +212,7 @@ struct Request {
   double drafts_right = -1;
   /// A piece of text that holds no half character and no part of a stop string; token ids beside it.
   std::function<void(std::string_view text, std::span<const text::TokenId> tokens)> on_text;
-  /// Prompt progress: tokens done of total.
+  /// Prompt progress: tokens done of total. First when its first pass begins, with those that need not be computed.
   std::function<void(std::int64_t done, std::int64_t total)> on_prompt;
   /// Logits of each sampled row before sampling (bench's hash, tests).
   std::function<void(std::int64_t position, std::span<const float> logits)> on_logits;

@@ -145,6 +145,7 @@ bool Scheduler::begin_pass() {
   pass.decoding = decodes ? decoding() : 0;
   pass.begin = Live::Clock::now();
   began_prompts_ = began_prompts_ || !decodes;
+  tell_cached(pass);
   const TraceZone zone(parts_.trace, "pass");
   parts_.executor->bring_top_logits_only(pass.top_logits_only);
   if (pass.top_logits_only) ask_for_draws(pass);
@@ -164,6 +165,15 @@ bool Scheduler::begin_pass() {
   }
   under_way_.push_back(std::move(pass));
   return true;
+}
+
+/// A prompt's first pass begins: what came of caches is known now.
+void Scheduler::tell_cached(const Pass& pass) {
+  for (const Entry& entry : pass.entries) {
+    const Live& live = *entry.live;
+    if (live.in_prompt() && live.request.on_prompt && entry.first == live.result.cached_tokens)
+      live.request.on_prompt(entry.first, std::ssize(live.request.prompt));
+  }
 }
 
 /// What is under way is wanted by nobody. A pass may not be given up by itself: others go on behind it.

@@ -135,6 +135,7 @@ class Scheduler {
   Expected<bool> reserve(Entry& entry, std::int64_t tokens);
   void preempt(Entry& entry);
   bool begin_pass();
+  static void tell_cached(const Pass& pass);
   void finish_pass();
   void fail(const Pass& pass, const Status& status);
   Entry* resume(const Entry& part);

@@ -60,6 +60,9 @@ class PromptCache(Case):
             events = [json.loads(line) for line in lines(server.stream("/v1/messages", {**question, "stream": True}))]
             last = [event["usage"] for event in events if event["type"] == "message_delta"][0]
             self.assertGreaterEqual(last["cache_read_input_tokens"], 192)
+            begun = [event["message"]["usage"] for event in events if event["type"] == "message_start"]
+            self.assertEqual(events[0]["type"], "message_start")
+            self.assertEqual([{**one, "output_tokens": last["output_tokens"]} for one in begun], [last], "the first event tells it, too")
             self.assertEqual(last["cache_read_input_tokens"] + last["input_tokens"], first["usage"]["input_tokens"])
             _, response = server.json("POST", "/v1/responses", {"model": MODEL, "input": PROMPT, "max_output_tokens": 4})
             self.assertGreaterEqual(response["usage"]["input_tokens_details"]["cached_tokens"], 192)

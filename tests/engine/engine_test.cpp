@@ -120,7 +120,7 @@ TEST(Engine, WeightsAreReadOnceAPassHoweverLongThePrompt) {
     progress.push_back(done);
   };
   engine->run(std::move(request));
-  EXPECT_EQ(progress, (std::vector<std::int64_t>{128, 256, 300}));
+  EXPECT_EQ(progress, (std::vector<std::int64_t>{0, 128, 256, 300}));
   EXPECT_EQ(engine->executor().counters().passes - before, 3u + 3u) << "three for the prompt, three for tokens 2 to 4";
 }
 
@@ -192,7 +192,7 @@ TEST(Cancel, StopsALongPromptWithinThePass) {
   std::atomic<bool> stop{false};
   Request request = greedy(real_text(*engine, 1500), 4);
   bool pass_ended = false;
-  request.on_prompt = [&](std::int64_t, std::int64_t) { pass_ended = true; };
+  request.on_prompt = [&](std::int64_t done, std::int64_t) { pass_ended = done > 0; };
   std::thread user([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the pass takes half a second
     stop = true;

@@ -1,6 +1,7 @@
 #include "app/anthropic/messages.h"
 
 #include <random>
+#include <utility>
 
 #include "app/generate/fields.h"
 #include "app/openai/request.h"
@@ -217,6 +218,7 @@ Expected<Job> parse(const Json& body, bool needs_max_tokens) {
   fields.integer("top_k", sampler.top_k, 0, 1e6);
   fields.texts("stop_sequences", job.stop);
   fields.flag("stream", job.stream);
+  job.progress = job.stream;
   if (const Json* thinking = fields.find("thinking")) job.think = kind_of(*thinking) != "disabled";
   MR_RETURN_IF_ERROR(fields.status());
   MR_RETURN_IF_ERROR(parse_messages(body, job));
@@ -241,9 +243,11 @@ Json body(const Job& job, const generate::Answer& answer, const generate::Totals
 Stream::Stream(std::string model, std::int64_t prompt_tokens)
     : model_(std::move(model)), prompt_tokens_(prompt_tokens) {}
 
-std::string Stream::begin() {
-  generate::Totals known;  // what a cache gives is known at the end
+std::string Stream::begin(std::int64_t cached_tokens) {
+  if (std::exchange(begun_, true)) return "";
+  generate::Totals known;
   known.prompt_tokens = prompt_tokens_;
+  known.cached_tokens = cached_tokens;
   return sse("message_start", {{"type", "message_start"}, {"message", empty_message(model_, known)}});
 }
 
@@ -266,16 +270,16 @@ std::string Stream::delta(Json delta) const {
 }
 
 std::string Stream::event(const generate::Event& event) {
+  if (const auto* progress = std::get_if<generate::Progress>(&event)) return begin(progress->done);
+  std::string out = begin(0);
   if (const auto* finished = std::get_if<Finished>(&event)) {
     reason_ = finished->reason;
     failed_ = !finished->status.ok();
-    if (!failed_) return "";
-    return sse("error",
-               {{"type", "error"}, {"error", {{"type", "api_error"}, {"message", finished->status.message()}}}});
+    if (!failed_) return out;
+    return out + sse("error",
+                     {{"type", "error"}, {"error", {{"type", "api_error"}, {"message", finished->status.message()}}}});
   }
   const auto* piece = std::get_if<Delta>(&event);
-  if (piece == nullptr) return sse("ping", {{"type", "ping"}});
-  std::string out;
   if (!piece->reasoning.empty()) {
     out += open_block("thinking", {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}});
     out += delta({{"type", "thinking_delta"}, {"thinking", piece->reasoning}});

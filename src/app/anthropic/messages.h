@@ -18,15 +18,16 @@ Expected<Job> parse(const Json& body, bool needs_max_tokens);
 
 Json body(const Job& job, const generate::Answer& answer, const generate::Totals& totals);
 
-/// One answer as server-sent events.
+/// One answer as server-sent events. The first says how much of the prompt a cache gave, and so waits until the job
+/// tells of its progress.
 class Stream {
  public:
   Stream(std::string model, std::int64_t prompt_tokens);
-  std::string begin();
   std::string event(const generate::Event& event);
   std::string end(const generate::Totals& totals);
 
  private:
+  std::string begin(std::int64_t cached_tokens);
   std::string open_block(const char* type, Json block);
   std::string close_block();
   std::string delta(Json delta) const;
@@ -36,7 +37,7 @@ class Stream {
   std::string open_;  // the type of the block that is open; empty: none
   int index_ = -1;
   std::string reason_;
-  bool failed_ = false;
+  bool begun_ = false, failed_ = false;
 };
 
 }  // namespace millrace::anthropic

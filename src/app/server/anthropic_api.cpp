@@ -24,7 +24,6 @@ void messages(Context& context, const Request& request, Response& response) {
   }
   const auto told = std::make_shared<anthropic::Stream>(job.model, std::ssize(run->prompt()));
   StreamForm form{"text/event-stream", "event: ping\ndata: {\"type\": \"ping\"}\n\n", {}, {}, {}};
-  form.begin = [told] { return told->begin(); };
   form.event = [told](const generate::Event& event) { return told->event(event); };
   form.end = [told, weak = std::weak_ptr(run)] {
     const auto ended = weak.lock();
