@@ -5,15 +5,11 @@
 #include <string_view>
 
 #include "app/openai/request.h"
+#include "app/openai/word.h"
 #include "text/utf8.h"
 
 namespace millrace::openai {
 namespace {
-
-std::string word(const Json& object, const char* name) {
-  const auto found = object.is_object() ? object.find(name) : object.end();
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
 
 /// RFC 4648, section 4; none where the text is something else. Padding may be left out.
 std::optional<std::string> from_base64(std::string_view text) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "app/generate/fields.h"
 #include "app/generate/job.h"
 
 namespace millrace::openai {
@@ -50,6 +51,10 @@ Expected<std::string> content_text(const Json& content, const char* where);
 
 /// response_format into the job's form: {"type": "text" | "json_object" | "json_schema" | "grammar", ...}.
 Status parse_response_format(const Json& format, Job& job);
+
+/// Forms of other servers, as llama-server, vLLM and sglang take them; what we have no means for is refused. Ignored it
+/// would give an answer of any form.
+Status parse_other_forms(const generate::Fields& fields, Job& job);
 
 /// A tool that takes a text, as a function of one parameter, "input": {"name", "description", "format"}. Its format, a
 /// text or a grammar, is put into `client` and told in the description.

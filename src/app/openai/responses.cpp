@@ -4,6 +4,7 @@
 
 #include "app/generate/fields.h"
 #include "app/openai/request.h"
+#include "app/openai/word.h"
 #include "base/log.h"
 
 namespace millrace::openai {
@@ -14,11 +15,6 @@ using generate::Delta;
 using generate::Fields;
 using generate::Finished;
 using generate::Totals;
-
-std::string word(const Json& object, const char* name) {
-  const auto found = object.is_object() ? object.find(name) : object.end();
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
 
 /// A tool of a namespace by one name.
 std::string joined(const std::string& name_space, const std::string& name) {
