@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -17,7 +16,6 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "residency/calibrate.h"
-#include "residency/small_file.h"
 
 namespace millrace::cli {
 namespace {
@@ -26,114 +24,6 @@ std::atomic<bool> interrupt_flag{false};
 
 extern "C" void on_interrupt(int) {
   if (interrupt_flag.exchange(true)) _exit(kExitInterrupted);
-}
-
-Expected<DType> kv_format(const std::string& name) {
-  if (name == "f16") return DType::f16;
-  if (name == "f32") return DType::f32;
-  if (name == "q8_0") return DType::q8_0;
-  if (name == "q4_0") return DType::q4_0;
-  if (name == "q3") return DType::q3_k;
-  if (name == "q2") return DType::q2_0;
-  return error(Code::invalid_argument, "--kv {}: use f16, q8_0, q4_0, q3, q2 or f32", name);
-}
-
-constexpr std::string_view kDevices = "use auto, cpu, cuda, cuda:N, or cuda:0,1 for GPUs that share each matrix";
-
-/// "cuda", "cuda:1" or "cuda:0,1": the first and those beside it.
-Status read_gpus(std::string_view device, engine::EngineOptions& options) {
-  std::vector<int> gpus;
-  const char *at = device.data() + 4, *const end = device.data() + device.size();
-  for (char before = ':'; at != end; before = ',') {
-    int index = 0;
-    const bool begins = *at == before;
-    const auto [rest, code] = std::from_chars(at + 1, end, index);
-    const bool again = std::find(gpus.begin(), gpus.end(), index) != gpus.end();
-    if (!begins || code != std::errc() || index < 0 || again)
-      return error(Code::invalid_argument, "--device {}: {}", device, again ? "a GPU is named twice" : kDevices);
-    gpus.push_back(index);
-    at = rest;
-  }
-  if (gpus.empty()) return {};
-  options.cuda_index = gpus.front();
-  options.cuda_named = true;
-  options.cuda_beside.assign(gpus.begin() + 1, gpus.end());
-  return {};
-}
-
-/// One cap for all GPUs, or one for each.
-Status read_vram(std::string_view vram, engine::EngineOptions& options) {
-  std::vector<std::uint64_t> caps;
-  for (std::size_t begin = 0; begin <= vram.size();) {
-    const std::size_t end = std::min(vram.find(',', begin), vram.size());
-    auto bytes = parse_bytes(vram.substr(begin, end - begin));
-    if (!bytes.ok()) return bytes.status().with_context("--vram");
-    if (*bytes == 0) return error(Code::invalid_argument, "--vram: 0 bytes hold no model; use --device cpu");
-    caps.push_back(*bytes);
-    begin = end + 1;
-  }
-  const std::size_t gpus = 1 + options.cuda_beside.size();
-  if (caps.size() > 1 && caps.size() != gpus)
-    return error(Code::invalid_argument,
-                 "--vram {}: {} caps for {} GPU{}; give one for all, or one for each of --device", vram, caps.size(),
-                 gpus, gpus > 1 ? "s" : "");
-  options.vram_bytes = caps.front();
-  options.vram_beside.assign(caps.begin() + 1, caps.end());
-  return {};
-}
-
-Status read_device(const ModelFlags& flags, engine::EngineOptions& options) {
-  const std::string& device = flags.device;
-  if (device == "cpu") {
-    options.device = engine::DeviceChoice::cpu;
-  } else if (device.starts_with("cuda")) {
-    options.device = engine::DeviceChoice::cuda;
-    MR_RETURN_IF_ERROR(read_gpus(device, options));
-  } else if (device != "auto") {
-    return error(Code::invalid_argument, "--device {}: {}", device, kDevices);
-  }
-  if (!flags.pin.empty()) {
-    auto pins = engine::parse_pins(flags.pin);
-    if (!pins.ok()) return pins.status();
-    if (options.device == engine::DeviceChoice::cpu)
-      return error(Code::invalid_argument, "--pin is for a GPU; leave it out with --device cpu");
-    options.pins = std::move(*pins);
-  }
-  options.vram_experts = flags.vram_experts;
-  if (flags.vram_experts >= 0 && options.device == engine::DeviceChoice::cpu)
-    return error(Code::invalid_argument, "--vram-experts is for a GPU; leave it out with --device cpu");
-  options.cpu_share_percent = flags.cpu_share;
-  options.cpu_feed_forwards = flags.cpu_ffn;
-  if ((flags.cpu_share >= 0 || flags.cpu_ffn >= 0) && options.device == engine::DeviceChoice::cpu)
-    return error(Code::invalid_argument, "{} is for a GPU; leave it out with --device cpu",
-                 flags.cpu_share >= 0 ? "--cpu-share" : "--cpu-ffn");
-  if (flags.vram.empty()) return {};
-  if (options.device == engine::DeviceChoice::cpu)
-    return error(Code::invalid_argument, "--vram is for a GPU; leave it out with --device cpu");
-  return read_vram(flags.vram, options);
-}
-
-/// What the plan was made for, where the command line does not say otherwise.
-Status follow_plan_file(const ModelFlags& flags, engine::EngineOptions& options) {
-  if (flags.plan.empty()) return {};
-  if (std::error_code code; !std::filesystem::exists(flags.plan, code)) return {};
-  MR_ASSIGN_OR_RETURN(residency::SavedPlan saved, residency::read_plan_file(flags.plan));
-  if (!flags.pin.empty() || flags.expert_slots > 0 || flags.vram_experts >= 0)
-    return error(Code::invalid_argument,
-                 "{}: a plan to follow leaves no choice; leave --pin, --expert-slots and --vram-experts out",
-                 flags.plan);
-  if (flags.device == "auto") options.device = saved.gpu ? engine::DeviceChoice::cuda : engine::DeviceChoice::cpu;
-  if (flags.ram.empty()) options.ram_bytes = saved.ram_bytes;
-  if (flags.vram.empty()) options.vram_bytes = saved.vram_bytes;
-  if (flags.context == 0) options.context_tokens = saved.context_tokens;
-  if (flags.batch == 0) options.batch_tokens = saved.batch_tokens;
-  if (flags.rates.empty()) options.rates = saved.rates;
-  if (flags.kv.empty()) {
-    MR_ASSIGN_OR_RETURN(options.kv_dtype, kv_format(saved.kv));
-  }
-  options.tile_bytes = saved.tile_bytes;
-  options.follow = std::make_shared<const residency::SavedPlan>(std::move(saved));
-  return {};
 }
 
 }  // namespace
@@ -145,17 +35,6 @@ void install_interrupt_handler(bool on_term) {
   action.sa_handler = on_interrupt;
   sigaction(SIGINT, &action, nullptr);
   if (on_term) sigaction(SIGTERM, &action, nullptr);
-}
-
-Expected<residency::Rates> read_rates(const std::string& path) {
-  const auto text = residency::read_small_file(path, residency::kMostRatesBytes);
-  if (text.status().code() == Code::not_found)
-    return error(Code::not_found, "{}: cannot read this rates file; make one with 'millrace calibrate --out FILE'",
-                 path);
-  if (!text.ok()) return text.status();
-  auto rates = residency::parse_rates_json(*text);
-  if (!rates.ok()) return rates.status().with_context(path);
-  return rates;
 }
 
 int fail(const Status& status) {
@@ -302,99 +181,6 @@ Status open_share(ModelFlags& flags, int rank, const Program& program) {
   MR_ASSIGN_OR_RETURN(flags.share, store::Share::open(store::Store(), flags.model, rank, std::move(options)));
   flags.model = flags.share->path();
   return {};
-}
-
-Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Program& program,
-                                               store::Manifest* defaults) {
-  engine::EngineOptions options;
-  if (flags.share != nullptr) {
-    options.identity = flags.share->identity();
-    options.fetch = [share = flags.share](const residency::UnitTable& units) { return share->fetch(units); };
-  }
-  store::Resolved resolved;  // serve needs no model yet
-  if (!flags.model.empty()) {
-    MR_ASSIGN_OR_RETURN(resolved, store::Store().resolve(flags.model));
-  }
-  options.model_path = resolved.path;
-  options.bare_resident_bytes = program.bare_resident_bytes;
-  if (!flags.ram.empty()) {
-    auto bytes = parse_bytes(flags.ram);
-    if (!bytes.ok()) return bytes.status().with_context("--ram");
-    if (*bytes == 0)
-      return error(Code::invalid_argument, "--ram: 0 bytes hold no model; leave the flag out to use what is free");
-    options.ram_bytes = *bytes;
-  }
-  MR_RETURN_IF_ERROR(read_device(flags, options));
-  if (!flags.tile.empty()) {
-    auto bytes = parse_bytes(flags.tile);
-    if (!bytes.ok()) return bytes.status().with_context("--tile");
-    options.tile_bytes = *bytes;
-  }
-  options.context_tokens = flags.context;
-  const auto& known = resolved.manifest.parameters;
-  if (flags.context == 0 && known.contains("num_ctx") && known["num_ctx"].is_number_integer())
-    options.context_tokens = std::max<std::int64_t>(0, known["num_ctx"].get<std::int64_t>());
-  if (defaults != nullptr) *defaults = std::move(resolved.manifest);
-  options.cuda_graphs = !flags.no_graphs;
-  options.gpus_through_host = flags.no_peer;
-  if (flags.no_peer && options.cuda_beside.empty())
-    return error(Code::invalid_argument, "--no-peer is for several GPUs: name them, as --device cuda:0,1");
-  options.cuda_fuse = !flags.no_fuse;
-  options.batch_tokens = flags.batch;
-  options.threads = flags.threads;
-  auto speculate = engine::parse_speculation(flags.speculate);
-  if (!speculate.ok()) return speculate.status().with_context("--speculate");
-  options.speculate = std::move(*speculate);
-  if (!flags.draft.empty()) {
-    if (flags.speculate == "off")
-      return error(Code::invalid_argument, "--draft guesses what --speculate off forbids; leave one of the two out");
-    if (const Status read = engine::read_draft(flags.draft, options.speculate); !read.ok())
-      return read.with_context("--draft");
-    if (!options.speculate.draft_model.empty()) {
-      MR_ASSIGN_OR_RETURN(const store::Resolved drafter, store::Store().resolve(flags.draft));
-      options.speculate.draft_model = drafter.path;
-    }
-  }
-  options.expert_slots = flags.expert_slots;
-  options.prefetch = flags.prefetch == "off"  ? exec::Prefetch::off
-                     : flags.prefetch == "on" ? exec::Prefetch::always
-                                              : exec::Prefetch::automatic;
-  options.pack = flags.pack;
-  options.route_bias = flags.route_bias;
-  options.record_routing = flags.record_routing;
-  if (flags.isa != "auto") {
-    auto isa = device::isa_from_name(flags.isa);
-    if (!isa.ok()) return isa.status().with_context("--isa");
-    if (*isa > device::best_isa()) {
-      return error(Code::unsupported, "--isa {}: this processor has {} at best", flags.isa,
-                   device::isa_name(device::best_isa()));
-    }
-    options.isa = *isa;
-    options.best_isa = false;
-  }
-  options.cufile = flags.storage == "cufile";
-  if (options.cufile && options.device == engine::DeviceChoice::cpu)
-    return error(Code::invalid_argument, "--storage cufile reads to a GPU's memory; leave it out with --device cpu");
-  if (!options.cufile) {
-    MR_ASSIGN_OR_RETURN(options.storage, storage::backend_from_name(flags.storage));
-  }
-  MR_ASSIGN_OR_RETURN(options.policy, residency::policy_from_name(flags.policy));
-  if (!flags.kv.empty()) {
-    MR_ASSIGN_OR_RETURN(options.kv_dtype, kv_format(flags.kv));
-  }
-  for (const auto& text : flags.faults) {
-    MR_ASSIGN_OR_RETURN(auto fault, storage::parse_fault(text));
-    options.faults.push_back(fault);
-  }
-  if (!flags.rates.empty()) {
-    MR_ASSIGN_OR_RETURN(options.rates, read_rates(flags.rates));
-  } else if (auto known = residency::load_rates(options.model_path); known.ok()) {
-    options.rates = *known;
-  } else {
-    options.measure_rates = true;
-  }
-  MR_RETURN_IF_ERROR(follow_plan_file(flags, options));
-  return options;
 }
 
 void show_loading(engine::EngineOptions& options, const Program& program) {
@@ -552,72 +338,6 @@ engine::SamplerOptions sampler_options(const SamplingFlags& flags) {
   options.seed = flags.seed;
   while (options.seed == 0) options.seed = std::random_device{}() & 0x7fffffff;
   return options;
-}
-
-std::string describe_seat(const engine::DraftSeat& seat) {
-  if (seat.words.empty()) return {};
-  return fmt::format("{}: {}{}\n", seat.what, seat.place == engine::DraftPlace::none ? "left out; " : "", seat.words);
-}
-
-std::string describe_drafts(const engine::LoadCounters& load) {
-  const auto drafts = std::find_if(load.drafts.rbegin(), load.drafts.rend(),
-                                   [](const engine::DraftCounters& one) { return one.drafted > 0; });
-  if (drafts == load.drafts.rend()) return {};
-  const auto share = [](std::uint64_t part, std::uint64_t whole) {
-    return 100 * static_cast<double>(part) / static_cast<double>(whole);
-  };
-  std::string out =
-      fmt::format("drafts: {:.2f} tokens a pass; {} of {} by {} were right ({:.1f} %; by place", load.tokens_a_turn(),
-                  drafts->right, drafts->drafted, drafts->drafter, share(drafts->right, drafts->drafted));
-  for (std::size_t place = 0; place < drafts->drafted_at.size() && drafts->drafted_at[place] > 0; ++place)
-    out += fmt::format(" {:.0f}", share(drafts->right_at[place], drafts->drafted_at[place]));
-  return out + fmt::format("), guessed in {:.1f} ms\n", drafts->seconds * 1000);
-}
-
-std::string describe_experts(const engine::Engine& engine, std::int64_t decoded_tokens) {
-  const residency::StoreCounters store = engine.store_counters();
-  const bool gpu = engine.vram_budget() != nullptr;
-  const auto uses = store.hits + store.misses;
-  if (uses == 0) return {};
-  std::string out = fmt::format("experts: {} used, {:.1f} % found in {}, {} {}", uses,
-                                100.0 * static_cast<double>(store.hits) / static_cast<double>(uses),
-                                gpu ? "VRAM" : "memory", store.misses, gpu ? "not" : "read from disk");
-  if (decoded_tokens > 0)
-    out += fmt::format(" ({:.1f} a token)", static_cast<double>(store.misses) / static_cast<double>(decoded_tokens));
-  out += fmt::format("\n         {}\n", store.experts.describe());
-  if (store.guesses.any()) out += fmt::format("guesses: {}\n", store.guesses.describe());
-  return out;
-}
-
-std::string render_stats(const engine::Engine& engine, double seconds, std::int64_t decoded_tokens,
-                         const residency::Rates& rates) {
-  const auto store = engine.store_counters();
-  const auto disk = engine.storage().counters();
-  const double busy = static_cast<double>(disk.busy_ns) * 1e-9;
-  const auto rate = [](double bytes, double time) {
-    return time > 0 ? fmt::format("{}/s", format_bytes(static_cast<std::uint64_t>(bytes / time))) : std::string("-");
-  };
-  const auto calibrated = [](double r) {
-    return r > 0 ? fmt::format("{}/s", format_bytes(static_cast<std::uint64_t>(r))) : std::string("not measured");
-  };
-  std::string out;
-  out += fmt::format("{:<6} {:>10} {:>14} {:>18}\n", "tier", "moved", "rate", "calibrated");
-  out += fmt::format("{:<6} {:>10} {:>14} {:>18}   {} reads by {}\n", "disk", format_bytes(disk.bytes),
-                     rate(static_cast<double>(disk.bytes), busy), calibrated(rates.disk), disk.reads,
-                     engine.storage().traits().name);
-  const residency::Budget* vram = engine.vram_budget();
-  out += fmt::format("{:<6} {:>10} {:>14} {:>18}   {}\n", vram != nullptr ? "vram" : "ram",
-                     format_bytes(store.bytes_used), rate(static_cast<double>(store.bytes_used), seconds),
-                     calibrated(vram != nullptr ? rates.device_memory : rates.ram), engine.executor().describe());
-  out += describe_experts(engine, decoded_tokens);
-  out += describe_drafts(engine.load());
-  if (vram != nullptr)
-    return out + fmt::format("VRAM: {} of {} granted\n", format_bytes(vram->reserved_bytes()),
-                             format_bytes(vram->cap_bytes()));
-  out += fmt::format("waited for the disk {:.0f} % of the time; memory: {} of {} granted\n",
-                     seconds > 0 ? 100.0 * static_cast<double>(store.stall_ns) * 1e-9 / seconds : 0.0,
-                     format_bytes(engine.budget().reserved_bytes()), format_bytes(engine.budget().cap_bytes()));
-  return out;
 }
 
 }  // namespace millrace::cli
