@@ -5,8 +5,8 @@ import {bytes, number, rough, t} from './words.js';
 const TIERS = ['vram', 'ram', 'disk'];
 const sum = (rows, field) => rows.reduce((total, row) => total + row[field], 0);
 
-/// What is measured, from one look to the next. Passes with prompts in them say nothing about decoding: the last values
-/// stay until there are others.
+/// What is measured, from one look to the next. Where prompts had more than a fifth of the rows it says nothing about
+/// decoding: the last values stay until there are others.
 export class Meter {
   reset() { this.last = {tokensPerSecond: 0, passMs: 0, waitMs: 0, usedPerToken: 0, diskPerToken: 0}; }
   constructor() { this.reset(); }
@@ -17,10 +17,13 @@ export class Meter {
     const passMs = (now.pass_ns - before.pass_ns) / passes / 1e6;
     const waitMs = Math.min(passMs, (now.stall_ns - before.stall_ns) / passes / 1e6);
     const tokensPerSecond = tokens / ((now.time_ns - before.time_ns) / 1e9);
-    if (now.rows - before.rows > tokens || tokens === 0) return {...this.last, tokensPerSecond, passMs, waitMs};
+    const drafts = field => sum(now.drafts, field) - sum(before.drafts, field);
+    const turns = tokens - drafts('right');  // passes of each reader, which give a token beside the drafts that were right
+    const promptRows = now.rows - before.rows - turns - drafts('drafted');
+    if (tokens === 0 || promptRows > tokens / 4) return {...this.last, tokensPerSecond, passMs, waitMs};
     const moved = tier => (now.tiers[tier].moved - before.tiers[tier].moved) / tokens;
-    this.last = {tokensPerSecond, passMs, waitMs, usedPerToken: moved(0), diskPerToken: moved(1), sequences: tokens / passes,
-                 passesPerSecond: 1e3 / passMs};
+    this.last = {tokensPerSecond, passMs, waitMs, usedPerToken: moved(0), diskPerToken: moved(1), sequences: turns / passes,
+                 readerPerSecond: 1e3 / passMs * tokens / Math.max(1, turns)};
     return this.last;
   }
 }
@@ -65,7 +68,7 @@ function comparison(now, measured) {
   const lines = [
     [t('usedPerToken'), sum(rows, 'bytes_per_token'), measured.usedPerToken, bytes],
     [t('diskPerToken'), sum(rows.filter(row => row.tier === 'disk'), 'bytes_per_token'), measured.diskPerToken, bytes],
-    [t('passesPerSecond'), speed, measured.passesPerSecond ?? 0, rough],
+    [t('passesPerSecond'), speed, measured.readerPerSecond ?? 0, rough],
   ];
   const table = make('table', 'beside'), head = make('tr');
   for (const word of [t('forAToken'), t('predicted'), t('measured')]) {

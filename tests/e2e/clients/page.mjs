@@ -361,6 +361,24 @@ async function machine(page) {
   assert.deepEqual(keys(advice[3]), keys(advice[0]), 'a draft that brings nothing is none');
   assert.deepEqual(keys(advice[4]), ['fewerBitsSpeed', 'waits'], 'nothing streams');
   assert.deepEqual(keys(advice[5]), ['moreRam', 'fewerBits', 'draft', 'waits', 'calibrate'], 'nothing is predicted');
+  const looks = await page.evaluate(async () => {
+    const {Meter} = await import('/page/plan.js');
+    const meter = new Meter(), seen = [];
+    const at = {passes: 0, rows: 0, decode_tokens: 0, pass_ns: 0, stall_ns: 0, time_ns: 0, drafts: [], tiers: [{moved: 0}, {moved: 0}]};
+    let before = at;
+    // Passes of 10 ms in a second, with rows of prompts and tokens: of one reader alone, with a short prompt, a long one, with drafts.
+    for (const [passes, prompt, tokens, drafted, right] of [[100, 0, 100, 0, 0], [101, 20, 99, 0, 0], [100, 5000, 50, 0, 0], [100, 0, 250, 300, 150]]) {
+      const drafts = [{drafted: (before.drafts[0]?.drafted ?? 0) + drafted, right: (before.drafts[0]?.right ?? 0) + right}];
+      const now = {...before, passes: before.passes + passes, rows: before.rows + prompt + tokens - right + drafted, decode_tokens: before.decode_tokens + tokens,
+                   pass_ns: before.pass_ns + passes * 1e7, time_ns: before.time_ns + 1e9, drafts,
+                   tiers: [{moved: before.tiers[0].moved + 2e6 * tokens}, {moved: before.tiers[1].moved + 1e6 * tokens}]};
+      const {readerPerSecond, usedPerToken, sequences} = meter.add(before, now);
+      seen.push([readerPerSecond, usedPerToken, sequences].map(value => Math.round(value)));
+      before = now;
+    }
+    return seen;
+  });
+  assert.deepEqual(looks, [[100, 2e6, 1], [100, 2e6, 1], [100, 2e6, 1], [250, 2e6, 1]]);
 }
 
 /// Every control has a name; nobody has to see it.
