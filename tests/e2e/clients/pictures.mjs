@@ -37,10 +37,12 @@ try {
       await response.text();
     }
   })();
-  await page.setViewportSize({width: 1000, height: 1112});
   await page.click('#tab-machine');
   await page.waitForSelector('#live:not([hidden])');
   await page.waitForTimeout(9000);
+  // As high as what it shows, up to the map of experts and the words below it.
+  const height = await page.evaluate(() => document.querySelector('#heat-words').getBoundingClientRect().bottom + 24);
+  await page.setViewportSize({width: 1000, height: Math.ceil(height)});
   await page.screenshot({path: `${folder}/machine-${colorScheme}.png`});
   busy = false;
   await answering;
