@@ -39,6 +39,42 @@ Status GrammarTree::check(const std::string& root_name) {
   return {};
 }
 
+namespace {
+
+GrammarNode unfolded(GrammarNode body, std::uint32_t own) {
+  const auto is_own = [&](const GrammarNode& node) {
+    return node.kind == GrammarNode::Kind::reference && node.rule == own;
+  };
+  std::vector<GrammarNode> options, tails, firsts;
+  if (body.kind == GrammarNode::Kind::either) {
+    options = std::move(body.parts);
+  } else {
+    options.push_back(std::move(body));
+  }
+  for (GrammarNode& option : options) {
+    const bool sequence = option.kind == GrammarNode::Kind::sequence && !option.parts.empty();
+    if (is_own(option)) continue;  // says nothing
+    if (sequence && is_own(option.parts[0])) {
+      option.parts.erase(option.parts.begin());
+      tails.push_back(std::move(option));
+    } else {
+      firsts.push_back(std::move(option));
+    }
+  }
+  GrammarNode first = either_node(std::move(firsts));
+  if (tails.empty()) return first;
+  std::vector<GrammarNode> parts;
+  parts.push_back(std::move(first));
+  parts.push_back(repeat_node(either_node(std::move(tails)), 0, UINT32_MAX));
+  return sequence_node(std::move(parts));
+}
+
+}  // namespace
+
+void GrammarTree::unfold_left_recursion() {
+  for (std::uint32_t i = 0; i < rules.size(); ++i) rules[i].body = unfolded(std::move(rules[i].body), i);
+}
+
 GrammarNode characters_node(CharacterRanges ranges) {
   GrammarNode node;
   node.kind = GrammarNode::Kind::characters;

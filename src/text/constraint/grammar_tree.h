@@ -48,6 +48,8 @@ struct GrammarTree {
   std::uint32_t rule(const std::string& name, TextPlace place);
   /// Errors: invalid_argument (no rule `root`; a rule that is named and not defined).
   Status check(const std::string& root_name);
+  /// "a: a x | y" as "a: y x*": the same texts, which the automaton can follow.
+  void unfold_left_recursion();
 
  private:
   std::map<std::string, std::uint32_t> names_;

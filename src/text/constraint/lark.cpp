@@ -4,40 +4,10 @@
 #include <utility>
 
 #include "text/constraint/grammar_reader.h"
+#include "text/constraint/lark_common.h"
 
 namespace millrace::text {
 namespace {
-
-/// The terminals of Lark's library `common`, as regular expressions.
-struct CommonTerminal {
-  std::string_view name, pattern;
-};
-constexpr CommonTerminal kCommon[] = {
-    {"DIGIT", "[0-9]"},
-    {"HEXDIGIT", "[0-9a-fA-F]"},
-    {"INT", "[0-9]+"},
-    {"SIGNED_INT", "[+-]?[0-9]+"},
-    {"DECIMAL", "[0-9]+\\.[0-9]*|\\.[0-9]+"},
-    {"FLOAT", "[0-9]+[eE][+-]?[0-9]+|([0-9]+\\.[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?"},
-    {"SIGNED_FLOAT", "[+-]?([0-9]+[eE][+-]?[0-9]+|([0-9]+\\.[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?)"},
-    {"NUMBER", "[0-9]+([eE][+-]?[0-9]+)?|([0-9]+\\.[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?"},
-    {"SIGNED_NUMBER", "[+-]?([0-9]+([eE][+-]?[0-9]+)?|([0-9]+\\.[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?)"},
-    {"ESCAPED_STRING", "\"([^\"\\\\\\n]|\\\\.)*\""},
-    {"LCASE_LETTER", "[a-z]"},
-    {"UCASE_LETTER", "[A-Z]"},
-    {"LETTER", "[a-zA-Z]"},
-    {"WORD", "[a-zA-Z]+"},
-    {"CNAME", "[_a-zA-Z][_a-zA-Z0-9]*"},
-    {"WS_INLINE", "[ \\t]+"},
-    {"WS", "[ \\t\\f\\r\\n]+"},
-    {"CR", "\\r"},
-    {"LF", "\\n"},
-    {"NEWLINE", "(\\r?\\n)+"},
-    {"SH_COMMENT", "#[^\\n]*"},
-    {"CPP_COMMENT", "//[^\\n]*"},
-    {"C_COMMENT", "/\\*([^*]|\\*+[^*/])*\\*+/"},
-    {"SQL_COMMENT", "--[^\\n]*"},
-};
 
 class LarkParser : private GrammarReader {
  public:
@@ -47,7 +17,7 @@ class LarkParser : private GrammarReader {
     for (skip_lines(); !at_end(); skip_lines()) MR_RETURN_IF_ERROR(peek() == '%' ? directive() : definition());
     MR_RETURN_IF_ERROR(write_out_templates());
     MR_RETURN_IF_ERROR(tree_.check("start"));
-    for (GrammarRule& rule : tree_.rules) unfold_left_recursion(rule);
+    tree_.unfold_left_recursion();
     if (!ignored_.empty()) let_ignore();
     return std::move(tree_);
   }
@@ -184,9 +154,8 @@ class LarkParser : private GrammarReader {
   Status import_one() {
     const TextPlace place = here();
     MR_ASSIGN_OR_RETURN(const std::string word, name());
-    const auto* const known = std::find_if(std::begin(kCommon), std::end(kCommon),
-                                           [&](const CommonTerminal& each) { return each.name == word; });
-    if (known == std::end(kCommon)) return error_at(place, fmt::format("common has no terminal {}", word));
+    const std::optional<std::string_view> known = lark_common_terminal(word);
+    if (!known) return error_at(place, fmt::format("common has no terminal {}", word));
     std::string as = word;
     skip_space();
     if (eat("->")) {
@@ -195,7 +164,7 @@ class LarkParser : private GrammarReader {
     }
     GrammarNode body;
     body.kind = GrammarNode::Kind::pattern;
-    body.pattern = known->pattern;
+    body.pattern = *known;
     body.place = place;
     return define(as, place, std::move(body));
   }
@@ -437,37 +406,7 @@ class LarkParser : private GrammarReader {
     return {};
   }
 
-  // --- What the automaton could not follow ---
-
-  /// "a: a x | y" as "a: y x*": the same texts.
-  void unfold_left_recursion(GrammarRule& rule) const {
-    const auto own = static_cast<std::uint32_t>(&rule - tree_.rules.data());
-    const auto is_own = [&](const GrammarNode& node) {
-      return node.kind == GrammarNode::Kind::reference && node.rule == own;
-    };
-    std::vector<GrammarNode> options, tails, firsts;
-    if (rule.body.kind == GrammarNode::Kind::either) {
-      options = std::move(rule.body.parts);
-    } else {
-      options.push_back(std::move(rule.body));
-    }
-    for (GrammarNode& option : options) {
-      const bool sequence = option.kind == GrammarNode::Kind::sequence && !option.parts.empty();
-      if (is_own(option)) continue;  // says nothing
-      if (sequence && is_own(option.parts[0])) {
-        option.parts.erase(option.parts.begin());
-        tails.push_back(std::move(option));
-      } else {
-        firsts.push_back(std::move(option));
-      }
-    }
-    rule.body = either_node(std::move(firsts));
-    if (tails.empty()) return;
-    std::vector<GrammarNode> parts;
-    parts.push_back(std::move(rule.body));
-    parts.push_back(repeat_node(either_node(std::move(tails)), 0, UINT32_MAX));
-    rule.body = sequence_node(std::move(parts));
-  }
+  // --- What is ignored ---
 
   /// Fills the rule that stands behind every terminal, and lets a text begin with what is ignored.
   void let_ignore() {
