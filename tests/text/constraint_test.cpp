@@ -325,6 +325,8 @@ TEST(SchemaGrammar, TakesAllThatTheFormIsFor) {
   EXPECT_TRUE(accepts(string(R"_("pattern":"^\\p{Lu}\\p{L}*$","maxLength":8)_"), "\"Ärger\""));
   EXPECT_FALSE(accepts(string(R"_("pattern":"^\\p{Lu}\\p{L}*$","maxLength":8)_"), "\"ärger\""));
   EXPECT_TRUE(accepts(string(R"_("pattern":"\\bcat\\b","maxLength":9)_"), "\"a cat\""));
+  EXPECT_TRUE(accepts(string(R"_("pattern":"^\\cI[\\ca-\\cC]$")_"), R"("\t\u0002")"));
+  EXPECT_FALSE(accepts(string(R"_("pattern":"^\\cI[\\ca-\\cC]$")_"), R"("\t\u0004")"));
   EXPECT_FALSE(accepts(string(R"_("pattern":"\\bcat\\b","maxLength":9)_"), "\"a cats\""));
   const std::string unique = R"({"type":"array","items":{"enum":["a","b","c"]},"uniqueItems":true,"minItems":2})";
   EXPECT_TRUE(accepts(unique, R"(["c","a"])"));
@@ -605,6 +607,13 @@ TEST(SchemaGrammar, MultiplesOfAnySize) {
   EXPECT_FALSE(accepts(R"({"type":"integer","multipleOf":9007199254740993,"maximum":1e17})", "9007199254740992"));
   EXPECT_TRUE(accepts(R"({"type":"integer","multipleOf":9007199254740993,"maximum":1e17})", "9007199254740993"));
   EXPECT_TRUE(accepts(number(R"("multipleOf":1e30)"), "0"));
+  EXPECT_TRUE(accepts(number(R"("multipleOf":2e16)"), "-40000000000000000"));
+  EXPECT_FALSE(accepts(number(R"("multipleOf":2e16)"), "-40000000000000001"));
+  EXPECT_TRUE(accepts(number(R"("multipleOf":7,"minimum":2e15)"), "2000000000000002"));
+  EXPECT_TRUE(accepts(number(R"("multipleOf":0.5,"minimum":2e15)"), "2000000000000000"));
+  // Exact, but not for who reads it as a double: 3 times this is 2^54 + 2^53 + 3.
+  EXPECT_FALSE(accepts(R"({"type":"integer","multipleOf":9007199254740993})", "27021597764222979"));
+  EXPECT_FALSE(accepts(R"({"type":"integer","multipleOf":7,"minimum":0,"maximum":1e17})", "9007199254740995"));
 }
 
 /// Bounds that need more digits than are written give way to the inside, never to the outside.

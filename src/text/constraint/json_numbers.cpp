@@ -14,6 +14,7 @@ namespace {
 constexpr int kMostDigits = 18;  // before the point: what any reader holds
 constexpr std::uint32_t kMostFraction = 17;
 constexpr double kBeyond = 1e18;
+constexpr double kMostExact = 9'007'199'254'740'992;  // beyond it a double holds not every integer
 // In one spelling: 15 digits, which no two doubles share.
 constexpr double kMostOnce = 1e9;
 constexpr int kMostOnceFraction = 6;
@@ -289,6 +290,8 @@ Fragment first_multiples(GrammarBuilder& b, const Magnitudes& range, std::uint64
   if (at < range.low || (at == range.low && range.low_open)) at += multiple;
   for (int i = 0; i < most && (at < range.high || (at == range.high && !range.high_open)); ++i, at += multiple) {
     const bool whole = at % power_of_ten(places) == 0;
+    const double times = static_cast<double>(at) / static_cast<double>(multiple);
+    if (at > kMostExact && times != std::floor(times)) continue;  // for who reads it as a double
     if (which != Numbers::fractions || !whole) texts.push_back(with_point(at, places));
   }
   return b.one_of(std::move(texts));
@@ -326,9 +329,23 @@ Expected<Fragment> bounded_number(GrammarBuilder& b, const NumberBounds& bounds,
   if (which == Numbers::fractions) spelling = JsonSpelling::one;
   const bool once = spelling == JsonSpelling::one, integer = which == Numbers::integers;
   const bool multiples = bounds.multiple_of.digits > 0;
-  // Without bounds, multiples of up to 15 digits: what a double holds.
-  const double widest = once && !integer ? kMostOnce : multiples ? 1e15 : kBeyond;
+  // Multiples of an integer, exact for those who read them as doubles; what is a multiple of much is looked at one by
+  // one.
+  constexpr double much = 1e12;
+  const bool exact = multiples && bounds.multiple_of.places <= 0 &&
+                     static_cast<double>(bounds.multiple_of.digits) * std::pow(10.0, -bounds.multiple_of.places) < much;
+  const bool whole_multiples = multiples && bounds.multiple_of.places <= 0;
+  const double widest = once && !integer                ? kMostOnce
+                        : exact                         ? kMostExact
+                        : multiples && !whole_multiples ? 1e15
+                                                        : kBeyond;
   double low = std::isnan(bounds.low) ? -widest : bounds.low, high = std::isnan(bounds.high) ? widest : bounds.high;
+  if (exact && low <= kMostExact && high >= -kMostExact) {
+    low = std::max(low, -kMostExact);
+    high = std::min(high, kMostExact);
+  }
+  if (std::isnan(bounds.low) && high < low) low = -kBeyond;  // the other bound lies beyond
+  if (std::isnan(bounds.high) && high < low) high = kBeyond;
   bool low_open = bounds.low_open, high_open = bounds.high_open;
   const bool bounded = !once && !std::isnan(bounds.low) && !std::isnan(bounds.high);
   const int most_places = bounded ? room_behind_point(std::max(std::abs(low), std::abs(high))) : kMostOnceFraction;

@@ -221,6 +221,8 @@ class Parser {
     const std::u32string_view names = U"nrtfv0", values(U"\n\r\t\f\v\0", 6);
     if (const auto i = names.find(letter); i != std::u32string_view::npos) {
       code_point = values[i];
+    } else if (letter == 'c') {
+      MR_ASSIGN_OR_RETURN(code_point, control());
     } else if (letter == 'x' || letter == 'u') {
       MR_ASSIGN_OR_RETURN(code_point, eat("{") ? braced_hex() : hex(letter == 'x' ? 2 : 4));
       const bool halves = letter == 'u' && code_point >= 0xD800 && code_point <= 0xDBFF;
@@ -240,6 +242,15 @@ class Parser {
       return cannot(fmt::format("\\{}", static_cast<char>(letter)));
     }
     return CharacterRanges{{code_point, code_point}};
+  }
+
+  /// Behind the "\\c" of a control character.
+  Expected<char32_t> control() {
+    const char letter = peek();
+    const bool known = (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z');
+    if (!known) return bad("a \\c without the letter of a control character");
+    ++at_;
+    return static_cast<char32_t>(letter % 32);
   }
 
   /// Behind its "\\p". What Unicode has not assigned yet is in neither \\p nor \\P: a later version may say otherwise.
