@@ -174,6 +174,22 @@ const std::vector<std::string>& schemas() {
           "contains":{"type":"string"},"minContains":2,"maxContains":3,"minItems":3})",
       R"({"type":"array","prefixItems":[true],"contains":{"type":"string"},"items":false})",
       R"({"type":"array","prefixItems":[{"const":1},{"const":2},{"type":"boolean"}],"uniqueItems":true,"minItems":3})",
+      R"({"type":"array","prefixItems":[{"type":"integer"},{"type":["string","null"]}],"items":{"enum":[1,"a",null]},
+          "contains":{"enum":["a",null]},"minContains":2,"uniqueItems":true,"maxItems":4})",
+      R"({"type":"array","prefixItems":[{"type":"integer"}],"contains":{"type":"string"},"maxContains":2,"uniqueItems":true})",
+      R"({"type":"array","items":{"type":"integer","minimum":0,"maximum":9},"allOf":[{"contains":{"minimum":7}},
+          {"contains":{"maximum":2},"minContains":2,"maxContains":3},{"contains":{"const":5},"maxContains":1}],"maxItems":7})",
+      R"({"type":"array","items":{"type":["integer","string"]},"not":{"items":{"type":"integer"}},"maxItems":3})",
+      R"({"type":"array","items":{"type":["integer","null"]},"not":{"prefixItems":[{"type":"null"},{"const":1}],"minItems":2}})",
+      R"({"type":"array","items":{"type":"integer"},"not":{"contains":{"minimum":5},"minContains":2,"maxContains":3}})",
+      R"({"oneOf":[{"type":"array","items":{"type":"string"}},{"type":"array","items":{"type":"integer"}}]})",
+      R"({"type":["object","array","integer"],"not":{"enum":[1,{"a":1},[],[1,2]]},"properties":{"a":{"type":"integer"}}})",
+      R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"integer"},"c":{"type":"null"}},
+          "not":{"dependentRequired":{"a":["b","c"]}}})",
+      R"({"type":"integer","not":{"if":{"minimum":10},"then":{"maximum":20},"else":{"minimum":5}}})",
+      R"({"type":"integer","not":{"oneOf":[{"minimum":10},{"maximum":20},{"const":15}]}})",
+      R"({"oneOf":[{"type":"string","format":"email","pattern":"@"},{"type":"string","format":"uri"}]})",
+      R"({"type":"number","allOf":[{"multipleOf":0.5},{"multipleOf":0.2}],"minimum":-9,"maximum":9})",
       // Annotations.
       R"({"type":"string","contentEncoding":"base64","contentMediaType":"image/png","format":"password","x-order":3,"maxLength":9})",
   };
@@ -667,6 +683,51 @@ TEST(SchemaGrammar, ListedItemsDifferOrAreContained) {
   EXPECT_FALSE(accepts(has, "[4,4]"));
 }
 
+TEST(SchemaGrammar, SeveralConditionsOfWhatAListContains) {
+  const std::string two = R"({"type":"array","items":{"type":["integer","string"]},
+      "allOf":[{"contains":{"type":"string"}},{"contains":{"type":"integer"},"minContains":2,"maxContains":2}]})";
+  EXPECT_TRUE(accepts(two, R"([1,"a",2])"));
+  EXPECT_TRUE(accepts(two, R"(["a","b",2,1])"));
+  for (const char* bad : {"[1,2]", R"(["a",1])", R"([1,"a",2,3])"}) EXPECT_FALSE(accepts(two, bad)) << bad;
+  const std::string all = R"({"prefixItems":[{"type":"integer"},{"enum":[1,"a"]}],"items":{"type":["integer","string"]},
+      "contains":{"type":"string"},"minContains":2,"maxContains":2,"uniqueItems":true})";
+  EXPECT_TRUE(accepts(all, R"([1,"a","b"])"));
+  EXPECT_TRUE(accepts(all, R"([2,1,"a","b",3])"));
+  for (const char* bad : {R"([1,1,"a","b"])", R"([1,"a","a"])", R"([1,"a"])", R"([1,"a","b","c"])"})
+    EXPECT_FALSE(accepts(all, bad)) << bad;
+  EXPECT_TRUE(accepts(R"({"type":"array","contains":{"const":[]},"uniqueItems":true})", "[1,[],true]"));
+  // What a list has to contain may stand behind those that are listed.
+  EXPECT_TRUE(accepts(R"({"prefixItems":[{"type":"integer"}],"contains":{"type":"string"}})", R"([1,"a"])"));
+  EXPECT_FALSE(accepts(R"({"prefixItems":[{"type":"integer"}],"contains":{"type":"integer"}})", R"(["a"])"));
+}
+
+TEST(SchemaGrammar, OppositesOfListsAndObjects) {
+  const std::string some = R"({"type":"array","not":{"prefixItems":[{"type":"integer"}],"items":{"type":"string"}}})";
+  for (const char* good : {"[null]", "[1,2]", R"([1,"a",true])"}) EXPECT_TRUE(accepts(some, good)) << good;
+  for (const char* bad : {"[]", "[1]", R"([1,"a"])"}) EXPECT_FALSE(accepts(some, bad)) << bad;
+  const std::string none = R"({"type":["array","object"],"not":{"enum":[[1],{"a":[]}]}})";
+  for (const char* good : {"[]", "[2]", "[1,1]", "{}", R"({"a":[0]})"}) EXPECT_TRUE(accepts(none, good)) << good;
+  for (const char* bad : {"[1]", R"({"a":[]})"}) EXPECT_FALSE(accepts(none, bad)) << bad;
+  // A format may be an annotation: what is not an address by its pattern is a URI for every reader, and no more is.
+  const std::string either =
+      R"({"oneOf":[{"type":"string","format":"email","pattern":"@"},{"type":"string","format":"uri"}]})";
+  EXPECT_TRUE(accepts(either, R"("https://example.org/a")"));
+  EXPECT_FALSE(accepts(either, R"("a@example.org")"));
+  // null is of the type, where a schema says nullable.
+  EXPECT_FALSE(accepts(R"({"type":["null","integer"],"not":{"type":"string","nullable":true}})", "null"));
+  const std::string both = R"({"oneOf":[{"type":"string","nullable":true},{"type":"integer","nullable":true}]})";
+  EXPECT_TRUE(accepts(both, "1"));
+  EXPECT_FALSE(accepts(both, "null"));
+  // An empty list of branches, as Zod writes it, holds for nothing; ajv takes it for no schema.
+  EXPECT_TRUE(accepts(R"({"type":"array","items":{"anyOf":[]},"maxItems":0})", "[]"));
+  EXPECT_FALSE(accepts(R"({"anyOf":[{"type":"null"},{"anyOf":[]}]})", "1"));
+  // What `not` speaks of was not seen.
+  const std::string unseen =
+      R"({"type":"array","not":{"prefixItems":[{"type":"integer"}]},"unevaluatedItems":{"type":"null"}})";
+  EXPECT_TRUE(accepts(unseen, "[null]"));
+  EXPECT_FALSE(accepts(unseen, R"(["a"])"));
+}
+
 TEST(SchemaGrammar, RefusesWhatItDoesNotUnderstand) {
   const std::vector<std::pair<const char*, const char*>> cases = {
       {"", "no JSON"},
@@ -675,14 +736,19 @@ TEST(SchemaGrammar, RefusesWhatItDoesNotUnderstand) {
       {R"({"not":{}})", "no finite text"},
       {R"({"not":{"type":["number","string","object","array","boolean","null"]}})", "no finite text"},
       {R"({"type":"integer","not":{"type":"number"}})", "no finite text"},
-      {R"({"not":{"items":{"type":"string"}}})", "'items'"},
-      {R"({"type":"object","not":{"const":{"a":1}}})", "'not'"},
+      {R"({"not":{"uniqueItems":true}})", "'uniqueItems'"},
+      {R"({"type":"object","not":{"additionalProperties":{"type":"string"}}})", "'additionalProperties'"},
+      {R"({"not":{"format":"email"}})", "'format'"},
       {R"({"type":"array","items":{"type":"object"},"uniqueItems":true})", "uniqueItems"},
       {R"({"type":"array","items":{"pattern":"^[ab]$"},"uniqueItems":true,"minItems":3})", "only 2"},
       {R"({"type":"array","items":{"items":{"pattern":"^[ab]$"},"uniqueItems":true},"uniqueItems":true,"minItems":9})",
        "few values"},
       {R"({"prefixItems":[{"type":"null"},{"type":"null"}],"uniqueItems":true,"minItems":2})", "only 1"},
-      {R"({"prefixItems":[{"type":"null"}],"items":true,"uniqueItems":true,"contains":true,"maxItems":2})", "together"},
+      {R"({"prefixItems":[{"type":"null"}],"items":{"type":"null"},"uniqueItems":true,"contains":true,"minItems":2})",
+       "only 1"},
+      {R"({"type":"array","allOf":[{"contains":{"const":1}},{"contains":{"const":2}},{"contains":{"const":3}},
+          {"contains":{"const":4}},{"contains":{"const":5}}]})",
+       "4 conditions"},
       {R"({"type":"array","contains":{"format":"email"},"maxContains":2})", "'format'"},
       {R"({"type":"array","contains":{"type":"string"},"minContains":3,"maxContains":2})", "no finite text"},
       {R"({"type":"array","items":{"type":"string"},"contains":{"enum":["a","b"]},"minContains":3,"uniqueItems":true})",

@@ -235,10 +235,6 @@ Expected<Fragment> SchemaCompiler::one_of_values(const SchemaJson& schema) {
 }
 
 Expected<Fragment> SchemaCompiler::typed(const SchemaJson& schema, const std::string& type) {
-  const bool structured = type == "object" || type == "array";
-  for (const SchemaJson& value : schema.value(kNotValues, SchemaJson::array()))
-    if (structured && has_type(value, type))
-      return error(Code::unsupported, "'not' of objects or lists is not supported; leave it out");
   if (type == "object") return object(schema);
   if (type == "array") return array(schema);
   if (type == "string") return string(schema);

@@ -1,15 +1,18 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <span>
 
 #include "text/constraint/schema_compiler.h"
+#include "text/constraint/schema_items.h"
 #include "text/constraint/schema_merge.h"
 #include "text/constraint/schema_strings.h"
 
 namespace millrace::text {
 namespace {
 
-constexpr std::uint32_t kMostItems = 5000, kMostContained = 100;
+constexpr std::uint32_t kMostItems = 5000;
+constexpr std::size_t kMostConditions = 4;
 constexpr std::size_t kMostSubsetValues = 8;
 constexpr double kMostFiniteIntegers = 200;
 
@@ -19,50 +22,47 @@ constexpr double kMostFiniteIntegers = 200;
 Expected<Fragment> SchemaCompiler::array(const SchemaJson& schema) {
   MR_ASSIGN_OR_RETURN(const std::uint32_t least, schema_count(schema, "minItems", 0, kMostItems));
   MR_ASSIGN_OR_RETURN(std::uint32_t most, schema_count(schema, "maxItems", UINT32_MAX, kMostItems));
-  SchemaJson first = schema.value("prefixItems", SchemaJson::array());
-  SchemaJson rest = schema.value("items", schema.value("unevaluatedItems", SchemaJson(true)));
-  if (rest.is_array()) {  // as drafts before 2020 wrote it
-    first = rest;
-    rest = schema.value("additionalItems", SchemaJson(true));
-  }
-  if (!first.is_array()) return error(Code::invalid_argument, "prefixItems has to be a list of schemas");
-  // Where a schema lists its first items and says nothing of others, none are added.
-  const bool said = (schema.contains("items") && !schema["items"].is_array()) || schema.contains("additionalItems");
-  if (!first.empty() && !said) most = std::min(most, std::max(least, static_cast<std::uint32_t>(first.size())));
+  MR_ASSIGN_OR_RETURN(const ItemSchemas schemas, item_schemas(schema));
+  MR_ASSIGN_OR_RETURN(const std::vector<Contained> conditions, contained_of(schema));
+  // Where a schema lists its first items and says nothing of others, none are added that nothing asks for.
+  const bool asks =
+      std::any_of(conditions.begin(), conditions.end(), [](const Contained& each) { return each.least > 0; });
+  const auto listed = static_cast<std::uint32_t>(schemas.first.size());
+  if (listed > 0 && !schemas.says_others && !asks) most = std::min(most, std::max(least, listed));
   const bool unique = schema.value("uniqueItems", SchemaJson(false)) == true && most > 1;
-  const bool contains = schema.contains("contains") &&
-                        (schema.value("minContains", SchemaJson(1)) != 0 || schema.contains("maxContains"));
-  if (unique && contains && !first.empty())
-    return error(Code::unsupported, "uniqueItems, contains and prefixItems together are not supported; leave one out");
-  if (contains) return containing_array(schema, {std::move(first), rest}, {least, most}, unique);
-  if (unique && first.empty()) return unique_array(rest, least, most);
+  if (!conditions.empty()) return containing_array(schemas, conditions, {least, most}, unique);
+  if (unique && listed == 0) return unique_array(schemas.others, least, most);
   const auto rule = [&](const SchemaJson& item) {
     const OneSpelling spelling(rules_, unique);
     return rule_of(item);
   };
   std::vector<RuleId> items;
-  for (const SchemaJson& item : first) {
-    MR_ASSIGN_OR_RETURN(const RuleId listed, rule(item));
-    items.push_back(listed);
+  for (const SchemaJson& item : schemas.first) {
+    MR_ASSIGN_OR_RETURN(const RuleId made, rule(item));
+    items.push_back(made);
   }
-  MR_ASSIGN_OR_RETURN(const RuleId others, rule(rest));
-  return item_list(items, others, {least, most}, unique ? std::optional(texts_wanted(first)) : std::nullopt);
+  MR_ASSIGN_OR_RETURN(const RuleId others, rule(schemas.others));
+  if (!unique) return item_list(items, others, {least, most}, std::nullopt);
+  std::vector<std::uint32_t> wanted;
+  for (std::size_t i = 0; i < listed; ++i)
+    wanted.push_back(texts_wanted(schemas.first[i], std::span(schemas.first).first(i)));
+  return item_list(items, others, {least, most}, std::move(wanted));
 }
 
-/// How many texts each of these items has to have, so that one is left to it which none before it took.
-std::vector<std::uint32_t> SchemaCompiler::texts_wanted(const SchemaJson& items) {
-  constexpr std::size_t most_compared = 64;
-  std::vector<SchemaJson> values;  // of each item, null where there are too many to list
-  std::vector<std::uint32_t> wanted;
-  for (const SchemaJson& item : items) {
-    const auto listed = values.size() < most_compared ? finite_values(item) : std::vector<SchemaJson>();
-    values.push_back(listed.ok() && !listed->empty() ? SchemaJson(*listed) : SchemaJson());
-    const auto may_take = [&](const SchemaJson& other) {
-      return !other.is_array() || !values.back().is_array() || !common_values(other, values.back()).empty();
-    };
-    wanted.push_back(1 + static_cast<std::uint32_t>(std::count_if(values.begin(), values.end() - 1, may_take)));
-  }
-  return wanted;
+/// How many texts an item has to have, so that one is left to it which none of those before it took.
+std::uint32_t SchemaCompiler::texts_wanted(const SchemaJson& item, std::span<const SchemaJson> before) {
+  constexpr std::size_t most_compared = 64, most_values = 200;
+  const auto all = static_cast<std::uint32_t>(before.size() + 1);
+  if (before.size() > most_compared) return all;
+  const auto values = finite_values(item);
+  if (!values.ok() || values->size() > most_values) return all;
+  const auto may_take = [&](const SchemaJson& other) {
+    return std::any_of(values->begin(), values->end(), [&](const SchemaJson& value) {
+      const auto holds = checker_.holds(value, other);
+      return !holds.ok() || *holds;
+    });
+  };
+  return 1 + static_cast<std::uint32_t>(std::count_if(before.begin(), before.end(), may_take));
 }
 
 /// `first`, then any number of others. `wanted`: all have to differ; how many texts each of `first` has to have.
@@ -100,66 +100,129 @@ Expected<Fragment> SchemaCompiler::item_list(const std::vector<RuleId>& first, R
   return join({{whole.begin, end}, rules_.space(), builder_.literal("]")});
 }
 
-/// The items at one place of an array that has to contain some, and those that are what it has to contain.
-Expected<SchemaCompiler::Containing> SchemaCompiler::containing(const SchemaJson& items, const SchemaJson& contained,
-                                                                bool counts_all, bool differ) {
-  const OneSpelling spelling(rules_, differ);
-  const SchemaJson others = {{"allOf", SchemaJson::array({items, {{"not", contained}}})}};
-  MR_ASSIGN_OR_RETURN(const RuleId item, rule_of(counts_all ? others : items));
-  MR_ASSIGN_OR_RETURN(const RuleId match, rule_of({{"allOf", SchemaJson::array({items, contained})}}));
-  return Containing{item, match};
+/// The items at one place of an array that has to contain some, by which of the conditions they are counted for. An
+/// item that is not counted where there is a most is certainly not what is counted there.
+Expected<std::vector<SchemaCompiler::ItemKind>> SchemaCompiler::kinds_of_items(
+    const SchemaJson& item, std::size_t place, const std::vector<Contained>& conditions) {
+  std::vector<ItemKind> kinds;
+  for (std::uint32_t counted = 0; counted < 1u << conditions.size(); ++counted) {
+    SchemaJson all = SchemaJson::array();
+    if (item != true) all.push_back(item);
+    bool here = true;
+    for (std::size_t c = 0; c < conditions.size(); ++c) {
+      const bool counts = ((counted >> c) & 1u) != 0, speaks = conditions[c].speaks_of(place);
+      if (counts) all.push_back(conditions[c].schema);
+      if (!counts && speaks && conditions[c].binds_most()) all.push_back({{"not", conditions[c].schema}});
+      here = here && (speaks || !counts);
+    }
+    if (!here) continue;
+    // As where nothing at all is said of items that differ: lists and objects have many spellings.
+    if (item == true && counted == 0 && one_spelling())
+      all.push_back({{"type", {"string", "number", "boolean", "null"}}});
+    SchemaJson schema = all.empty() ? SchemaJson(true) : SchemaJson{{"allOf", std::move(all)}};
+    MR_ASSIGN_OR_RETURN(const RuleId rule, rule_of(schema));
+    kinds.push_back({rule, counted, std::move(schema)});
+  }
+  return kinds;
 }
 
-/// A state for each count of items and of those that are what the array has to contain. Where these have a most, other
-/// items are certainly none of them.
-Expected<Fragment> SchemaCompiler::containing_array(const SchemaJson& schema, const Items& items, Counts count,
-                                                    bool differ) {
-  MR_ASSIGN_OR_RETURN(const std::uint32_t wanted, schema_count(schema, "minContains", 1, kMostContained));
-  MR_ASSIGN_OR_RETURN(const std::uint32_t allowed, schema_count(schema, "maxContains", UINT32_MAX, kMostContained));
-  if (wanted > allowed) return builder_.either({});
-  std::vector<Containing> rules;  // of the first places, and of those behind them
-  for (std::size_t i = 0; i <= items.first.size(); ++i) {
-    const SchemaJson& here = i < items.first.size() ? items.first[i] : items.others;
-    MR_ASSIGN_OR_RETURN(const Containing both, containing(here, schema["contains"], allowed != UINT32_MAX, differ));
-    rules.push_back(both);
+/// A state for each count of items, and of those that each condition has found.
+Expected<Fragment> SchemaCompiler::containing_array(const ItemSchemas& items, const std::vector<Contained>& conditions,
+                                                    Counts count, bool differ) {
+  if (conditions.size() > kMostConditions)
+    return error(Code::unsupported, "more than {} conditions of what a list contains are not supported; leave some out",
+                 kMostConditions);
+  std::size_t places = items.first.size();  // at which items or conditions are others
+  std::size_t combinations = 1;
+  for (const Contained& each : conditions) {
+    if (each.least > each.most) return builder_.either({});
+    places = std::max(places, each.last != SIZE_MAX ? each.last : each.first);
+    combinations *= each.counted() + 1;
   }
-  const auto call = [&](StateId from, RuleId called, StateId to) {
-    if (differ) {
-      builder_.call_different(from, called, to);
-    } else {
-      builder_.call(from, called, to);
-    }
-  };
-  const auto listed = static_cast<std::uint32_t>(items.first.size());
+  if (places > kMostItems) return error(Code::unsupported, "lists of more than {} items are not supported", kMostItems);
+  std::vector<std::vector<ItemKind>> kinds;  // of the first places, and of those behind them
+  for (std::size_t i = 0; i <= places && !builder_.full(); ++i) {
+    const OneSpelling spelling(rules_, differ);
+    MR_ASSIGN_OR_RETURN(std::vector<ItemKind> here, kinds_of_items(items.at(i), i, conditions));
+    kinds.push_back(std::move(here));
+  }
+  const auto listed = static_cast<std::uint32_t>(places);
   const std::uint32_t counted = count.most == UINT32_MAX ? std::max({count.least, listed, 1u}) : count.most;
-  const std::uint32_t last = allowed == UINT32_MAX ? wanted : allowed;
   std::vector<std::vector<StateId>> states(counted + 1);
   for (auto& row : states)
-    for (std::uint32_t found = 0; found <= last && !builder_.full(); ++found) row.push_back(builder_.new_state());
+    for (std::size_t found = 0; found < combinations && !builder_.full(); ++found) row.push_back(builder_.new_state());
   if (builder_.full()) return builder_.empty();
   const StateId end = builder_.new_state();
   for (std::uint32_t i = 0; i <= counted; ++i)
-    for (std::uint32_t found = 0; found <= last && !builder_.full(); ++found) {
+    for (std::size_t found = 0; found < combinations && !builder_.full(); ++found) {
       StateId from = states[i][found];
-      if (i >= count.least && found >= wanted) builder_.nothing(from, end);
+      if (i >= count.least && is_found(conditions, found)) builder_.nothing(from, end);
       if (i == counted && count.most != UINT32_MAX) continue;
       if (i > 0) {
         const Fragment separator = comma();
         builder_.nothing(from, separator.begin);
         from = separator.end;
       }
-      const std::uint32_t next = std::min(i + 1, counted);
-      const Containing& here = rules[std::min(i, listed)];
-      call(from, here.item, states[next][found]);
-      if (found < last) call(from, here.match, states[next][found + 1]);
+      for (const ItemKind& kind : kinds[std::min(i, listed)])
+        if (const auto next = count_found(conditions, found, kind.counted))
+          call(from, kind.rule, states[std::min(i + 1, counted)][*next], differ);
     }
-  for (const auto& [rule, least] : {std::pair(rules[0].item, count.least), std::pair(rules[0].match, wanted)}) {
-    if (!differ) break;
-    const StateId from = builder_.new_state();
-    call(from, rule, end);
-    builder_.want_different(from, least);
-  }
+  if (differ) want_items(items, conditions, count.least, kinds, end);
   return join({builder_.literal("["), rules_.space(), {states[0][0], end}, rules_.space(), builder_.literal("]")});
+}
+
+/// `found` counts each condition's items in the digits of one number: all have enough.
+bool SchemaCompiler::is_found(const std::vector<Contained>& conditions, std::size_t found) {
+  for (const Contained& each : conditions) {
+    if (found % (each.counted() + 1) < each.least) return false;
+    found /= each.counted() + 1;
+  }
+  return true;
+}
+
+/// After one more item, which counts for those whose bits are set; none: one of them has all that it counts.
+std::optional<std::size_t> SchemaCompiler::count_found(const std::vector<Contained>& conditions, std::size_t found,
+                                                       std::uint32_t counted) {
+  std::size_t next = found, unit = 1;
+  for (const Contained& each : conditions) {
+    const std::size_t base = each.counted() + 1;
+    const bool counts = (counted & 1u) != 0;
+    if (counts && found / unit % base == each.counted()) return std::nullopt;
+    if (counts) next += unit;
+    unit *= base;
+    counted >>= 1;
+  }
+  return next;
+}
+
+/// Items that differ, as many as have to come: each finds a text that none of those before it has. What is counted was
+/// counted whenever one of its texts came, so that as many texts as its least are enough.
+void SchemaCompiler::want_items(const ItemSchemas& items, const std::vector<Contained>& conditions, std::uint32_t least,
+                                const std::vector<std::vector<ItemKind>>& kinds, StateId end) {
+  const auto want = [&](std::initializer_list<RuleId> rules, std::uint32_t texts) {
+    const StateId from = builder_.new_state();
+    for (const RuleId rule : rules) builder_.call_different(from, rule, end);
+    builder_.want_different(from, texts);
+  };
+  std::vector<SchemaJson> before;
+  for (std::size_t i = 0; i < kinds.size() && !builder_.full(); ++i) {
+    const bool last = i + 1 == kinds.size();
+    for (const ItemKind& kind : kinds[i]) {
+      std::uint32_t texts = !last ? texts_wanted(kind.schema, before) : kind.counted == 0 ? least : UINT32_MAX;
+      for (std::size_t c = 0; c < conditions.size(); ++c)
+        if (((kind.counted >> c) & 1u) != 0) texts = std::min(texts, conditions[c].least);
+      const bool either =
+          kind.counted == 0 && kinds[i].size() == 2 && conditions.size() == 1 && conditions[0].binds_most();
+      if (either) {
+        // What is counted may come in place of what is not, up to its most; each listed place behind may need one.
+        want({kind.rule, kinds[i][1].rule}, texts);
+        if (last) texts -= std::min(texts, conditions[0].most);
+        if (!last && kinds.size() - 1 <= conditions[0].most) texts = 0;
+      }
+      want({kind.rule}, texts);
+    }
+    before.push_back(items.at(i));
+  }
 }
 
 /// A few values have a state for each set of those that have come; others are kept while the text is written.

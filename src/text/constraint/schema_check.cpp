@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "text/constraint/pattern.h"
+#include "text/constraint/schema_items.h"
+#include "text/constraint/schema_merge.h"
 #include "text/constraint/schema_strings.h"
 
 namespace millrace::text {
@@ -47,6 +49,14 @@ bool has_type(const SchemaJson& value, const std::string& type) {
          (value.is_number_float() && value.get<double>() == std::floor(value.get<double>()));
 }
 
+bool has_type_of(const SchemaJson& value, const SchemaJson& schema) {
+  if (value.is_null() && schema.value("nullable", SchemaJson()) == true) return true;
+  const SchemaJson types = as_list(schema["type"]);
+  return std::any_of(types.begin(), types.end(), [&](const SchemaJson& type) {
+    return type.is_string() && has_type(value, type.get<std::string>());
+  });
+}
+
 Expected<bool> ValueChecker::holds(const SchemaJson& value, const SchemaJson& schema, int depth) {
   if (depth > kMostDepth) return error(Code::unsupported, "the schema nests references and combinations too deeply");
   MR_ASSIGN_OR_RETURN(const std::vector<SchemaJson> plain, flattener_.flatten(schema));
@@ -62,12 +72,7 @@ Expected<bool> ValueChecker::holds_plain(const SchemaJson& value, const SchemaJs
     MR_ASSIGN_OR_RETURN(const SchemaJson* const target, flattener_.resolve(plain["$ref"].get<std::string>()));
     return holds(value, *target, depth);
   }
-  if (plain.contains("type")) {
-    const SchemaJson types = plain["type"].is_array() ? plain["type"] : SchemaJson::array({plain["type"]});
-    bool any = value.is_null() && plain.value("nullable", SchemaJson(false)) == true;
-    for (const SchemaJson& type : types) any = any || (type.is_string() && has_type(value, type.get<std::string>()));
-    if (!any) return false;
-  }
+  if (plain.contains("type") && !has_type_of(value, plain)) return false;
   if (plain.contains("const") && value != plain["const"]) return false;
   if (plain.contains("enum") && !is_among(value, plain["enum"])) return false;
   if (plain.contains(kNotInteger) && has_type(value, "integer")) return false;
@@ -109,13 +114,18 @@ Expected<bool> ValueChecker::object_holds(const SchemaJson& value, const SchemaJ
 
 Expected<bool> ValueChecker::array_holds(const SchemaJson& value, const SchemaJson& plain, int depth) {
   if (!counts_hold(value.size(), plain, "minItems", "maxItems")) return false;
-  for (const char* keyword : {"contains", "unevaluatedItems", "additionalItems"})
-    if (plain.contains(keyword))
-      return error(Code::unsupported, "an enum with lists beside '{}' is not supported", keyword);
-  const SchemaJson first = plain.value("prefixItems", SchemaJson::array());
+  MR_ASSIGN_OR_RETURN(const ItemSchemas items, item_schemas(plain));
+  MR_ASSIGN_OR_RETURN(const std::vector<Contained> conditions, contained_of(plain));
+  for (const Contained& each : conditions) {
+    std::uint32_t found = 0;
+    for (std::size_t i = each.first; i < std::min(value.size(), each.last); ++i) {
+      MR_ASSIGN_OR_RETURN(const bool fits, holds(value[i], each.schema, depth));
+      found += fits ? 1 : 0;
+    }
+    if (found < each.least || found > each.most) return false;
+  }
   for (std::size_t i = 0; i < value.size(); ++i) {
-    const SchemaJson rule = i < first.size() ? first[i] : plain.value("items", SchemaJson(true));
-    MR_ASSIGN_OR_RETURN(const bool fits, holds(value[i], rule, depth));
+    MR_ASSIGN_OR_RETURN(const bool fits, holds(value[i], items.at(i), depth));
     if (!fits) return false;
     const bool repeats = plain.value("uniqueItems", SchemaJson(false)) == true &&
                          std::find(value.begin(), value.begin() + static_cast<std::ptrdiff_t>(i), value[i]) !=

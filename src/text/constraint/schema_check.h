@@ -11,6 +11,8 @@ namespace millrace::text {
 
 /// JSON schema's types; "integer" has 1.0, too.
 bool has_type(const SchemaJson& value, const std::string& type);
+/// One of those that the schema names with "type" and "nullable". REQUIRES: it says "type".
+bool has_type_of(const SchemaJson& value, const SchemaJson& schema);
 
 class ValueChecker {
  public:

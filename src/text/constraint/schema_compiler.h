@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "text/constraint/regular.h"
 #include "text/constraint/schema_check.h"
 #include "text/constraint/schema_flatten.h"
+#include "text/constraint/schema_items.h"
 
 namespace millrace::text {
 
@@ -91,20 +93,30 @@ class SchemaCompiler {
     const JsonSpelling before_;
   };
   bool one_spelling() const { return rules_.spelling() == JsonSpelling::one; }
+  void call(StateId from, RuleId rule, StateId to, bool differs) {
+    differs ? builder_.call_different(from, rule, to) : builder_.call(from, rule, to);
+  }
   Fragment comma() { return join({builder_.literal(","), rules_.space()}); }
 
   // schema_array.cpp
   Expected<Fragment> array(const SchemaJson& schema);
-  struct Items {
-    SchemaJson first, others;  // `first`: a list
+  /// An item that is counted for some conditions: a bit each.
+  struct ItemKind {
+    RuleId rule;
+    std::uint32_t counted;
+    SchemaJson schema;
   };
-  struct Containing {
-    RuleId item = 0, match = 0;
-  };
-  Expected<Containing> containing(const SchemaJson& items, const SchemaJson& contained, bool counts_all, bool differ);
-  Expected<Fragment> containing_array(const SchemaJson& schema, const Items& items, Counts count, bool differ);
+  Expected<std::vector<ItemKind>> kinds_of_items(const SchemaJson& item, std::size_t place,
+                                                 const std::vector<Contained>& conditions);
+  Expected<Fragment> containing_array(const ItemSchemas& items, const std::vector<Contained>& conditions, Counts count,
+                                      bool differ);
+  static bool is_found(const std::vector<Contained>& conditions, std::size_t found);
+  static std::optional<std::size_t> count_found(const std::vector<Contained>& conditions, std::size_t found,
+                                                std::uint32_t counted);
+  void want_items(const ItemSchemas& items, const std::vector<Contained>& conditions, std::uint32_t least,
+                  const std::vector<std::vector<ItemKind>>& kinds, StateId end);
   Expected<Fragment> unique_array(const SchemaJson& items, std::uint32_t least, std::uint32_t most);
-  std::vector<std::uint32_t> texts_wanted(const SchemaJson& items);
+  std::uint32_t texts_wanted(const SchemaJson& item, std::span<const SchemaJson> before);
   Expected<Fragment> item_list(const std::vector<RuleId>& first, RuleId others, Counts count,
                                const std::optional<std::vector<std::uint32_t>>& wanted);
   Fragment subsets(const std::vector<RuleId>& values, std::uint32_t least, std::uint32_t most);

@@ -1,10 +1,10 @@
 #include "text/constraint/schema_flatten.h"
 
 #include <algorithm>
-#include <set>
 
-#include "text/constraint/schema_check.h"
+#include "text/constraint/schema_apart.h"
 #include "text/constraint/schema_merge.h"
+#include "text/constraint/schema_negate.h"
 
 namespace millrace::text {
 namespace {
@@ -21,147 +21,6 @@ std::size_t size_of(const SchemaJson& schema, std::size_t most) {
   if (schema.is_structured())
     for (auto each = schema.begin(); each != schema.end() && size < most; ++each) size += size_of(*each, most - size);
   return size;
-}
-
-Status cannot_negate(const std::string& keyword) {
-  return error(Code::unsupported, "'not' (or if, or oneOf with branches that may both hold) of '{}' is not supported",
-               keyword.substr(0, 60));
-}
-
-SchemaJson as_list(const SchemaJson& types) { return types.is_array() ? types : SchemaJson::array({types}); }
-
-/// The types a plain schema may have; empty: unknown.
-std::set<std::string> types_of(const SchemaJson& schema) {
-  std::set<std::string> types;
-  if (schema.contains("type"))
-    for (const SchemaJson& type : as_list(schema["type"]))
-      if (type.is_string()) types.insert(type == "integer" ? "number" : type.get<std::string>());
-  return types;
-}
-
-bool no_common_value(const SchemaJson& a, const SchemaJson& b) {
-  return a.is_array() && b.is_array() && common_values(a, b).empty();
-}
-
-bool requires_property(const SchemaJson& schema, const std::string& name) {
-  const SchemaJson required = schema.value("required", SchemaJson::array());
-  return std::find(required.begin(), required.end(), name) != required.end();
-}
-
-bool forbids_property(const SchemaJson& schema, const std::string& name) {
-  const SchemaJson properties = schema.value("properties", SchemaJson::object());
-  if (properties.contains(name)) return properties[name] == false;
-  return schema.value("additionalProperties", SchemaJson(true)) == false && !schema.contains("patternProperties");
-}
-
-/// A value that both allow certainly does not exist.
-bool is_disjoint(const SchemaJson& a, const SchemaJson& b, int depth = 0) {
-  if (a == false || b == false) return true;
-  if (!a.is_object() || !b.is_object() || depth > 8) return false;
-  const auto x = types_of(a), y = types_of(b);
-  const bool share_type = std::any_of(x.begin(), x.end(), [&](const std::string& type) { return y.contains(type); });
-  if (!x.empty() && !y.empty() && !share_type) return true;
-  if (no_common_value(values_of(a), values_of(b))) return true;
-  // Both are objects for certain: a property that one requires tells them apart where the other has it otherwise.
-  const std::set<std::string> object{"object"};
-  if (x != object || y != object) return false;
-  const SchemaJson own = a.value("properties", SchemaJson::object()),
-                   others = b.value("properties", SchemaJson::object());
-  for (const SchemaJson* const side : {&a, &b})
-    for (const SchemaJson& name : side->value("required", SchemaJson::array())) {
-      if (!name.is_string()) continue;
-      const std::string text = name.get<std::string>();
-      if (forbids_property(side == &a ? b : a, text)) return true;
-      const bool both = requires_property(a, text) && requires_property(b, text);
-      if (both && own.contains(text) && others.contains(text) && is_disjoint(own[text], others[text], depth + 1))
-        return true;
-    }
-  return false;
-}
-
-bool are_disjoint(const std::vector<SchemaJson>& a, const std::vector<SchemaJson>& b) {
-  return std::all_of(a.begin(), a.end(), [&](const SchemaJson& x) {
-    return std::all_of(b.begin(), b.end(), [&](const SchemaJson& y) { return is_disjoint(x, y); });
-  });
-}
-
-SchemaJson of_type(const char* type, std::initializer_list<std::pair<const char*, SchemaJson>> more) {
-  SchemaJson schema{{"type", type}};
-  for (const auto& [keyword, value] : more) schema[keyword] = value;
-  return schema;
-}
-
-SchemaJson negation(const SchemaJson& schema) { return SchemaJson{{"not", schema}}; }
-
-/// What has the types that `types` does not list: numbers that are no integers among them.
-void add_other_types(const SchemaJson& types, std::vector<SchemaJson>& options) {
-  const SchemaJson listed = as_list(types);
-  const auto lists = [&](const char* type) { return std::find(listed.begin(), listed.end(), type) != listed.end(); };
-  SchemaJson others = SchemaJson::array();
-  for (const char* type : {"object", "array", "string", "number", "boolean", "null"})
-    if (!lists(type) && (type != std::string_view("number") || !lists("integer"))) others.push_back(type);
-  options.push_back({{"type", others}});
-  if (lists("integer") && !lists("number")) options.push_back(of_type("number", {{kNotInteger, true}}));
-}
-
-/// A bound the other way round: what is one less than a least, or one more than a most. `edge` 0: open becomes closed.
-struct Opposite {
-  std::string_view keyword;
-  const char* type;
-  const char* opposite;
-  int edge;
-};
-constexpr Opposite kOpposites[] = {{"minimum", "number", "exclusiveMaximum", 0},
-                                   {"maximum", "number", "exclusiveMinimum", 0},
-                                   {"exclusiveMinimum", "number", "maximum", 0},
-                                   {"exclusiveMaximum", "number", "minimum", 0},
-                                   {"minLength", "string", "maxLength", -1},
-                                   {"maxLength", "string", "minLength", 1},
-                                   {"minItems", "array", "maxItems", -1},
-                                   {"maxItems", "array", "minItems", 1},
-                                   {"minProperties", "object", "maxProperties", -1},
-                                   {"maxProperties", "object", "minProperties", 1}};
-
-/// Appends what does not hold `schema` because of this keyword alone.
-Status negate_keyword(const SchemaJson& schema, const std::string& keyword, std::vector<SchemaJson>& options) {
-  const SchemaJson& value = schema[keyword];
-  for (const Opposite& each : kOpposites) {
-    if (keyword != each.keyword) continue;
-    if (!value.is_number()) return error(Code::invalid_argument, "{} has to be a number", keyword);
-    if (each.edge < 0 && value.get<double>() < 1) return {};  // always holds
-    const SchemaJson bound = each.edge == 0 ? value : SchemaJson(value.get<double>() + each.edge);
-    options.push_back(of_type(each.type, {{each.opposite, bound}}));
-    return {};
-  }
-  if (keyword == "type") {
-    add_other_types(value, options);
-  } else if (keyword == "const") {
-    options.push_back({{kNotValues, SchemaJson::array({value})}});
-  } else if (keyword == "enum" && value.is_array()) {
-    options.push_back({{kNotValues, value}});
-  } else if (keyword == "pattern") {
-    options.push_back(of_type("string", {{kNotPatterns, SchemaJson::array({value})}}));
-  } else if (keyword == "required" && value.is_array()) {
-    for (const SchemaJson& name : value) {
-      if (!name.is_string()) return error(Code::invalid_argument, "required has to list names");
-      options.push_back(of_type("object", {{kUnseenProperties, SchemaJson{{name.get<std::string>(), false}}}}));
-    }
-  } else if (keyword == "properties" && value.is_object()) {
-    for (const auto& [name, property] : value.items())
-      options.push_back(of_type("object", {{"required", SchemaJson::array({name})},
-                                           {kUnseenProperties, SchemaJson{{name, negation(property)}}}}));
-  } else if (keyword == "not") {
-    options.push_back(value);
-  } else if (keyword == "allOf" && value.is_array()) {
-    for (const SchemaJson& each : value) options.push_back(negation(each));
-  } else if (keyword == "anyOf" && value.is_array()) {
-    SchemaJson none = SchemaJson::array();
-    for (const SchemaJson& each : value) none.push_back(negation(each));
-    options.push_back({{"allOf", none}});
-  } else {
-    return cannot_negate(keyword);
-  }
-  return {};
 }
 
 /// $dynamicRef and $recursiveRef mean what $ref does, once the document has settled what that is.
@@ -210,9 +69,13 @@ SchemaJson settled(SchemaJson plain, bool contains_evaluates) {
     plain.erase(keyword);
     if (!plain.contains(by)) plain[by] = std::move(said);
   };
-  if (contains_evaluates && plain.contains("contains") && plain.contains("unevaluatedItems"))
-    plain["unevaluatedItems"] =
-        SchemaJson{{"anyOf", SchemaJson::array({plain["contains"], plain["unevaluatedItems"]})}};
+  if (contains_evaluates && plain.contains("unevaluatedItems")) {
+    SchemaJson seen = SchemaJson::array({plain["unevaluatedItems"]});
+    if (plain.contains("contains")) seen.push_back(plain["contains"]);
+    for (const SchemaJson& more : plain.value(kContained, SchemaJson::array()))
+      if (!more.contains("unseen")) seen.push_back(more.at("contains"));
+    if (seen.size() > 1) plain["unevaluatedItems"] = SchemaJson{{"anyOf", std::move(seen)}};
+  }
   replace("unevaluatedProperties", "additionalProperties");
   replace("unevaluatedItems", plain.value("items", SchemaJson()).is_array() ? "additionalItems" : "items");
   if (!plain.contains(kUnseenProperties)) return plain;
@@ -223,61 +86,6 @@ SchemaJson settled(SchemaJson plain, bool contains_evaluates) {
     properties[name] = both_schemas(bound, properties.contains(name) ? properties[name] : others);
   }
   return plain;
-}
-
-/// The values that a schema is limited to by all that it certainly says; null where it is not.
-SchemaJson limits_of(const SchemaJson& schema, int depth = 0) {
-  if (!schema.is_object() || depth > 8) return {};
-  std::vector<SchemaJson> parts;
-  const SchemaJson all = schema.value("allOf", SchemaJson::array());
-  if (all.is_array()) parts.assign(all.begin(), all.end());
-  SchemaJson values = values_of(schema);
-  if (values.is_array() && schema.contains("type")) {
-    SchemaJson typed = SchemaJson::array();
-    for (const SchemaJson& value : values)
-      for (const SchemaJson& type : as_list(schema["type"]))
-        if (type.is_string() && has_type(value, type.get<std::string>())) {
-          typed.push_back(value);
-          break;
-        }
-    values = std::move(typed);
-  }
-  for (const SchemaJson& part : parts) {
-    const SchemaJson more = limits_of(part, depth + 1);
-    if (more.is_array()) values = values.is_array() ? common_values(values, more) : more;
-  }
-  if (!values.is_array()) return values;
-  parts.push_back(schema);
-  for (const SchemaJson& part : parts) {
-    const SchemaJson denied = part.is_object() ? part.value("not", SchemaJson()) : SchemaJson();
-    const bool plain =
-        denied.is_object() && std::all_of(denied.items().begin(), denied.items().end(), [](const auto& item) {
-          return item.key() == "const" || item.key() == "enum" || item.key() == "type" || is_annotation(item.key());
-        });
-    const SchemaJson without = plain ? limits_of(denied, depth + 1) : SchemaJson();
-    if (!without.is_array()) continue;
-    SchemaJson left = SchemaJson::array();
-    for (const SchemaJson& value : values)
-      if (std::find(without.begin(), without.end(), value) == without.end()) left.push_back(value);
-    values = std::move(left);
-  }
-  return values;
-}
-
-/// A property that has to be there, and has no value left to it: so that conditions over what it is need not be
-/// written out in every combination.
-bool is_hopeless(const SchemaJson& schema) {
-  const SchemaJson required = schema.value("required", SchemaJson::array());
-  if (!required.is_array() || required.empty()) return false;
-  const SchemaJson properties = schema.value("properties", SchemaJson::object()),
-                   unseen = schema.value(kUnseenProperties, SchemaJson::object());
-  const auto limited = [&](const std::string& name) {
-    const SchemaJson bound =
-        both_schemas(properties.value(name, SchemaJson(true)), unseen.value(name, SchemaJson(true)));
-    return bound == false || limits_of(bound) == SchemaJson::array();
-  };
-  return std::any_of(required.begin(), required.end(),
-                     [&](const SchemaJson& name) { return name.is_string() && limited(name.get<std::string>()); });
 }
 
 }  // namespace
@@ -303,15 +111,8 @@ Expected<SchemaJson> Flattener::without_reference(const SchemaJson& schema, int 
 }
 
 Expected<std::vector<SchemaJson>> Flattener::negated(const SchemaJson& schema, int depth) const {
-  if (schema == true) return std::vector<SchemaJson>();
-  if (schema == false) return std::vector<SchemaJson>{SchemaJson::object()};
-  if (!schema.is_object()) return error(Code::invalid_argument, "a schema has to be an object or a boolean");
   MR_ASSIGN_OR_RETURN(const SchemaJson whole, without_reference(schema, depth));
-  if (!whole.is_object()) return negated(whole, depth);
-  std::vector<SchemaJson> options;
-  for (const auto& [keyword, unused] : whole.items())
-    if (!is_annotation(keyword)) MR_RETURN_IF_ERROR(negate_keyword(whole, keyword, options));
-  return options;
+  return negated_schemas(whole);
 }
 
 Expected<std::vector<SchemaJson>> Flattener::on_its_own(const SchemaJson& schema, const SchemaJson& beside, int depth) {
@@ -407,7 +208,7 @@ Expected<std::vector<SchemaJson>> Flattener::one_of(const SchemaJson& schema, in
       result.insert(result.end(), flats[i].begin(), flats[i].end());
       continue;
     }
-    if (!tags.empty()) others.insert(others.begin(), of_type("object", {{"required", tags}}));
+    if (!tags.empty()) others.insert(others.begin(), SchemaJson{{"type", "object"}, {"required", tags}});
     others.insert(others.begin(), branches[i]);
     auto exactly = any_of(beside, {SchemaJson{{"allOf", others}}}, depth + 1);
     if (!exactly.ok())
@@ -420,12 +221,19 @@ Expected<std::vector<SchemaJson>> Flattener::one_of(const SchemaJson& schema, in
   return result;
 }
 
-/// Properties and items count as evaluated where a schema holds, not where it does not: not even in `not` of `not`.
+/// Properties and items count as evaluated where a schema holds, not where it does not: not even in `not` of `not`, or
+/// in what else has to hold where `denied` does not.
 Status Flattener::check_nots(const SchemaJson& beside, const SchemaJson& denied, int depth) const {
   if (!speaks_of_unevaluated(beside)) return {};
   MR_ASSIGN_OR_RETURN(const SchemaJson whole, without_reference(denied, depth));
-  if (!whole.is_object() || !whole.contains("not") || !may_evaluate(whole["not"])) return {};
-  return error(Code::unsupported, "'not' in 'not' beside unevaluatedProperties or unevaluatedItems is not supported");
+  if (!whole.is_object()) return {};
+  for (const char* keyword : {"not", "if", "oneOf"}) {
+    const SchemaJson holding = as_list(whole.value(keyword, SchemaJson::array()));
+    if (std::any_of(holding.begin(), holding.end(), may_evaluate))
+      return error(Code::unsupported, "'{}' in 'not' beside unevaluatedProperties or unevaluatedItems is not supported",
+                   keyword);
+  }
+  return {};
 }
 
 /// False: certainly not.
@@ -503,8 +311,9 @@ Expected<std::vector<SchemaJson>> Flattener::flatten(const SchemaJson& schema, i
     MR_ASSIGN_OR_RETURN(const SchemaJson whole, without_reference(schema, depth));
     return flatten(whole, depth + 1);
   }
+  // An empty list is none by the draft, but Zod writes such an anyOf, which nothing fulfils.
   for (const char* keyword : {"allOf", "anyOf", "oneOf"})
-    if (schema.contains(keyword) && (!schema[keyword].is_array() || schema[keyword].empty()))
+    if (schema.contains(keyword) && !schema[keyword].is_array())
       return error(Code::invalid_argument, "{} has to be a list of schemas", keyword);
   // allOf last: what stands in it then meets a schema without combinations.
   if (schema.contains("if") || schema.contains("then") || schema.contains("else")) return conditional(schema, depth);

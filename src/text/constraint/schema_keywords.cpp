@@ -89,6 +89,7 @@ constexpr SchemaKeyword kKeywords[] = {
     {kNotPatterns, Use::plain, "string"},
     {kMoreFormats, Use::plain, "string"},
     {kGrammarOfString, Use::plain, "string"},
+    {kContained, Use::plain, "array", true},
     {kNotValues},
     {kNotInteger, Use::plain, "number"},
     {kUnseenProperties, Use::plain, "object", true},

@@ -1,7 +1,9 @@
 // The words of JSON schema: what each speaks of, and what becomes of it here. Thread-safety: pure functions.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 
@@ -14,6 +16,12 @@ inline constexpr const char *kMorePatterns = "\x01patterns", *kNotPatterns = "\x
                                 "\x01"
                                 "formats",
                             *kNotValues = "\x01not values", *kNotInteger = "\x01not integer";
+
+/// More that a list contains: {"contains", "minContains", "maxContains"} each; of the items from "first" to before
+/// "last" where these stand there; "unseen" where unevaluatedItems does not see it.
+inline constexpr const char* kContained =
+    "\x01"
+    "contained";
 
 /// Properties by name, as "properties" has them, that unevaluatedProperties does not see: what `not` says evaluates
 /// none.
@@ -32,6 +40,11 @@ struct SchemaKeyword {
   std::string_view type = "";  // of the values that it binds; empty: of every type
   bool evaluates = false;      // may say of properties or items that they are evaluated
 };
+
+/// Words are few where this is asked.
+inline bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
 
 /// Null: no draft of JSON schema knows this word, and none is made here.
 const SchemaKeyword* schema_keyword(std::string_view word);

@@ -4,12 +4,11 @@
 #include <numeric>
 #include <unordered_map>
 
+#include "text/constraint/json_rules.h"
+#include "text/constraint/schema_items.h"
+
 namespace millrace::text {
 namespace {
-
-SchemaJson as_list(const SchemaJson& one_or_many) {
-  return one_or_many.is_array() ? one_or_many : SchemaJson::array({one_or_many});
-}
 
 /// "integer" is the narrower of integer and number.
 SchemaJson common_types(const SchemaJson& a, const SchemaJson& b) {
@@ -31,17 +30,24 @@ std::string key_of(const SchemaJson& value) {
   return value.is_structured() ? std::string(value.type_name()) : value.dump(-1, ' ', true);
 }
 
-bool is_one_of(const std::string& keyword, std::initializer_list<std::string_view> names) {
-  return std::find(names.begin(), names.end(), keyword) != names.end();
-}
-
+/// What is a multiple of both, exact in decimals. Errors: unsupported (it has too many digits).
 Expected<SchemaJson> common_multiple(const SchemaJson& a, const SchemaJson& b) {
-  const auto whole = [](const SchemaJson& value) {
-    return value.is_number_integer() && value > 0 && value < 1'000'000'000;
+  constexpr std::uint64_t most_digits = 1'000'000'000'000'000;  // what a double holds
+  const auto units = [&](const Decimal& value, int places) {
+    std::uint64_t digits = value.digits;
+    for (int i = value.places; i < places && digits < most_digits; ++i) digits *= 10;
+    return digits;
   };
-  if (!whole(a) || !whole(b))
-    return error(Code::unsupported, "two different values of 'multipleOf' have to hold at once; write them as one");
-  return SchemaJson(std::lcm(a.get<std::int64_t>(), b.get<std::int64_t>()));
+  if (a.is_number() && b.is_number() && a > 0 && b > 0) {
+    const Decimal x = decimal_of(a.dump()), y = decimal_of(b.dump());
+    const int places = std::max({x.places, y.places, 0});
+    const std::uint64_t one = units(x, places), other = units(y, places);
+    if (one < most_digits && other < most_digits && one / std::gcd(one, other) < most_digits / other) {
+      const std::uint64_t both = std::lcm(one, other);
+      return places == 0 ? SchemaJson(both) : SchemaJson::parse(fmt::format("{}e-{}", both, places));
+    }
+  }
+  return error(Code::unsupported, "two different values of 'multipleOf' have to hold at once; write them as one");
 }
 
 Status merge_keyword(SchemaJson& into, const std::string& keyword, const SchemaJson& value) {
@@ -55,7 +61,8 @@ Status merge_keyword(SchemaJson& into, const std::string& keyword, const SchemaJ
              objects) {
     for (const auto& [name, each] : value.items())
       held[name] = held.contains(name) ? both_schemas(held[name], each) : each;
-  } else if (is_one_of(keyword, {"required", "allOf", kMorePatterns, kNotPatterns, kMoreFormats, kNotValues}) &&
+  } else if (is_one_of(keyword,
+                       {"required", "allOf", kMorePatterns, kNotPatterns, kMoreFormats, kNotValues, kContained}) &&
              lists) {
     for (const SchemaJson& each : value) held.push_back(each);
   } else if (is_one_of(keyword, {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"}) && numbers) {
@@ -102,26 +109,49 @@ Status bind_additional(const SchemaJson& one, const SchemaJson& other, SchemaJso
       "additionalProperties cannot be combined with other properties beside patternProperties; write one object");
 }
 
-/// The schema of the item at `i`, and (past the last place) of those behind all listed ones.
-SchemaJson item_at(const SchemaJson& schema, std::size_t i) {
-  const SchemaJson first = schema.value("prefixItems", SchemaJson::array());
-  return i < first.size() ? first[i] : schema.value("items", SchemaJson(true));
+/// Items of lists are told by their place: "items" of one side speaks of what the other lists.
+Status merge_items(const SchemaJson& a, const SchemaJson& b, SchemaJson& merged, SchemaJson& other) {
+  MR_ASSIGN_OR_RETURN(const ItemSchemas x, item_schemas(a));
+  MR_ASSIGN_OR_RETURN(const ItemSchemas y, item_schemas(b));
+  const auto says = [](const ItemSchemas& items) { return items.says_others || !items.first.empty(); };
+  for (SchemaJson* const side : {&merged, &other})
+    if (!side->value("items", SchemaJson()).is_array()) side->erase("additionalItems");  // it says nothing
+  if (!says(x) || !says(y)) return {};
+  for (const char* keyword : {"prefixItems", "items", "additionalItems"})
+    for (SchemaJson* const side : {&merged, &other}) side->erase(keyword);
+  const std::size_t most = std::max(x.first.size(), y.first.size());
+  SchemaJson first = SchemaJson::array();
+  for (std::size_t i = 0; i < most; ++i) first.push_back(both_schemas(x.at(i), y.at(i)));
+  if (most > 0) merged["prefixItems"] = std::move(first);
+  if (x.says_others || y.says_others) merged["items"] = both_schemas(x.others, y.others);
+  return {};
 }
 
-/// Items of lists are told by their place: "items" of one side speaks of what the other lists.
-Status merge_items(const SchemaJson& a, const SchemaJson& b, SchemaJson& merged) {
-  const auto says = [](const SchemaJson& schema) { return schema.contains("items") || schema.contains("prefixItems"); };
-  if (!says(a) || !says(b)) return {};
-  for (const SchemaJson* const side : {&a, &b})
-    if (side->value("items", SchemaJson()).is_array() || !side->value("prefixItems", SchemaJson::array()).is_array())
-      return error(Code::unsupported, "two different values of 'items' have to hold at once; write them as one");
-  const auto listed = [](const SchemaJson& schema) { return schema.value("prefixItems", SchemaJson::array()).size(); };
-  const std::size_t most = std::max(listed(a), listed(b));
-  SchemaJson first = SchemaJson::array();
-  for (std::size_t i = 0; i < most; ++i) first.push_back(both_schemas(item_at(a, i), item_at(b, i)));
-  if (most > 0) merged["prefixItems"] = std::move(first);
-  if (a.contains("items") || b.contains("items")) merged["items"] = both_schemas(item_at(a, most), item_at(b, most));
-  return {};
+/// minContains and maxContains bind to the contains beside them, and say nothing without one. A second one stands for
+/// itself.
+void place_contained(SchemaJson& from, SchemaJson& into) {
+  constexpr const char* counts[] = {"minContains", "maxContains"};
+  for (SchemaJson* const side : {&from, &into})
+    for (const char* keyword : counts)
+      if (!side->contains("contains")) side->erase(keyword);
+  if (!from.contains("contains") || !into.contains("contains")) return;
+  SchemaJson second;
+  bool same = true;
+  for (const char* keyword : {"contains", "minContains", "maxContains"}) {
+    same = same && from.value(keyword, SchemaJson()) == into.value(keyword, SchemaJson());
+    if (from.contains(keyword)) second[keyword] = from[keyword];
+    from.erase(keyword);
+  }
+  if (!same) into[kContained].push_back(std::move(second));
+}
+
+/// "nullable" as one of the types beside it, which others may not have.
+void name_null(SchemaJson& schema) {
+  if (schema.value("nullable", SchemaJson()) != true) return;
+  schema.erase("nullable");
+  schema["type"] = as_list(schema["type"]);
+  const SchemaJson& types = schema["type"];
+  if (std::find(types.begin(), types.end(), "null") == types.end()) schema["type"].push_back("null");
 }
 
 /// then and else bind to the if beside them, and say nothing without one. A second condition stands for itself.
@@ -140,6 +170,10 @@ void place_conditions(SchemaJson& from, SchemaJson& into) {
 }
 
 }  // namespace
+
+SchemaJson as_list(const SchemaJson& one_or_many) {
+  return one_or_many.is_array() ? one_or_many : SchemaJson::array({one_or_many});
+}
 
 SchemaJson both_schemas(const SchemaJson& a, const SchemaJson& b) {
   if (a == false || b == true || a == b) return a;
@@ -178,18 +212,19 @@ Expected<SchemaJson> merge_schemas(const SchemaJson& a, const SchemaJson& b) {
   if (!a.is_object() || !b.is_object())
     return error(Code::invalid_argument, "a schema has to be an object or a boolean");
   SchemaJson merged = a, other = b;
+  if (a.contains("type") && b.contains("type")) {
+    name_null(merged);
+    name_null(other);
+  }
   place_conditions(other, merged);
-  MR_RETURN_IF_ERROR(merge_items(a, b, merged));
+  place_contained(other, merged);
+  MR_RETURN_IF_ERROR(merge_items(a, b, merged, other));
   const SchemaJson values = values_of(a), others = values_of(b);
   if (values.is_array() && others.is_array()) {
     merged.erase("const");
     merged["enum"] = common_values(values, others);
     other.erase("const");
     other.erase("enum");
-  }
-  if (a.contains("items") || a.contains("prefixItems")) {
-    if (merged.contains("items")) other.erase("items");
-    if (merged.contains("prefixItems")) other.erase("prefixItems");
   }
   for (const auto& [keyword, value] : other.items()) {
     if (!merged.contains(keyword)) {

@@ -12,6 +12,9 @@ Expected<SchemaJson> merge_schemas(const SchemaJson& a, const SchemaJson& b);
 /// One that holds where both do, in the plainest words.
 SchemaJson both_schemas(const SchemaJson& a, const SchemaJson& b);
 
+/// Of one value, a list of it.
+SchemaJson as_list(const SchemaJson& one_or_many);
+
 /// Equal as JSON schema has it (1 and 1.0 are), in n log n steps: the values of `a` that `b` has, too.
 SchemaJson common_values(const SchemaJson& a, const SchemaJson& b);
 

@@ -22,8 +22,7 @@ Expected<std::vector<SchemaCompiler::Property>> SchemaCompiler::properties_of(co
   const SchemaJson required = schema.value("required", SchemaJson::array());
   if (!declared.is_object() || !required.is_array())
     return error(Code::invalid_argument, "properties has to be an object and required a list");
-  const SchemaJson others =
-      schema.value("additionalProperties", schema.value("unevaluatedProperties", SchemaJson(true)));
+  const SchemaJson others = schema.value("additionalProperties", SchemaJson(true));
   std::vector<Property> properties;
   std::unordered_map<std::string, std::size_t> places;
   for (const auto& [name, property] : declared.items()) {
@@ -44,8 +43,7 @@ Expected<std::vector<SchemaCompiler::Property>> SchemaCompiler::properties_of(co
 
 /// What names have to be that are not declared. Where nothing is said of them, none are added to those declared.
 SchemaJson SchemaCompiler::others_of(const SchemaJson& schema, const std::vector<Property>& properties) const {
-  for (const char* keyword : {"additionalProperties", "unevaluatedProperties"})
-    if (schema.contains(keyword)) return schema[keyword];
+  if (schema.contains("additionalProperties")) return schema["additionalProperties"];
   if (schema.contains("patternProperties")) return false;
   const bool only_forbids = std::all_of(properties.begin(), properties.end(),
                                         [](const Property& each) { return each.schema == false && !each.required; });
