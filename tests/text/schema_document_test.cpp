@@ -77,10 +77,44 @@ TEST(SchemaDocument, DynamicReferencesWhereOnePartIsMeant) {
   const std::string old = R"({"$recursiveAnchor":true,"type":"object","properties":{"next":{"$recursiveRef":"#"}}})";
   EXPECT_TRUE(document_takes(old, R"({"next":{}})"));
   EXPECT_FALSE(document_takes(old, R"({"next":1})"));
-  expect_refused(
-      R"({"$ref":"a","$defs":{"a":{"$id":"a","$ref":"b","$defs":{"x":{"$dynamicAnchor":"x","type":"string"}}},
-      "b":{"$id":"b","$dynamicRef":"#x","$defs":{"x":{"$dynamicAnchor":"x"}}}}})",
-      "several parts");
+}
+
+/// Who answers to a name is the outermost part on the way to the reference.
+TEST(SchemaDocument, DynamicReferencesByTheWayToThem) {
+  const std::string by_way = R"({"$ref":"a","$defs":{
+      "a":{"$id":"a","$ref":"b","$defs":{"x":{"$dynamicAnchor":"x","type":"string"}}},
+      "b":{"$id":"b","$dynamicRef":"#x","$defs":{"x":{"$dynamicAnchor":"x"}}}}})";
+  EXPECT_TRUE(document_takes(by_way, R"("a")"));
+  EXPECT_FALSE(document_takes(by_way, "1"));
+  // One list of each kind, through the same list of anything.
+  const std::string lists = R"({"type":"object","properties":{"words":{"$ref":"words"},"numbers":{"$ref":"numbers"},
+      "any":{"$ref":"list"}},"$defs":{
+      "words":{"$id":"words","$ref":"list","$defs":{"of":{"$dynamicAnchor":"of","type":"string"}}},
+      "numbers":{"$id":"numbers","$ref":"list","$defs":{"of":{"$dynamicAnchor":"of","type":"integer"}}},
+      "list":{"$id":"list","type":"array","items":{"anyOf":[{"$dynamicRef":"#of"},{"$ref":"list"}]},
+          "$defs":{"of":{"$dynamicAnchor":"of","type":"null"}}}}})";
+  EXPECT_TRUE(document_takes(lists, R"({"words":["a",["b"]],"numbers":[1,[2]],"any":[null,[null]]})"));
+  for (const char* bad : {R"({"words":[1]})", R"({"words":[["a"],[1]]})", R"({"numbers":["a"]})", R"({"any":[1]})"})
+    EXPECT_FALSE(document_takes(lists, bad)) << bad;
+  // A part that stands within is on the way to what it holds; a plain $ref to a dynamic name asks nobody.
+  const std::string within = R"({"properties":{"a":{"$id":"a","properties":{"b":{"$ref":"c"}},
+      "$defs":{"t":{"$dynamicAnchor":"t","type":"string"}}},"d":{"$ref":"c#t"}},"required":["a","d"],"$defs":{
+      "c":{"$id":"c","$dynamicRef":"#t","$defs":{"t":{"$dynamicAnchor":"t","type":"integer"}}}}})";
+  EXPECT_TRUE(document_takes(within, R"({"a":{"b":"x"},"d":1})"));
+  EXPECT_FALSE(document_takes(within, R"({"a":{"b":1},"d":1})"));
+  EXPECT_FALSE(document_takes(within, R"({"a":{"b":"x"},"d":"x"})"));
+  const std::string old = R"({"$schema":"https://json-schema.org/draft/2019-09/schema","$ref":"a","$defs":{
+      "a":{"$id":"a","$recursiveAnchor":true,"type":"object","properties":{"next":{"$ref":"b"}},"required":["next"]},
+      "b":{"$id":"b","$recursiveAnchor":true,"anyOf":[{"type":"null"},{"$recursiveRef":"#"}]}}})";
+  EXPECT_TRUE(document_takes(old, R"({"next":{"next":null}})"));
+  EXPECT_FALSE(document_takes(old, R"({"next":{}})"));
+  std::string many = R"({"$ref":"p0","$defs":{)";
+  for (int i = 0; i < 12; ++i) {
+    many += fmt::format(R"("p{0}":{{"$id":"p{0}","anyOf":[{{"type":"null"}})", i);
+    for (int j = 0; j < 12; ++j) many += fmt::format(R"(,{{"$ref":"p{}"}},{{"$dynamicRef":"p{}#n"}})", j, j);
+    many += fmt::format(R"(],"$defs":{{"n":{{"$dynamicAnchor":"n"}},"o":{{"$dynamicAnchor":"o{}"}}}}}},)", i);
+  }
+  expect_refused(many + R"("z":{}}})", "too many ways");
 }
 
 TEST(SchemaDocument, WordsOfOlderDrafts) {
@@ -130,7 +164,8 @@ TEST(SchemaDocument, HostileOnesEndSoonInLittleMemory) {
     references["anyOf"].push_back({{"$ref", fmt::format("#/$defs/a{}%20b", i)}});
   }
   const SchemaDocument document(references);
-  EXPECT_TRUE(document.resolve(document.root()["anyOf"][11'999]["$ref"].get<std::string>()).ok());
+  const SchemaJson& root = **document.resolve("#");
+  EXPECT_TRUE(document.resolve(root["anyOf"][11'999]["$ref"].get<std::string>()).ok());
   EXPECT_LT(document.bytes(), 8u << 20);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
 }
