@@ -11,9 +11,10 @@
 // nothing is said are no lists and no objects.
 //
 // Errors that name it: references to other documents; look-behind and back references of patterns; uniqueItems over
-// objects of free names; more than 4 conditions of what a list contains; `not`, and `if`, and `oneOf` with branches that
-// may both hold, and `contains` beside maxContains, over what has no opposite (schema_negate.h). Words that no draft
-// knows are annotations, but for those that look misspelt. Source: JSON Schema 2020-12. Thread-safety: pure functions.
+// objects of free names; more than 4 conditions of what a list contains; `not`, and `if`, and `oneOf` with branches
+// that may both hold, and `contains` beside maxContains, over what has no opposite (schema_negate.h). Words that no
+// draft knows are annotations, but for those that look misspelt. Source: JSON Schema 2020-12. Thread-safety: pure
+// functions.
 #pragma once
 
 #include <memory>
