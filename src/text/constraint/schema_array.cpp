@@ -204,18 +204,26 @@ void SchemaCompiler::want_items(const ItemSchemas& items, const std::vector<Cont
     for (const RuleId rule : rules) builder_.call_different(from, rule, end);
     builder_.want_different(from, texts);
   };
+  const bool any_most =
+      std::any_of(conditions.begin(), conditions.end(), [](const Contained& each) { return each.binds_most(); });
+  const bool one = conditions.size() == 1;
   std::vector<SchemaJson> before;
   for (std::size_t i = 0; i < kinds.size() && !builder_.full(); ++i) {
     const bool last = i + 1 == kinds.size();
     for (const ItemKind& kind : kinds[i]) {
-      std::uint32_t texts = !last ? texts_wanted(kind.schema, before) : kind.counted == 0 ? least : UINT32_MAX;
-      for (std::size_t c = 0; c < conditions.size(); ++c)
-        if (((kind.counted >> c) & 1u) != 0) texts = std::min(texts, conditions[c].least);
-      const bool either =
-          kind.counted == 0 && kinds[i].size() == 2 && conditions.size() == 1 && conditions[0].binds_most();
-      if (either) {
+      std::uint32_t fewest = UINT32_MAX, most = least;  // of what it is counted for
+      for (std::size_t c = 0; c < conditions.size(); ++c) {
+        if (((kind.counted >> c) & 1u) == 0) continue;
+        fewest = std::min(fewest, conditions[c].least);
+        most = std::max(most, conditions[c].least);
+      }
+      std::uint32_t texts = last ? least : texts_wanted(kind.schema, before);
+      // With several conditions, some of which have a most, any kind may be all that is left.
+      if (last && any_most && !one) texts = most;
+      if (kind.counted != 0 && (one || !any_most)) texts = last ? fewest : std::min(texts, fewest);
+      if (kind.counted == 0 && one && any_most && kinds[i].size() == 2) {
         // What is counted may come in place of what is not, up to its most; each listed place behind may need one.
-        want({kind.rule, kinds[i][1].rule}, texts);
+        want({kind.rule, kinds[i][1].rule}, last ? least : texts_wanted(items.at(i), before));
         if (last) texts -= std::min(texts, conditions[0].most);
         if (!last && kinds.size() - 1 <= conditions[0].most) texts = 0;
       }
