@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/cpu.h"
 #include "exec/executor.h"
 #include "kv/sequence.h"
 #include "model/model.h"
@@ -48,7 +49,7 @@ struct StageParts {
     plan = std::move(*made);
     backend = storage::open_backend(file->paths(), {.kind = storage::BackendKind::pread_buffered}).value();
     store = residency::WeightStore::create(model->units(), plan, *backend, budget, {}).value();
-    executor = make_cpu_executor(*store, pool, budget, {.embedding_rows_from_disk = true});
+    executor = make_cpu_executor(*store, pool, budget, {.isa = device::best_isa(), .embedding_rows_from_disk = true});
     const Status ready = executor->prepare(model->program(), limits());
     if (!ready.ok()) throw std::runtime_error(ready.message());
     kv = std::make_shared<kv::BlockPool>(model->program().layout.with(DType::f16, kv::kOnHost), budget);
