@@ -104,8 +104,7 @@ TEST_F(Gpu, TextIsToldWholeAndBeforeTheEnd) {
   }
   while (!engine->finished(ids[0])) {
     ASSERT_TRUE(engine->step());
-    for (std::size_t i = 0; i < told.size(); ++i)
-      EXPECT_TRUE(!engine->finished(ids[i]) || !told[i].empty());
+    for (std::size_t i = 0; i < told.size(); ++i) EXPECT_TRUE(!engine->finished(ids[i]) || !told[i].empty());
   }
   drain(*engine);
   for (std::size_t i = 0; i < told.size(); ++i) EXPECT_EQ(engine->take(ids[i]).text, told[i]) << i;
