@@ -59,7 +59,7 @@ class CudaExecutor final : public Executor {
   std::int64_t prompt_chunk() const override;
   std::int64_t top_logits_limit() const override { return kernels::cuda::kCandidates; }
   bool waits() const override;
-  void meanwhile(std::function<void()> task) override { meanwhile_ = std::move(task); }
+  void meanwhile(const std::function<void()>& task) override { meanwhile_ = task; }
   void bring_top_logits_only(bool only) override { top_only_ = only; }
   void draw(std::span<const kernels::DrawRule> rules) override { draws_.assign(rules.begin(), rules.end()); }
   TopLogits last_top_logits(std::int64_t row) const override;

@@ -76,7 +76,7 @@ class Executor {
   /// Whether the calling thread does nothing in a pass but launch it and wait.
   virtual bool waits() const { return false; }
   /// Has the next pass run `task` on the calling thread when it is launched, or has failed before. REQUIRES: waits().
-  virtual void meanwhile(std::function<void()> /*task*/) {}
+  virtual void meanwhile(const std::function<void()>& /*task*/) {}
   /// Into passes of so many rows a prompt is cut, so that several of them keep all parts of the executor at work. 0: a
   /// pass has as many as there is room for.
   virtual std::int64_t prompt_piece() const { return 0; }
