@@ -129,7 +129,7 @@ class Form(Case):
         self.assertTrue(message["content"][0]["input"]["city"])
 
     def test_what_is_not_understood_is_said(self):
-        for schema, says in (({"type": "array", "uniqueItems": True, "items": {"type": "object"}}, "uniqueItems"), ({"not": {"items": {}}}, "not"), ({"type": "x"}, "x")):
+        for schema, says in (({"type": "array", "uniqueItems": True, "items": {"type": "object"}}, "uniqueItems"), ({"not": {"uniqueItems": True}}, "not"), ({"type": "x"}, "x")):
             status, body = self.openai(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}})
             self.assertEqual(status, 400, body)
             self.assertIn(says, body["error"]["message"])

@@ -284,6 +284,14 @@ class Together(Shared):
         self.assertGreaterEqual(codes.count(200), 16)
 
 
+class Start(Case):
+    def test_a_model_that_is_not_there_is_told_before_it_listens(self):
+        outcome = run("serve", "-m", "no-such-model", "--port", 0, timeout=20)
+        self.assertEqual(outcome.code, 1)
+        self.assertIn("model 'no-such-model' not found", outcome.err)
+        self.assertNotIn("Listening", outcome.out)
+
+
 class Guarded(Case):
     def test_an_empty_key_protects_nothing_and_is_refused(self):
         for args, env in ((("--api-key", ""), {}), (("--api-key", "good", "--api-key", ""), {}), ((), {"MILLRACE_API_KEY": ""})):

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 
 #include "app/server/context.h"
 #include "app/server/errors.h"
@@ -175,6 +176,10 @@ Expected<std::unique_ptr<Server>> Server::start(ServerOptions options) {
   add_anthropic_routes(context);
   add_responses_routes(context);
   const ServerOptions& set = context.options;
+  std::optional<ModelInfo> preload;
+  if (!set.preload.empty()) {
+    MR_ASSIGN_OR_RETURN(preload, context.catalog.find_given(set.preload));
+  }
   server->port_ = set.port;
   if (set.port == 0)
     server->port_ = context.http.bind_to_any_port(set.host);
@@ -187,13 +192,11 @@ Expected<std::unique_ptr<Server>> Server::start(ServerOptions options) {
   server->listener_ = std::thread([&context] { context.http.listen_after_bind(); });
   std::promise<Status> loaded;
   server->preload_status_ = loaded.get_future().share();
-  if (set.preload.empty())
+  if (!preload)
     loaded.set_value({});
   else
-    server->loader_ = std::thread([&context, loaded = std::move(loaded)]() mutable {
-      const auto info = context.catalog.find_given(context.options.preload);
-      loaded.set_value(info.ok() ? context.models.use(info->name, info->path, engine::ModelManager::kForever).status()
-                                 : info.status());
+    server->loader_ = std::thread([&context, preload = std::move(*preload), loaded = std::move(loaded)]() mutable {
+      loaded.set_value(context.models.use(preload.name, preload.path, engine::ModelManager::kForever).status());
     });
   return server;
 }

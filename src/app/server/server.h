@@ -17,7 +17,7 @@ struct Context;
 class Server {
  public:
   /// Binds the port and begins to answer; a model to preload is loaded beside that. Errors: invalid_argument (the host
-  /// or port), io_error (the port is taken).
+  /// or port), io_error (the port is taken), not_found and corrupt (the model to preload).
   static Expected<std::unique_ptr<Server>> start(ServerOptions options);
   ~Server();
 

@@ -257,7 +257,7 @@ async function longAnswers(page) {
     await say(page, 'Much');
     await settled(page);
     const seconds = (performance.now() - began) / 1000;
-    assert.ok(seconds < 12, `4,000 pieces took ${seconds.toFixed(1)} s`);
+    assert.ok(seconds < 30, `4,000 pieces took ${seconds.toFixed(1)} s`);
     assert.equal((await answers(page))[0].replace(/\s+/g, ''), text.replace(/\s+/g, ''));
   }
 }
