@@ -286,9 +286,9 @@ class Together(Shared):
 
 class Start(Case):
     def test_a_model_that_is_not_there_is_told_before_it_listens(self):
-        outcome = run("serve", "-m", "no-such-model", "--port", 0, timeout=20)
+        outcome = run("serve", "-m", "no-such-model.gguf", "--port", 0, timeout=20)
         self.assertEqual(outcome.code, 1)
-        self.assertIn("model 'no-such-model' not found", outcome.err)
+        self.assertIn("model 'no-such-model.gguf' not found", outcome.err)
         self.assertNotIn("Listening", outcome.out)
 
 
