@@ -14,16 +14,9 @@ using generate::Delta;
 using generate::Fields;
 using generate::Finished;
 using generate::ToolChoice;
+using generate::word;
 
-std::string kind_of(const Json& block) {
-  const auto found = block.is_object() ? block.find("type") : block.end();
-  return found != block.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
-std::string text_of(const Json& object, const char* name) {
-  const auto found = object.find(name);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
+std::string kind_of(const Json& block) { return word(block, "type"); }
 
 /// The words of a document block: its title, what is said of it, and its text.
 Expected<std::string> document_text(const Json& block) {
@@ -31,7 +24,7 @@ Expected<std::string> document_text(const Json& block) {
   const std::string kind = kind_of(source);
   std::string text;
   if (kind == "text") {
-    text = text_of(source, "data");
+    text = word(source, "data");
   } else if (kind == "content") {
     MR_ASSIGN_OR_RETURN(text, openai::content_text(source.value("content", Json()), "messages"));
   } else {
@@ -41,7 +34,7 @@ Expected<std::string> document_text(const Json& block) {
   }
   std::string words = "<document>\n";
   for (const char* name : {"title", "context"})
-    if (const std::string said = text_of(block, name); !said.empty()) words += fmt::format("{}: {}\n", name, said);
+    if (const std::string said = word(block, name); !said.empty()) words += fmt::format("{}: {}\n", name, said);
   return words + text + "\n</document>\n";
 }
 
@@ -68,21 +61,21 @@ Status add_blocks(const std::string& role, const Json& blocks, Json& messages) {
   for (const Json& block : blocks) {
     const std::string kind = kind_of(block);
     if (kind == "text") {
-      text += text_of(block, "text");
+      text += word(block, "text");
     } else if (kind == "document") {
       MR_ASSIGN_OR_RETURN(const std::string words, document_text(block));
       text += words;
     } else if (kind == "thinking") {
-      thoughts += text_of(block, "thinking");
+      thoughts += word(block, "thinking");
     } else if (kind == "tool_use") {
       message["tool_calls"].push_back(
-          {{"id", text_of(block, "id")},
+          {{"id", word(block, "id")},
            {"type", "function"},
-           {"function", {{"name", text_of(block, "name")}, {"arguments", block.value("input", Json::object())}}}});
+           {"function", {{"name", word(block, "name")}, {"arguments", block.value("input", Json::object())}}}});
     } else if (kind == "tool_result") {
       MR_ASSIGN_OR_RETURN(std::string content, result_text(block.value("content", Json())));
       messages.push_back(
-          {{"role", "tool"}, {"content", std::move(content)}, {"tool_call_id", text_of(block, "tool_use_id")}});
+          {{"role", "tool"}, {"content", std::move(content)}, {"tool_call_id", word(block, "tool_use_id")}});
     } else if (kind != "redacted_thinking") {
       return error(Code::invalid_argument, "messages: a content block of type '{}' is not supported; send text", kind);
     }
@@ -99,7 +92,7 @@ Json without_billing(const Json& system) {
   if (!system.is_array()) return system;
   Json kept = Json::array();
   for (const Json& block : system)
-    if (!block.is_object() || !text_of(block, "text").starts_with("x-anthropic-billing-header:")) kept.push_back(block);
+    if (!block.is_object() || !word(block, "text").starts_with("x-anthropic-billing-header:")) kept.push_back(block);
   return kept;
 }
 
@@ -128,7 +121,7 @@ Status parse_messages(const Json& body, Job& job) {
   if (!messages.is_array() || messages.empty())
     return error(Code::invalid_argument, "messages: must be a list with at least one message");
   for (const Json& message : messages) {
-    const std::string role = message.is_object() ? text_of(message, "role") : std::string();
+    const std::string role = word(message, "role");
     if (role != "user" && role != "assistant" && role != "system")
       return error(Code::invalid_argument, "messages: each needs the role user or assistant");
     const Json content = message.value("content", Json());
@@ -147,12 +140,12 @@ Status parse_tools(const Json& body, Job& job) {
   if (const Json* tools = fields.find("tools"); tools != nullptr) {
     if (!tools->is_array()) return error(Code::invalid_argument, "tools: must be a list");
     for (const Json& tool : *tools) {
-      if (!tool.is_object() || text_of(tool, "name").empty())
+      if (!tool.is_object() || word(tool, "name").empty())
         return error(Code::invalid_argument, "tools: each needs a name and an input_schema");
       job.tools.push_back({{"type", "function"},
                            {"function",
-                            {{"name", text_of(tool, "name")},
-                             {"description", text_of(tool, "description")},
+                            {{"name", word(tool, "name")},
+                             {"description", word(tool, "description")},
                              {"parameters", tool.value("input_schema", Json::object())}}}});
     }
   }
@@ -163,7 +156,7 @@ Status parse_tools(const Json& body, Job& job) {
   if (kind == "any") job.tool_choice = ToolChoice::required;
   if (kind == "tool") {
     job.tool_choice = ToolChoice::named;
-    job.tool_name = text_of(*choice, "name");
+    job.tool_name = word(*choice, "name");
   }
   return {};
 }

@@ -10,13 +10,9 @@ namespace millrace::batch {
 using generate::Answer;
 using generate::Job;
 using generate::Totals;
+using generate::word;
 
 namespace {
-
-std::string word(const Json& object, const char* name) {
-  const auto found = object.find(name);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
 
 /// What is not UTF-8 is replaced.
 std::string dump(const Json& line) { return line.dump(-1, ' ', false, Json::error_handler_t::replace); }

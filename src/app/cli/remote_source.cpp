@@ -10,6 +10,7 @@
 
 #include "app/cli/address.h"
 #include "app/cli/source.h"
+#include "app/generate/json.h"
 #include "app/server/catalog.h"
 #include "app/server/file_identity.h"
 #include "base/log.h"
@@ -18,7 +19,8 @@
 namespace millrace::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using generate::Json;
+using generate::word;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kConnectTime{300}, kLookTime{3000};
@@ -33,11 +35,6 @@ void prepare(httplib::Client& client, milliseconds read_time) {
 Json parse(const std::string& text) {
   Json json = Json::parse(text, nullptr, false);
   return json.is_object() ? json : Json::object();
-}
-
-std::string word(const Json& object, const char* name) {
-  const auto found = object.find(name);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
 /// A POST whose answer comes line by line, on a thread of its own, so that Ctrl-C need not wait for the next line.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -103,6 +102,11 @@ Json parse_json(std::string_view text) {
   Json value;
   Builder builder(value);
   return Json::sax_parse(text.begin(), text.end(), &builder) ? value : Json(Json::value_t::discarded);
+}
+
+std::string word(const Json& object, const char* name) {
+  const auto found = object.is_object() ? object.find(name) : object.end();
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
 bool is_unwieldy(std::string_view text) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 
 #include "base/json_nesting.h"
@@ -14,6 +15,9 @@ using Json = nlohmann::ordered_json;
 /// keys that stand twice the last value counts, at the first one's place, as there. What is no JSON,
 /// or nests too deep: is_discarded().
 Json parse_json(std::string_view text);
+
+/// A text field of an object; empty where there is none.
+std::string word(const Json& object, const char* name);
 
 /// An object with more members is no business of who looks each up among the others.
 constexpr std::size_t kMostMembers = 4096;

@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "app/openai/request.h"
-#include "app/openai/word.h"
 #include "text/utf8.h"
 
 namespace millrace::openai {

@@ -3,7 +3,6 @@
 
 #include "app/generate/fields.h"
 #include "app/openai/request.h"
-#include "app/openai/word.h"
 
 namespace millrace::openai {
 

@@ -1,7 +1,6 @@
 // Messages and the calls in them.
 #include "app/generate/fields.h"
 #include "app/openai/request.h"
-#include "app/openai/word.h"
 
 namespace millrace::openai {
 namespace {

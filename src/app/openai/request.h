@@ -12,6 +12,7 @@ namespace millrace::openai {
 
 using generate::Job;
 using generate::Json;
+using generate::word;
 
 /// POST /v1/chat/completions.
 Expected<Job> parse_chat(const Json& body);

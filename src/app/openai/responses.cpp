@@ -4,7 +4,6 @@
 
 #include "app/generate/fields.h"
 #include "app/openai/request.h"
-#include "app/openai/word.h"
 #include "base/log.h"
 
 namespace millrace::openai {

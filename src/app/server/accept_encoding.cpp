@@ -4,18 +4,17 @@
 #include <optional>
 #include <string>
 
+#include "app/store/name.h"
+
 namespace millrace::server {
+
+using store::same_word;
+
 namespace {
 
 std::string_view trimmed(std::string_view text) {
   const auto begin = text.find_first_not_of(" \t");
   return begin == std::string_view::npos ? "" : text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
-}
-
-bool same_word(std::string_view one, std::string_view other) {
-  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
-  return std::equal(one.begin(), one.end(), other.begin(), other.end(),
-                    [&](char a, char b) { return lower(a) == lower(b); });
 }
 
 /// Takes what stands before the next `border` off the front.
