@@ -22,26 +22,50 @@ if(MILLRACE_FUZZ)
   target_compile_options(millrace_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
 endif()
 
-# millrace_read_headers_once(TARGET headers...): with MILLRACE_QUICK the headers that most rooms include are read once for
-# all of them; with more headers, once for the target alone. A file that is compiled otherwise (for an instruction set)
-# cannot use what was read and goes without.
+# millrace_read_headers_once(TARGET headers...): with MILLRACE_QUICK the headers that most rooms include, and those named, are
+# read once for all targets that name the same and are optimized alike (MILLRACE_OPTIMIZE is set before). A file that is
+# compiled otherwise (for an instruction set) cannot use what was read and goes without.
 function(millrace_read_headers_once target)
   if(NOT MILLRACE_QUICK)
     return()
   endif()
   set(headers <fmt/format.h> <algorithm> <array> <atomic> <chrono> <cmath> <cstring> <filesystem> <functional> <map> <memory>
-    <mutex> <optional> <span> <string> <string_view> <thread> <unordered_map> <utility> <variant> <vector>)
-  if(ARGN)
-    target_precompile_headers(${target} PRIVATE ${headers} ${ARGN})
+    <mutex> <optional> <span> <string> <string_view> <thread> <unordered_map> <utility> <variant> <vector> ${ARGN})
+  if("<httplib.h>" IN_LIST ARGN)  # what it declares depends on definitions that one target has
+    target_precompile_headers(${target} PRIVATE ${headers})
     return()
   endif()
-  if(NOT TARGET millrace_headers)
-    file(WRITE ${CMAKE_BINARY_DIR}/headers.cpp "")
-    add_library(millrace_headers OBJECT ${CMAKE_BINARY_DIR}/headers.cpp)
-    target_link_libraries(millrace_headers PRIVATE millrace_flags fmt::fmt Threads::Threads)
-    target_precompile_headers(millrace_headers PRIVATE ${headers})
+  # For each optimization anew: with headers that were read at -O1, g++ 12 crashes at -O3.
+  get_target_property(optimize ${target} MILLRACE_OPTIMIZE)
+  set(reader millrace_headers)
+  if(optimize)
+    string(APPEND reader _O${optimize})
   endif()
-  target_precompile_headers(${target} REUSE_FROM millrace_headers)
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "EXECUTABLE")
+    string(APPEND reader _program)
+  endif()
+  foreach(header ${ARGN})
+    string(MAKE_C_IDENTIFIER ${header} name)
+    string(APPEND reader ${name})
+  endforeach()
+  if(NOT TARGET ${reader})
+    file(WRITE ${CMAKE_BINARY_DIR}/headers.cpp "")
+    add_library(${reader} OBJECT ${CMAKE_BINARY_DIR}/headers.cpp)
+    target_link_libraries(${reader} PRIVATE millrace_flags fmt::fmt Threads::Threads)
+    if(optimize)
+      set_target_properties(${reader} PROPERTIES MILLRACE_OPTIMIZE ${optimize})
+    endif()
+    if("<gtest/gtest.h>" IN_LIST ARGN)
+      target_link_libraries(${reader} PRIVATE GTest::gtest)
+    endif()
+    if(type STREQUAL "EXECUTABLE" AND CMAKE_POSITION_INDEPENDENT_CODE)  # a program's code, not a library's
+      set_target_properties(${reader} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+      target_compile_options(${reader} PRIVATE -fPIE)
+    endif()
+    target_precompile_headers(${reader} PRIVATE ${headers})
+  endif()
+  target_precompile_headers(${target} REUSE_FROM ${reader})
 endfunction()
 
 # millrace_units(TARGET): with MILLRACE_QUICK, its files are compiled a dozen at a time, which takes half as long. A file that
