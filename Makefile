@@ -28,16 +28,15 @@ test-python: setup ## the Python package's tests
 	@scripts/build.sh release millrace_shared
 	@MILLRACE_LIBRARY=build/release/libmillrace.so python3 python/tests/test_millrace.py
 
-test: setup-dev ## run every test
-	@scripts/build.sh dev
-	@scripts/test.sh dev
+test: setup-dev ## run every test (PACKAGES=ON: where packages can be tried, as test-portable does)
+	@if [ "$(PACKAGES)" = ON ] && scripts/test_packages.sh --can; then $(test-portable); \
+	else scripts/build.sh dev && scripts/test.sh dev; fi
 
 test-portable: setup-dev ## the same with the program as packages have it, which are tried first (on Debian 12, as root)
-	@packaging/static_libs.sh
-	@scripts/build.sh portable
-	@packaging/make_packages.sh portable
-	@scripts/test_packages.sh portable
-	@scripts/test.sh portable
+	@$(test-portable)
+
+test-portable = packaging/static_libs.sh && scripts/build.sh portable && packaging/make_packages.sh portable && \
+  scripts/test_packages.sh portable && scripts/test.sh portable
 
 test-gpu: setup-dev ## the GPU's tests alone; each says so and is skipped where there is no GPU
 	@scripts/build.sh dev
