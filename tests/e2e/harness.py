@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import tempfile
 import time
@@ -19,36 +20,63 @@ SANITIZED = bool(os.environ.get("MILLRACE_SANITIZED"))  # sanitizers multiply me
 
 
 class Outcome:
-    def __init__(self, code, out, err, peak_rss_bytes=0):
-        self.code, self.out, self.err, self.peak_rss_bytes = code, out, err, peak_rss_bytes
+    """What a program that ended said; `peak_rss_bytes` as the kernel saw it, `held_bytes` where it was measured: the most that it held
+    beyond its bare start."""
+
+    def __init__(self, code, out, err, peak_rss_bytes=0, held_bytes=None):
+        self.code, self.out, self.err, self.peak_rss_bytes, self.held_bytes = code, out, err, peak_rss_bytes, held_bytes
 
 
-def run(*args, stdin=None, timeout=300, env=None):
-    """Runs millrace to its end; peak resident memory as the kernel saw it."""
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = subprocess.Popen([MILLRACE, *map(str, args)], stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
-                                   stdout=out, stderr=err, env={**os.environ, **(env or {})})
-        if stdin is not None:
-            try:
-                process.stdin.write(stdin if isinstance(stdin, bytes) else stdin.encode())
-                process.stdin.close()
-            except BrokenPipeError:
-                pass
+def run(*args, stdin=None, timeout=300, env=None, measured=False):
+    """Runs millrace to its end. `time` starts it, since of a process that has ended the kernel tells the most that it held since
+    its fork: started from here, what Python held."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.NamedTemporaryFile("r") as peak:
+        process = subprocess.Popen(["/usr/bin/time", "-q", "-f", "%M", "-o", peak.name, MILLRACE, *map(str, args)],
+                                   stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+                                   stdout=out, stderr=err, env={**os.environ, **(env or {})}, start_new_session=True)
+        used = 0
         try:
-            _, status, usage = os.wait4(process.pid, 0)
+            if stdin is not None:
+                try:
+                    process.stdin.write(stdin if isinstance(stdin, bytes) else stdin.encode())
+                    process.stdin.close()
+                except BrokenPipeError:
+                    pass
+            while measured and process.poll() is None:
+                used = max(used, child_program_bytes(process.pid))
+                time.sleep(0.05)
+            process.wait(timeout * (10 if SANITIZED else 1))
         except BaseException:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
             raise
-        process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
         err.seek(0)
-        return Outcome(process.returncode, out.read().decode(errors="replace"), err.read().decode(errors="replace"),
-                       usage.ru_maxrss * 1024)
+        peak_bytes = int(peak.read()) * 1024
+        return Outcome(process.returncode, out.read().decode(errors="replace"), err.read().decode(errors="replace"), peak_bytes,
+                       peak_bytes - bare_bytes(used) if measured else None)
 
 
-def bare_bytes():
-    """What the program holds before it does anything. Of a process that has ended the kernel tells the most that it held since its
-    fork, and so what Python held; this one waits at a full pipe, and is asked."""
+def program_bytes(pid):
+    """What a process holds of its program's and libraries' files, unchanged: others share it, and the kernel can drop it."""
+    held, is_program = 0, False
+    for line in pathlib.Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            is_program = line.endswith("/" + pathlib.Path(MILLRACE).name) or ".so" in line
+        elif is_program and (found := re.match(r"(Rss|Anonymous):\s+(\d+) kB", line)):
+            held += int(found[2]) * 1024 * (1 if found[1] == "Rss" else -1)
+    return held
+
+
+def child_program_bytes(pid):
+    try:
+        return sum(map(program_bytes, pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    except OSError:  # it has ended
+        return 0
+
+
+def bare_bytes(used=0):
+    """What the program holds before it does anything, as if it had used as many bytes of its program by then. It waits at a full pipe,
+    and is asked."""
     out, full = os.pipe()
     fcntl.fcntl(full, fcntl.F_SETPIPE_SZ, 4096)
     os.write(full, b"x" * 4096)
@@ -59,7 +87,8 @@ def bare_bytes():
         while sleeps < 3:
             sleeps = sleeps + 1 if "State:\tS" in status.read_text() else 0
             time.sleep(0.05)
-        return int(re.search(r"VmHWM:\s+(\d+)", status.read_text()).group(1)) * 1024
+        peak = int(re.search(r"VmHWM:\s+(\d+)", status.read_text()).group(1)) * 1024
+        return peak + max(used - program_bytes(process.pid), 0)
     finally:
         process.kill()
         process.wait()

@@ -12,7 +12,7 @@ import time
 import unittest
 
 import harness
-from harness import DEMO, MILLRACE, Case, bare_bytes
+from harness import DEMO, MILLRACE, Case
 
 LANDS = ["France", "Italy", "Spain", "Norway", "Japan", "Egypt", "Peru", "Kenya"]
 
@@ -43,8 +43,8 @@ class Batch(Case):
         self.assertEqual(line["response"]["status_code"], 200, line)
         return line["response"]["body"]["choices"][0]["message"]["content"]
 
-    def batch(self, *args):
-        return self.ok("batch", self.input, self.output, DEMO, *args)
+    def batch(self, *args, **kwargs):
+        return self.ok("batch", self.input, self.output, DEMO, *args, **kwargs)
 
     def test_the_texts_of_single_runs_with_and_without_memory(self):
         questions = [f"What is the capital of {land}?" for land in LANDS] + ["Tell me a story about a fox and a lantern."]
@@ -88,8 +88,7 @@ class Batch(Case):
     @unittest.skipIf(harness.SANITIZED, "sanitizers multiply memory")
     def test_stays_under_its_budget(self):
         self.ask([chat(f"q{i}", f"What is the capital of {LANDS[i % 8]}? " * (1 + i % 9), max_tokens=40) for i in range(30)])
-        bare = bare_bytes()
-        self.assertLessEqual(self.batch("--ram", "8M").peak_rss_bytes - bare, 8_000_000)
+        self.assertLessEqual(self.batch("--ram", "8M", measured=True).held_bytes, 8_000_000)
         self.assertEqual(len(self.answers()), 30)
 
     def test_beginnings_are_shared(self):

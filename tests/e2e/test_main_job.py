@@ -10,7 +10,7 @@ import unittest
 import xml.etree.ElementTree
 
 import harness
-from harness import DEMO, DRAFT, ROOT, Case, bare_bytes
+from harness import DEMO, DRAFT, ROOT, Case
 
 SMALL = "8M"  # the KV of 733 tokens takes 2.3 MB of it
 
@@ -32,12 +32,13 @@ class MainJob(Case):
 
     @unittest.skipIf(harness.SANITIZED, "sanitizers multiply memory")
     def test_peak_memory_stays_under_the_budget(self):
-        bare = bare_bytes()
         for ram in (4_000_000, 6_000_000, 8_000_000, 12_000_000):
-            outcome = self.ok("run", DEMO, "--ram", str(ram), "--temp", "0", "-p", "Tell me a story about a fox and a lantern.")
-            self.assertLessEqual(outcome.peak_rss_bytes - bare, ram, f"--ram {ram}")
-        long = self.ok("run", DEMO, "--ram", "6M", "--temp", "0", "-n", "8", "--raw", "-p", "One day a fox met an owl. " * 25)
-        self.assertLessEqual(long.peak_rss_bytes - bare, 6_000_000, "a long prompt")
+            outcome = self.ok("run", DEMO, "--ram", str(ram), "--temp", "0", "-p", "Tell me a story about a fox and a lantern.",
+                              measured=True)
+            self.assertLessEqual(outcome.held_bytes, ram, f"--ram {ram}")
+        long = self.ok("run", DEMO, "--ram", "6M", "--temp", "0", "-n", "8", "--raw", "-p", "One day a fox met an owl. " * 25,
+                       measured=True)
+        self.assertLessEqual(long.held_bytes, 6_000_000, "a long prompt")
 
     def test_smaller_budgets_are_drawn(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -122,14 +123,13 @@ class MainJob(Case):
     def test_a_dense_model_of_2_gigabytes_under_800_megabytes(self):
         if shutil.disk_usage(harness.ROOT).free < 6e9:
             self.skipTest("writing the 2.2 GB model needs 6 GB of free disk")
-        bare = bare_bytes()
         with tempfile.TemporaryDirectory(dir=pathlib.Path(harness.MILLRACE).parent) as folder:
             path = os.path.join(folder, "dense.gguf")
             subprocess.run([harness.SYNTH, path, "--preset", "tinyllama-1.1b", "--dtype", "F16"], check=True, capture_output=True)
-            outcome = self.ok("bench", path, "--ram", "800M", "-p", "16", "-n", "8", "-r", "1", "--no-warm-up", "--json", "-q")
+            outcome = self.ok("bench", path, "--ram", "800M", "-p", "16", "-n", "8", "-r", "1", "--no-warm-up", "--json", "-q", measured=True)
         report = json.loads(outcome.out)
         self.assertTrue(report["logits_finite"])
-        self.assertLessEqual(outcome.peak_rss_bytes - bare, 800_000_000)
+        self.assertLessEqual(outcome.held_bytes, 800_000_000)
         self.assertGreaterEqual(report["disk_bytes_per_pass"], 0.6 * report["weight_bytes_per_pass"])
 
     def test_answers_the_held_out_questions(self):

@@ -6,7 +6,7 @@ import tempfile
 import unittest
 
 import harness
-from harness import DEMO, DRAFT, SYNTH, Case, bare_bytes
+from harness import DEMO, DRAFT, SYNTH, Case
 from serving import Server
 
 STORY = "Tell me a story about a fox."
@@ -31,12 +31,11 @@ class Speculation(Case):
 
     @unittest.skipIf(harness.SANITIZED, "sanitizers multiply memory")
     def test_a_draft_model_stays_under_the_budget_with_its_model(self):
-        bare = bare_bytes()
         for ram in (8_000_000, 12_000_000):
             outcome = self.ok("run", DEMO, "--local", "--device", "cpu", "--ram", str(ram), "--ctx", "512", "--temp", "0", "-p", STORY,
-                              "--draft", DRAFT)
+                              "--draft", DRAFT, measured=True)
             self.assertNotIn("does not guess", outcome.err)
-            self.assertLessEqual(outcome.peak_rss_bytes - bare, ram, f"--ram {ram}")
+            self.assertLessEqual(outcome.held_bytes, ram, f"--ram {ram}")
 
     def test_a_plan_says_where_the_draft_model_is(self):
         planned = self.ok("plan", DEMO, "--device", "cpu", "--ram", "12M", "--ctx", "512", "--draft", DRAFT)
@@ -132,12 +131,11 @@ class Speculation(Case):
     @unittest.skipIf(harness.SANITIZED, "sanitizers multiply memory")
     def test_substitutes_stay_under_the_budget(self):
         model = self.dense_model()
-        bare = bare_bytes()
         for ram in (30_000_000, 40_000_000):
             outcome = self.ok("bench", model, "--device", "cpu", "--ram", str(ram), "--ctx", "256", "-p", "32", "-n", "100", "-r", "1",
-                              "--speculate", "3", "--draft", "substitute")
+                              "--speculate", "3", "--draft", "substitute", measured=True)
             self.assertNotIn("is left out", outcome.err)
-            self.assertLessEqual(outcome.peak_rss_bytes - bare, ram, f"--ram {ram}")
+            self.assertLessEqual(outcome.held_bytes, ram, f"--ram {ram}")
 
     def test_substitutes_that_are_none_are_named(self):
         model = self.dense_model()
