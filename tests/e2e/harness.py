@@ -43,7 +43,7 @@ def run(*args, stdin=None, timeout=300, env=None, measured=False):
                 except BrokenPipeError:
                     pass
             while measured and process.poll() is None:
-                used = max(used, child_program_bytes(process.pid))
+                used = max(used, children_program_bytes(process.pid))
                 time.sleep(0.05)
             process.wait(timeout * (10 if SANITIZED else 1))
         except BaseException:
@@ -51,9 +51,9 @@ def run(*args, stdin=None, timeout=300, env=None, measured=False):
             raise
         out.seek(0)
         err.seek(0)
-        peak_bytes = int(peak.read()) * 1024
-        return Outcome(process.returncode, out.read().decode(errors="replace"), err.read().decode(errors="replace"), peak_bytes,
-                       peak_bytes - bare_bytes(used) if measured else None)
+        peak_rss_bytes = int(peak.read()) * 1024
+        return Outcome(process.returncode, out.read().decode(errors="replace"), err.read().decode(errors="replace"), peak_rss_bytes,
+                       Bare().beyond(peak_rss_bytes, used) if measured else None)
 
 
 def program_bytes(pid):
@@ -67,33 +67,46 @@ def program_bytes(pid):
     return held
 
 
-def child_program_bytes(pid):
+def children_program_bytes(pid):
     try:
         return sum(map(program_bytes, pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
-    except OSError:  # it has ended
+    except OSError:  # they have ended
         return 0
 
 
-def bare_bytes(used=0):
-    """What the program holds before it does anything, as if it had used as many bytes of its program by then. It waits at a full pipe,
-    and is asked."""
-    out, full = os.pipe()
-    fcntl.fcntl(full, fcntl.F_SETPIPE_SZ, 4096)
-    os.write(full, b"x" * 4096)
-    process = subprocess.Popen([MILLRACE, "--version"], stdout=full)
-    status = pathlib.Path(f"/proc/{process.pid}/status")
-    try:
-        sleeps = 0
-        while sleeps < 3:
-            sleeps = sleeps + 1 if "State:\tS" in status.read_text() else 0
-            time.sleep(0.05)
-        peak = int(re.search(r"VmHWM:\s+(\d+)", status.read_text()).group(1)) * 1024
-        return peak + max(used - program_bytes(process.pid), 0)
-    finally:
-        process.kill()
-        process.wait()
-        os.close(out)
-        os.close(full)
+def peak_bytes(pid):
+    """The most that a process has held so far."""
+    return int(re.search(r"VmHWM:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text()).group(1)) * 1024
+
+
+class Bare:
+    """What the program holds before it does anything. It waits at a full pipe, and is asked."""
+
+    def __init__(self):
+        out, full = os.pipe()
+        fcntl.fcntl(full, fcntl.F_SETPIPE_SZ, 4096)
+        os.write(full, b"x" * 4096)
+        process = subprocess.Popen([MILLRACE, "--version"], stdout=full)
+        status = pathlib.Path(f"/proc/{process.pid}/status")
+        try:
+            sleeps = 0
+            while sleeps < 3:
+                sleeps = sleeps + 1 if "State:\tS" in status.read_text() else 0
+                time.sleep(0.05)
+            self.peak_bytes, self.program_bytes = peak_bytes(process.pid), program_bytes(process.pid)
+        finally:
+            process.kill()
+            process.wait()
+            os.close(out)
+            os.close(full)
+
+    def beyond(self, peak, program):
+        """Of a process that held `peak` bytes, those that neither the bare start nor more of the program itself, `program` bytes of it,
+        explains."""
+        return peak - self.peak_bytes - max(program - self.program_bytes, 0)
+
+    def held_by(self, pid):
+        return self.beyond(peak_bytes(pid), program_bytes(pid))
 
 
 class Case(unittest.TestCase):

@@ -15,7 +15,7 @@ import unittest
 import urllib.parse
 
 from gguf_keys import with_keys
-from harness import DEMO, DRAFT, SANITIZED, Case, bare_bytes
+from harness import DEMO, DRAFT, SANITIZED, Bare, Case
 from hub import Hub
 from routes import ENDPOINTS, MESSAGES, MODEL, answered, read_fields, words_of
 from serving import Server
@@ -96,7 +96,7 @@ class Hostile(Case):
                   {f"tokenizer.ggml.fim_{name}_token_id": number for name, number in (("pre", 301), ("suf", 302), ("mid", 303))})
         self.hub = Hub({"tiny-Q4_K_M.gguf": pathlib.Path(DRAFT).read_bytes()})
         self.addCleanup(self.hub.close)
-        self.bare = bare_bytes()
+        self.bare = Bare()
         env = {"MILLRACE_MODELS": str(folder / "store"), "HF_ENDPOINT": self.hub.url, "HF_TOKEN": "", "HOME": str(folder), "http_proxy": "", "HTTP_PROXY": ""}
         self.server = Server(folder / f"{MODEL}.gguf", "--parallel", "4", "-c", "512", "--threads", "2", "--ram", "64M", "--log-format", "off", env=env)
         self.addCleanup(self.server.__exit__)
@@ -109,7 +109,7 @@ class Hostile(Case):
 
     def peak(self):
         """Most bytes that the process has held beyond its bare start."""
-        return self.process("status", r"VmHWM:\s+(\d+)") * 1024 - self.bare
+        return self.bare.held_by(self.server.process.pid)
 
     def state(self):
         """What a request that is done leaves nothing in: live sequences, queue, KV that no cache holds, open files, threads."""

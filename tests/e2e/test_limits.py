@@ -13,7 +13,7 @@ import threading
 import time
 import unittest
 
-from harness import DEMO, DRAFT, MILLRACE, SANITIZED, Case, bare_bytes, program_bytes, run
+from harness import DEMO, DRAFT, MILLRACE, SANITIZED, Bare, Case, run
 from serving import Server
 
 MODEL = "demo-moe-q4_k_m"
@@ -224,7 +224,7 @@ class Input(Case):
 
     def endless(self, source, *args, says, ram=None):
         """One line of error, within the cap."""
-        bare = bare_bytes()
+        bare = Bare().peak_bytes
         with subprocess.Popen(source, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as feeder, tempfile.TemporaryFile("w+") as err:
             process = subprocess.Popen([MILLRACE, *args], stdin=feeder.stdout, stdout=subprocess.DEVNULL, stderr=err)
             feeder.stdout.close()
@@ -307,9 +307,8 @@ class SmallMemory(Case):
             for status, answer in clients.map(ask, range(4)):
                 self.assertEqual(status, 200, answer)
                 self.assertEqual(answer["choices"][0]["message"]["content"], "The capital of France is Paris.")
-            peak = int(re.search(r"VmHWM:\s+(\d+)", pathlib.Path(f"/proc/{server.process.pid}/status").read_text()).group(1)) * 1024
-            bare = bare_bytes(program_bytes(server.process.pid))
-        self.assertLessEqual(peak - bare, 4_000_000)
+            held = Bare().held_by(server.process.pid)
+        self.assertLessEqual(held, 4_000_000)
 
 
 class Contexts(Case):
@@ -383,12 +382,11 @@ class Memory(Case):
     def setUp(self):
         self.server = Server("--models", DEMO, "--threads", "1", "--ram", "40M")
         self.addCleanup(self.server.__exit__)
-        self.bare = bare_bytes()
+        self.bare = Bare()
 
     def held(self):
         """Peak bytes of the process beyond its bare start."""
-        status = pathlib.Path(f"/proc/{self.server.process.pid}/status").read_text()
-        return int(re.search(r"VmHWM:\s+(\d+)", status).group(1)) * 1024 - self.bare
+        return self.bare.held_by(self.server.process.pid)
 
     def send(self, path, body, chunked=False):
         """The status, whatever the server has read by then."""

@@ -10,7 +10,7 @@ import threading
 import time
 import unittest
 
-from harness import DRAFT, SANITIZED, Case, bare_bytes
+from harness import DRAFT, SANITIZED, Bare, Case
 from serving import Server
 
 REQUESTS = int(os.environ.get("MILLRACE_STORM", "1000"))
@@ -150,7 +150,7 @@ class Storm(Case):
         self.assertEqual(held(), (0, 0), "requests or KV blocks are stuck")
         if not SANITIZED and REQUESTS >= 5000:
             self.assertLess(self.marks[REQUESTS], self.marks[REQUESTS // 5] * 1.05, self.marks)
-        peak = self.resident("VmHWM") - bare_bytes()
+        peak = Bare().held_by(self.server.process.pid)
         if not SANITIZED:
             self.assertLess(peak, 2 * RAM)
         streams = [self.raw(self.post({**BODY, "stream": True, "max_tokens": 400})) for _ in range(CLIENTS)]
