@@ -13,6 +13,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/words.h"
 #include "device/cpu.h"
 #include "device/gpu.h"
 #include "engine/cpu_plan.h"
@@ -68,9 +69,7 @@ kv::Layout kv_layout(const model::Model& model, const EngineOptions& options, in
 
 std::string kv_name(DType dtype) {
   if (kv_has_few_bits(dtype)) return dtype == DType::q3_k ? "q3" : "q2";
-  std::string name(info(dtype).name);
-  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return name;
+  return lower(info(dtype).name);
 }
 
 Status check_kv(const kv::Layout& layout, DType dtype) {

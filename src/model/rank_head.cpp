@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/words.h"
 #include "model/tensor_rows.h"
 
 namespace millrace::model {
@@ -35,9 +36,7 @@ bool is_called_reranker(const modelfile::Model& file) {
   for (const char* key : {"general.name", "general.basename", "general.finetune"}) {
     const auto said = file.get_string(key);
     if (!said.ok()) continue;
-    std::string name = *said;
-    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-    if (name.find("rerank") != std::string::npos) return true;
+    if (lower(*said).find("rerank") != std::string::npos) return true;
   }
   return false;
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "base/words.h"
 #include "text/json_calls.h"
 #include "text/json_copy.h"
 #include "text/tag_call.h"
@@ -14,14 +15,7 @@ namespace {
 
 using State = CallReader::State;
 
-constexpr std::string_view kSpaces = " \t\r\n";
 constexpr std::size_t kLongestName = 256;
-
-std::string_view trim(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(kSpaces);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kSpaces) - begin + 1);
-}
 
 bool is_name(std::string_view name) {
   return !name.empty() && name.size() <= kLongestName && name.find_first_of(" \t\r\n<>{}[]\"'()") == name.npos;
@@ -92,7 +86,7 @@ class NamedCall final : public CallReader {
  private:
   State read_name(std::string_view text, bool last, std::size_t& taken) {
     std::string_view rest = text, end = format_.name_end;
-    rest.remove_prefix(std::min(rest.find_first_not_of(kSpaces), rest.size()));
+    rest.remove_prefix(spaces(rest));
     const std::string_view before = format_.name_before;
     if (!before.empty() && rest.size() < before.size() && before.starts_with(rest)) {
       return last ? State::none : State::more;
@@ -205,7 +199,7 @@ std::unique_ptr<CallReader> make_argument_reader(std::string name) {
 std::unique_ptr<CallReader> make_call_reader(const CallFormat& format, const ToolTypes* tools, std::string_view text,
                                              bool bare, bool known, bool last, bool& none) {
   none = false;
-  const std::string_view rest = text.substr(std::min(text.find_first_not_of(kSpaces), text.size()));
+  const std::string_view rest = text.substr(spaces(text));
   if (rest.empty()) {
     none = last;
     return nullptr;

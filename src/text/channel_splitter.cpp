@@ -6,6 +6,7 @@
 #include <array>
 #include <utility>
 
+#include "base/words.h"
 #include "text/answer_splitter.h"
 
 namespace millrace::text {
@@ -15,7 +16,6 @@ namespace {
 using Kind = AnswerEvent::Kind;
 using Read = CallReader::State;
 
-constexpr std::string_view kSpaces = " \t\r\n";
 constexpr std::string_view kStart = "<|start|>", kChannel = "<|channel|>", kMessage = "<|message|>", kEnd = "<|end|>";
 constexpr std::string_view kRecipient = "to=", kFunctions = "functions.";
 constexpr std::array<std::string_view, 3> kBorders = {kStart, kChannel, kEnd};
@@ -26,7 +26,7 @@ std::string_view word_after(std::string_view header, std::string_view mark) {
   const std::size_t at = header.rfind(mark);
   if (at == std::string_view::npos) return {};
   header.remove_prefix(at + mark.size());
-  header.remove_prefix(std::min(header.find_first_not_of(kSpaces), header.size()));
+  header.remove_prefix(spaces(header));
   return header.substr(0, header.find_first_of(" \t\r\n<"));
 }
 
@@ -54,7 +54,7 @@ class ChannelSplitter final : public AnswerParser::Splitter {
 
   /// Before a message. Text without a header is content.
   bool between(bool last) {
-    const std::size_t space = std::min(held_.find_first_not_of(kSpaces), held_.size());
+    const std::size_t space = spaces(held_);
     const std::string_view text = std::string_view(held_).substr(space);
     if (text.empty() && !last) return false;
     for (const std::string_view mark : {kStart, kChannel, kMessage, kEnd, kRecipient}) {

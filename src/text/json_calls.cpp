@@ -6,13 +6,13 @@
 #include <utility>
 
 #include "base/json_nesting.h"
+#include "base/words.h"
 namespace millrace::text {
 
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kSpaces = " \t\r\n";
 constexpr std::array<std::string_view, 8> kKeys = {"name",      "type", "function",  "parameters",
                                                    "arguments", "id",   "tool_name", "tool_call_id"};
 

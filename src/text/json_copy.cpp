@@ -7,20 +7,13 @@
 #include <utility>
 
 #include "base/json_nesting.h"
+#include "base/words.h"
 
 namespace millrace::text {
 
 namespace {
 
-constexpr std::string_view kSpaces = " \t\r\n";
-
 bool is_space(char c) { return kSpaces.find(c) != std::string_view::npos; }
-
-std::string_view trim(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(kSpaces);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kSpaces) - begin + 1);
-}
 
 void append_escaped(char c, std::string& out) {
   const auto byte = static_cast<unsigned char>(c);

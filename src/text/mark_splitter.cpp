@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/words.h"
 #include "text/answer_splitter.h"
 
 namespace millrace::text {
@@ -11,16 +12,6 @@ namespace {
 
 using Kind = AnswerEvent::Kind;
 using Read = CallReader::State;
-
-constexpr std::string_view kSpaces = " \t\r\n";
-
-std::string_view trim(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(kSpaces);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kSpaces) - begin + 1);
-}
-
-std::size_t spaces(std::string_view text) { return std::min(text.find_first_not_of(kSpaces), text.size()); }
 
 class MarkSplitter final : public AnswerParser::Splitter {
  public:

@@ -17,7 +17,7 @@ namespace {
 
 // White space as Unicode's White_Space property has it. PCRE2's own \s also takes U+180E, which the tokenizers' regular
 // expression engines do not.
-constexpr std::string_view kSpaces =
+constexpr std::string_view kUnicodeSpaces =
     R"(\x09-\x0d\x20\x85\xa0\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 
 /// The pattern with \s and \S (the latter only outside of classes) spelled out.
@@ -34,9 +34,9 @@ std::string spell_out_spaces(std::string_view pattern) {
     }
     const char escaped = pattern[++i];
     if (escaped == 's' && in_class) {
-      out += kSpaces;
+      out += kUnicodeSpaces;
     } else if (escaped == 's' || escaped == 'S') {
-      out.append(escaped == 's' ? "[" : "[^").append(kSpaces).append("]");
+      out.append(escaped == 's' ? "[" : "[^").append(kUnicodeSpaces).append("]");
     } else {
       out.append({c, escaped});
     }

@@ -3,21 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/words.h"
 #include "text/json_copy.h"
 
 namespace millrace::text {
 
 namespace {
 
-constexpr std::string_view kSpaces = " \t\r\n";
 constexpr std::size_t kLongestName = 1024;
-
-std::size_t spaces(std::string_view text) { return std::min(text.find_first_not_of(kSpaces), text.size()); }
-
-std::string_view trim(std::string_view text) {
-  text.remove_prefix(spaces(text));
-  return text.substr(0, text.find_last_not_of(kSpaces) + 1);
-}
 
 }  // namespace
 

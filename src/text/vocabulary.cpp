@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/words.h"
 #include "text/byte_alphabet.h"
 #include "text/special_tokens.h"
 
@@ -48,8 +49,7 @@ bool names_phi3(const modelfile::Model& model) {
   if (!model.has("general.name")) return false;
   const auto read = model.get_string("general.name");
   if (!read.ok()) return false;
-  std::string name = *read;
-  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string name = lower(*read);
   return name.find("phi-3") != std::string::npos || name.find("phi3") != std::string::npos;
 }
 

@@ -4,6 +4,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "base/words.h"
 #include "residency/small_file.h"
 
 namespace millrace::cli {
@@ -11,16 +12,10 @@ namespace {
 
 constexpr std::uint64_t kMostConfigBytes = 1 << 20;
 
-std::string_view trimmed(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t\r");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
-}
-
 /// `from_file`: options that a line before this one set.
 Status apply_line(CLI::App& command, std::string_view line, std::set<const CLI::Option*>& from_file) {
   const auto equals = line.find('=');
-  const std::string name(trimmed(line.substr(0, equals)));
+  const std::string name(trim(line.substr(0, equals)));
   CLI::Option* const option = command.get_option_no_throw("--" + name);
   if (option == nullptr || name == "config" || name == "help")
     return error(Code::invalid_argument, "there is no option '{}'", name);
@@ -32,7 +27,7 @@ Status apply_line(CLI::App& command, std::string_view line, std::set<const CLI::
   if (from_file.contains(option) && option->get_items_expected_max() <= 1)
     return error(Code::invalid_argument, "'{}' stands here twice", name);
   from_file.insert(option);
-  option->add_result(is_flag ? "true" : std::string(trimmed(line.substr(equals + 1))));
+  option->add_result(is_flag ? "true" : std::string(trim(line.substr(equals + 1))));
   return {};
 }
 
@@ -46,7 +41,7 @@ Status apply_config_file(CLI::App& command, const std::string& path) {
   std::istringstream lines(text.starts_with(kByteOrderMark) ? text.substr(kByteOrderMark.size()) : text);
   for (std::string raw; std::getline(lines, raw);) {
     ++number;
-    const std::string_view line = trimmed(raw);
+    const std::string_view line = trim(raw);
     if (line.empty() || line.front() == '#') continue;
     MR_RETURN_IF_ERROR(apply_line(command, line, from_file).with_context(fmt::format("{}:{}", path, number)));
   }

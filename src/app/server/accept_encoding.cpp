@@ -4,25 +4,18 @@
 #include <optional>
 #include <string>
 
-#include "app/store/name.h"
+#include "base/words.h"
 
 namespace millrace::server {
 
-using store::same_word;
-
 namespace {
-
-std::string_view trimmed(std::string_view text) {
-  const auto begin = text.find_first_not_of(" \t");
-  return begin == std::string_view::npos ? "" : text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
-}
 
 /// Takes what stands before the next `border` off the front.
 std::string_view next(std::string_view& text, char border) {
   const auto end = std::min(text.find(border), text.size());
   const std::string_view part = text.substr(0, end);
   text.remove_prefix(std::min(end + 1, text.size()));
-  return trimmed(part);
+  return trim(part);
 }
 
 /// "0.5", "1", "0.": more than nothing.
@@ -41,7 +34,7 @@ bool accepts_coding(std::string_view accepted, std::string_view coding) {
     bool takes = true;
     while (!item.empty()) {
       std::string_view parameter = next(item, ';');
-      if (same_word(next(parameter, '='), "q")) takes = is_above_0(trimmed(parameter));
+      if (same_word(next(parameter, '='), "q")) takes = is_above_0(trim(parameter));
     }
     if (same_word(name, coding)) named = named.value_or(true) && takes;
     if (name == "*") any = any.value_or(true) && takes;

@@ -8,6 +8,7 @@
 #include "app/store/files.h"
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/words.h"
 #include "modelfile/escape.h"
 #include "modelfile/gguf.h"
 

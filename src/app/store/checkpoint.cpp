@@ -7,6 +7,7 @@
 #include "app/store/arrival.h"
 #include "app/store/digest.h"
 #include "base/bytes.h"
+#include "base/words.h"
 #include "modelfile/file_io.h"
 
 namespace millrace::store {

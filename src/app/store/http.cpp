@@ -7,18 +7,12 @@
 #include <cstring>
 #include <mutex>
 
-#include "app/store/name.h"
+#include "base/words.h"
 
 namespace millrace::store {
 namespace {
 
 constexpr std::size_t kErrorBytes = 2048;  // of an error's body that are kept
-
-std::string_view trimmed(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t\r\n");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
-}
 
 std::optional<std::uint64_t> number(std::string_view text) {
   if (text.empty() || text.size() > 18) return std::nullopt;
@@ -36,9 +30,9 @@ std::optional<ContentRange> parse_range(std::string_view text) {
   text.remove_prefix(6);
   const auto dash = text.find('-'), slash = text.find('/');
   if (dash == std::string_view::npos || slash == std::string_view::npos || slash < dash) return std::nullopt;
-  const auto first = number(trimmed(text.substr(0, dash)));
-  const auto last = number(trimmed(text.substr(dash + 1, slash - dash - 1)));
-  const auto total = number(trimmed(text.substr(slash + 1)));
+  const auto first = number(trim(text.substr(0, dash)));
+  const auto last = number(trim(text.substr(dash + 1, slash - dash - 1)));
+  const auto total = number(trim(text.substr(slash + 1)));
   if (!first || !last || !total || *last < *first || *last >= *total) return std::nullopt;
   return ContentRange{*first, *last, *total};
 }
@@ -74,7 +68,7 @@ void read_header(Reply& reply, std::string_view line) {
   }
   const auto colon = line.find(':');
   if (colon == std::string_view::npos) return;
-  const std::string_view name = line.substr(0, colon), value = trimmed(line.substr(colon + 1));
+  const std::string_view name = line.substr(0, colon), value = trim(line.substr(colon + 1));
   if (same_word(name, "content-range")) reply.range = parse_range(value);
   if (same_word(name, "content-length")) reply.length = number(value);
   if (same_word(name, "link")) reply.next_link = parse_next_link(value);

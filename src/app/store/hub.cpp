@@ -10,6 +10,7 @@
 
 #include "app/store/digest.h"
 #include "base/bytes.h"
+#include "base/words.h"
 #include "modelfile/escape.h"
 #include "modelfile/safetensors.h"
 
@@ -25,12 +26,6 @@ constexpr int kMostPages = 100;
 constexpr std::array<std::string_view, 13> kUsualChoices = {"Q4_K_M", "UD-Q4_K_XL", "Q4_K_S", "MXFP4", "NVFP4",
                                                             "Q4_0",   "IQ4_XS",     "Q5_K_M", "Q6_K",  "Q8_0",
                                                             "F16",    "BF16",       "Q3_K_M"};
-
-std::string lower(std::string text) {
-  for (char& c : text)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return text;
-}
 
 /// The last word of a stem that reads like a quantization.
 std::string quant_of(const std::string& stem) {

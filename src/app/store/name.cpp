@@ -7,19 +7,12 @@ namespace {
 
 bool is_letter_or_digit(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'); }
 
-char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
-
 }  // namespace
 
 bool is_safe_part(std::string_view part) {
   if (part.empty() || part.size() > 128 || part.front() == '.' || part.front() == '-') return false;
   return std::all_of(part.begin(), part.end(),
                      [](char c) { return is_letter_or_digit(c) || c == '.' || c == '_' || c == '-'; });
-}
-
-bool same_word(std::string_view a, std::string_view b) {
-  return a.size() == b.size() &&
-         std::equal(a.begin(), a.end(), b.begin(), [](char x, char y) { return lower(x) == lower(y); });
 }
 
 std::string Name::text() const { return (user.empty() ? repo : repository()) + ":" + tag; }

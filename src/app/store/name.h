@@ -30,7 +30,4 @@ Expected<Name> parse_name(std::string_view text);
 /// Letters, digits, '.', '_' and '-', not beginning with '.' or '-', at most 128.
 bool is_safe_part(std::string_view part);
 
-/// Equal but for the case of ASCII letters.
-bool same_word(std::string_view a, std::string_view b);
-
 }  // namespace millrace::store

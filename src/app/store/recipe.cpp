@@ -5,6 +5,7 @@
 #include <map>
 
 #include "app/store/name.h"
+#include "base/words.h"
 #include "text/chat_template.h"
 
 namespace millrace::store {
@@ -64,12 +65,6 @@ Status out_of_bounds(std::string_view name, const Rule& rule, std::string_view g
                rule.kind == Kind::integer ? "a whole number" : "a number", rule.least, rule.most, given.substr(0, 60));
 }
 
-std::string_view trimmed(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t\r");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
-}
-
 /// Walks the text instruction by instruction.
 class Reader {
  public:
@@ -79,7 +74,7 @@ class Reader {
   bool next_line(std::string_view& line) {
     while (!rest_.empty()) {
       const auto end = rest_.find('\n');
-      line = trimmed(rest_.substr(0, end));
+      line = trim(rest_.substr(0, end));
       rest_ = end == std::string_view::npos ? std::string_view() : rest_.substr(end + 1);
       ++number_;
       if (!line.empty() && line.front() != '#') return true;
@@ -120,7 +115,7 @@ class Reader {
 std::pair<std::string_view, std::string_view> first_word(std::string_view line) {
   const auto end = line.find_first_of(" \t");
   if (end == std::string_view::npos) return {line, {}};
-  return {line.substr(0, end), trimmed(line.substr(end))};
+  return {line.substr(0, end), trim(line.substr(end))};
 }
 
 template <typename T>

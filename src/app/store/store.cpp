@@ -13,6 +13,7 @@
 #include "app/store/files.h"
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/words.h"
 #include "modelfile/gguf.h"
 
 namespace millrace::store {
