@@ -144,6 +144,14 @@ class Http(Case):
                 self.assertEqual(code, 400 if method == "DELETE" and status == 411 else status, (method, lines, data))
                 self.assertLess(time.monotonic() - begin, 4, lines)
 
+    def test_headers_are_bounded(self):
+        line = "X: " + "y" * 7000
+        for lines, status in ((["X: y"] * 90, 200), ([line] * 4, 200), (["X: y"] * 100, 431), ([line] * 5, 431)):
+            code, data = self.raw(["GET /health HTTP/1.1", "Host: localhost", *lines])
+            self.assertEqual(code, status, data[:300])
+            if status == 431:
+                self.assertIn(b"more than 100 lines or 32768 bytes", data)
+
     def test_a_body_that_nobody_reads_is_no_request(self):
         inner = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
         with socket.create_connection((self.server.host, self.server.port), timeout=5) as client:

@@ -153,6 +153,7 @@ void Connection::begin_body(bool length_known) {
 bool Connection::wait_for_request(const std::atomic<bool>& stopping) {
   in_body_ = false;
   bytes_left_ = limits_.header_bytes;
+  lines_left_ = limits_.header_lines;
   const auto idle_until = Clock::now() + limits_.idle_time;
   while (begin_ == end_ && !stopping) {
     const int events = poll_for(socket_, POLLIN, milliseconds(100));
@@ -166,7 +167,10 @@ bool Connection::wait_for_request(const std::atomic<bool>& stopping) {
 
 bool Connection::fill() {
   for (;;) {
-    if (bytes_left_ == 0) return false;
+    if (bytes_left_ == 0) {
+      header_too_large_ = !in_body_;
+      return false;
+    }
     const ssize_t count = ::recv(socket_, buffer_, std::min(sizeof(buffer_), bytes_left_), 0);
     if (count > 0) {
       begin_ = 0;
@@ -191,6 +195,12 @@ ssize_t Connection::read(char* data, std::size_t size) {
   const std::size_t count = std::min(size, end_ - begin_);
   if (in_body_ && !memory_.take_body(count, length_known_)) return -1;
   std::memcpy(data, buffer_ + begin_, count);
+  if (!in_body_) {
+    const auto lines = static_cast<std::size_t>(std::count(data, data + count, '\n'));
+    header_too_large_ = lines > lines_left_;
+    if (header_too_large_) return -1;
+    lines_left_ -= lines;
+  }
   begin_ += count;
   return static_cast<ssize_t>(count);
 }

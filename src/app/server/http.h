@@ -22,7 +22,8 @@ namespace millrace::server {
 
 struct HttpLimits {
   std::size_t body_bytes = 64u << 20;
-  std::size_t header_bytes = 64u << 10;
+  std::size_t header_bytes = 32u << 10;
+  std::size_t header_lines = 100;                 // parsed, a line takes a hundred bytes and more, however short it is
   std::chrono::milliseconds header_time{10'000};  // from its first byte
   std::chrono::milliseconds body_time{120'000};
   std::chrono::milliseconds idle_time{30'000};   // between requests
@@ -44,6 +45,8 @@ class Connection final : public httplib::Stream {
   /// No further request on this connection: its body was not read.
   void close_after_response() { close_ = true; }
   bool closing() const { return close_; }
+  /// Bounds on the header ended its reading.
+  bool header_too_large() const { return header_too_large_; }
   /// The header is read; from here on the body's limits hold.
   void begin_body(bool length_known);
   /// The request is one that a server which drains ends first; end_work() when it is answered.
@@ -74,10 +77,11 @@ class Connection final : public httplib::Stream {
   const int socket_;
   const HttpLimits& limits_;
   std::atomic<std::int64_t>& at_work_;
-  bool close_ = false, in_body_ = false, length_known_ = false, works_ = false;
+  bool close_ = false, in_body_ = false, length_known_ = false, works_ = false, header_too_large_ = false;
   RequestMemory memory_;
   RequestRecord record_;
   std::size_t bytes_left_ = 0;  // of the part that is read now
+  std::size_t lines_left_ = 0;  // of the header
   Clock::time_point deadline_;
   std::size_t begin_ = 0, end_ = 0;
   char buffer_[16384];

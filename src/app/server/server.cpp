@@ -112,6 +112,13 @@ Handled on_error(const Context& context, const Request& request, Response& respo
     fail(api, response, refused);
     return Handled::Handled;
   }
+  if (Connection::current().header_too_large()) {
+    const HttpLimits& limits = context.options.http;
+    fail(api, response, 431,
+         error(Code::invalid_argument, "the header has more than {} lines or {} bytes", limits.header_lines,
+               limits.header_bytes));
+    return Handled::Handled;
+  }
   const std::string methods = response.status == 404 ? context.http.methods_of(request.path) : std::string();
   if (!methods.empty()) {
     response.set_header("Allow", methods);
