@@ -571,6 +571,22 @@ class Time(Case):
                 self.assertLess(seconds, 5, leaves)
                 self.assertEqual(code, 0)
 
+    def test_half_a_request_does_not_delay_the_end(self):
+        head = b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\n"
+        with Server(DEMO, "--threads", "1") as server:
+            clients = []
+            for begun in (head, head + b"Content-Length: 100\r\n\r\n{", head + b"Transfer-Encoding: chunked\r\n\r\n5\r\n{"):
+                client = socket.create_connection((server.host, server.port), timeout=60)
+                self.addCleanup(client.close)
+                client.sendall(begun)
+                clients.append(client)
+            time.sleep(0.3)
+            seconds, code = server.stop()
+            self.assertLess(seconds, 2)
+            self.assertEqual(code, 0)
+            for client in clients:
+                self.assertIn(b" 503 ", client.recv(1000)[:20])
+
 
 if __name__ == "__main__":
     unittest.main()

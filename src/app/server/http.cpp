@@ -25,6 +25,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
+constexpr milliseconds kLook{100};  // how often who waits for a client looks whether the server stops
+
 thread_local Connection* current_connection = nullptr;
 
 /// Events that came within the time; 0: none, POLLERR on failure.
@@ -105,8 +107,10 @@ class ConnectionThreads final : public httplib::TaskQueue {
 // --- A connection ---
 
 Connection::Connection(int socket, const HttpLimits& limits, residency::Budget& memory,
-                       std::atomic<std::int64_t>& at_work)
-    : socket_(socket), limits_(limits), at_work_(at_work), memory_(memory, [this] { return client_gone(); }) {
+                       std::atomic<std::int64_t>& at_work, const std::atomic<bool>& stopping)
+    : socket_(socket), limits_(limits), at_work_(at_work), stopping_(stopping), memory_(memory, [this] {
+        return client_gone();
+      }) {
   const int on = 1;
   ::setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   const int flags = ::fcntl(socket_, F_GETFL, 0);
@@ -150,19 +154,19 @@ void Connection::begin_body(bool length_known) {
   deadline_ = Clock::now() + limits_.body_time;
 }
 
-bool Connection::wait_for_request(const std::atomic<bool>& stopping) {
+bool Connection::wait_for_request() {
   in_body_ = false;
   bytes_left_ = limits_.header_bytes;
   lines_left_ = limits_.header_lines;
   const auto idle_until = Clock::now() + limits_.idle_time;
-  while (begin_ == end_ && !stopping) {
-    const int events = poll_for(socket_, POLLIN, milliseconds(100));
+  while (begin_ == end_ && !stopping_) {
+    const int events = poll_for(socket_, POLLIN, kLook);
     if (events != 0) break;
     if (Clock::now() > idle_until) return false;
   }
   deadline_ = Clock::now() + limits_.header_time;
   record_ = new_record();
-  return !stopping && (begin_ < end_ || fill());
+  return !stopping_ && (begin_ < end_ || fill());
 }
 
 bool Connection::fill() {
@@ -182,7 +186,8 @@ bool Connection::fill() {
     if (errno == EINTR) continue;
     if (errno != EAGAIN && errno != EWOULDBLOCK) return false;
     const auto left = std::chrono::duration_cast<milliseconds>(deadline_ - Clock::now());
-    if (left.count() <= 0 || poll_for(socket_, POLLIN, left) == 0) return false;
+    if (left.count() <= 0 || stopping_) return false;
+    poll_for(socket_, POLLIN, std::min(left, kLook));
   }
 }
 
@@ -274,7 +279,7 @@ std::string HttpServer::methods_of(const std::string& path) const {
 void HttpServer::widen_backlog() { ::listen(svr_sock_, 1024); }
 
 bool HttpServer::process_and_close_socket(socket_t sock) {
-  Connection connection(sock, limits_, memory_, at_work_);
+  Connection connection(sock, limits_, memory_, at_work_, stopping_);
   // What we have is small and made anew: thousands of ranges of one file would be thousands of times its size.
   // A body whose length is known gets its room at once, untouched: a text that grows is copied again and again.
   const auto set_up = [this](httplib::Request& request) {
@@ -289,7 +294,7 @@ bool HttpServer::process_and_close_socket(socket_t sock) {
     const std::uint64_t length = framing->content_length.value_or(0);
     if (length <= std::min<std::uint64_t>(limits_.body_bytes, memory_.cap_bytes())) request.body.reserve(length);
   };
-  while (connection.wait_for_request(stopping_)) {
+  while (connection.wait_for_request()) {
     bool closed = false;
     const bool goes_on = process_request(connection, false, closed, set_up) && !closed && !connection.closing();
     connection.memory().clear();

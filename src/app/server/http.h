@@ -34,8 +34,10 @@ struct HttpLimits {
 /// One client's connection. The thread that handles its request may ask about it.
 class Connection final : public httplib::Stream {
  public:
-  /// at_work: counts the requests of all connections that begin_work() was called for.
-  Connection(int socket, const HttpLimits& limits, residency::Budget& memory, std::atomic<std::int64_t>& at_work);
+  /// at_work: counts the requests of all connections that begin_work() was called for. Once `stopping` is set, nothing
+  /// more of a request is waited for.
+  Connection(int socket, const HttpLimits& limits, residency::Budget& memory, std::atomic<std::int64_t>& at_work,
+             const std::atomic<bool>& stopping);
   ~Connection() override;
 
   /// Of the request that this thread handles. REQUIRES: on a handler's thread.
@@ -57,8 +59,8 @@ class Connection final : public httplib::Stream {
   /// What becomes known of it. REQUIRES: wait_for_request() said that there is one.
   RequestRecord& record() { return record_; }
 
-  /// Waits for the first byte of a request; false: none came, or `stopping` was set.
-  bool wait_for_request(const std::atomic<bool>& stopping);
+  /// Waits for the first byte of a request; false: none came, or the server stops.
+  bool wait_for_request();
 
   bool is_readable() const override;
   bool is_writable() const override;
@@ -77,6 +79,7 @@ class Connection final : public httplib::Stream {
   const int socket_;
   const HttpLimits& limits_;
   std::atomic<std::int64_t>& at_work_;
+  const std::atomic<bool>& stopping_;
   bool close_ = false, in_body_ = false, length_known_ = false, works_ = false, header_too_large_ = false;
   RequestMemory memory_;
   RequestRecord record_;

@@ -47,6 +47,8 @@ void add_cors(const Request& request, Response& response) {
   response.set_header("Access-Control-Max-Age", "43200");
 }
 
+Status shutting_down() { return error(Code::unavailable, "the server is shutting down"); }
+
 /// What holds for every request before its body is read.
 Handled before_routing(Context& context, const Request& request, Response& response) {
   Connection& connection = Connection::current();
@@ -84,8 +86,7 @@ Handled before_routing(Context& context, const Request& request, Response& respo
   if (!is_open_path(request.path) &&
       !context.guard.key_accepted(request.get_header_value("Authorization"), request.get_header_value("X-Api-Key")))
     return refuse(request, response, 401, error(Code::invalid_argument, "the API key is missing or wrong"));
-  if (context.stopping && !is_open_path(request.path))
-    return refuse(request, response, 503, error(Code::unavailable, "the server is shutting down"));
+  if (context.stopping && !is_open_path(request.path)) return refuse(request, response, 503, shutting_down());
   if (!is_open_path(request.path) && request.path != "/metrics") connection.begin_work();
   const std::uint64_t most = std::min<std::uint64_t>(context.options.http.body_bytes, connection.memory().cap_bytes());
   if (framing->content_length.value_or(0) > most)
@@ -110,6 +111,10 @@ Handled on_error(const Context& context, const Request& request, Response& respo
   response.set_header("Connection", "close");
   if (const Status refused = Connection::current().memory().refusal(); !refused.ok()) {
     fail(api, response, refused);
+    return Handled::Handled;
+  }
+  if (context.stopping && !is_open_path(request.path)) {  // it went while the request came
+    fail(api, response, 503, shutting_down());
     return Handled::Handled;
   }
   if (Connection::current().header_too_large()) {
