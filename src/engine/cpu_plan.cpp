@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "engine/step_cost.h"
 #include "engine/substitute_choice.h"
 #include "engine/within.h"
 #include "exec/stage_message.h"

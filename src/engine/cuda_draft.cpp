@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "engine/setup.h"
+#include "engine/step_cost.h"
 #include "exec/cuda_executor.h"
 #include "modelfile/gguf.h"
 #include "residency/cuda_weights.h"

@@ -11,6 +11,7 @@
 #include "device/gpu.h"
 #include "engine/prompt_parts.h"
 #include "engine/self_drafter.h"
+#include "engine/step_cost.h"
 #include "engine/within.h"
 #include "residency/budget.h"
 #include "residency/calibrate.h"

@@ -131,12 +131,8 @@ Status start_storage(const EngineOptions& options, const std::vector<std::string
 /// Resident bytes since the program's start but the head start's, and a margin. `ram`: as ram_of().
 std::uint64_t measured_program_bytes(const EngineOptions& options, std::uint64_t ram, const Parts& parts);
 std::uint64_t ram_of(const EngineOptions& options);
-/// What a pass does one after the other, and the states it takes along.
-residency::StepCost step_cost(const exec::Program& program, const kv::Layout& layout);
 /// What is known of how routers choose; `routing`: what takes their place, or null.
 residency::RoutingGuess routing_guess(const EngineOptions& options, const exec::Routing* routing);
-/// What attention costs a pass: of its steps, by window, with KV as `layout` keeps it.
-std::vector<residency::AttentionCost> attention_costs(const exec::Program& program, const kv::Layout& layout);
 /// Bounds the pool and, where asked, keeps what requests begin with, in memory and on the disk.
 void finish_kv(const EngineOptions& options, Parts& parts);
 /// From now on nothing is kept on the disk.

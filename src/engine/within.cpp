@@ -11,6 +11,7 @@
 #include "engine/mtp_drafter.h"
 #include "engine/self_drafter.h"
 #include "engine/setup.h"
+#include "engine/step_cost.h"
 
 namespace millrace::engine {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "engine/setup.h"
 #include "engine/states.h"
+#include "engine/step_cost.h"
 
 namespace millrace::engine {
 namespace {

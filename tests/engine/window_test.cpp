@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "engine/setup.h"
+#include "engine/step_cost.h"
 #include "engine/support.h"
 
 namespace millrace::engine {
