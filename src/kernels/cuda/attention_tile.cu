@@ -67,7 +67,7 @@ template <typename S, int kHalves>
 __device__ __forceinline__ void score_slab(const float* q, const float* k, float (&s)[kRows][kKeys]) {
 #pragma unroll kUnroll
   for (int d = 0; d < S::kSlab; ++d) {
-    float a[kRows], b[4 * kHalves];
+    alignas(16) float a[kRows], b[4 * kHalves];
     *reinterpret_cast<float4*>(a) = *reinterpret_cast<const float4*>(q + d * S::kM);
 #pragma unroll
     for (int g = 0; g < kHalves; ++g) {
@@ -91,7 +91,7 @@ __device__ __forceinline__ void value_slab(const float* weights, const float* v,
 #pragma unroll
     for (int j1 = 0; j1 < kUnroll; ++j1) {
       const int j = j0 + j1;
-      float a[kRows], b[S::kChannels];
+      alignas(16) float a[kRows], b[S::kChannels];
       *reinterpret_cast<float4*>(a) = *reinterpret_cast<const float4*>(weights + j * S::kStride);
 #pragma unroll
       for (int g = 0; g < S::kQuads; ++g) {

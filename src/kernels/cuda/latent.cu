@@ -142,8 +142,10 @@ __device__ __forceinline__ void load_channels(const std::byte* block, int slot, 
     }
   } else {
 #pragma unroll
-    for (int i = 0; i < kCount; i += 4)
-      *reinterpret_cast<float4*>(out + i) = *reinterpret_cast<const float4*>(values + i);
+    for (int i = 0; i < kCount; i += 4) {
+      const float4 four = *reinterpret_cast<const float4*>(values + i);
+      out[i] = four.x, out[i + 1] = four.y, out[i + 2] = four.z, out[i + 3] = four.w;
+    }
   }
 }
 
