@@ -282,6 +282,7 @@ class RawHttp(Hostile):
                 self.judge(route, request, status, content, may_end=True)
         self.crowd(b"GET /v1/models/" + b"a" * 8000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
         self.crowd(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 9000 + b"\r\n")
+        self.crowd(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + (b"X: " + b"y" * 320 + b"\r\n") * 96 + b"\r\n")
         self.finish()
 
     def request(self, route, rng):
