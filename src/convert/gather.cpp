@@ -338,7 +338,8 @@ Status check_target(Target& target, std::span<const Source> sources) {
 
 std::vector<float> factors_of(const Target& target, std::span<const Source> sources) {
   const std::int64_t matrices = target.factor_beside ? 1 : matrices_of(target.shape);
-  const std::int64_t rows = target.rows / matrices;
+  const std::int64_t rows =
+      std::max<std::int64_t>(1, target.rows / matrices);  // an empty tensor has no factors to read
   std::vector<float> factors(static_cast<std::size_t>(matrices));
   for (std::size_t i = 0; i < target.runs.size(); ++i) {
     const Run& run = target.runs[i];
