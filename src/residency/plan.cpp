@@ -150,9 +150,9 @@ Status too_small(const Census& census, const PlanOptions& options) {
   const std::uint64_t needed = add_or_max(weights, other);
   return error(Code::out_of_budget,
                "a budget of {} is too small: the least is {} ({} to stream the weights through, {} for KV, activations "
-               "and the program); give at least --ram {}",
+               "and the program); give at least --ram {}{}",
                format_bytes(options.ram_bytes), format_bytes(needed), format_bytes(weights), format_bytes(other),
-               ram_argument(needed));
+               ram_argument(needed), options.kv_bytes > needed / 2 ? ", or a smaller --ctx" : "");
 }
 
 void fill_homes(const UnitTable& units, Plan& plan) {

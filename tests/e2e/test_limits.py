@@ -305,6 +305,7 @@ class SmallMemory(Case):
     @unittest.skipIf(SANITIZED, "sanitizers multiply memory")
     def test_a_refusal_names_what_is_enough(self):
         refused = self.refused("serve", DEMO, "--threads", "1", "--port", "0", "--ram", "1M", says="give at least --ram ")
+        self.refused("run", DEMO, "--ram", "100M", "--ctx", "99999999", "-p", "Hi", says=", or a smaller --ctx")
         with Server(DEMO, "--threads", "1", "--ram", re.search(r"give at least --ram (\S+)", refused.err)[1]) as server:
             self.assertEqual(server.json("POST", "/v1/chat/completions", self.ASK)[0], 200)
 
