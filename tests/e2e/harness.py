@@ -74,9 +74,14 @@ def children_program_bytes(pid):
         return 0
 
 
+def resident_bytes(pid, what="VmRSS"):
+    """What a process holds, or with VmHWM the most that it has held so far; 0 where it has ended."""
+    found = re.search(rf"^{what}:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text(), re.M)
+    return int(found[1]) * 1024 if found else 0
+
+
 def peak_bytes(pid):
-    """The most that a process has held so far."""
-    return int(re.search(r"VmHWM:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text()).group(1)) * 1024
+    return resident_bytes(pid, "VmHWM")
 
 
 class Bare:

@@ -15,7 +15,7 @@ import unittest
 import urllib.parse
 
 from gguf_keys import with_keys
-from harness import DEMO, DRAFT, SANITIZED, Bare, Case
+from harness import DEMO, DRAFT, SANITIZED, Bare, Case, resident_bytes
 from hub import Hub
 from routes import ENDPOINTS, MESSAGES, MODEL, answered, read_fields, words_of
 from serving import Server
@@ -393,10 +393,6 @@ class Leaving(Hostile):
 
 
 class SlowReaders(Case):
-    def resident(self, server):
-        text = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
-        return next(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("VmRSS"))
-
     def test_what_nobody_reads_stays_bounded(self):
         """Eight clients ask for long streams with all they can have in each piece, and read none of it."""
         with Server(DEMO, "-c", "4096", "--parallel", "8", "--threads", "2", "--log-format", "json") as server:
@@ -409,7 +405,7 @@ class SlowReaders(Case):
                 thread.start()
             for thread in threads:
                 thread.join()
-            before, clients = self.resident(server), []
+            before, clients = resident_bytes(server.process.pid), []
             data = json.dumps(body).encode()
             for _ in range(8):
                 client = socket.socket()
@@ -419,7 +415,7 @@ class SlowReaders(Case):
                 clients.append(client)
             most, end = 0, time.monotonic() + 10
             while time.monotonic() < end:
-                most = max(most, self.resident(server) - before)
+                most = max(most, resident_bytes(server.process.pid) - before)
                 time.sleep(0.2)
             # All of it would be 8 x 3500 pieces of some kilobytes, 100 MB and more; 1 MB each may wait, and what is being written.
             if not SANITIZED:

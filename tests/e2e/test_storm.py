@@ -3,14 +3,13 @@ No crash, no leak, no stuck request, every KV block back. MILLRACE_STORM=10000 r
 import http.client
 import json
 import os
-import pathlib
 import random
 import socket
 import threading
 import time
 import unittest
 
-from harness import DRAFT, SANITIZED, Bare, Case
+from harness import DRAFT, SANITIZED, Bare, Case, resident_bytes
 from serving import Server
 
 REQUESTS = int(os.environ.get("MILLRACE_STORM", "1000"))
@@ -114,7 +113,7 @@ class Storm(Case):
                 self.left -= 1
                 done = REQUESTS - self.left
             if done % (REQUESTS // 10) == 0:
-                self.marks[done] = self.resident()
+                self.marks[done] = resident_bytes(self.server.process.pid)
             kind = rng.choice(kinds)
             try:
                 wrong = kind(rng)
@@ -123,12 +122,6 @@ class Storm(Case):
             if wrong:
                 with self.lock:
                     self.failures.append(f"{kind.__name__}: {wrong}")
-
-    def resident(self, what="VmRSS"):
-        for line in pathlib.Path(f"/proc/{self.server.process.pid}/status").read_text().splitlines():
-            if line.startswith(what):
-                return int(line.split()[1]) * 1024
-        return 0
 
     def test_storm(self):
         threads = [threading.Thread(target=self.work, args=(seed,)) for seed in range(CLIENTS)]
