@@ -1,7 +1,6 @@
 #include "model/rank_head.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <string_view>
 #include <utility>

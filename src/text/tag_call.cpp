@@ -1,6 +1,5 @@
 #include "text/tag_call.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/words.h"

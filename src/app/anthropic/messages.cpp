@@ -92,7 +92,7 @@ Json without_billing(const Json& system) {
   if (!system.is_array()) return system;
   Json kept = Json::array();
   for (const Json& block : system)
-    if (!block.is_object() || !word(block, "text").starts_with("x-anthropic-billing-header:")) kept.push_back(block);
+    if (!word(block, "text").starts_with("x-anthropic-billing-header:")) kept.push_back(block);
   return kept;
 }
 
@@ -140,7 +140,7 @@ Status parse_tools(const Json& body, Job& job) {
   if (const Json* tools = fields.find("tools"); tools != nullptr) {
     if (!tools->is_array()) return error(Code::invalid_argument, "tools: must be a list");
     for (const Json& tool : *tools) {
-      if (!tool.is_object() || word(tool, "name").empty())
+      if (word(tool, "name").empty())
         return error(Code::invalid_argument, "tools: each needs a name and an input_schema");
       job.tools.push_back({{"type", "function"},
                            {"function",
