@@ -5,7 +5,9 @@
 #include <chrono>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/log.h"
+#include "base/random.h"
 
 namespace millrace::engine {
 
@@ -23,10 +25,6 @@ constexpr std::int64_t kFirstDepth = 4, kTrialDepth = 2, kPassesBetweenTrials = 
 constexpr double kNewSample = 0.2;
 constexpr std::int64_t kIdlePasses = 32;   // in a row without a guess taken, before the log has it
 constexpr std::int64_t kFirstSamples = 3;  // of which the fastest counts: the first may have prepared something
-
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
 
 }  // namespace
 
@@ -205,8 +203,7 @@ std::vector<TokenId> Speculator::choices(const DraftTurn& turn, std::int64_t mos
   const std::vector<TokenId>& answer = turn.request->forced_tokens;
   std::vector<TokenId> guesses;
   for (std::int64_t i = 0; i < most && turn.generated + i < std::ssize(answer); ++i) {
-    draw_ ^= draw_ << 13, draw_ ^= draw_ >> 7, draw_ ^= draw_ << 17;
-    const bool right = static_cast<double>(draw_ >> 11) * 0x1p-53 < turn.request->drafts_right;
+    const bool right = static_cast<double>(next_random(draw_) >> 11) * 0x1p-53 < turn.request->drafts_right;
     const TokenId token = answer[static_cast<std::size_t>(turn.generated + i)];
     guesses.push_back(right ? token : token == 0 ? 1 : token - 1);
   }

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "base/thread_pool.h"
 #include "device/cpu.h"
 #include "device/gpu.h"

@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "device/host_memory.h"
 #include "residency/calibrate_parts.h"
 #include "storage/storage.h"
@@ -60,7 +62,7 @@ class ScratchFile {
     std::vector<std::uint64_t> block(kSlotBytes / 8);
     std::uint64_t state = 0x9e3779b97f4a7c15u;
     for (std::uint64_t written = 0; written < bytes;) {
-      for (std::uint64_t& word : block) word = next_random(state);
+      for (std::uint64_t& word : block) word = next_random(state);  // which no disk compresses
       const ssize_t result = write(fd, block.data(), kSlotBytes);
       if (result < 0 && errno == EINTR) continue;
       if (result <= 0) return error(Code::io_error, "writing {} failed: {}", path, std::strerror(errno));

@@ -8,6 +8,7 @@
 
 #include "app/cli/bench.h"
 #include "app/cli/progress.h"
+#include "base/random.h"
 
 namespace millrace::cli {
 namespace {
@@ -18,10 +19,7 @@ using Clock = std::chrono::steady_clock;
 std::vector<text::TokenId> random_prompt(int tokens, std::int32_t vocab, std::uint64_t seed) {
   std::vector<text::TokenId> ids(static_cast<std::size_t>(tokens));
   std::uint64_t state = seed * 0x9e3779b97f4a7c15ull + 0x2545f4914f6cdd1dull;
-  for (auto& id : ids) {
-    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
-    id = static_cast<text::TokenId>(state % static_cast<std::uint64_t>(vocab));
-  }
+  for (auto& id : ids) id = static_cast<text::TokenId>(next_random(state) % static_cast<std::uint64_t>(vocab));
   return ids;
 }
 

@@ -1,0 +1,12 @@
+// The clock that durations are measured with.
+#pragma once
+
+#include <chrono>
+
+namespace millrace {
+
+inline double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace millrace
