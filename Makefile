@@ -42,9 +42,9 @@ test-gpu: setup-dev ## the GPU's tests alone; each says so and is skipped where 
 	@scripts/build.sh dev
 	@cd build/dev && ctest --output-on-failure -R '^cuda'
 
-test-gpu-80: setup-dev ## the same with code for compute capability 8.0, as cards of consumers run it, on a GPU of 9.0
+test-gpu-80: setup-dev ## the same with code for compute capability 8.0 and blocks of 99 KiB, as consumers' cards run it, on a GPU of 9.0
 	@scripts/build.sh dev80
-	@cd build/dev80 && ctest --output-on-failure -R '^cuda'
+	@cd build/dev80 && MILLRACE_BLOCK_SHARED=99 ctest --output-on-failure -R '^cuda'
 
 test-hostile: setup-dev ## odd fields and HTTP at every route, rude clients, damaged files, full disks, small memory; a tenth of it is in `make test`
 	@scripts/build.sh dev

@@ -2,11 +2,25 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/bytes.h"
+
 #ifdef MILLRACE_HAS_CUDA
 #include <cuda_runtime_api.h>
 #endif
 
 namespace millrace::device {
+
+std::uint64_t at_most_block_shared(std::uint64_t bytes) {
+  static const std::uint64_t most = [] {
+    const char* const said = std::getenv("MILLRACE_BLOCK_SHARED");
+    const std::uint64_t kib = said == nullptr ? 0 : std::strtoull(said, nullptr, 10);
+    return kib == 0 ? UINT64_MAX : kib * kKiB;
+  }();
+  return std::min(bytes, most);
+}
 
 #ifdef MILLRACE_HAS_CUDA
 
@@ -43,7 +57,7 @@ Expected<std::vector<Gpu>> gpus() {
     cudaDeviceProp properties{};
     if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
     found.push_back({i, properties.name, properties.totalGlobalMem, properties.major, properties.minor,
-                     properties.multiProcessorCount, properties.sharedMemPerBlockOptin});
+                     properties.multiProcessorCount, at_most_block_shared(properties.sharedMemPerBlockOptin)});
   }
   return found;
 }

@@ -20,6 +20,10 @@ struct Gpu {
   std::uint64_t block_shared_bytes = 0;  // shared memory that a block of threads may take when it asks for it
 };
 
+/// `bytes` of shared memory of a block, or less where MILLRACE_BLOCK_SHARED of the environment says so, in KiB: for
+/// tests of what cards with less would run.
+std::uint64_t at_most_block_shared(std::uint64_t bytes);
+
 /// Every GPU that CUDA shows this process, in its order. Takes no device memory. Errors: unsupported, saying why (built
 /// without CUDA, no driver, a driver too old for this program, no GPU).
 Expected<std::vector<Gpu>> gpus();

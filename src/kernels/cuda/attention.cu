@@ -11,6 +11,7 @@
 #include "kernels/cuda/attention_half.cuh"
 #include "kernels/cuda/attention_q8.cuh"
 #include "kernels/cuda/bulk_copy.cuh"
+#include "kernels/cuda/capability.h"
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/gates.h"
 #include "kernels/cuda/kv_bits.cuh"
@@ -934,14 +935,13 @@ constexpr std::size_t kMostStaticShared = 1024;  // of decode_kernel
 static_assert(chunk_value_bytes<__half, kWideHeadDim>(kWideHeadDim) + query_bytes<__half, 8>(kWideHeadDim) +
                   kMostStaticShared <=
               kWideHeadShared);
+static_assert(chunk_value_bytes<float, 256>(256) + query_bytes<float, 8>(256) + kMostStaticShared <= kWideHeadShared &&
+              chunk_value_bytes<float, 128>(128) + query_bytes<float, 8>(128) + kMostStaticShared <= kMostShared);
 
-/// Bytes that a block of the current device may have.
+/// Bytes that a launch may give a block of the current device.
 std::size_t shared_of_block() {
-  int device = 0, bytes = 0;
-  if (cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
-    return kMostShared;
-  return static_cast<std::size_t>(bytes) - kMostStaticShared;
+  const int bytes = block_shared_bytes();
+  return bytes == 0 ? kMostShared : static_cast<std::size_t>(bytes) - kMostStaticShared;
 }
 
 template <typename T, int kHeads, int kHeadDim>

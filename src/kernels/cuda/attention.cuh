@@ -8,13 +8,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/capability.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/kv_view.cuh"
 
 namespace millrace::kernels::cuda {
 
 static_assert(kAttentionChunk == 2 * kKvBlock);
-constexpr std::size_t kMostShared = 99 * 1024;  // bytes that every device since 8.0 gives a block
+constexpr std::size_t kMostShared = kLeastBlockShared;
 
 /// The first key of the cache that a row at `position` sees.
 __device__ __forceinline__ int first_visible(int position, int window) {

@@ -51,6 +51,7 @@ struct Shape {
   static constexpr int kStride = kM + 4;  // floats between keys of the weights: no bank conflicts, and room for RowSums
   static constexpr int kBuffer = kSlab * (kHeadDim > kAttentionChunk ? kHeadDim : kAttentionChunk);
   static constexpr int kSharedFloats = kHeadDim * kM + kAttentionChunk * kStride + 2 * kBuffer;
+  static_assert(kSharedFloats * sizeof(float) <= kMostShared);
   static_assert(4 * kQuads + kRest == kChannels && kRest <= 2 && 2 * kM <= kAttentionChunk);
 };
 

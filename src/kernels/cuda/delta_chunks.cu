@@ -612,10 +612,8 @@ std::size_t delta_chunks_workspace_bytes(std::int64_t runs, std::int64_t key_hea
 }
 
 bool has_delta_chunks() {
-  int device = 0, bytes = 0;
-  return compiled_capability() >= 90 && cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess &&
-         static_cast<std::size_t>(bytes) >= sizeof(Going<kMostChunkKeys, 4>);
+  return compiled_capability() >= 90 &&
+         static_cast<std::size_t>(block_shared_bytes()) >= sizeof(Going<kMostChunkKeys, 4>);
 }
 
 cudaError_t delta_chunks(const DeltaChunksCall& call, cudaStream_t stream) {
