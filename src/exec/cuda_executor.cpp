@@ -72,7 +72,15 @@ std::string CudaExecutor::describe() const {
 /// Has the GPU attention for heads of so many channels?
 static Status check_heads(std::int64_t head_dim, const CudaTraits& traits) {
   constexpr std::int64_t kHeadDims[] = {64, 80, 96, 128, 256};
-  if (std::find(std::begin(kHeadDims), std::end(kHeadDims), head_dim) != std::end(kHeadDims)) return {};
+  if (std::find(std::begin(kHeadDims), std::end(kHeadDims), head_dim) != std::end(kHeadDims)) {
+    if (head_dim < cuda::kWideFloatHeadDim || traits.kv_dtype != DType::f32 ||
+        traits.block_shared_bytes >= cuda::kWideHeadShared)
+      return {};
+    return error(Code::unsupported,
+                 "the GPU's attention for heads of {} channels, as this model's, over KV in f32 takes {} KiB of shared "
+                 "memory, and this GPU gives {} KiB; use --kv f16, or --device cpu",
+                 head_dim, cuda::kWideHeadShared / kKiB, traits.block_shared_bytes / kKiB);
+  }
   if (head_dim != cuda::kWideHeadDim)
     return error(Code::unsupported,
                  "the GPU's attention takes heads of {} and {} channels, and this model's have {}; use --device cpu",

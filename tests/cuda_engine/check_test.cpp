@@ -21,7 +21,15 @@ Status check(std::int64_t head_dim, DType kv_dtype, std::uint64_t block_shared_b
 TEST(CheckCuda, TakesUsualHeadsInEveryFormatOnEveryDevice) {
   for (const std::int64_t head_dim : {64, 80, 96, 128, 256})
     for (const DType dtype : {DType::f16, DType::f32, DType::q8_0, DType::q4_0, DType::q3_k, DType::q2_0})
-      EXPECT_TRUE(check(head_dim, dtype, kRtx4090).ok()) << head_dim;
+      EXPECT_EQ(check(head_dim, dtype, kRtx4090).ok(), head_dim < 256 || dtype != DType::f32) << head_dim;
+}
+
+TEST(CheckCuda, SaysWhatHeadsOf256InF32Need) {
+  EXPECT_TRUE(check(256, DType::f32, kA100).ok());
+  const Status status = check(256, DType::f32, kRtx4090);
+  EXPECT_EQ(status.code(), Code::unsupported);
+  for (const char* word : {"256", "160 KiB", "99 KiB", "--kv f16", "--device cpu"})
+    EXPECT_NE(status.message().find(word), std::string::npos) << status.message();
 }
 
 TEST(CheckCuda, TakesHeadsOf512InF16WhereSharedMemoryHoldsThem) {

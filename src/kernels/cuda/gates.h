@@ -31,6 +31,8 @@ cudaError_t softcap(float* x, float cap, std::int64_t n, cudaStream_t stream);
 /// 163 KiB of compute capability 8.0, more than the 99 KiB of 8.6, 8.9 and 12.0.
 constexpr std::int32_t kWideHeadDim = 512;
 constexpr std::size_t kWideHeadShared = 160 * 1024;
+/// Heads of so many channels and more take as much over KV in f32.
+constexpr std::int32_t kWideFloatHeadDim = 256;
 
 /// Tokens that candidates() and the sampler behind it can choose among.
 constexpr std::int32_t kMostVocab = 768'000;

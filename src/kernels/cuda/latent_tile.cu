@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/attention_half.cuh"
+#include "kernels/cuda/capability.h"
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/kv_view.cuh"
 #include "kernels/cuda/latent_tile.cuh"
@@ -390,7 +391,8 @@ cudaError_t tiles_of(const LatentAttentionCall& call, cudaStream_t stream) {
 bool latent_tiles_take(const LatentAttentionCall& call) {
   const int dim = call.kv.head_dim;
   const bool steps = dim % 16 == 0 && call.v_dim % 16 == 0;
-  return steps && dim <= kMostDim && (call.kv.dtype == DType::f16 || call.kv.dtype == DType::q8_0);
+  return steps && dim <= kMostDim && shared_bytes(dim) <= static_cast<std::size_t>(block_shared_bytes()) &&
+         (call.kv.dtype == DType::f16 || call.kv.dtype == DType::q8_0);
 }
 
 cudaError_t latent_tiles(const LatentAttentionCall& call, cudaStream_t stream) {

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "device/gpu.h"
+#include "kernels/cuda/capability.h"
 #include "kernels/cuda/float_matmul.cuh"
 #include "kernels/cuda/matvec_kernel.cuh"
 
@@ -32,6 +34,10 @@ const std::vector<DeviceLimits>& device_limits() {
       cudaDeviceGetAttribute(&d.sms, cudaDevAttrMultiProcessorCount, i);
       cudaDeviceGetAttribute(&d.block_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, i);
       cudaDeviceGetAttribute(&d.sm_shared, cudaDevAttrMaxSharedMemoryPerMultiprocessor, i);
+      if (pretends_less_shared()) {
+        d.block_shared = static_cast<int>(device::at_most_block_shared(static_cast<std::uint64_t>(d.block_shared)));
+        d.sm_shared = std::min(d.sm_shared, d.block_shared + 1024);
+      }
     }
     return devices;
   }();
@@ -252,7 +258,19 @@ cudaError_t matvec_rows(const MatmulCall& call, const Product* const* picked, in
     const cudaError_t done = matvec_rows(call, picked, products, effect, first, half, stream);
     return done != cudaSuccess ? done : matvec_rows(call, picked, products, effect, first + half, count - half, stream);
   }
-  return error;
+  if (effect == MatvecArgs::kGated) return error;  // whose gate is computed already
+  MatmulCall one = call;
+  one.x_rows = 1;
+  one.x = a.x;
+  one.x_q8 = a.x_q8;
+  one.y_q8 = a.y_q8;
+  if (effect != MatvecArgs::kPair) {
+    one.count = products;
+    for (int i = 0; i < products; ++i) one.products[i] = *picked[i];
+  }
+  for (int i = 0; i < one.count; ++i)
+    if (one.products[i].y != nullptr) one.products[i].y += first * one.products[i].y_stride;
+  return matmul(one, stream);
 }
 
 }  // namespace
