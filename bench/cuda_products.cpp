@@ -76,7 +76,7 @@ std::vector<Case> cases_of(const Options& o) {
           {"head", {m.vocab}, m.dim, Effect::store, o.head, 1}};
 }
 
-constexpr int kMostRows = 64, kLaunches = 32;
+constexpr int kMostRows = 512, kLaunches = 32;
 constexpr std::size_t kRotated = std::size_t{320} << 20;  // bytes of weights that launches rotate among, at least
 
 /// Random bytes without exponent bits in whatever float16 a dtype sees: no subnormals, infinities or NaNs.
@@ -280,7 +280,7 @@ int main(int argc, char** argv) {
   for (const Case& c : cases_of(options)) {
     Bench bench(c);
     for (std::size_t i = 0; i < options.rows.size(); ++i) {
-      for (int shape = options.shapes ? 0 : -1; shape < (options.shapes ? 11 : 0); ++shape) {
+      for (int shape = options.shapes ? 0 : -1; shape < (options.shapes ? 12 : 0); ++shape) {
         matmul_forced_shape = shape;
         const double us = bench.measure(options.rows[i]);
         if (us < 0) continue;

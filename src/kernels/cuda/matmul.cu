@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <optional>
 
+#include "kernels/cuda/capability.h"
 #include "kernels/cuda/float_matmul.cuh"
 #include "kernels/cuda/matmul_launch.cuh"
 #include "kernels/cuda/matmul_thin_launch.cuh"
@@ -19,7 +20,6 @@ namespace {
 struct DeviceFacts {
   std::atomic<int> multiprocessors{0};  // 0: not asked
   std::atomic<int> group_tiles{0};      // 0: not asked, 1: no, 2: yes
-  std::atomic<int> shared_bytes{0};     // that a block can have; 0: not asked
 };
 
 /// Of the current device, or none.
@@ -51,6 +51,8 @@ int device_fact(std::atomic<int> DeviceFacts::*fact, cudaDeviceAttr attribute, i
 }  // namespace
 
 int multiprocessor_count() { return device_fact(&DeviceFacts::multiprocessors, cudaDevAttrMultiProcessorCount, 1); }
+
+bool has_large_blocks() { return compiled_capability() == 90; }
 
 int fill_products(const MatmulCall& call, TileProduct (&products)[kMostTileProducts]) {
   int weight_rows = 0;
@@ -109,15 +111,29 @@ bool has_halves(DType dtype) {
 
 /// The shape that does the work of `shape` for this dtype on this device.
 Shape runnable(Shape shape, DType dtype) {
+  if (shape == Shape::slim_32x32 || shape == Shape::slim_32x16) return shape;
+  if (!has_large_blocks()) return Shape::tile_64x128;
+  if (shape == Shape::tile_64x128) shape = Shape::group_128x128;
   return shape == Shape::group_128x128 && (has_halves(dtype) || !has_group_tiles()) ? Shape::tile_128x128 : shape;
+}
+
+/// The same where has_large_blocks() is false, as measured on an H100 whose blocks were given 99 KiB. Slim ones share K
+/// between warps, of which a pair's are few: they have twice the memory.
+Shape choose_small_shape(int x_rows, bool tall) {
+  if (x_rows <= 16) return Shape::slim_32x16;
+  if (tall) return x_rows <= 32 ? Shape::slim_32x16 : Shape::tile_64x128;
+  if (x_rows <= 32) return Shape::slim_32x32;
+  if (x_rows <= 48) return Shape::slim_32x16;
+  return x_rows <= 128 ? Shape::slim_32x32 : Shape::tile_64x128;
 }
 
 /// The shape for x_rows rows of x and weights of `weight_rows` rows in all, as measured on an H200 (bits do not depend
 /// on it). Tall tiles want a block for each multiprocessor; slim ones share K between warps where rows are few.
 Shape choose_shape(DType dtype, int x_rows, int weight_rows) {
   if (matmul_forced_shape >= 0) return runnable(static_cast<Shape>(matmul_forced_shape), dtype);
-  if (x_rows <= 16) return Shape::slim_32x16;
   const int row_tiles = div_up(weight_rows, 128), multiprocessors = multiprocessor_count();
+  if (!has_large_blocks()) return choose_small_shape(x_rows, weight_rows >= 64 * multiprocessors);
+  if (x_rows <= 16) return Shape::slim_32x16;
   if (x_rows <= 128 && row_tiles < multiprocessors) return Shape::slim_32x32;
   if (x_rows <= 32) return Shape::tile_128x32;
   if (x_rows <= 64) return Shape::tile_128x64;
@@ -129,13 +145,12 @@ Shape choose_shape(DType dtype, int x_rows, int weight_rows) {
 /// Tall tiles where each multiprocessor has one; where even tiles of 32 rows are fewer than multiprocessors, narrow
 /// ones that each read the weights (which the L2 cache then has).
 std::optional<ThinShape> choose_thin_shape(int x_rows, int weight_rows, bool pair) {
-  constexpr int kLastShape = static_cast<int>(Shape::group_128x128);
+  if (!has_large_blocks()) return std::nullopt;
   if (matmul_forced_shape >= 0) {
-    if (matmul_forced_shape <= kLastShape) return std::nullopt;
-    return static_cast<ThinShape>(matmul_forced_shape - kLastShape - 1);
+    if (matmul_forced_shape < kShapes) return std::nullopt;
+    return static_cast<ThinShape>(matmul_forced_shape - kShapes);
   }
-  if (x_rows > 64 || device_fact(&DeviceFacts::shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0) < kThinBytes)
-    return std::nullopt;
+  if (x_rows > 64) return std::nullopt;
   const int multiprocessors = multiprocessor_count();
   const bool tall = pair || weight_rows >= 64 * multiprocessors, low = weight_rows <= 32 * multiprocessors;
   if (x_rows <= 8) return tall ? ThinShape::thin_64x8 : ThinShape::thin_32x8;
@@ -150,6 +165,7 @@ std::optional<ThinShape> choose_thin_shape(int x_rows, int weight_rows, bool pai
 Shape choose_expert_shape(DType dtype, int entries, int experts, bool pair) {
   if (matmul_forced_shape >= 0) return runnable(static_cast<Shape>(matmul_forced_shape), dtype);
   const int each = div_up(entries, experts);
+  if (!has_large_blocks()) return choose_small_shape(each, true);
   if (each <= 16) return pair ? Shape::tile_128x32 : Shape::slim_32x16;
   return each <= 96 ? Shape::tile_128x64 : runnable(Shape::group_128x128, dtype);
 }

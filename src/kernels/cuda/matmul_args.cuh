@@ -344,11 +344,8 @@ __device__ inline int3 expert_tile(const TileArgs& args, int slot) {
 template <typename Kernel>
 cudaError_t launch_tiled(Kernel* kernel, dim3 grid, int threads, int shared_bytes, cudaStream_t stream,
                          const TileArgs& args) {
-  const cudaError_t error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                                 cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  if (error != cudaSuccess) return error;
-  return launch(kernel, grid, dim3(static_cast<unsigned>(threads)), static_cast<std::size_t>(shared_bytes), stream,
-                args);
+  return launch_large(kernel, grid, dim3(static_cast<unsigned>(threads)), static_cast<std::size_t>(shared_bytes),
+                      stream, 1, args);
 }
 
 }  // namespace millrace::kernels::cuda

@@ -12,7 +12,8 @@
 namespace millrace::kernels::cuda {
 
 /// kWarpgroup: rows are placed as m64 fragments want them, else as m16. kLaneColumns: columns of a lane.
-template <DType kDType, int kRowCount, int kColumnCount, int kThreadCount, int kLaneColumnCount, bool kWarpgroupRows>
+template <DType kDType, int kRowCount, int kColumnCount, int kThreadCount, int kLaneColumnCount, bool kWarpgroupRows,
+          int kStageCount = 3>
 struct Tile {
   using Q = Quads<kDType>;
   static constexpr int kRows = kRowCount, kWidth = kColumnCount, kThreads = kThreadCount;
@@ -20,7 +21,7 @@ struct Tile {
   static constexpr int kParts = Q::kHalves ? 2 : 1;           // scale groups of a block of 32
   static constexpr int kStep = 128;                           // elements
   static constexpr int kGroups = 4 * kParts;                  // scale groups of a step
-  static constexpr int kStages = 3;                           // of activations
+  static constexpr int kStages = kStageCount;                 // of activations
   static constexpr int kItems = kRows * 4 / kThreads;         // blocks of 32 that a thread decodes in a step
   static constexpr int kInputCopies = kWidth * 8 / kThreads;  // of 16 bytes, a thread and step
   static constexpr int kScaleCopies = kWidth * 4 / kThreads;

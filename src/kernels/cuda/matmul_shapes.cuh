@@ -32,6 +32,8 @@ cudaError_t launch_shape(Shape shape, const TileArgs& args, int max_tiles, cudaS
       break;
     case Shape::tile_128x64:
       return launch_tiles<WarpTile<kDType, 128, 64, 2, 4>, 2>(args, max_tiles, stream);
+    case Shape::tile_64x128:
+      return launch_tiles<WarpTile<kDType, 64, 128, 1, 8, 2>, 1>(args, max_tiles, stream);
   }
   return cudaErrorInvalidValue;
 }

@@ -7,6 +7,7 @@
 // block's tiles.
 #pragma once
 
+#include "kernels/cuda/capability.h"
 #include "kernels/cuda/matmul_args.cuh"
 #include "kernels/cuda/quads.cuh"
 
@@ -36,11 +37,8 @@ struct Slim {
   static constexpr int kTotalBytes = kRows * kWidth * 4;  // float4 [subs][2][cols][32 lanes]
   // Then Column [columns], const std::byte* [4], SlimHandover [warps], int [columns].
   static constexpr int kBlockBytes = kTotalBytes + kWidth * 8 + 4 * 8 + 8 * 8 + kWidth * 4;
-  static constexpr int kMaxBytes = 227 * 1024;
-  static constexpr int kFit = (kMaxBytes - kBlockBytes) / kWarpBytes;
-  static constexpr int kWarps = kFit < 8 ? kFit : 8;
-  static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kBytes = kWarps * kWarpBytes + kBlockBytes;
+  static constexpr int kMostWarps = 8;  // of a block: as many as its memory has room for
+  static_assert(kWarpBytes + kBlockBytes <= kLeastBlockShared, "there is room for one");
 };
 
 /// A segment of a row tile that a warp works on, in the order of its turns.
@@ -238,11 +236,12 @@ struct SlimWarp {
 };
 
 template <typename S>
-__global__ void __launch_bounds__(S::kThreads, 1) slim_kernel(const __grid_constant__ TileArgs args) {
+__global__ void __launch_bounds__(32 * S::kMostWarps, 1) slim_kernel(const __grid_constant__ TileArgs args) {
   using Q = typename S::Q;
   extern __shared__ __align__(1024) std::uint8_t shared[];
-  auto* totals = reinterpret_cast<float4*>(shared + S::kWarps * S::kWarpBytes);
-  auto* columns = reinterpret_cast<Column*>(shared + S::kWarps * S::kWarpBytes + S::kTotalBytes);
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  auto* totals = reinterpret_cast<float4*>(shared + warps * S::kWarpBytes);
+  auto* columns = reinterpret_cast<Column*>(shared + warps * S::kWarpBytes + S::kTotalBytes);
   auto* addresses = reinterpret_cast<const std::byte**>(columns + S::kWidth);
   auto* handovers = reinterpret_cast<SlimHandover*>(addresses + 4);  // by warp, at most 8
   auto* sources = reinterpret_cast<int*>(handovers + 8);
@@ -258,7 +257,7 @@ __global__ void __launch_bounds__(S::kThreads, 1) slim_kernel(const __grid_const
   } else {
     tile.z = min(args.x_rows - tile.y, S::kWidth);
   }
-  for (int place = tid; place < S::kWidth; place += S::kThreads) {
+  for (int place = tid; place < S::kWidth; place += 32 * warps) {
     const Column column = column_at(args, tile.y, place, tile.z);
     sources[place] = column.source;
     columns[place % 8 / 2 * (2 * S::kCols) + place / 8 * 2 + place % 2] = column;
@@ -267,14 +266,14 @@ __global__ void __launch_bounds__(S::kThreads, 1) slim_kernel(const __grid_const
     const std::byte* const* entry = tid == 3 ? args.products[0].up : args.products[tid].weight;
     addresses[tid] = entry == nullptr ? nullptr : entry[tile.x * args.address_stride];
   }
-  if (tid < S::kWarps) handovers[tid].open();
+  if (tid < warps) handovers[tid].open();
   __syncthreads();
 
-  // The warp's turns are warp, warp + kWarps, ... of the segments of the block's row tiles: blockIdx, + the grid, ...
+  // The warp's turns are warp, warp + warps, ... of the segments of the block's row tiles: blockIdx, + the grid, ...
   const int segments = (args.cols + kSegment - 1) / kSegment, row_tiles = args.products[2].tiles_end;
   const int stride = static_cast<int>(experts ? gridDim.x : gridDim.y);
   const auto later = [&](SlimTurn at) {
-    at.segment += S::kWarps;
+    at.segment += warps;
     for (; at.segment >= segments; at.segment -= segments) at.row_tile += stride;
     return at;
   };
@@ -333,7 +332,7 @@ __global__ void __launch_bounds__(S::kThreads, 1) slim_kernel(const __grid_const
       if (j + 1 < segments) totals[i * 32 + lane] = make_float4(sum[0], sum[1], sum[2], sum[3]);
     }
     const bool tile_done = j + 1 == segments, block_done = tile_done && at.row_tile + stride >= row_tiles;
-    if (!block_done) handovers[(warp + 1) % S::kWarps].give();
+    if (!block_done) handovers[warp + 1 < warps ? warp + 1 : 0].give();
     if (tile_done) {
       finish_rows<S::kCols>(args, args.products[product], tile.x, first_row, columns, 2 * S::kCols, acc[0],
                             S::kSubs == 2 ? acc[S::kSubs - 1] : nullptr);
@@ -352,7 +351,10 @@ cudaError_t launch_slim(TileArgs args, int max_tiles, int multiprocessors, cudaS
   const auto tiles = static_cast<unsigned>(max_tiles),
              rows = static_cast<unsigned>(share < row_tiles ? share : row_tiles);
   const dim3 grid = args.sorted == nullptr ? dim3(tiles, rows) : dim3(rows, tiles);
-  return launch_tiled(slim_kernel<S>, grid, S::kThreads, S::kBytes, stream, args);
+  const int room = (block_shared_bytes() - S::kBlockBytes) / S::kWarpBytes;
+  const int warps = room < S::kMostWarps ? room : S::kMostWarps;
+  if (warps < 1) return cudaErrorInvalidValue;
+  return launch_tiled(slim_kernel<S>, grid, 32 * warps, warps * S::kWarpBytes + S::kBlockBytes, stream, args);
 }
 
 }  // namespace millrace::kernels::cuda

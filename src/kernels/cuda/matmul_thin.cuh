@@ -7,7 +7,7 @@
 // which are multiplied in one instruction a block of 32 and eight columns. Where a step has several segments, their
 // sums meet in shared memory, and each thread adds those of its own few outputs in ascending order.
 //
-// For devices whose blocks can have kThinBytes of shared memory.
+// Where has_large_blocks() (matmul_launch.cuh).
 #pragma once
 
 #include "kernels/cuda/landing.cuh"
@@ -425,6 +425,7 @@ struct ThinBlock {
 
 template <typename T>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocks) thin_kernel(const __grid_constant__ TileArgs args) {
+#if MILLRACE_LARGE_BLOCKS
   using Q = typename T::Q;
   extern __shared__ __align__(1024) std::uint8_t shared[];
   const int tid = static_cast<int>(threadIdx.x), warp = tid / 32;
@@ -447,6 +448,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) thin_kernel(const __g
   if (warp >= T::kWarps) return block.copy(first, tid - 32 * T::kWarps);
   wait_for_predecessor();
   block.work(first, warp);
+#endif  // MILLRACE_LARGE_BLOCKS
 }
 
 /// max_tiles: of columns. Blocks are as many as run at once.

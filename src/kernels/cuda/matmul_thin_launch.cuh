@@ -11,7 +11,7 @@ enum class ThinShape : std::uint8_t { thin_32x8, thin_64x8, thin_32x16, thin_64x
 constexpr int kThinWidth[] = {8, 8, 16, 16, 32};  // rows of x of a tile
 constexpr int kThinShapes = 5;
 
-/// Shared memory that a block must be able to have.
+/// Shared memory of a block at most.
 constexpr int kThinBytes = 227 * 1024;
 
 /// max_tiles: of rows of x. Pairs: thin_64x8, thin_64x16 or thin_128x32.

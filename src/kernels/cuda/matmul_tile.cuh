@@ -1,15 +1,18 @@
 // The kernel for many rows of x, with products of a warp. While a block's warps multiply a step of 128 elements, its
-// threads decode the next step's weights and start the copies of the one after. Bound by issue slots: a term (I to
-// float, ws * dx, fma, and fma for mins) is three or four instructions an output.
+// threads decode the next step's weights and start the copies of the one after; with two places for activations in
+// place of three, those of the next step. Bound by issue slots: a term (I to float, ws * dx, fma, and fma for mins) is
+// three or four instructions an output.
 #pragma once
 
 #include "kernels/cuda/matmul_block.cuh"
+#include "kernels/cuda/matmul_launch.cuh"
 
 namespace millrace::kernels::cuda {
 
-template <DType kDType, int kRowCount, int kColumnCount, int kRowWarpCount, int kColumnWarpCount>
+template <DType kDType, int kRowCount, int kColumnCount, int kRowWarpCount, int kColumnWarpCount, int kStageCount = 3>
 struct WarpTile : Tile<kDType, kRowCount, kColumnCount, 32 * kRowWarpCount * kColumnWarpCount,
-                       kColumnCount / kColumnWarpCount / 4, false> {
+                       kColumnCount / kColumnWarpCount / 4, false, kStageCount> {
+  static constexpr bool kLarge = kStageCount == 3;  // built where has_large_blocks() alone, others elsewhere alone
   static constexpr int kRowWarps = kRowWarpCount;
   static constexpr int kSubs = kRowCount / kRowWarps / 32;           // sets of 32 rows, a warp
   static constexpr int kCols = kColumnCount / kColumnWarpCount / 8;  // sets of 8 columns, a warp
@@ -63,8 +66,8 @@ __device__ inline void multiply_step(const TileBlock<T>& block, int s, int stage
   }
 }
 
-template <typename T, int kBlocks>
-__global__ void __launch_bounds__(T::kThreads, kBlocks) tile_kernel(const __grid_constant__ TileArgs args) {
+template <typename T>
+__device__ inline void multiply_tile(const TileArgs& args) {
   extern __shared__ __align__(1024) std::uint8_t shared[];
   const int tid = static_cast<int>(threadIdx.x);
   wait_for_predecessor();
@@ -83,7 +86,7 @@ __global__ void __launch_bounds__(T::kThreads, kBlocks) tile_kernel(const __grid
   block.copy_inputs(0, 0);
   block.copy_raw(0);
   copies_commit();
-  block.copy_inputs(1, 1);
+  if constexpr (T::kStages > 2) block.copy_inputs(1, 1);
   if (segments > 1) block.copy_raw(1);
   copies_commit();
   copies_wait<1>();
@@ -97,20 +100,37 @@ __global__ void __launch_bounds__(T::kThreads, kBlocks) tile_kernel(const __grid
   float total[T::kSubs][2][T::kCols][4] = {}, acc[T::kSubs][2][T::kCols][4];
   int stage = 0;
   for (int j = 0; j < segments; ++j) {
-    const int s = 2 * j, stage1 = stage == 2 ? 0 : stage + 1, stage2 = stage1 == 2 ? 0 : stage1 + 1;
-    copies_wait<1>();
-    __syncthreads();
-    block.copy_inputs(s + 2, stage2);
-    copies_commit();
-    multiply_step<T, true>(block, s, stage, true, idle, warp_row, warp_column, acc);
+    const int s = 2 * j;
+    if constexpr (T::kStages > 2) {
+      const int stage1 = stage == 2 ? 0 : stage + 1, stage2 = stage1 == 2 ? 0 : stage1 + 1;
+      copies_wait<1>();
+      __syncthreads();
+      block.copy_inputs(s + 2, stage2);
+      copies_commit();
+      multiply_step<T, true>(block, s, stage, true, idle, warp_row, warp_column, acc);
 
-    copies_wait<1>();
-    __syncthreads();
-    block.copy_inputs(s + 3, stage);
-    if (j + 2 < segments) block.copy_raw(j + 2);
-    copies_commit();
-    multiply_step<T, false>(block, s + 1, stage1, s + 2 < steps, idle, warp_row, warp_column, acc);
-    stage = stage2;
+      copies_wait<1>();
+      __syncthreads();
+      block.copy_inputs(s + 3, stage);
+      if (j + 2 < segments) block.copy_raw(j + 2);
+      copies_commit();
+      multiply_step<T, false>(block, s + 1, stage1, s + 2 < steps, idle, warp_row, warp_column, acc);
+      stage = stage2;
+    } else {
+      copies_wait<1>();  // the next segment's raw weights may be on their way yet
+      __syncthreads();
+      block.copy_inputs(s + 1, 1);
+      copies_commit();
+      multiply_step<T, true>(block, s, 0, true, idle, warp_row, warp_column, acc);
+
+      copies_wait<0>();
+      __syncthreads();
+      block.copy_inputs(s + 2, 0);
+      copies_commit();
+      if (j + 2 < segments) block.copy_raw(j + 2);
+      copies_commit();
+      multiply_step<T, false>(block, s + 1, 1, s + 2 < steps, idle, warp_row, warp_column, acc);
+    }
 #pragma unroll
     for (int u = 0; u < T::kSubs; ++u)
 #pragma unroll
@@ -135,9 +155,15 @@ __global__ void __launch_bounds__(T::kThreads, kBlocks) tile_kernel(const __grid
   }
 }
 
+template <typename T, int kBlocks>
+__global__ void __launch_bounds__(T::kThreads, kBlocks) tile_kernel(const __grid_constant__ TileArgs args) {
+  if constexpr (T::kLarge == (MILLRACE_LARGE_BLOCKS == 1)) multiply_tile<T>(args);
+}
+
 /// kBlocks: how many of them a multiprocessor holds. max_tiles: of columns.
 template <typename T, int kBlocks>
 cudaError_t launch_tiles(TileArgs args, int max_tiles, cudaStream_t stream) {
+  static_assert(T::kLarge || T::kBytes <= kLeastBlockShared);
   const int row_tiles = count_row_tiles(args.products, T::kRows, T::kRows / 2);
   return launch_tiled(tile_kernel<T, kBlocks>, tile_grid(args, row_tiles, max_tiles), T::kThreads, T::kBytes, stream,
                       args);
