@@ -52,11 +52,10 @@ bool pretends_less_shared() {
   return pretends;
 }
 
-cudaError_t check_block_shared(const void* kernel, std::size_t dynamic_bytes) {
+bool fits_block_shared(const void* kernel, std::size_t dynamic_bytes) {
   cudaFuncAttributes attributes = {};
-  if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel); error != cudaSuccess) return error;
-  const std::size_t bytes = attributes.sharedSizeBytes + dynamic_bytes;
-  return bytes <= static_cast<std::size_t>(block_shared_bytes()) ? cudaSuccess : cudaErrorInvalidValue;
+  return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess &&
+         attributes.sharedSizeBytes + dynamic_bytes <= static_cast<std::size_t>(block_shared_bytes());
 }
 
 }  // namespace millrace::kernels::cuda

@@ -21,7 +21,7 @@ constexpr std::size_t kLeastBlockShared = 99 * 1024;
 int block_shared_bytes();
 /// Whether the environment makes it less; a launch then has to ask whether its blocks would have their memory there.
 bool pretends_less_shared();
-/// cudaErrorInvalidValue where blocks of the kernel, with so many bytes that the launch gives, have more.
-cudaError_t check_block_shared(const void* kernel, std::size_t dynamic_bytes);
+/// Whether blocks of the kernel, with so many bytes that the launch gives, have no more than that.
+bool fits_block_shared(const void* kernel, std::size_t dynamic_bytes);
 
 }  // namespace millrace::kernels::cuda

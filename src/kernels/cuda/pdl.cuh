@@ -32,10 +32,8 @@ inline bool overlaps_launches() { return compiled_capability() >= 90; }
 template <typename... Params, typename... Args>
 cudaError_t launch_clusters(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared_bytes,
                             cudaStream_t stream, int cluster, const Args&... args) {
-  if (pretends_less_shared())
-    if (const cudaError_t error = check_block_shared(reinterpret_cast<const void*>(kernel), shared_bytes);
-        error != cudaSuccess)
-      return error;
+  if (pretends_less_shared() && !fits_block_shared(reinterpret_cast<const void*>(kernel), shared_bytes))
+    return cudaErrorInvalidValue;
   cudaLaunchAttribute attributes[2] = {};
   unsigned count = 0;
   if (overlaps_launches() && !PlainLaunches::wanted()) {
