@@ -583,7 +583,7 @@ class CudaAttention : public test::OnDevice {
   }
 };
 
-bool has_wide_heads() { return static_cast<std::size_t>(block_shared_bytes()) >= kWideHeadShared; }
+bool has_wide_heads() { return block_shared_bytes() >= kWideHeadShared; }
 
 TEST_F(CudaAttention, EveryHeadDim) {
   for (const int head_dim : {64, 80, 96, 128, 256}) {

@@ -936,12 +936,12 @@ static_assert(chunk_value_bytes<__half, kWideHeadDim>(kWideHeadDim) + query_byte
                   kMostStaticShared <=
               kWideHeadShared);
 static_assert(chunk_value_bytes<float, 256>(256) + query_bytes<float, 8>(256) + kMostStaticShared <= kWideHeadShared &&
-              chunk_value_bytes<float, 128>(128) + query_bytes<float, 8>(128) + kMostStaticShared <= kMostShared);
+              chunk_value_bytes<float, 128>(128) + query_bytes<float, 8>(128) + kMostStaticShared <= kLeastBlockShared);
 
 /// Bytes that a launch may give a block of the current device.
 std::size_t shared_of_block() {
-  const int bytes = block_shared_bytes();
-  return bytes == 0 ? kMostShared : static_cast<std::size_t>(bytes) - kMostStaticShared;
+  const std::size_t bytes = block_shared_bytes();
+  return bytes == 0 ? kLeastBlockShared : bytes - kMostStaticShared;
 }
 
 template <typename T, int kHeads, int kHeadDim>
@@ -954,13 +954,13 @@ cudaError_t decode(DecodeArgs args, cudaStream_t stream) {
   // Where one block has the room of two, K and V of heads of 256 come side by side: a long context's blocks then read
   // on while they compute.
   const bool alone = kIsHalf<T> && kHeadDim == 256 && !args.cluster &&
-                     blocks * args.max_chunks > kResident<T, kHeadDim> * multiprocessors() &&
+                     blocks * args.max_chunks > kResident<T, kHeadDim> * multiprocessor_count() &&
                      keys + values + rest <= shared_of_block();
-  args.both = alone || keys + values + rest <= kMostShared;
+  args.both = alone || keys + values + rest <= kLeastBlockShared;
   const std::size_t bytes = (args.both ? keys : 0) + values + rest;
   // As many blocks as the device holds, with about as many chunks each; a cluster has all chunks at once.
   const int resident = alone ? 1 : kResident<T, kHeadDim>;
-  const int most = std::max(resident * multiprocessors() / blocks, 1), each = (args.max_chunks + most - 1) / most;
+  const int most = std::max(resident * multiprocessor_count() / blocks, 1), each = (args.max_chunks + most - 1) / most;
   const int cluster = args.cluster ? args.max_chunks : 1;
   const dim3 grid(blocks, args.cluster ? args.max_chunks : (args.max_chunks + each - 1) / each);
   return launch_large(decode_kernel<T, kHeads, kHeadDim>, grid, dim3(kThreads), bytes, stream, cluster, args);
@@ -1030,7 +1030,8 @@ cudaError_t attention_few(const AttentionCall& call, const Workspace& w, int chu
   // Blocks of one head where that does not make too many: they are done sooner, and read the keys together anyway. But
   // in f16 the tensor cores do up to eight heads as soon as one.
   const int few_heads = call.kv.dtype == DType::f16 && args.group <= 8 ? args.group : 1;
-  const bool few = static_cast<std::int64_t>(call.rows.rows) * call.heads / few_heads * chunks <= 3 * multiprocessors();
+  const bool few =
+      static_cast<std::int64_t>(call.rows.rows) * call.heads / few_heads * chunks <= 3 * multiprocessor_count();
   args.block_heads = few ? few_heads : args.group;
   args.cluster = few && chunks > 1 && chunks <= kMostCluster && overlaps_launches();
   args.sums = reinterpret_cast<ChunkSum*>(call.workspace);

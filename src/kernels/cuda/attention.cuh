@@ -15,19 +15,10 @@
 namespace millrace::kernels::cuda {
 
 static_assert(kAttentionChunk == 2 * kKvBlock);
-constexpr std::size_t kMostShared = kLeastBlockShared;
 
 /// The first key of the cache that a row at `position` sees.
 __device__ __forceinline__ int first_visible(int position, int window) {
   return window > 0 ? max(position - window + 1, 0) : 0;
-}
-
-/// Of the current device.
-inline int multiprocessors() {
-  int device = 0, count = 0;
-  if (cudaGetDevice(&device) != cudaSuccess) return 1;
-  if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) return 1;
-  return count;
 }
 
 /// What every path's kernel takes.

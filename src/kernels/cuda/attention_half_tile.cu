@@ -400,7 +400,7 @@ cudaError_t tiles_of(HalfTileArgs args, cudaStream_t stream) {
   args.slices = (attention_tile_rows(args.group) * args.group + S::kPairs - 1) / S::kPairs;
   const dim3 grid(args.kv.kv_heads * args.slices, args.tile_count);
   constexpr std::size_t kBytes = S::kCacheBytes + S::kWarps * Queries<kHeadDim>::kWarpBytes;
-  static_assert(kBytes <= kMostShared);
+  static_assert(kBytes <= kLeastBlockShared);
   return launch_large(half_tile_kernel<kHeadDim>, grid, dim3(S::kThreads), kBytes, stream, 1, args);
 }
 

@@ -218,7 +218,7 @@ template <int kHeadDim, typename T>
 cudaError_t tiles_as(const Q8TileArgs& args, cudaStream_t stream) {
   constexpr int kElements = kHeadDim / (std::is_same_v<T, Nibbles> ? 2 : 1);
   constexpr std::size_t kBytes = 4 * kKvBlock * (kElements + kHeadDim / 32 * sizeof(__half));
-  static_assert(kBytes <= kMostShared);
+  static_assert(kBytes <= kLeastBlockShared);
   const dim3 grid(args.kv.kv_heads * args.slices, args.tile_count);
   return launch_large(q8_tile_kernel<kHeadDim, T>, grid, dim3(kThreads), kBytes, stream, 1, args);
 }

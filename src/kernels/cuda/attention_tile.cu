@@ -51,7 +51,7 @@ struct Shape {
   static constexpr int kStride = kM + 4;  // floats between keys of the weights: no bank conflicts, and room for RowSums
   static constexpr int kBuffer = kSlab * (kHeadDim > kAttentionChunk ? kHeadDim : kAttentionChunk);
   static constexpr int kSharedFloats = kHeadDim * kM + kAttentionChunk * kStride + 2 * kBuffer;
-  static_assert(kSharedFloats * sizeof(float) <= kMostShared);
+  static_assert(kSharedFloats * sizeof(float) <= kLeastBlockShared);
   static_assert(4 * kQuads + kRest == kChannels && kRest <= 2 && 2 * kM <= kAttentionChunk);
 };
 
@@ -426,7 +426,7 @@ cudaError_t tiles_of(TileArgs args, cudaStream_t stream) {
   args.slices = (tile_pairs + S::kM - 1) / S::kM;
   const int blocks = args.kv.kv_heads * args.slices;
   const std::int64_t all = static_cast<std::int64_t>(blocks) * args.tile_count;
-  args.turns = all > multiprocessors() && all <= 2 * multiprocessors() ? 2 : 1;
+  args.turns = all > multiprocessor_count() && all <= 2 * multiprocessor_count() ? 2 : 1;
   const dim3 grid(blocks, (args.tile_count + args.turns - 1) / args.turns);
   return launch_large(tile_kernel<kHeadDim>, grid, dim3(S::kThreads), S::kSharedFloats * sizeof(float), stream, 1,
                       args);

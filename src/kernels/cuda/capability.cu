@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -10,25 +11,16 @@ namespace {
 /// Built as all other kernels are.
 __global__ void any_kernel() {}
 
-constexpr int kDevices = 64;
-
-/// What `ask` says of the current device, asked once; 0 where it does not say.
-template <typename Ask>
-int known_of_device(std::atomic<int> (&known)[kDevices], const Ask& ask) {
-  int device = 0;
-  if (cudaGetDevice(&device) != cudaSuccess || device < 0 || device >= kDevices) return 0;
-  int answer = known[device].load(std::memory_order_relaxed);
-  if (answer == 0) {
-    answer = ask(device);
-    known[device].store(answer, std::memory_order_relaxed);
-  }
-  return answer;
+/// Of a device; 0 where it does not say.
+int attribute_of(int device, cudaDeviceAttr attribute) {
+  int value = 0;
+  return cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess ? value : 0;
 }
 
 }  // namespace
 
 int compiled_capability() {
-  static std::atomic<int> known[kDevices];  // 0: not asked
+  static std::atomic<int> known[kMostDevices];
   return known_of_device(known, [](int) {
     cudaFuncAttributes attributes = {};
     if (cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(any_kernel)) == cudaSuccess)
@@ -38,13 +30,16 @@ int compiled_capability() {
   });
 }
 
-int block_shared_bytes() {
-  static std::atomic<int> known[kDevices];
-  return known_of_device(known, [](int device) {
-    int bytes = 0;
-    if (cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess) return 0;
-    return static_cast<int>(device::at_most_block_shared(static_cast<std::uint64_t>(bytes)));
-  });
+int multiprocessor_count() {
+  static std::atomic<int> known[kMostDevices];
+  const auto ask = [](int device) { return attribute_of(device, cudaDevAttrMultiProcessorCount); };
+  return std::max(known_of_device(known, ask), 1);
+}
+
+std::size_t block_shared_bytes() {
+  static std::atomic<int> known[kMostDevices];
+  const auto ask = [](int device) { return attribute_of(device, cudaDevAttrMaxSharedMemoryPerBlockOptin); };
+  return device::at_most_block_shared(static_cast<std::uint64_t>(known_of_device(known, ask)));
 }
 
 bool pretends_less_shared() {
@@ -55,7 +50,7 @@ bool pretends_less_shared() {
 bool fits_block_shared(const void* kernel, std::size_t dynamic_bytes) {
   cudaFuncAttributes attributes = {};
   return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess &&
-         attributes.sharedSizeBytes + dynamic_bytes <= static_cast<std::size_t>(block_shared_bytes());
+         attributes.sharedSizeBytes + dynamic_bytes <= block_shared_bytes();
 }
 
 }  // namespace millrace::kernels::cuda

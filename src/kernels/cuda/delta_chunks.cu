@@ -612,8 +612,7 @@ std::size_t delta_chunks_workspace_bytes(std::int64_t runs, std::int64_t key_hea
 }
 
 bool has_delta_chunks() {
-  return compiled_capability() >= 90 &&
-         static_cast<std::size_t>(block_shared_bytes()) >= sizeof(Going<kMostChunkKeys, 4>);
+  return compiled_capability() >= 90 && block_shared_bytes() >= sizeof(Going<kMostChunkKeys, 4>);
 }
 
 cudaError_t delta_chunks(const DeltaChunksCall& call, cudaStream_t stream) {

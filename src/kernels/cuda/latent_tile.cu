@@ -391,7 +391,7 @@ cudaError_t tiles_of(const LatentAttentionCall& call, cudaStream_t stream) {
 bool latent_tiles_take(const LatentAttentionCall& call) {
   const int dim = call.kv.head_dim;
   const bool steps = dim % 16 == 0 && call.v_dim % 16 == 0;
-  return steps && dim <= kMostDim && shared_bytes(dim) <= static_cast<std::size_t>(block_shared_bytes()) &&
+  return steps && dim <= kMostDim && shared_bytes(dim) <= block_shared_bytes() &&
          (call.kv.dtype == DType::f16 || call.kv.dtype == DType::q8_0);
 }
 

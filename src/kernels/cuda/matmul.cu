@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <optional>
 
 #include "kernels/cuda/capability.h"
@@ -14,43 +13,6 @@ namespace millrace::kernels::cuda {
 
 /// For measurements: a Shape, or behind those a ThinShape; -1: the one that is chosen.
 int matmul_forced_shape = -1;
-
-namespace {
-
-struct DeviceFacts {
-  std::atomic<int> multiprocessors{0};  // 0: not asked
-  std::atomic<int> group_tiles{0};      // 0: not asked, 1: no, 2: yes
-};
-
-/// Of the current device, or none.
-DeviceFacts* device_facts() {
-  constexpr int kDevices = 64;
-  static DeviceFacts facts[kDevices];
-  int device = 0;
-  return cudaGetDevice(&device) == cudaSuccess && device >= 0 && device < kDevices ? &facts[device] : nullptr;
-}
-
-}  // namespace
-
-namespace {
-
-/// The current device's attribute, asked of the driver once; `otherwise` where it does not say.
-int device_fact(std::atomic<int> DeviceFacts::*fact, cudaDeviceAttr attribute, int otherwise) {
-  DeviceFacts* facts = device_facts();
-  if (facts == nullptr) return otherwise;
-  int value = (facts->*fact).load(std::memory_order_relaxed);
-  if (value == 0) {
-    int device = 0;
-    if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&value, attribute, device) != cudaSuccess)
-      return otherwise;
-    (facts->*fact).store(value, std::memory_order_relaxed);
-  }
-  return value;
-}
-
-}  // namespace
-
-int multiprocessor_count() { return device_fact(&DeviceFacts::multiprocessors, cudaDevAttrMultiProcessorCount, 1); }
 
 bool has_large_blocks() { return compiled_capability() == 90; }
 
@@ -84,14 +46,8 @@ cudaError_t launch_dtype(DType dtype, Shape shape, const TileArgs& args, int max
 
 /// Whether the current device runs Shape::group_128x128.
 bool has_group_tiles() {
-  DeviceFacts* facts = device_facts();
-  if (facts == nullptr) return false;
-  int answer = facts->group_tiles.load(std::memory_order_relaxed);
-  if (answer == 0) {
-    answer = group_registers<DType::q4_k>() > 100 ? 2 : 1;
-    facts->group_tiles.store(answer, std::memory_order_relaxed);
-  }
-  return answer == 2;
+  static std::atomic<int> known[kMostDevices];  // 1: no, 2: yes
+  return known_of_device(known, [](int) { return group_registers<DType::q4_k>() > 100 ? 2 : 1; }) == 2;
 }
 
 bool has_halves(DType dtype) {
@@ -117,8 +73,8 @@ Shape runnable(Shape shape, DType dtype) {
   return shape == Shape::group_128x128 && (has_halves(dtype) || !has_group_tiles()) ? Shape::tile_128x128 : shape;
 }
 
-/// The same where has_large_blocks() is false, as measured on an H100 whose blocks were given 99 KiB. Slim ones share K
-/// between warps, of which a pair's are few: they have twice the memory.
+/// The shape where has_large_blocks() is false, as measured on an H100 whose blocks were given 99 KiB. Slim ones share
+/// K between warps, of which a pair's are few: they have twice the memory.
 Shape choose_small_shape(int x_rows, bool tall) {
   if (x_rows <= 16) return Shape::slim_32x16;
   if (tall) return x_rows <= 32 ? Shape::slim_32x16 : Shape::tile_64x128;

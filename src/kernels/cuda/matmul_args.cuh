@@ -340,12 +340,4 @@ __device__ inline int3 expert_tile(const TileArgs& args, int slot) {
   return make_int3(0, 0, 0);
 }
 
-/// A launch with more shared memory than a kernel gets unasked.
-template <typename Kernel>
-cudaError_t launch_tiled(Kernel* kernel, dim3 grid, int threads, int shared_bytes, cudaStream_t stream,
-                         const TileArgs& args) {
-  return launch_large(kernel, grid, dim3(static_cast<unsigned>(threads)), static_cast<std::size_t>(shared_bytes),
-                      stream, 1, args);
-}
-
 }  // namespace millrace::kernels::cuda

@@ -33,8 +33,6 @@ bool has_large_blocks();
 
 constexpr int div_up(int a, int b) { return (a + b - 1) / b; }
 
-/// Of the current device. Asked of the driver once a device.
-int multiprocessor_count();
 /// Registers of Shape::group_128x128's kernel for kDType: few where it was not built for this device and is empty.
 template <DType kDType>
 int group_registers();

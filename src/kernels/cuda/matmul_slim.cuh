@@ -351,10 +351,10 @@ cudaError_t launch_slim(TileArgs args, int max_tiles, int multiprocessors, cudaS
   const auto tiles = static_cast<unsigned>(max_tiles),
              rows = static_cast<unsigned>(share < row_tiles ? share : row_tiles);
   const dim3 grid = args.sorted == nullptr ? dim3(tiles, rows) : dim3(rows, tiles);
-  const int room = (block_shared_bytes() - S::kBlockBytes) / S::kWarpBytes;
-  const int warps = room < S::kMostWarps ? room : S::kMostWarps;
-  if (warps < 1) return cudaErrorInvalidValue;
-  return launch_tiled(slim_kernel<S>, grid, 32 * warps, warps * S::kWarpBytes + S::kBlockBytes, stream, args);
+  if (block_shared_bytes() < S::kWarpBytes + S::kBlockBytes) return cudaErrorInvalidValue;
+  const std::size_t room = (block_shared_bytes() - S::kBlockBytes) / S::kWarpBytes;
+  const int warps = room < S::kMostWarps ? static_cast<int>(room) : S::kMostWarps;
+  return launch_large(slim_kernel<S>, grid, 32 * warps, warps * S::kWarpBytes + S::kBlockBytes, stream, 1, args);
 }
 
 }  // namespace millrace::kernels::cuda

@@ -458,7 +458,7 @@ cudaError_t launch_thin(TileArgs args, int max_tiles, cudaStream_t stream) {
   const int row_tiles = count_row_tiles(args.products, T::kRows, T::kRows / 2);
   const int share = div_up(T::kBlocks * multiprocessor_count(), max_tiles);
   const dim3 grid(static_cast<unsigned>(max_tiles), static_cast<unsigned>(share < row_tiles ? share : row_tiles));
-  return launch_tiled(thin_kernel<T>, grid, T::kThreads, T::kBytes, stream, args);
+  return launch_large(thin_kernel<T>, grid, T::kThreads, T::kBytes, stream, 1, args);
 }
 
 template <DType kDType>

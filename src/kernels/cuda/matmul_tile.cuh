@@ -98,39 +98,26 @@ __device__ inline void multiply_tile(const TileArgs& args) {
   const int warp_row = warp % T::kRowWarps * 64, warp_column = warp / T::kRowWarps * 8 * T::kCols;
   const bool idle = warp_column >= place.columns;  // a warp of columns that do not exist
   float total[T::kSubs][2][T::kCols][4] = {}, acc[T::kSubs][2][T::kCols][4];
+  constexpr int kAhead = T::kStages - 1;  // steps that activations are on their way before theirs
+  const auto after = [](int stage) { return stage == T::kStages - 1 ? 0 : stage + 1; };
   int stage = 0;
   for (int j = 0; j < segments; ++j) {
-    const int s = 2 * j;
-    if constexpr (T::kStages > 2) {
-      const int stage1 = stage == 2 ? 0 : stage + 1, stage2 = stage1 == 2 ? 0 : stage1 + 1;
-      copies_wait<1>();
-      __syncthreads();
-      block.copy_inputs(s + 2, stage2);
-      copies_commit();
-      multiply_step<T, true>(block, s, stage, true, idle, warp_row, warp_column, acc);
+    // Of three places one is free for the step after the next; of two the one for the next, and step s has the first.
+    const int s = 2 * j, stage1 = after(stage), free = kAhead > 1 ? after(stage1) : stage1;
+    copies_wait<1>();  // of two places: the next segment's raw weights may be on their way yet
+    __syncthreads();
+    block.copy_inputs(s + kAhead, free);
+    copies_commit();
+    multiply_step<T, true>(block, s, stage, true, idle, warp_row, warp_column, acc);
 
-      copies_wait<1>();
-      __syncthreads();
-      block.copy_inputs(s + 3, stage);
-      if (j + 2 < segments) block.copy_raw(j + 2);
-      copies_commit();
-      multiply_step<T, false>(block, s + 1, stage1, s + 2 < steps, idle, warp_row, warp_column, acc);
-      stage = stage2;
-    } else {
-      copies_wait<1>();  // the next segment's raw weights may be on their way yet
-      __syncthreads();
-      block.copy_inputs(s + 1, 1);
-      copies_commit();
-      multiply_step<T, true>(block, s, 0, true, idle, warp_row, warp_column, acc);
-
-      copies_wait<0>();
-      __syncthreads();
-      block.copy_inputs(s + 2, 0);
-      copies_commit();
-      if (j + 2 < segments) block.copy_raw(j + 2);
-      copies_commit();
-      multiply_step<T, false>(block, s + 1, 1, s + 2 < steps, idle, warp_row, warp_column, acc);
-    }
+    copies_wait<kAhead - 1>();
+    __syncthreads();
+    block.copy_inputs(s + 1 + kAhead, stage);
+    if constexpr (kAhead == 1) copies_commit();
+    if (j + 2 < segments) block.copy_raw(j + 2);
+    copies_commit();
+    multiply_step<T, false>(block, s + 1, stage1, s + 2 < steps, idle, warp_row, warp_column, acc);
+    if constexpr (kAhead > 1) stage = free;
 #pragma unroll
     for (int u = 0; u < T::kSubs; ++u)
 #pragma unroll
@@ -165,7 +152,7 @@ template <typename T, int kBlocks>
 cudaError_t launch_tiles(TileArgs args, int max_tiles, cudaStream_t stream) {
   static_assert(T::kLarge || T::kBytes <= kLeastBlockShared);
   const int row_tiles = count_row_tiles(args.products, T::kRows, T::kRows / 2);
-  return launch_tiled(tile_kernel<T, kBlocks>, tile_grid(args, row_tiles, max_tiles), T::kThreads, T::kBytes, stream,
+  return launch_large(tile_kernel<T, kBlocks>, tile_grid(args, row_tiles, max_tiles), T::kThreads, T::kBytes, stream, 1,
                       args);
 }
 

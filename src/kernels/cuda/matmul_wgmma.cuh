@@ -213,7 +213,7 @@ template <DType kDType>
 cudaError_t launch_groups(TileArgs args, int max_tiles, cudaStream_t stream) {
   using T = GroupTile<kDType>;
   const int row_tiles = count_row_tiles(args.products, T::kRows, T::kRows / 2);
-  return launch_tiled(group_kernel<T>, tile_grid(args, row_tiles, max_tiles), T::kThreads, T::kBytes, stream, args);
+  return launch_large(group_kernel<T>, tile_grid(args, row_tiles, max_tiles), T::kThreads, T::kBytes, stream, 1, args);
 }
 
 }  // namespace millrace::kernels::cuda
