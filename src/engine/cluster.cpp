@@ -216,11 +216,10 @@ Status check_cluster_options(const EngineOptions& options) {
   const auto off = [](std::string_view what) {
     return error(Code::unsupported, "{} does not work over several processes; leave it out", what);
   };
-  const bool for_gpu = options.vram_bytes > 0 || options.vram_experts >= 0 || options.cpu_share_percent >= 0 ||
-                       options.cpu_feed_forwards >= 0 || options.cufile;
+  const bool for_gpu =
+      options.vram_bytes > 0 || options.vram_experts >= 0 || options.cpu_share_percent >= 0 || options.cufile;
   if (options.device != DeviceChoice::cuda && for_gpu)
-    return off(
-        "what is for a GPU (--vram, --vram-experts, --cpu-share, --cpu-ffn, --storage cufile), without --device cuda,");
+    return off("what is for a GPU (--vram, --vram-experts, --cpu-share, --storage cufile), without --device cuda,");
   if (!options.pins.empty()) return off("--pin");
   if (!options.cuda_beside.empty()) return off("a process with several GPUs (--device cuda:0,1): each has one. That");
   if (options.pack != "auto" && options.pack != "off") return off("--pack FILE");

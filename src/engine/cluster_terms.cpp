@@ -140,7 +140,7 @@ bool all_at_home(const Parts& parts) {
   std::int64_t expert_tiles = 0;  // of which a cache holds some
   for (std::size_t i = 0; i < table.units().size(); ++i) {
     const residency::Unit& unit = table.units()[i];
-    if (unit.by_rows || parts.plan.homes[i].tier != residency::Tier::disk) continue;
+    if (unit.by_rows || parts.plan.homes[i] != residency::Tier::disk) continue;
     if (unit.expert < 0) return false;
     const auto [first, last] = table.tiles_of(static_cast<std::int32_t>(i));
     expert_tiles += last - first;

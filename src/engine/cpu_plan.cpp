@@ -98,7 +98,7 @@ Status CpuPlanner::plan_at_home() {
   const auto reads = [&] {
     if (residency::reads_disk(units, parts_.plan)) return weights;
     const bool table =
-        embedding >= 0 && parts_.plan.homes[static_cast<std::size_t>(embedding)].tier == residency::Tier::disk;
+        embedding >= 0 && parts_.plan.homes[static_cast<std::size_t>(embedding)] == residency::Tier::disk;
     return table ? rows : nothing;
   };
   Reads best = reads();

@@ -76,7 +76,7 @@ DraftWay try_way(TakenMemory& taken, double guess_seconds, const DraftHabits& ha
     way.refusal = fmt::format("it would leave {} of {} tokens of context", parts.limits.context_tokens, context_tokens);
   else
     way.forecast = forecast_drafts(parts.plan, parts.rates, guess_seconds, habits);
-  if (way.forecast.drafts == 0 || !parts.plan.cpu.any()) return way;
+  if (way.forecast.drafts == 0 || parts.plan.cpu_permille == 0) return way;
   const PlannedGuesses planned = plan_guesses(way.forecast, habits, [&](std::int64_t guesses) {
     const Status status = planner.plan({taken.vram_bytes, taken.ram_bytes, guesses});
     return status.ok() ? forecast_drafts(parts.plan, parts.rates, guess_seconds, habits) : DraftForecast();

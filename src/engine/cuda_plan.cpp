@@ -302,15 +302,14 @@ void CudaPlanner::set_plan_options() {
   plan_options.crowded = residency::threads_beside_gpu(options_.threads) >= ThreadPool::usable_processors();
   plan_options.decode_rows = options_.decode_rows * static_cast<double>(1 + others_.guesses);
   plan_options.quantized_kv = info(options_.kv_dtype).block_elements > 1;
-  plan_options.feed_forwards = parts_.model->program().feed_forwards();
-  plan_options.cpu.reset();
+  plan_options.cpu_permille.reset();
   if (options_.follow != nullptr)
-    plan_options.cpu = options_.follow->decisions.cpu;
-  else if (options_.cpu_share_percent >= 0 || options_.cpu_feed_forwards >= 0)
-    plan_options.cpu = {std::max(0, options_.cpu_share_percent) * 10, std::max(0, options_.cpu_feed_forwards)};
+    plan_options.cpu_permille = options_.follow->decisions.cpu_permille;
+  else if (options_.cpu_share_percent >= 0)
+    plan_options.cpu_permille = options_.cpu_share_percent * 10;
   else if (streams_from_ram())
     measure_rates();
-  if (measured_ && !plan_options.cpu && streams_from_ram()) plan_options.cpu = rounded_part();
+  if (measured_ && !plan_options.cpu_permille && streams_from_ram()) plan_options.cpu_permille = rounded_share();
 }
 
 /// The rates of a machine that was never calibrated, for this run alone.
@@ -331,16 +330,13 @@ void CudaPlanner::measure_rates() {
   measured_ = true;
 }
 
-/// Measured rates differ a little from run to run: the part is chosen in large steps, so that most runs have the same
-/// one, and with it the same bits.
-residency::CpuPart CudaPlanner::rounded_part() const {
+/// Measured rates differ a little from run to run: the share is chosen in large steps, so that most runs have the same
+/// one.
+int CudaPlanner::rounded_share() const {
   constexpr int kShareStep = 50;
-  const auto rounded = [](int exact, int step) { return (exact + step / 2) / step * step; };
-  const residency::CpuPart exact =
-      residency::make_vram_plan(units(), homes_.placement.homes, parts_.plan_options, options_.rates).cpu;
-  const int layers = static_cast<int>(homes_.movers - homes_.on_disk);
-  return {rounded(exact.permille, kShareStep),
-          std::min(layers, rounded(exact.feed_forwards, std::max(1, layers / 10)))};
+  const int exact =
+      residency::make_vram_plan(units(), homes_.placement.homes, parts_.plan_options, options_.rates).cpu_permille;
+  return (exact + kShareStep / 2) / kShareStep * kShareStep;
 }
 
 Expected<Parts> assemble_cuda_on_paper(const EngineOptions& given) {

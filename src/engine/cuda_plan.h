@@ -82,7 +82,7 @@ class CudaPlanner {
   void set_plan_options();
   void set_spare();
   void measure_rates();
-  residency::CpuPart rounded_part() const;
+  int rounded_share() const;
   residency::HomesInput homes_input() const;
   exec::PassShape pass_shape() const;
   std::int64_t blocks(const kv::Group& group) const { return kv::most_blocks(group, kv_load(parts_.limits)); }

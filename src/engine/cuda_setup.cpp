@@ -84,7 +84,7 @@ Expected<Parts> assemble_cuda(const EngineOptions& asked, const DraftModelPlan* 
   else
     MR_RETURN_IF_ERROR(plan_substitutes(
         options, [&] { return planner.plan(); }, parts));
-  if (drafts_within(options) && parts.plan.front_layers != 0 && parts.plan.cpu.any()) {
+  if (drafts_within(options) && parts.plan.front_layers != 0 && parts.plan.cpu_permille > 0) {
     const auto plan_for = [&](std::int64_t guesses) { return planner.plan({.guesses = guesses}); };
     const PlannedGuesses planned =
         plan_guesses(forecast_within(options, parts), draft_habits(options.speculate), [&](std::int64_t guesses) {
@@ -118,14 +118,11 @@ Expected<Parts> assemble_cuda(const EngineOptions& asked, const DraftModelPlan* 
   }
   parts.vram = std::make_unique<residency::Budget>(planner.cap_bytes());
   MR_ASSIGN_OR_RETURN(parts.gpu_context, parts.vram->reserve("CUDA context", vram.context_bytes));
-  const residency::CpuPart& cpu = parts.plan.cpu;
-  if (cpu.feed_forwards > 0)
-    log::info("the CPU computes the feed-forward of {} of {} layers streamed from RAM", cpu.feed_forwards,
-              parts.plan.cost.shared_layers);
-  if (cpu.permille > 0)
+  const bool cpu_shares = parts.plan.cpu_permille > 0;
+  if (cpu_shares)
     log::info("the CPU computes {:.1f} % of the rows of {} layers streamed from RAM, the GPU the others",
-              cpu.permille / 10.0, parts.plan.cost.shared_layers - parts.plan.cost.feed_forward_layers);
-  if (!cpu.any() && !parts.plan_options.cpu && !planner.knows_rates() && planner.streams_from_ram())
+              parts.plan.cpu_permille / 10.0, parts.plan.cost.shared_layers);
+  if (!cpu_shares && !parts.plan_options.cpu_permille && !planner.knows_rates() && planner.streams_from_ram())
     log::info("the GPU computes layers streamed from RAM alone: run `millrace calibrate`, and the CPU takes its share");
   if (!load) return parts;
 
@@ -138,7 +135,7 @@ Expected<Parts> assemble_cuda(const EngineOptions& asked, const DraftModelPlan* 
   ops.trace = options.trace;
   ops.prefetch = options.prefetch;
   ops.route_bias = static_cast<float>(options.route_bias);
-  if (cpu.any() || planner.homes().experts.any()) {
+  if (cpu_shares || planner.homes().experts.any()) {
     constexpr std::chrono::milliseconds kSpin{1};  // longer than the GPU takes for its own layers
     start_threads(options, residency::threads_beside_gpu(options.threads), kSpin, parts);
     ops.pool = parts.pool.get();

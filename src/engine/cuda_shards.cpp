@@ -53,7 +53,6 @@ Status check_shard_options(const EngineOptions& options, bool drafts) {
   if (options.cluster != nullptr) return off("a job of several processes");
   if (drafts || drafts_within(options)) return off("--draft");
   if (!options.pins.empty()) return off("--pin");
-  if (options.cpu_feed_forwards > 0) return off("--cpu-ffn, the CPU's part being rows of matrices,");
   if (options.cufile) return off("--storage cufile");
   if (options.follow != nullptr) return off("--plan");
   if (!options.record_routing.empty()) return off("--record-routing");
@@ -241,9 +240,9 @@ Status Assembly::take_memory(std::uint64_t ram) {
             parts_.limits.context_tokens, parts_.limits.sequences, parts_.limits.batch_tokens,
             format_bytes(planner_->cap_bytes()));
   say_caps();
-  if (parts_.plan.cpu.permille > 0)
+  if (parts_.plan.cpu_permille > 0)
     log::info("the CPU computes {:.1f} % of the rows of layers streamed from RAM, {} threads beside each GPU",
-              parts_.plan.cpu.permille / 10.0, threads_of(static_cast<int>(gpus_.size())));
+              parts_.plan.cpu_permille / 10.0, threads_of(static_cast<int>(gpus_.size())));
   parts_.budget = std::make_unique<residency::Budget>(
       std::max(ram, planner_->program_bytes() + residency::kLoadingBytes * gpus_.size()));
   MR_ASSIGN_OR_RETURN(parts_.program, parts_.budget->reserve("program", planner_->program_bytes()));
@@ -285,7 +284,7 @@ Status Assembly::open_experts() {
 
 Status Assembly::load() {
   std::vector<exec::CudaShard> shards;
-  const bool processor = parts_.plan.cpu.any() && !experts_.any();
+  const bool processor = parts_.plan.cpu_permille > 0 && !experts_.any();
   if (processor || experts_.any()) start_processors(experts_.any() ? 1 : static_cast<int>(gpus_.size()));
   for (std::size_t g = 0; g < gpus_.size(); ++g) {
     MR_ASSIGN_OR_RETURN(sharded_->weights.emplace_back(), load_weights(g));

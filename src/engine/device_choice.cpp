@@ -5,7 +5,7 @@ namespace millrace::engine {
 bool streams_to_gpu(const residency::UnitTable& units, const residency::Plan& gpu) {
   for (std::size_t u = 0; u < gpu.homes.size(); ++u) {
     const residency::Unit& unit = units.units()[u];
-    if (gpu.homes[u].tier != residency::Tier::vram && !unit.by_rows && !unit.aside) return true;
+    if (gpu.homes[u] != residency::Tier::vram && !unit.by_rows && !unit.aside) return true;
   }
   return false;
 }

@@ -76,7 +76,7 @@ std::string forecast_words(DraftPlace place, const DraftForecast& forecast) {
 }  // namespace
 
 std::int64_t cheap_rows(const residency::Plan& target) {
-  if (target.cpu.any()) return residency::kSplitRows;
+  if (target.cpu_permille > 0) return residency::kSplitRows;
   return target.cost.experts_in_vram < 1 ? residency::kExpertShareRows : kCheapRows;
 }
 

@@ -96,9 +96,7 @@ struct EngineOptions {
                                  // is free
   std::vector<std::uint64_t> vram_beside;  // the caps of cuda_beside, in their order; empty: vram_bytes for each
   std::vector<Pin> pins;
-  // Of layers streamed from RAM, what the CPU computes: the whole feed-forward of so many, and this share of the
-  // others' rows. -1 for both: chosen from the rates; for one: none.
-  int cpu_feed_forwards = -1, cpu_share_percent = -1;
+  int cpu_share_percent = -1;  // of the rows of layers streamed from RAM, the CPU's; -1: chosen from the rates
   // Of a mixture: experts with slots in VRAM at most; -1: as many as there is room for, all of them if they fit.
   std::int64_t vram_experts = -1;
   bool cuda_graphs = true, cuda_fuse = true;  // off: tests that compare

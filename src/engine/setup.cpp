@@ -246,8 +246,9 @@ residency::SavedPlan saved_plan(const Parts& parts) {
   saved.sequences = parts.limits.sequences;
   saved.kv = kv_name(parts.kv_dtype);
   saved.rates = parts.rates;
-  saved.decisions = {parts.plan.ring_slots, parts.plan.expert_slots, parts.plan.resident_tiles, parts.plan.cpu};
-  for (const residency::Plan::Home& home : parts.plan.homes) saved.homes.push_back(home.tier);
+  saved.decisions = {parts.plan.ring_slots, parts.plan.expert_slots, parts.plan.resident_tiles,
+                     parts.plan.cpu_permille};
+  saved.homes = parts.plan.homes;
   if (parts.plan.front_layers != 0 && (!saved.gpu || residency::has_substitutes(units))) leave_out_front(units, saved);
   saved.predicted_decode_tokens_per_second = parts.plan.predicted_decode_tokens_per_second;
   saved.bound = parts.plan.bound;
@@ -381,15 +382,13 @@ std::optional<Parts> better_on_cpu(const EngineOptions& options, const DraftMode
 
 /// How a GPU's layers and experts are placed and computed: who says so wants one.
 bool speaks_of_layers(const EngineOptions& options) {
-  return !options.pins.empty() || options.cpu_share_percent >= 0 || options.cpu_feed_forwards >= 0 ||
-         options.vram_experts >= 0;
+  return !options.pins.empty() || options.cpu_share_percent >= 0 || options.vram_experts >= 0;
 }
 
 /// Why the CPU computes where the options leave it open: aloud where they speak of a GPU all the same.
 void say_cpu(const EngineOptions& options, std::string_view why) {
   if (options.vram_bytes > 0 || speaks_of_layers(options))
-    log::warn("computing on the CPU, where --vram, --pin, --vram-experts, --cpu-share and --cpu-ffn change nothing: {}",
-              why);
+    log::warn("computing on the CPU, where --vram, --pin, --vram-experts and --cpu-share change nothing: {}", why);
   else
     log::info("computing on the CPU: {}", why);
 }
@@ -494,7 +493,7 @@ Expected<Parts> assemble(const EngineOptions& options, const DraftModelPlan* dra
                                                                   *parts.budget, store_options));
   const std::int32_t embedding = parts.model->units().find(residency::UnitKind::embedding);
   const bool embedding_streams =
-      embedding >= 0 && parts.plan.homes[static_cast<std::size_t>(embedding)].tier == residency::Tier::disk;
+      embedding >= 0 && parts.plan.homes[static_cast<std::size_t>(embedding)] == residency::Tier::disk;
   parts.executor = exec::make_cpu_executor(
       *parts.store, *parts.pool, *parts.budget,
       {parts.isa, parts.plan.embedding_rows_from_disk || embedding_streams, parts.routing.get(), parts.record.get(),

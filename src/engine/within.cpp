@@ -60,9 +60,8 @@ residency::Plan plan_of_guess(const EngineOptions& options, const Parts& parts) 
   cost = parts.plan.cost;
   cost.steps = step_cost(passes, passes.layout);
   cost.home = cost.read = cost.expert_bytes = cost.shared = cost.crossing = 0;
-  cost.feed_forward = cost.beside_feed_forward = 0;
   cost.layers = passes.layer_count();
-  cost.shared_layers = cost.feed_forward_layers = 0;
+  cost.shared_layers = 0;
   cost.experts_in_vram = cost.experts_in_ram = 1;
   for (residency::AttentionCost& one : cost.attention) one.macs *= part, one.kv_bytes *= part;
   const std::vector<residency::Unit>& units = parts.model->units().units();

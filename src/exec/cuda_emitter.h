@@ -155,7 +155,6 @@ struct CudaExecutor::Emitter {
   void emit_gated(const Launch& launch);
   void launch_gated(const Launch& launch);
   void launch_gate_and_up(const Step& s);
-  void emit_feed_forward(const Launch& launch);
   void emit_logits(const Step& s);
 
   // --- Mixtures (cuda_mixtures.cpp) ---

@@ -219,18 +219,16 @@ Status CudaExecutor::prepare_launches() {
 
 Status CudaExecutor::prepare_share() {
   if (!weights_.splits() || options_.pool == nullptr) return {};
-  std::int64_t most_rows = 0, widest_hidden = 0;
+  std::int64_t most_rows = 0;
   for (std::size_t u = 0; u < units_.units().size(); ++u) {
     const auto& parts = units_.units()[u].parts;
     for (std::size_t p = 0; p < parts.size(); ++p) {
       const WeightRef ref{static_cast<std::int32_t>(u), static_cast<std::int32_t>(p)};
       most_rows = std::max(most_rows, parts[p].rows - weights_.device_rows(ref));
-      if (weights_.device_rows(ref) == 0) widest_hidden = std::max(widest_hidden, parts[p].rows);
     }
   }
   const auto products = static_cast<std::int64_t>(Step().products.size());
-  const HostShare::Sizes sizes{std::min(kSplitRows, shape_.max_rows), shape_.widest_input, products * most_rows,
-                               widest_hidden};
+  const HostShare::Sizes sizes{std::min(kSplitRows, shape_.max_rows), shape_.widest_input, products * most_rows};
   MR_ASSIGN_OR_RETURN(share_,
                       HostShare::create(sizes, *options_.pool, *options_.kernels, *options_.ram, options_.trace));
   return {};

@@ -168,29 +168,6 @@ void CudaExecutor::Emitter::emit_product(const Launch& l) {
   take_in(shared, l.adds);
 }
 
-void CudaExecutor::Emitter::emit_feed_forward(const Launch& l) {
-  const FeedForwardSteps s = ops.program_->feed_forward_at(l.first).value();
-  Shared shared;
-  HostShare::Matrix& both = shared.job.matrices[0];
-  both = host_matrix(s.gate, s.up, {});
-  both.scale = host_floats(s.gate_scale);
-  both.up_scale = host_floats(s.up_scale);
-  both.activation = s.activation;
-  shared.job.count = 1;
-  shared.job.down = host_matrix(s.down, {}, s.down_bias);
-  shared.job.down.scale = host_floats(s.down_scale);
-  shared.call.parts[0] = {ops.share_->device_output(), data(l.out), cols(l.out),
-                          static_cast<std::int32_t>(shared.job.down.rows)};
-  shared.call.count = 1;
-  hand_out(shared, s.x);
-  overwritten(l.out);
-  for (const WeightRef weight : {s.gate, s.up, s.down}) {
-    need(weight);  // in RAM: nothing of it crosses
-    weight_bytes += ops.part(weight).bytes();
-  }
-  take_in(shared, l.adds);
-}
-
 void CudaExecutor::Emitter::emit_gated(const Launch& l) {
   const Step& s = step(l.first);
   if (l.gathers) return launch_gated(l);

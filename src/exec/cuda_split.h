@@ -1,6 +1,5 @@
 // The processor's half of products that GPU and processor share: the last rows of a matrix, computed where they lie in
-// page-locked memory, while the first rows cross to the GPU and are computed there; or a whole feed-forward, while the
-// layers behind it cross.
+// page-locked memory, while the first rows cross to the GPU and are computed there.
 //
 // For each job the GPU hands out its input, goes on with its own rows, and takes in the processor's (cuda_exchange.h),
 // which the exchange's thread computes with the pool.
@@ -12,7 +11,6 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <span>
 
 #include "base/thread_pool.h"
 #include "base/trace.h"
@@ -35,7 +33,6 @@ class HostShare final : public HostExchange {
     std::int64_t rows = 0;           // of a pass, at most
     std::int64_t widest_input = 0;   // floats
     std::int64_t widest_output = 0;  // floats of the processor's rows of all products of one job, at most
-    std::int64_t widest_hidden = 0;  // of a feed-forward: rows of its gate, at most; 0 where there is none
   };
   /// `pool`, `ram` and `trace` (may be null) outlive the object. Errors: out_of_budget, io_error.
   static Expected<std::unique_ptr<HostShare>> create(const Sizes& sizes, ThreadPool& pool, const kernels::Table& table,
@@ -44,10 +41,9 @@ class HostShare final : public HostExchange {
 
   /// Rows of a matrix.
   struct Matrix {
-    const std::byte* weight = nullptr;                  // the processor's first row
-    const std::byte* up = nullptr;                      // gated: likewise, of the up matrix
-    const float* bias = nullptr;                        // may be null; of the processor's first row
-    const float *scale = nullptr, *up_scale = nullptr;  // may be null; a number each, for products before the bias
+    const std::byte* weight = nullptr;  // the processor's first row
+    const std::byte* up = nullptr;      // gated: likewise, of the up matrix
+    const float* bias = nullptr;        // may be null; of the processor's first row
     DType dtype = DType::f32, up_dtype = DType::f32;
     std::int64_t rows = 0;
     std::int64_t first_output = 0;                               // in the outputs, floats
@@ -58,8 +54,6 @@ class HostShare final : public HostExchange {
     std::int64_t rows = 0, cols = 0;  // of the input
     std::array<Matrix, 3> matrices;
     int count = 0;
-    // A feed-forward: the one matrix above is its gate and up, whose rows stay here and are this one's input.
-    Matrix down;
   };
 
   /// For the launches: where the device sees inputs and outputs.
@@ -80,18 +74,9 @@ class HostShare final : public HostExchange {
       : sizes_(sizes), pool_(pool), table_(table), trace_(trace) {}
 
   Status compute(std::size_t place) override;
-  /// Rows of activations in host memory, dense.
-  struct Input {
-    const float* x = nullptr;
-    std::int64_t rows = 0, cols = 0;
-  };
-  /// Each matrix's products go to `out`, from its first_output on.
-  void multiply(std::span<const Matrix> matrices, const Input& input, float* out);
-  void multiply_rows(const Matrix& matrix, const Input& input, float* out, std::int64_t begin, std::int64_t end,
-                     int thread);
-  float* hidden() const { return reinterpret_cast<float*>(work_.data() + q8_bytes_); }
+  void multiply_rows(const Job& job, const Matrix& matrix, std::int64_t begin, std::int64_t end, int thread);
   std::byte* thread_memory(int thread) const {
-    return work_.data() + q8_bytes_ + hidden_bytes_ + static_cast<std::uint64_t>(thread) * thread_bytes_;
+    return work_.data() + q8_bytes_ + static_cast<std::uint64_t>(thread) * thread_bytes_;
   }
 
   const Sizes sizes_;
@@ -100,8 +85,8 @@ class HostShare final : public HostExchange {
   Trace* const trace_;
   residency::Reservation reservation_;
   std::uint64_t output_at_ = 0;  // in the exchange's memory, behind the input
-  device::HostBuffer work_;      // an input as int8, hidden rows, then each thread's workspace and its rows of up
-  std::uint64_t q8_bytes_ = 0, hidden_bytes_ = 0, thread_bytes_ = 0, workspace_bytes_ = 0;
+  device::HostBuffer work_;      // an input as int8, then each thread's workspace and its rows of up
+  std::uint64_t q8_bytes_ = 0, thread_bytes_ = 0, workspace_bytes_ = 0;
   std::uint64_t weight_bytes_ = 0, compute_ns_ = 0;
   std::uint64_t inputs_ = 0;  // names the present one
   std::array<Job, kMostQueued> jobs_;

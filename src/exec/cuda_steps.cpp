@@ -373,9 +373,6 @@ void CudaExecutor::Emitter::emit(const Launch& launch) {
     case Kind::gate_and_up:
       emit_gated(launch);
       break;
-    case Kind::feed_forward:
-      emit_feed_forward(launch);
-      break;
     case Kind::activate:
     case Kind::pick_heads:
     case Kind::multiply:

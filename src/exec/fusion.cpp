@@ -50,11 +50,9 @@ class Fuser {
   /// Whether products with `x` are those of prompts.
   bool in_prompt(Act x) const { return options_.prompt && program_.buffer(x).rows != Rows::logits; }
   std::int64_t host_rows(WeightRef ref) const { return options_.host_rows ? options_.host_rows(ref) : 0; }
-  bool all_on_host(WeightRef ref) const { return host_rows(ref) == units_.part(ref).rows; }
 
   void want(Forms& forms, WeightRef weight, bool prompt) const {
     if (host_rows(weight) > 0) forms.floats = true;  // to be handed out
-    if (all_on_host(weight)) return;
     (is_float(dtype(weight)) ? forms.floats : prompt ? forms.bf16 : forms.q8) = true;
   }
 
@@ -123,12 +121,11 @@ class Fuser {
       case Kind::temper:
         return one(Launch::Kind::temper);
       case Kind::matmul:
-        if (all_on_host(s.products[0].weight) && program_.feed_forward_at(at)) return feed_forward(at);
         if (joins_product(at)) return launch(Launch::Kind::product, at, at + 2, s.products[0].out);
         if (const std::optional<Launch> made = gathered(Launch::Kind::product, at, s.products[0].out)) return *made;
         return with_residual(launch(Launch::Kind::product, at, at + 1, s.products[0].out), s.product_count == 1);
       case Kind::gated:
-        return all_on_host(s.weight) ? feed_forward(at) : gated(at);
+        return gated(at);
       case Kind::rms_norm_heads:
       case Kind::rope:
         return heads(at);
@@ -423,13 +420,6 @@ class Fuser {
     return made;
   }
 
-  Expected<Launch> feed_forward(std::size_t at) const {
-    const std::optional<FeedForwardSteps> steps = program_.feed_forward_at(at);
-    if (!steps || steps->end > end_ || !all_on_host(steps->up) || !all_on_host(steps->down))
-      return broken(at, "the processor's feed-forward is more than gate, up and down");
-    return with_residual(launch(Launch::Kind::feed_forward, at, steps->end, steps->out), true);
-  }
-
   /// Heads' norms and RoPE up to the KV store, whatever their order; without a store the keys are another layer's.
   Expected<Launch> heads(std::size_t first) const {
     if (stores_latent(first)) return launch(Launch::Kind::latent, first, first + 3, step(first + 2).out);
@@ -463,11 +453,11 @@ class Fuser {
 
 std::string_view name(Launch::Kind kind) {
   static constexpr std::string_view names[] = {
-      "embed",        "norm",        "add",          "scale",     "copy",        "temper",       "product",
-      "gated",        "gate and up", "feed-forward", "heads",     "heads' norm", "gated norm",   "latent",
-      "head product", "gate",        "activation",   "pick",      "multiply",    "sigmoid gate", "l2 norm",
-      "time step",    "convolution", "delta rule",   "delta net", "scan",        "attention",    "experts",
-      "rows",         "rows' norm",  "logits",       "states",    "given",       "gather"};
+      "embed",       "norm",        "add",       "scale",       "copy",         "temper",  "product",
+      "gated",       "gate and up", "heads",     "heads' norm", "gated norm",   "latent",  "head product",
+      "gate",        "activation",  "pick",      "multiply",    "sigmoid gate", "l2 norm", "time step",
+      "convolution", "delta rule",  "delta net", "scan",        "attention",    "experts", "rows",
+      "rows' norm",  "logits",      "states",    "given",       "gather"};
   return names[static_cast<std::size_t>(kind)];
 }
 

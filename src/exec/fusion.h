@@ -34,14 +34,13 @@ struct Launch {
     scale,
     copy,
     temper,
-    product,       // of one input with up to four weights; of a prompt with one, maybe with the gather behind it
-    gated,         // gate, up and what comes of them, in one kernel; of a prompt maybe with the gather behind it
-    gate_and_up,   // the same where gate and up differ in dtype: one after the other, then what comes of them
-    feed_forward,  // gate, up, their scales, and the product of what comes of them, all the processor's: a hand-over
-    heads,         // heads' norms, RoPE and the KV store, in this one kernel alone
-    heads_norm,    // that of heads which nothing attends with
-    gated_norm,    // the same, then the gate that multiplies by it
-    latent,        // RoPE of the key beside a latent, their store, and RoPE of the queries, in one kernel
+    product,      // of one input with up to four weights; of a prompt with one, maybe with the gather behind it
+    gated,        // gate, up and what comes of them, in one kernel; of a prompt maybe with the gather behind it
+    gate_and_up,  // the same where gate and up differ in dtype: one after the other, then what comes of them
+    heads,        // heads' norms, RoPE and the KV store, in this one kernel alone
+    heads_norm,   // that of heads which nothing attends with
+    gated_norm,   // the same, then the gate that multiplies by it
+    latent,       // RoPE of the key beside a latent, their store, and RoPE of the queries, in one kernel
     head_product,
     gate,
     activate,
@@ -64,7 +63,7 @@ struct Launch {
     gather,  // maybe added to the residual stream, or in the form that the next product reads
   };
   Kind kind = Kind::embed;
-  bool adds = false;  // product, feed_forward, experts, gather: the last step adds the result to `out`, the residual
+  bool adds = false;  // product, experts, gather: the last step adds the result to `out`, the residual
                       // stream
   Forms leaves;       // written of `out`. What a later step reads beside that is made of the floats when it comes
   std::size_t first = 0, end = 0;

@@ -220,15 +220,6 @@ struct Step {
 /// "attention": for messages, traces and profilers.
 std::string_view name(Step::Kind kind);
 
-/// Steps [.., end) of a program that are down(activation(gate(x)) * up(x)), each product times its scale (none(): 1).
-struct FeedForwardSteps {
-  std::size_t end = 0;
-  Act x, out;
-  WeightRef gate, up, down, gate_scale, up_scale, down_scale;
-  WeightRef down_bias;  // none() if there is none
-  kernels::Activation activation = kernels::Activation::silu;
-};
-
 struct Program {
   std::vector<Buffer> buffers;
   std::vector<Rope> ropes;
@@ -263,11 +254,6 @@ struct Program {
   bool is_shard() const;
   /// Whether a step behind `step` reads `act` before it is written again.
   bool read_behind(std::size_t step, Act act) const;
-  /// The one that begins at this step: a gated product, or gate and up one by one with their scales and the gate that
-  /// joins them; then the product of their result, with its scale. Nothing behind it reads what lies between.
-  std::optional<FeedForwardSteps> feed_forward_at(std::size_t step) const;
-  /// All whose weights are of one unit: in the order of their use.
-  std::vector<residency::FeedForward> feed_forwards() const;
   /// Errors: internal (what is wrong, with the step's number): a mistake of the one who recorded it.
   Status check() const;
 

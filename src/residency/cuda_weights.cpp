@@ -200,24 +200,11 @@ class Layout {
   std::byte* next_device() const { return device_; }
 
  private:
-  /// Of a matrix at home in RAM: how many of its first rows are the device's in a split pass.
-  std::int64_t own_rows_of(WeightRef ref) const {
-    const std::int64_t rows = units_.part(ref).rows;
-    bool whole = false;  // the processor computes whole matrices of the unit, and no rows of others
-    for (const FeedForward& feed_forward : placement_.host_feed_forwards) {
-      if (feed_forward.unit != ref.unit) continue;
-      if (std::find(feed_forward.parts.begin(), feed_forward.parts.end(), ref.part) != feed_forward.parts.end())
-        return 0;
-      whole = true;
-    }
-    return whole ? rows : device_rows(rows, placement_.host_permille);
-  }
-
   Status place(WeightRef ref, Tier home, bool moving) {
     const Part& part = units_.part(ref);
     std::byte* host = nullptr;
     const bool shared = moving && home == Tier::ram;
-    own_rows.push_back(shared ? own_rows_of(ref) : part.rows);
+    own_rows.push_back(shared ? device_rows(part.rows, placement_.host_permille) : part.rows);
     in_ram.push_back(nullptr);
     const auto unit = static_cast<std::size_t>(ref.unit);
     if (placement_.flows(units_, unit) || placement_.absent(units_, unit)) {

@@ -261,11 +261,7 @@ Plan plan_homes(const UnitTable& units, Homes& homes, PlanOptions& options, cons
   options.ram_expert_slots = homes.experts.ram_slots;
   options.expert_link = homes.experts.link;
   Plan plan = make_vram_plan(units, homes.placement.homes, options, rates);
-  homes.placement.host_permille = plan.cpu.permille;
-  homes.placement.host_feed_forwards.clear();
-  for (const FeedForward& feed_forward : options.feed_forwards)
-    if (plan.homes[static_cast<std::size_t>(feed_forward.unit)].executor == Executor::feed_forward)
-      homes.placement.host_feed_forwards.push_back(feed_forward);
+  homes.placement.host_permille = plan.cpu_permille;
   plan.ring_slots = homes.placement.ring_units;
   plan.expert_slots = homes.experts.ram_slots;
   plan.vram_weight_bytes = device_weight_bytes(units, homes.placement) + device_expert_bytes(units, homes.experts);

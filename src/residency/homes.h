@@ -76,8 +76,8 @@ Expected<Homes> follow_homes(const UnitTable& units, const std::vector<Tier>& ti
 bool layers_move(const UnitTable& units, const std::vector<Tier>& tiers);
 bool experts_flow(const UnitTable& units, const std::vector<Tier>& tiers);
 
-/// The plan for such homes: who computes what of them, and how fast that is predicted to be. The processor's part
-/// (CpuPart) becomes the placement's, and the experts' slots the options'.
+/// The plan for such homes: who computes what of them, and how fast that is predicted to be. The processor's share
+/// of the rows becomes the placement's, and the experts' slots the options'.
 Plan plan_homes(const UnitTable& units, Homes& homes, PlanOptions& options, const Rates& rates);
 
 }  // namespace millrace::residency

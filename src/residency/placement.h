@@ -46,10 +46,7 @@ struct DevicePlacement {
   // Units that move are kept in VRAM while so many bytes more than that are free; false: never.
   bool use_spare = false;
   std::uint64_t spare_margin = 0;
-  // CpuPart: of layers at home in RAM whose units are none of these; and what the processor computes as one of the
-  // others.
-  int host_permille = 0;
-  std::vector<FeedForward> host_feed_forwards;
+  int host_permille = 0;  // of the rows of layers at home in RAM, the processor's (Plan::cpu_permille)
 
   /// Aside and outside VRAM: nobody's. It is read by nobody, and has no memory.
   bool absent(const UnitTable& units, std::size_t unit) const {

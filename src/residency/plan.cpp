@@ -156,7 +156,7 @@ Status too_small(const Census& census, const PlanOptions& options) {
 }
 
 void fill_homes(const UnitTable& units, Plan& plan) {
-  plan.homes.resize(units.units().size());
+  plan.homes.resize(units.units().size(), Tier::disk);
   const bool experts_home = plan.expert_slots > 0 && plan.predicted_hit_rate >= 1;
   for (std::size_t u = 0; u < units.units().size(); ++u) {
     const auto range = units.tiles_of(static_cast<std::int32_t>(u));
@@ -165,7 +165,7 @@ void fill_homes(const UnitTable& units, Plan& plan) {
     const Unit& unit = units.units()[u];
     if (unit.kind == UnitKind::expert && !unit.aside) home = home || experts_home;
     if (unit.kind == UnitKind::embedding) plan.embedding_rows_from_disk = true;
-    plan.homes[u] = {home ? Tier::ram : Tier::disk, Executor::cpu};
+    plan.homes[u] = home ? Tier::ram : Tier::disk;
   }
 }
 
@@ -203,7 +203,7 @@ void fill_rows(const UnitTable& units, const Census& census, const Choice& choic
         const auto range = units.tiles_of(static_cast<std::int32_t>(u));
         const std::int64_t before = row.tiles;
         for (std::int32_t t = range.first; t < range.last; ++t) {
-          const bool at_home = expert ? plan.homes[u].tier == Tier::ram : plan.resident_tiles[t];
+          const bool at_home = expert ? plan.homes[u] == Tier::ram : plan.resident_tiles[t];
           if (at_home != (tier == Tier::ram)) continue;
           ++row.tiles;
           row.bytes += units.tiles()[t].bytes;
@@ -362,7 +362,6 @@ std::string_view executor_name(Executor executor) {
     case Executor::gpu:
       return "gpu";
     case Executor::split:
-    case Executor::feed_forward:
       return "cpu+gpu";
   }
   return "unknown";
@@ -424,7 +423,7 @@ int count_layers(const UnitTable& units) {
 
 bool reads_disk(const UnitTable& units, const Plan& plan) {
   for (std::size_t u = 0; u < units.units().size(); ++u)
-    if (!units.units()[u].by_rows && !units.units()[u].aside && plan.homes[u].tier == Tier::disk) return true;
+    if (!units.units()[u].by_rows && !units.units()[u].aside && plan.homes[u] == Tier::disk) return true;
   return false;
 }
 

@@ -69,20 +69,10 @@ constexpr std::int64_t kSplitRows = 8;
 constexpr std::int64_t kExpertShareRows = 32;
 
 enum class Tier : std::uint8_t { vram, ram, disk };
-/// split: a share of every matrix's rows is the processor's; feed_forward: that of the layer is. The rest is the GPU's.
-enum class Executor : std::uint8_t { cpu, gpu, split, feed_forward };
+/// split: a share of every matrix's rows is the processor's, the rest is the GPU's.
+enum class Executor : std::uint8_t { cpu, gpu, split };
 std::string_view tier_name(Tier tier);
 std::string_view executor_name(Executor executor);
-
-/// Beside a GPU: what the processor computes of layers at home in RAM in passes of up to kSplitRows rows, where they
-/// lie. A share of the rows of every matrix can be as large as wanted, and link and processor work on the same layer at
-/// one hand-over a product. The whole feed-forward of a layer costs one hand-over, and the link has to run ahead.
-struct CpuPart {
-  int permille = 0;       // of the rows of every matrix, in the layers that are not among the others
-  int feed_forwards = 0;  // layers, spread evenly
-  bool any() const { return permille > 0 || feed_forwards > 0; }
-  friend bool operator==(const CpuPart&, const CpuPart&) = default;
-};
 
 /// Attention in all layers that see as many keys, over heads or over latents.
 struct AttentionCost {
@@ -121,18 +111,16 @@ constexpr int kFrontOfSubstitutes = -3;
 bool in_front(const Unit& unit, int layers);
 
 struct PlanOptions {
-  std::uint64_t ram_bytes = UINT64_MAX;       // the cap on everything
-  std::uint64_t fixed_bytes = 0;              // activations, KV floor, tokenizer, program: not for weights
-  std::uint64_t kv_bytes = 0;                 // KV planned for
-  std::int64_t context_tokens = 0;            // the tokens it is of
-  std::uint64_t most_kv_bytes = 0;            // KV when every context is full
-  std::uint64_t vram_bytes = 0;               // the cap on device memory; 0: no GPU takes part
-  std::optional<CpuPart> cpu = std::nullopt;  // none: chosen from the rates
+  std::uint64_t ram_bytes = UINT64_MAX;            // the cap on everything
+  std::uint64_t fixed_bytes = 0;                   // activations, KV floor, tokenizer, program: not for weights
+  std::uint64_t kv_bytes = 0;                      // KV planned for
+  std::int64_t context_tokens = 0;                 // the tokens it is of
+  std::uint64_t most_kv_bytes = 0;                 // KV when every context is full
+  std::uint64_t vram_bytes = 0;                    // the cap on device memory; 0: no GPU takes part
+  std::optional<int> cpu_permille = std::nullopt;  // as in Plan; none: chosen from the rates
   std::vector<AttentionCost> attention = {};
   StepCost steps = {};
   RoutingGuess routing = {};
-  // What the processor may compute as one, from the program of a pass.
-  std::vector<FeedForward> feed_forwards = {};
   int top_k = 0;                 // experts a token uses in a layer; 0 for dense models
   std::int64_t pass_tokens = 0;  // of a prompt, in a pass at most; 0: all
   bool quantized_kv = false;     // its attention multiplies integers
@@ -168,9 +156,6 @@ struct PassCost {
   double crossing = 0;     // beside a GPU: what else crosses to it
   double read = 0;         // from the disk
   std::int64_t layers = 0, shared_layers = 0;
-  // Of `shared`, in layers whose feed-forward the processor computes: that, and the rest, which is the GPU's.
-  double feed_forward = 0, beside_feed_forward = 0;
-  std::int64_t feed_forward_layers = 0;
   double expert_bytes = 0, expert_share = 1;  // all experts; of those of a layer, the part that a token uses
   double macs = 0, expert_macs = 0;           // of a token: of trunks; with all experts
   double head_macs = 0;                       // of a row of logits
@@ -189,11 +174,7 @@ struct PassCost {
 
 /// How the weight store uses its bytes.
 struct Plan {
-  struct Home {
-    Tier tier = Tier::disk;
-    Executor executor = Executor::cpu;
-  };
-  std::vector<Home> homes;           // by unit index. A disk home: streamed through the ring, or cached (experts)
+  std::vector<Tier> homes;           // by unit index. A disk home: streamed through the ring, or cached (experts)
   std::vector<bool> resident_tiles;  // by tile index: kept in RAM. Ordered units may be at home in part: then their
                                      // home is disk and the tiles marked here are not read again
   bool embedding_rows_from_disk = false;  // rows of the embedding are asked for one by one (read_rows, which takes them
@@ -204,7 +185,9 @@ struct Plan {
   std::uint64_t ring_slot_bytes = 0;      // one slot of the ring for ordered tiles
   int ring_slots = 0;
   std::uint64_t expert_slot_bytes = 0;
-  CpuPart cpu;                   // decided
+  // Decided: of the rows of every matrix of layers at home in RAM, those that the processor computes where they lie,
+  // in passes of up to kSplitRows rows beside a GPU.
+  int cpu_permille = 0;
   int expert_slots = 0;          // 0: dense. One for each expert tile: all experts are at home in RAM
   int front_layers = 0;          // of PlanOptions::front_layers
   int front_own = 0;             // of PlanOptions::front_own
@@ -251,7 +234,7 @@ bool reads_disk(const UnitTable& units, const Plan& plan);
 struct Decisions {
   int ring_slots = 0, expert_slots = 0;
   std::vector<bool> resident_tiles;  // by tile index
-  CpuPart cpu = {};
+  int cpu_permille = 0;
 };
 struct FollowedPlan {
   Plan plan;
@@ -264,8 +247,8 @@ Expected<FollowedPlan> follow_plan(const UnitTable& units, const Decisions& deci
                                    const Rates& rates);
 
 /// The plan of a model that a GPU computes, its units at home where `homes` says (by unit). Those that are not in VRAM
-/// cross to it in every pass, beside the computing; of layers at home in RAM the processor computes a part where they
-/// lie (CpuPart), as much as lets both ways end together. The predicted speed is what the slowest of these ways
+/// cross to it in every pass, beside the computing; of layers at home in RAM the processor computes a share of the
+/// rows where they lie, as much as lets both ways end together. The predicted speed is what the slowest of these ways
 /// allows. Pure.
 Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, const PlanOptions& options,
                     const Rates& rates);

@@ -11,7 +11,7 @@ namespace millrace::residency {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 constexpr std::uint64_t kMostPlanBytes = 4 << 20;
 constexpr std::int64_t kMostIndices = 1 << 24;  // units or tiles a file may claim to have
 
@@ -142,8 +142,7 @@ std::string plan_to_json(const SavedPlan& saved) {
   json["ring_slots"] = saved.decisions.ring_slots;
   if (saved.gpu) {
     json["homes"] = homes_json(saved.homes);
-    json["host_permille"] = saved.decisions.cpu.permille;
-    json["host_feed_forwards"] = saved.decisions.cpu.feed_forwards;
+    json["host_permille"] = saved.decisions.cpu_permille;
   } else {
     json["expert_slots"] = saved.decisions.expert_slots;
     json["tiles_in_ram"] = ranges_text(saved.decisions.resident_tiles);
@@ -158,10 +157,13 @@ Expected<SavedPlan> parse_plan_json(const std::string& text) {
   const Json json = nests_too_deep(text) ? Json() : Json::parse(text, nullptr, false);
   if (json.is_discarded() || !json.is_object() || !json.contains("millrace_plan"))
     return error(Code::invalid_argument, "this is not a plan; let `millrace plan MODEL --plan FILE` write one");
+  if (json["millrace_plan"] != kVersion)
+    return error(Code::invalid_argument,
+                 "this plan has version {} (\"millrace_plan\") and this Millrace reads version {}; let `millrace plan "
+                 "MODEL --plan FILE` write it anew",
+                 json["millrace_plan"].dump(-1, ' ', false, Json::error_handler_t::replace), kVersion);
   SavedPlan saved;
   Reader top(json);
-  int version = 0;
-  top.integer("millrace_plan", 1, kVersion, version);
   top.integer("ram_bytes", 1, kMost, saved.ram_bytes);
   top.integer("tile_bytes", 1, std::int64_t{1} << 32, saved.tile_bytes);
   top.integer("context_tokens", 1, std::int64_t{1} << 31, saved.context_tokens);
@@ -186,9 +188,7 @@ Expected<SavedPlan> parse_plan_json(const std::string& text) {
 
   if (saved.gpu) {
     top.integer("vram_bytes", 1, kMost, saved.vram_bytes);
-    CpuPart& cpu = saved.decisions.cpu;
-    if (json.contains("host_permille")) top.integer("host_permille", 0, 1000, cpu.permille);
-    if (json.contains("host_feed_forwards")) top.integer("host_feed_forwards", 0, kMostIndices, cpu.feed_forwards);
+    if (json.contains("host_permille")) top.integer("host_permille", 0, 1000, saved.decisions.cpu_permille);
     if (!json.contains("homes") || !json["homes"].is_object()) top.fail("homes", "an object");
     if (!top.ok()) return top.status();
     MR_ASSIGN_OR_RETURN(saved.homes, read_homes(json["homes"], saved.units));

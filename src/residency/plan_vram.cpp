@@ -34,88 +34,24 @@ const char* row_name(const PlanRowKind& kind) {
 
 constexpr int kMostHostPermille = 950;  // the GPU keeps a few rows of every matrix
 
-/// Beside the feed-forwards in `plan`, the share of other layers' rows that lets link and processor end together in
-/// passes of so many rows. Layers are computed one after the other: the processor rests while the GPU computes, the
-/// link does not.
-int share_beside(const Plan& plan, const Rates& rates, double rows) {
+/// The share of the rows that lets link and processor end together in passes of so many rows. Layers are computed one
+/// after the other: the processor rests while the GPU computes, the link does not.
+int even_share(const Plan& plan, const Rates& rates, double rows) {
   const PassCost& cost = plan.cost;
-  const double shared = cost.shared - cost.feed_forward - cost.beside_feed_forward;
-  const double link = (cost.shared - cost.feed_forward + cost.crossing) / rates.shared_link();
   const double decode = shared_decode(cost, rates, rows);
-  const double cpu = host_rest_seconds(plan, rates, true) + cost.feed_forward / decode;
-  const double share = (link - cpu) / (shared / decode + shared / rates.shared_link());
-  return shared <= 0 ? 0 : std::clamp(static_cast<int>(share * 1000), 0, kMostHostPermille);
+  const double link = (cost.shared + cost.crossing) / rates.shared_link(), cpu = host_rest_seconds(plan, rates, true);
+  const double share = (link - cpu) / (cost.shared / decode + cost.shared / rates.shared_link());
+  return cost.shared <= 0 ? 0 : std::clamp(static_cast<int>(share * 1000), 0, kMostHostPermille);
 }
 
-/// By unit: bytes of what the processor can compute of it as one, for layers at home in RAM.
-std::vector<std::uint64_t> feed_forward_bytes(const UnitTable& units, const Plan& plan, const PlanOptions& options) {
-  std::vector<std::uint64_t> bytes(plan.homes.size(), 0);
-  for (const FeedForward& feed_forward : options.feed_forwards) {
-    const auto u = static_cast<std::size_t>(feed_forward.unit);
-    if (plan.homes[u].tier != Tier::ram || units.units()[u].kind != UnitKind::trunk) continue;
-    for (const std::int32_t part : feed_forward.parts) bytes[u] += units.part({feed_forward.unit, part}).bytes();
-  }
-  return bytes;
-}
-std::int64_t count_feed_forwards(const std::vector<std::uint64_t>& bytes) {
-  return std::count_if(bytes.begin(), bytes.end(), [](std::uint64_t of_unit) { return of_unit > 0; });
-}
-
-/// Which layers' feed-forwards the processor computes, spread evenly, as many as there are at most, and what that
-/// changes of a pass. bytes: by unit.
-void take_feed_forwards(const UnitTable& units, const std::vector<std::uint64_t>& bytes, std::int64_t count,
-                        Plan& plan) {
-  const std::int64_t most = count_feed_forwards(bytes);
-  count = std::min(count, most);
-  std::int64_t seen = 0;
-  PassCost& cost = plan.cost;
-  cost.feed_forward = cost.beside_feed_forward = 0;
-  cost.feed_forward_layers = 0;
-  for (std::size_t u = 0; u < plan.homes.size(); ++u) {
-    const Unit& unit = units.units()[u];
-    if (plan.homes[u].tier != Tier::ram || unit.kind != UnitKind::trunk) continue;
-    const bool may = bytes[u] > 0;
-    const bool takes = may && (seen + 1) * count / most > seen * count / most;
-    seen += may ? 1 : 0;
-    plan.homes[u].executor = takes ? Executor::feed_forward : plan.cpu.permille > 0 ? Executor::split : Executor::gpu;
-    if (!takes) continue;
-    cost.feed_forward += static_cast<double>(bytes[u]);
-    cost.beside_feed_forward += static_cast<double>(unit.bytes() - bytes[u]);
-    ++cost.feed_forward_layers;
-  }
-  plan.cpu.feed_forwards = static_cast<int>(cost.feed_forward_layers);
-}
-
-/// The fastest part, in passes of so many rows. Feed-forwards have to be faster by a twentieth: that the ring in VRAM
-/// is too small to let the link run ahead of several large layers is not in the prediction. feed_forwards: their bytes,
-/// by unit.
-CpuPart choose_part(const UnitTable& units, const std::vector<std::uint64_t>& feed_forwards, Plan plan,
-                    const Rates& rates, double rows) {
-  if (rates.cpu_decode <= 0 || rates.host_to_device <= 0 || rates.device_memory <= 0) return {};
+/// The fastest share, in passes of so many rows.
+int choose_share(Plan plan, const Rates& rates, double rows) {
+  if (rates.cpu_decode <= 0 || rates.host_to_device <= 0 || rates.device_memory <= 0) return 0;
   const double alone = (plan.cost.shared + plan.cost.crossing) / rates.host_to_device;
-  if (rates.disk > 0 && plan.cost.read / rates.disk >= alone) return {};  // the disk is waited for in any case
-  constexpr double kWorth = 1.05;
-  CpuPart best;
-  double least = predict_pass(plan, rates, {}, rows).seconds;
-  const auto consider = [&](int permille) {
-    plan.cpu.permille = permille;
-    const double seconds = predict_pass(plan, rates, {}, rows).seconds;
-    if (seconds >= least) return;
-    least = seconds;
-    best = plan.cpu;
-  };
-  consider(share_beside(plan, rates, rows));
-  const CpuPart share = best;
-  const double with_share = least;
-  const std::int64_t most = count_feed_forwards(feed_forwards);
-  for (std::int64_t count = 1; count <= most; ++count) {
-    plan.cpu.permille = 0;
-    take_feed_forwards(units, feed_forwards, count, plan);
-    const int beside = share_beside(plan, rates, rows);
-    consider(0);
-    consider(beside);
-  }
-  return least * kWorth < with_share ? best : share;
+  if (rates.disk > 0 && plan.cost.read / rates.disk >= alone) return 0;  // the disk is waited for in any case
+  const double without = predict_pass(plan, rates, {}, rows).seconds;
+  plan.cpu_permille = even_share(plan, rates, rows);
+  return predict_pass(plan, rates, {}, rows).seconds < without ? plan.cpu_permille : 0;
 }
 
 /// Experts that flow, `all` of them: those in VRAM, those the processor computes with in RAM, and those that are read.
@@ -148,14 +84,12 @@ Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, cons
   const Rates rates = rates_for(weights_by_type(units, options.top_k, true), machine);
   Plan plan;
   plan.resident_tiles.assign(units.tiles().size(), true);
-  for (const Tier home : homes) plan.homes.push_back({home, Executor::gpu});
+  plan.homes = homes;
   plan.cost = pass_cost(units, plan, options, true);
-  if (plan.cost.shared_layers > 0) {
-    const std::vector<std::uint64_t> feed_forwards = feed_forward_bytes(units, plan, options);
-    plan.cpu = options.cpu ? *options.cpu : choose_part(units, feed_forwards, plan, rates, options.decode_rows);
-    plan.cpu.permille = std::min(plan.cpu.permille, kMostHostPermille);
-    take_feed_forwards(units, feed_forwards, plan.cpu.feed_forwards, plan);
-  }
+  if (plan.cost.shared_layers > 0)
+    plan.cpu_permille =
+        std::min(options.cpu_permille ? *options.cpu_permille : choose_share(plan, rates, options.decode_rows),
+                 kMostHostPermille);
   const double on_host = host_bytes(plan);
   for (const Tier tier : {Tier::vram, Tier::ram, Tier::disk}) {
     const double rate = tier == Tier::vram  ? rates.device_memory
@@ -163,7 +97,7 @@ Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, cons
                                             : rates.disk;
     for (const PlanRowKind& kind : kPlanRowKinds) {
       if (kind.substitutes && tier != Tier::vram) continue;  // nobody's
-      const bool shared = tier == Tier::ram && kind.unit == UnitKind::trunk && plan.cpu.any();
+      const bool shared = tier == Tier::ram && kind.unit == UnitKind::trunk && plan.cpu_permille > 0;
       Plan::Row row{std::string(tier_name(tier)), row_name(kind),
                     std::string(executor_name(shared ? Executor::split : Executor::gpu)),
                     tier == Tier::vram  ? "vram"

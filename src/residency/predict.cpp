@@ -28,11 +28,9 @@ constexpr double kLatentSeconds = 28e-6, kLatentsOfProduct = 0.045, kHeadsOfProd
 constexpr double kExpertsOfProduct = 0.33, kHalfExpertRows = 100;
 // Of two GPUs on NVLink: a gather of few values, its launch among it, and the rate of many.
 constexpr double kGatherSeconds = 7.5e-6, kGatherRate = 325e9;
-// A layer whose rows are shared hands over four times (Q K V, output, gate and up, down), one whose feed-forward is the
-// processor's once, and the GPU computes its attention meanwhile: so long the processor rests. Where the launches have
-// no processor of their own, they interrupt one of its threads, and the others wait.
-constexpr double kHandOverSeconds = 50e-6, kCrowdedHandOverSeconds = 95e-6, kHandOvers = 4,
-                 kFeedForwardSeconds = 185e-6;
+// A layer whose rows are shared hands over four times (Q K V, output, gate and up, down): so long the processor rests.
+// Where the launches have no processor of their own, they interrupt one of its threads, and the others wait.
+constexpr double kHandOverSeconds = 50e-6, kCrowdedHandOverSeconds = 95e-6, kHandOvers = 4;
 // A mixture hands over once a layer, and so much longer for each further row. Its few experts are products in three
 // parts, between which the threads meet, and reads across the link for as long: of the rates of long ones.
 constexpr double kExpertHandOverSeconds = 45e-6, kExpertRowSeconds = 30e-6;
@@ -222,7 +220,7 @@ PassTime gpu_pass(const Plan& plan, const Rates& rates, const Work& work, double
   }
   slowest.add(read, rates.disk, waited, "disk");
   slowest.add(on_host, shared_decode(cost, rates, rows),
-              rates.device_memory > 0 ? host_rest_seconds(plan, rates, plan.cpu.permille > 0) : 0, "ram");
+              rates.device_memory > 0 ? host_rest_seconds(plan, rates, plan.cpu_permille > 0) : 0, "ram");
   return slowest.time();
 }
 
@@ -315,7 +313,7 @@ PassCost pass_cost(const UnitTable& units, const Plan& plan, const PlanOptions& 
             static_cast<double>(units.tiles()[static_cast<std::size_t>(t)].bytes);
       continue;
     }
-    const Tier home = plan.homes[u].tier;
+    const Tier home = plan.homes[u];
     const bool shared = layer && home == Tier::ram;
     (home == Tier::vram ? cost.home : shared ? cost.shared : cost.crossing) += static_cast<double>(unit.bytes());
     if (home == Tier::disk) cost.read += static_cast<double>(unit.bytes());
@@ -352,10 +350,7 @@ double step_seconds(const StepCost& steps, const Rates& rates, double sequences)
          (memory > 0 ? sequences * steps.state_bytes / memory : 0);
 }
 
-double host_bytes(const Plan& plan) {
-  const PassCost& cost = plan.cost;
-  return cost.feed_forward + (cost.shared - cost.feed_forward - cost.beside_feed_forward) * plan.cpu.permille / 1000.0;
-}
+double host_bytes(const Plan& plan) { return plan.cost.shared * plan.cpu_permille / 1000.0; }
 
 double shared_decode(const PassCost& cost, const Rates& rates, double rows) {
   const double decode = rates.shared_decode();
@@ -380,10 +375,9 @@ LinkShare link_share(const Rates& rates) {
 
 double host_rest_seconds(const Plan& plan, const Rates& rates, bool shares) {
   const PassCost& cost = plan.cost;
-  double seconds = cost.home / (rates.device_memory * kProductsOfCopy) + launch_seconds(cost) +
-                   gather_seconds(cost, 1) + static_cast<double>(cost.feed_forward_layers) * kFeedForwardSeconds;
+  double seconds = cost.home / (rates.device_memory * kProductsOfCopy) + launch_seconds(cost) + gather_seconds(cost, 1);
   if (shares)
-    seconds += static_cast<double>(cost.shared_layers - cost.feed_forward_layers) * kHandOvers *
+    seconds += static_cast<double>(cost.shared_layers) * kHandOvers *
                (cost.crowded ? kCrowdedHandOverSeconds : kHandOverSeconds);
   return seconds;
 }

@@ -49,13 +49,6 @@ struct WeightRef {
   friend bool operator==(const WeightRef&, const WeightRef&) = default;
 };
 
-/// The weights of a gated product and of the product of its result alone, all of one unit: a pass needs no other weight
-/// between, so that whoever computes them is handed one input and hands back one result.
-struct FeedForward {
-  std::int32_t unit = -1;
-  std::vector<std::int32_t> parts;  // of the unit: gate, up, down
-};
-
 /// Rows [row_begin, row_end) of one part, inside a tile.
 struct Segment {
   std::int32_t part = 0;

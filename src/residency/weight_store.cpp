@@ -73,7 +73,7 @@ std::uint64_t expert_slot_bytes(const UnitTable& units) {
 
 Plan expert_store_plan(const UnitTable& units, int slots) {
   Plan plan;
-  plan.homes.assign(units.units().size(), {});
+  plan.homes.assign(units.units().size(), Tier::disk);
   plan.resident_tiles.assign(units.tiles().size(), false);
   plan.expert_slots = slots;
   plan.expert_slot_bytes = expert_slot_bytes(units);

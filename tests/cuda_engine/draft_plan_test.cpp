@@ -203,7 +203,7 @@ TEST_F(DraftPlan, WithoutASeatThePlanIsAsWithoutADraftModel) {
       EXPECT_EQ(with.movers, without.movers);
       EXPECT_EQ(with.parts.limits.sequences, without.parts.limits.sequences);
       EXPECT_EQ(with.parts.limits.kv_tokens, without.parts.limits.kv_tokens);
-      EXPECT_EQ(with.parts.plan.cpu, without.parts.plan.cpu);
+      EXPECT_EQ(with.parts.plan.cpu_permille, without.parts.plan.cpu_permille);
       EXPECT_EQ(with.parts.plan.predicted_decode_tokens_per_second,
                 without.parts.plan.predicted_decode_tokens_per_second);
     }
@@ -235,7 +235,7 @@ TEST_F(DraftPlan, FirstLayersGuessWhereOthersStream) {
     EXPECT_GT(found.vram_draft_bytes, 0u);
     for (std::size_t u = 0; u < found.homes.size(); ++u)
       if (residency::in_front(planned.parts.model->units().units()[u], found.front_layers)) {
-        EXPECT_EQ(found.homes[u].tier, residency::Tier::vram) << u;
+        EXPECT_EQ(found.homes[u], residency::Tier::vram) << u;
       }
     const DraftSeat seat = seat_within(tight, planned.parts);
     EXPECT_EQ(seat.place, DraftPlace::gpu);
@@ -277,7 +277,7 @@ TEST_F(DraftPlan, SubstitutesOfLayersThatStreamAreInVram) {
   for (std::size_t u = 0; u < found.homes.size(); ++u) {
     const residency::Unit& unit = planned.parts.model->units().units()[u];
     if (unit.by_rows) continue;
-    EXPECT_EQ(found.front[u], found.homes[u].tier == residency::Tier::vram) << u;
+    EXPECT_EQ(found.front[u], found.homes[u] == residency::Tier::vram) << u;
     substitutes += unit.aside && found.front[u] ? 1 : 0;
   }
   EXPECT_EQ(substitutes, planned.movers);

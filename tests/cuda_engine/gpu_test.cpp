@@ -349,14 +349,11 @@ void expect_same_bits_beside(const EngineOptions& options, std::size_t sequences
 TEST_F(Gpu, WhoSharesAPassChangesNoBitBesideTheProcessor) {
   for (const std::string& path : {draft_path(), quantized_draft()}) {
     for (const std::size_t sequences : {1, 2, 8, 9, 12}) {
-      for (const bool feed_forwards : {false, true}) {
-        SCOPED_TRACE(fmt::format("{}, {} sequences, feed-forwards {}", path, sequences, feed_forwards));
-        EngineOptions options = on_gpu(path);
-        options.pins = *parse_pins("0-=ram");
-        options.cpu_share_percent = feed_forwards ? 0 : 50;
-        options.cpu_feed_forwards = feed_forwards ? 99 : 0;
-        expect_same_bits_beside(options, sequences);
-      }
+      SCOPED_TRACE(fmt::format("{}, {} sequences", path, sequences));
+      EngineOptions options = on_gpu(path);
+      options.pins = *parse_pins("0-=ram");
+      options.cpu_share_percent = 50;
+      expect_same_bits_beside(options, sequences);
     }
   }
   std::filesystem::remove(quantized_draft());
@@ -375,32 +372,12 @@ TEST_F(Gpu, TheCpuComputesItsShareOfStreamedRows) {
   }
 }
 
-TEST_F(Gpu, TheCpuComputesFeedForwardsOfStreamedLayers) {
-  const std::vector<float> alone = logits_of(on_gpu(draft_path()), 200, 12);
-  for (const char* pins : {"0-=ram", "0=ram", "0=ram,1=disk,2-=ram"}) {
-    for (const int layers : {1, 2, 99}) {
-      for (const int share : {0, 50}) {
-        SCOPED_TRACE(fmt::format("{} feed-forwards of {}, share {}", pins, layers, share));
-        EngineOptions options = on_gpu(draft_path());
-        options.pins = *parse_pins(pins);
-        options.cpu_feed_forwards = layers;
-        options.cpu_share_percent = share;
-        expect_same_bits(logits_of(options, 200, 12), alone);
-        // Launched one by one, the residual's sum is a step of its own.
-        options.cuda_fuse = false;
-        expect_same_bits(logits_of(options, 200, 12), alone);
-      }
-    }
-  }
-}
-
 TEST_F(Gpu, WhatTheCpuComputesDoesNotCrossToTheGpu) {
-  std::uint64_t crossed[3] = {};
-  for (const std::size_t kind : {0, 1, 2}) {
+  std::uint64_t crossed[2] = {};
+  for (const std::size_t kind : {0, 1}) {
     EngineOptions options = on_gpu(draft_path());
     options.pins = *parse_pins("0-=ram");
     options.cpu_share_percent = kind == 1 ? 75 : 0;
-    options.cpu_feed_forwards = kind == 2 ? 99 : 0;
     const auto engine = make(options);
     ASSERT_NE(engine, nullptr);
     Request request = greedy(real_text(*engine, 3), 40);
@@ -412,7 +389,6 @@ TEST_F(Gpu, WhatTheCpuComputesDoesNotCrossToTheGpu) {
     crossed[kind] = engine->store_counters().bytes_to_device - before;
   }
   EXPECT_LT(static_cast<double>(crossed[1]), 0.4 * static_cast<double>(crossed[0]));
-  EXPECT_LT(static_cast<double>(crossed[2]), 0.6 * static_cast<double>(crossed[0]));
 }
 
 TEST_F(Gpu, ALayerThatDoesNotFitStreamsAndTheCapHolds) {

@@ -200,7 +200,6 @@ TEST_F(ShardsOfQuantized, TheBitsOfOneWhereRowsStream) {
   options.vram_beside.clear();
   for (const int share : {30, 70}) {  // and the CPU computes some rows of each GPU's
     options.cpu_share_percent = share;
-    options.cpu_feed_forwards = 0;
     options.vram_bytes = *least + 30'000'000;
     expect_same_bits(logits_of(options, 300, 4), whole);
   }

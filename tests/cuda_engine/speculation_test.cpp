@@ -72,10 +72,6 @@ TEST_F(SpeculationOnGpu, LayersThatStreamWithAndWithoutTheProcessorsShare) {
       options.cpu_share_percent = share;
       expect_the_same(options);
     }
-  EngineOptions options = on_gpu(draft_path());
-  options.pins = *parse_pins("0-=ram");
-  options.cpu_feed_forwards = 2;
-  expect_the_same(options);
 }
 
 TEST_F(SpeculationOnGpu, ExpertsInRamWithTwoSlots) {

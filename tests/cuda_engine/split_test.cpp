@@ -186,47 +186,6 @@ TEST_F(Split, RowsOfTheProcessorLandBesideTheGpus) {
   }
 }
 
-TEST_F(Split, AFeedForwardIsTheProcessorsAsAWhole) {
-  struct Case {
-    DType dtype, down;
-    std::int64_t rows, dim, ff;
-    bool add;
-  };
-  const Case cases[] = {{DType::q4_k, DType::q4_k, 1, 256, 1024, true},
-                        {DType::q8_0, DType::q4_k, 8, 96, 768, false},
-                        {DType::q4_k, DType::f32, 3, 512, 37, true},
-                        {DType::f32, DType::q8_0, 16, 61, 32, false}};
-  const kernels::Table& table = kernels::table(kernels::Isa::plain);
-  for (int round = 0; round < 3; ++round) {
-    for (const Case& c : cases) {
-      SCOPED_TRACE(fmt::format("{} x {} x {} round {}", c.rows, c.dim, c.ff, round));
-      const std::vector<float> x = random_floats(c.rows * c.dim), before = random_floats(c.rows * c.dim);
-      const device::DeviceBuffer device_x = on_device(x), out = on_device(before);
-      const std::vector<std::byte> gate = random_matrix(c.dtype, c.ff, c.dim), up = random_matrix(c.dtype, c.ff, c.dim),
-                                   down = random_matrix(c.down, c.dim, c.ff);
-      HostShare::Job job;
-      job.rows = c.rows;
-      job.cols = c.dim;
-      job.matrices[0] = {gate.data(), up.data(), nullptr, nullptr, nullptr, c.dtype, c.dtype, c.ff, 0};
-      job.count = 1;
-      job.down = {down.data(), nullptr, nullptr, nullptr, nullptr, c.down, DType::f32, c.dim, 0};
-      kernels::cuda::TakeInCall call;
-      call.parts[0] = {share_->device_output(), reinterpret_cast<float*>(out.data()), c.dim,
-                       static_cast<std::int32_t>(c.dim)};
-      call.count = 1;
-      work_off(job, call, device_x, c.add);
-      if (HasFatalFailure()) return;
-      std::vector<float> hidden = reference(c.dtype, gate.data(), c.ff, c.dim, x, c.rows);
-      const std::vector<float> gated = reference(c.dtype, up.data(), c.ff, c.dim, x, c.rows);
-      table.gate_mul(kernels::Activation::silu, hidden.data(), gated.data(), c.rows * c.ff);
-      std::vector<float> wanted = reference(c.down, down.data(), c.dim, c.ff, hidden, c.rows);
-      for (std::size_t i = 0; i < wanted.size(); ++i)
-        if (c.add) wanted[i] = before[i] + wanted[i];
-      EXPECT_EQ(to_host(out), wanted);
-    }
-  }
-}
-
 TEST_F(Split, AFailedPassLetsTheStreamGo) {
   const device::DeviceBuffer out = on_device(random_floats(64));
   kernels::cuda::TakeInCall call;

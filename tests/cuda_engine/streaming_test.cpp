@@ -248,27 +248,27 @@ TEST_F(StreamingCaps, AMachineThatWasNeverCalibratedIsMeasuredAtTheStart) {
   const residency::Rates& rates = planned->saved.rates;
   std::printf("%.2f s: link %.3g B/s (busy %.3g), CPU %.3g (busy %.3g), VRAM %.3g, share %d permille\n", seconds,
               rates.host_to_device, rates.host_to_device_busy, rates.cpu_decode, rates.cpu_decode_busy,
-              rates.device_memory, planned->plan.cpu.permille);
+              rates.device_memory, planned->plan.cpu_permille);
   EXPECT_LT(seconds, 4) << "a second was promised, besides reading the file's head";
   EXPECT_GT(rates.host_to_device, 1e8);
   EXPECT_GT(rates.host_to_device_busy, 1e8);
   EXPECT_GT(rates.cpu_decode, 1e8);
   EXPECT_GT(rates.cpu_decode_busy, 1e8);
   EXPECT_GT(rates.device_memory, rates.host_to_device);
-  EXPECT_EQ(planned->plan.cpu.permille % 50, 0);
+  EXPECT_EQ(planned->plan.cpu_permille % 50, 0);
   EXPECT_GT(planned->plan.predicted_decode_tokens_per_second, 0);
 
   options.rates = rates;  // what is known is not measured again, and decides exactly
   const auto known = plan_only(options);
   ASSERT_TRUE(known.ok());
   EXPECT_EQ(known->saved.rates.host_to_device, rates.host_to_device);
-  EXPECT_NEAR(known->plan.cpu.permille, planned->plan.cpu.permille, 25);
+  EXPECT_NEAR(known->plan.cpu_permille, planned->plan.cpu_permille, 25);
   options.rates = {};
   options.measure_rates = false;
   const auto unknown = plan_only(options);
   ASSERT_TRUE(unknown.ok());
   EXPECT_EQ(unknown->saved.rates.host_to_device, 0);
-  EXPECT_EQ(unknown->plan.cpu.permille, 0);
+  EXPECT_EQ(unknown->plan.cpu_permille, 0);
 }
 
 // ---- plans on paper
@@ -335,13 +335,13 @@ TEST_F(GpuPlanOnPaper, IsFollowedWithTheSameHomesAndBits) {
       saved = through_paper(*engine);
     }
     EXPECT_TRUE(saved.gpu);
-    EXPECT_EQ(saved.decisions.cpu.permille, c.share > 0 ? c.share * 10 : 0);
+    EXPECT_EQ(saved.decisions.cpu_permille, c.share > 0 ? c.share * 10 : 0);
     const auto follower = make(follow(draft_path(), saved));
     ASSERT_NE(follower, nullptr);
     const residency::SavedPlan again = through_paper(*follower);
     EXPECT_EQ(again.homes, saved.homes);
     EXPECT_EQ(again.decisions.ring_slots, saved.decisions.ring_slots);
-    EXPECT_EQ(again.decisions.cpu.permille, saved.decisions.cpu.permille);
+    EXPECT_EQ(again.decisions.cpu_permille, saved.decisions.cpu_permille);
     EXPECT_EQ(again.context_tokens, saved.context_tokens);
     EXPECT_EQ(again.batch_tokens, saved.batch_tokens);
     const Logged second = logged(*follower, 100, 12);

@@ -205,7 +205,7 @@ class Budgets(Case):
         self.assertIn("Paris", again.out)
 
     def test_flags_for_a_gpu_that_is_not_there_are_told(self):
-        for flags in (["--vram", "4G"], ["--cpu-share", "50"], ["--cpu-ffn", "3"], ["--pin", "0-1=ram"], ["--vram", "4G", "--isa", "plain"]):
+        for flags in (["--vram", "4G"], ["--cpu-share", "50"], ["--pin", "0-1=ram"], ["--vram", "4G", "--isa", "plain"]):
             outcome = self.ok("run", DEMO, *flags, "--temp", "0", "-n", "2", "-p", "hi", env={"CUDA_VISIBLE_DEVICES": ""})
             self.assertIn("warning: computing on the CPU", outcome.err, flags)
         self.assertNotIn("warning", self.ok("run", DEMO, "--temp", "0", "-n", "2", "-p", "hi", env={"CUDA_VISIBLE_DEVICES": ""}).err)
@@ -215,7 +215,7 @@ class Budgets(Case):
         self.refused("run", DEMO, "--ram", "0", "-p", "x", says="--ram")
         self.refused("run", DEMO, "--storage", "tape", "-p", "x", says="tape")
         self.refused("run", DEMO, "--isa", "sse9", "-p", "x", says="sse9")
-        for flag, value in (("--ctx", "-1"), ("--cpu-ffn", "some"), ("--cpu-share", "96"), ("--repeat-penalty", "0")):
+        for flag, value in (("--ctx", "-1"), ("--vram-experts", "some"), ("--cpu-share", "96"), ("--repeat-penalty", "0")):
             outcome = self.refused("run", DEMO, flag, value, "-p", "x", says=flag)
             self.assertLess(len(outcome.err), 120)  # no largest double
         self.refused("frobnicate", says="--help")

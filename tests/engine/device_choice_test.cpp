@@ -69,7 +69,7 @@ TEST_F(DeviceChoice, OnlyWhatEveryTokenNeedsStreams) {
   const residency::UnitTable tied = residency::test::make_units({.layers = 2, .tied = true}, &file_bytes_);
   Plan plan = on_gpu(tied, fast_, true);
   EXPECT_FALSE(streams_to_gpu(tied, plan));
-  plan.homes.front().tier = Tier::ram;  // the embedding, which is the head
+  plan.homes.front() = Tier::ram;  // the embedding, which is the head
   EXPECT_TRUE(streams_to_gpu(tied, plan));
 }
 

@@ -94,7 +94,7 @@ TEST(DraftPlace, SlowGuessesAreFewer) {
 
 TEST(DraftPlace, NoMoreGuessesThanGoTheirWay) {
   Plan shared = large(40);
-  shared.cpu.permille = 500;
+  shared.cpu_permille = 500;
   EXPECT_EQ(cheap_rows(shared), residency::kSplitRows);
   EXPECT_LT(forecast_drafts(shared, kRates, 1e-6, {.acceptance = 1}).drafts, residency::kSplitRows);
   Plan experts = large(0);

@@ -57,7 +57,7 @@ struct RunOptions {
 
 Plan plan_by_hand(const residency::UnitTable& units, const RunOptions& options) {
   Plan plan;
-  plan.homes.resize(units.units().size());
+  plan.homes.resize(units.units().size(), residency::Tier::disk);
   plan.resident_tiles.assign(units.tiles().size(), false);
   plan.embedding_rows_from_disk = options.embedding_from_file;
   plan.row_scratch_bytes = options.embedding_from_file ? 16384 : 0;
@@ -71,7 +71,7 @@ Plan plan_by_hand(const residency::UnitTable& units, const RunOptions& options) 
     } else if (options.ring_slots == 0 && (kind != UnitKind::embedding || !options.embedding_from_file)) {
       plan.resident_tiles[t] = true;
       plan.resident_bytes += tile.slot_bytes;
-      plan.homes[static_cast<std::size_t>(tile.unit)].tier = residency::Tier::ram;
+      plan.homes[static_cast<std::size_t>(tile.unit)] = residency::Tier::ram;
     } else if (kind != UnitKind::embedding) {
       plan.ring_slot_bytes = std::max(plan.ring_slot_bytes, tile.slot_bytes);
     }

@@ -238,24 +238,10 @@ TEST(Fusion, WhatTheProcessorComputesIsHandedOutInFloats) {
     expect_covers(program, launches);
     return std::vector<std::string>{text(launches[1]), text(launches[2])};
   };
-  const std::vector<residency::FeedForward> found = program.feed_forwards();
-  ASSERT_EQ(found.size(), 1u);
-  const auto rows = [&](WeightRef ref) { return model.units().part(ref).rows; };
-  const auto of_layer = [&](WeightRef ref) { return ref.unit == found[0].unit; };
-  EXPECT_EQ(blocks([&](WeightRef ref) { return of_layer(ref) ? rows(ref) / 2 : 0; }),
-            (std::vector<std::string>{"norm:floats,q8 product heads attention:floats,q8 product+",
-                                      "norm:floats,q8 gated product+"}))
+  const auto half = [&](WeightRef ref) { return ref.unit == 1 ? model.units().part(ref).rows / 2 : 0; };
+  EXPECT_EQ(blocks(half), (std::vector<std::string>{"norm:floats,q8 product heads attention:floats,q8 product+",
+                                                    "norm:floats,q8 gated product+"}))
       << "of the gated product's columns some are the processor's, so none are quantized yet";
-  const auto of_feed_forward = [&](WeightRef ref) {
-    const auto& parts = found[0].parts;
-    return of_layer(ref) && std::find(parts.begin(), parts.end(), ref.part) != parts.end();
-  };
-  EXPECT_EQ(blocks([&](WeightRef ref) { return of_feed_forward(ref) ? rows(ref) : 0; }),
-            (std::vector<std::string>{"norm:q8 product heads attention:q8 product+", "norm feed-forward+"}));
-  const auto without_down = [&](WeightRef ref) {
-    return of_feed_forward(ref) && ref.part != found[0].parts.back() ? rows(ref) : 0;
-  };
-  EXPECT_EQ(fuse(program, model.units(), {true, false, without_down}).status().code(), Code::unsupported);
 }
 
 /// A program by hand, behind an embedding in x; the weights are of unit 0.
@@ -391,15 +377,6 @@ TEST_F(ByHand, DevicesMeetBeforeTheyStoreWhatOthersMayRead) {
   ops.gather(sums, own, 0);
   ops.add(x, sums);
   EXPECT_EQ(meet_first(), (std::vector{true, false, true})) << "the norm of this block reads x";
-}
-TEST_F(ByHand, AFeedForwardWithScalesIsHandedOutWhole) {
-  for (const WeightRef weight : {matrix, other, of_another_dtype}) ops.scale_products(weight, norm);
-  ops.matmul_gated(y, matrix, other, h, kernels::Activation::silu);
-  ops.matmul(v, of_another_dtype, y);
-  ops.add(x, v);
-  EXPECT_EQ(launches(), "product scale product scale gate product scale add");
-  const auto all_rows = [&](WeightRef ref) { return ref == norm ? 0 : 256; };
-  EXPECT_EQ(launches({true, false, all_rows}), "feed-forward+");
 }
 TEST_F(ByHand, HeadsAreOneLaunchUpToTheStore) {
   const Product qkv[] = {{q, matrix, {}}, {k, other, {}}, {v, other, {}}};

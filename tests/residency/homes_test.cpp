@@ -350,7 +350,7 @@ TEST(Homes, ThePlanSaysWhatTheProcessorTakes) {
   auto homes = choose_homes(units, input, kRates);
   ASSERT_TRUE(homes.ok());
   PlanOptions options;
-  options.cpu = CpuPart{.permille = 300};
+  options.cpu_permille = 300;
   const Plan plan = plan_homes(units, *homes, options, kRates);
   EXPECT_EQ(homes->placement.host_permille, 300);
   EXPECT_EQ(plan.ring_slots, homes->placement.ring_units);

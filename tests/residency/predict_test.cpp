@@ -57,7 +57,7 @@ TEST(Predict, WhatTheDiskGivesIsSharedBySequences) {
 
 TEST(Predict, TheProcessorHasItsShareInSmallPassesOnly) {
   Plan plan = gpu_plan(25.6e9, 0);
-  plan.cpu.permille = 650;
+  plan.cpu_permille = 650;
   EXPECT_NEAR(speed(plan, kRates, {}), 4.6, 0.5);
   EXPECT_STREQ(predict_pass(plan, kRates, {.sequences = kSplitRows + 1}, kSplitRows + 1).bound, "pcie");
   EXPECT_LT(speed(plan, kRates, {.sequences = kSplitRows + 1}) / (kSplitRows + 1), 55e9 / 25.6e9 + 0.01);

@@ -143,7 +143,7 @@ inline std::vector<std::int32_t> expert_tiles(const UnitTable& units) {
 /// A plan by hand: every `resident_every`-th ordered tile at home (0: none, 1: all), the rest through the ring.
 inline Plan make_test_plan(const UnitTable& units, int ring_slots, int expert_slots, int resident_every) {
   Plan plan;
-  plan.homes.resize(units.units().size());
+  plan.homes.resize(units.units().size(), Tier::disk);
   plan.resident_tiles.assign(units.tiles().size(), false);
   plan.embedding_rows_from_disk = true;
   plan.row_scratch_bytes = 16384;

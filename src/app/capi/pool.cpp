@@ -99,7 +99,7 @@ Status add_units(const millrace_loader& loader, const millrace_piece* pieces, st
 /// As many slots as the memory holds. Errors: out_of_budget.
 Expected<residency::Plan> plan_slots(const residency::UnitTable& units, std::uint64_t memory_bytes, bool on_device) {
   residency::Plan plan;
-  plan.homes.resize(units.units().size());
+  plan.homes.resize(units.units().size(), residency::Tier::disk);
   plan.resident_tiles.assign(units.tiles().size(), false);
   for (const residency::Tile& tile : units.tiles())
     plan.expert_slot_bytes = std::max(plan.expert_slot_bytes, tile.slot_bytes);

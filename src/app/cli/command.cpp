@@ -91,11 +91,6 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
                   "what lets both end together)")
       ->check(CLI::Range(0, 95));
   command
-      .add_option("--cpu-ffn", flags.cpu_ffn,
-                  "Of layers streamed from RAM to the GPU, how many have their whole feed-forward computed by the CPU "
-                  "(default: as --cpu-share)")
-      ->check(at_least(0));
-  command
       .add_option("--vram-experts", flags.vram_experts,
                   "Experts of a mixture in GPU memory at most (default: as many as fit)")
       ->check(at_least(0));

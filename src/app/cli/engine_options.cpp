@@ -89,10 +89,8 @@ Status read_device(const ModelFlags& flags, engine::EngineOptions& options) {
   if (flags.vram_experts >= 0 && options.device == engine::DeviceChoice::cpu)
     return error(Code::invalid_argument, "--vram-experts is for a GPU; leave it out with --device cpu");
   options.cpu_share_percent = flags.cpu_share;
-  options.cpu_feed_forwards = flags.cpu_ffn;
-  if ((flags.cpu_share >= 0 || flags.cpu_ffn >= 0) && options.device == engine::DeviceChoice::cpu)
-    return error(Code::invalid_argument, "{} is for a GPU; leave it out with --device cpu",
-                 flags.cpu_share >= 0 ? "--cpu-share" : "--cpu-ffn");
+  if (flags.cpu_share >= 0 && options.device == engine::DeviceChoice::cpu)
+    return error(Code::invalid_argument, "--cpu-share is for a GPU; leave it out with --device cpu");
   if (flags.vram.empty()) return {};
   if (options.device == engine::DeviceChoice::cpu)
     return error(Code::invalid_argument, "--vram is for a GPU; leave it out with --device cpu");

@@ -52,7 +52,6 @@ const std::map<std::string, Place>& places() {
       {"--fetch-share", {compute, true}},
       {"--no-peer", {compute, true}},
       {"--cpu-share", {compute, true}},
-      {"--cpu-ffn", {compute, true}},
       {"--isa", {compute, true}},
       {"--storage", {compute, true}},
       {"--speculate", {compute, true}},
