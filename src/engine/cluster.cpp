@@ -225,7 +225,6 @@ Status check_cluster_options(const EngineOptions& options) {
   if (options.pack != "auto" && options.pack != "off") return off("--pack FILE");
   if (drafts_within(options) || !options.speculate.draft_model.empty()) return off("--draft");
   if (!options.routing.empty() || !options.record_routing.empty()) return off("routing from or to a file");
-  if (options.route_bias > 0) return off("--route-bias");
   if (options.follow != nullptr) return off("--plan");
   if (!options.overlay.empty() || options.observer != nullptr) return off("measuring");
   return {};

@@ -134,7 +134,6 @@ Expected<Parts> assemble_cuda(const EngineOptions& asked, const DraftModelPlan* 
   ops.routing = parts.routing.get();
   ops.trace = options.trace;
   ops.prefetch = options.prefetch;
-  ops.route_bias = static_cast<float>(options.route_bias);
   if (cpu_shares || planner.homes().experts.any()) {
     constexpr std::chrono::milliseconds kSpin{1};  // longer than the GPU takes for its own layers
     start_threads(options, residency::threads_beside_gpu(options.threads), kSpin, parts);

@@ -307,7 +307,6 @@ Status Assembly::load() {
       ops.experts = sharded_->experts.get();
       ops.expert_gpu = g;
       ops.prefetch = options_.prefetch;
-      ops.route_bias = static_cast<float>(options_.route_bias);
     }
     if (processor || (experts_.any() && g == 0)) {
       ops.pool = sharded_->pools[g].get();

@@ -154,8 +154,6 @@ struct EngineOptions {
   /// Of a mixture's experts (engine/pack_choice.h): "auto", "off" or a file.
   std::string pack = "auto";
   exec::Prefetch prefetch = exec::Prefetch::automatic;  // of experts that are guessed: the same tokens
-  /// Of mixtures, from 0 to 1: experts in the fastest tier are preferred (exec/expert_choice.h). Changes answers.
-  double route_bias = 0;
   /// A folder where it is learned, of each mixture, which experts its traffic calls for (engine/usage_keeper.h); empty:
   /// nowhere. The same tokens.
   std::string learn_experts;

@@ -135,21 +135,7 @@ void close_prompt_cache(Parts& parts) {
   set_reclaimer(parts);
 }
 
-static Status check_route_bias(const EngineOptions& options, const exec::Program& program) {
-  if (options.route_bias == 0) return {};
-  if (!(options.route_bias > 0 && options.route_bias <= 1))
-    return error(Code::invalid_argument, "--route-bias {}: give a number from 0 to 1", options.route_bias);
-  if (!options.routing.empty())
-    return error(Code::invalid_argument,
-                 "--route-bias changes what routers choose, and --routing takes their place; leave one of the two out");
-  if (std::none_of(program.steps.begin(), program.steps.end(),
-                   [](const exec::Step& step) { return step.kind == exec::Step::Kind::moe; }))
-    return error(Code::unsupported, "--route-bias: the model has no experts; leave it out");
-  return {};
-}
-
 static Status prepare_routing(const EngineOptions& options, Parts& parts) {
-  MR_RETURN_IF_ERROR(check_route_bias(options, parts.model->program()));
   if (options.routing.empty() && options.record_routing.empty()) return {};
   const auto shape = exec::routing_shape(parts.model->program());
   if (!shape.ok()) return shape.status().with_context(options.routing.empty() ? "--record-routing" : "--routing");
@@ -432,17 +418,6 @@ Expected<Taken> choose_device(const EngineOptions& options, const DraftModelPlan
   return on_cpu();
 }
 
-void say_route_bias(const EngineOptions& options, const Parts& parts) {
-  if (options.route_bias == 0) return;
-  if (parts.executor->route_bias() > 0)
-    log::warn(
-        "route bias {:g}: routers prefer experts that are in fast memory; answers are not the model's own, and differ "
-        "from run to run",
-        options.route_bias);
-  else
-    log::info("--route-bias changes nothing: all experts are in VRAM");
-}
-
 /// Numbers that no model has any use for would overflow what is computed from them.
 Status check_sizes(const EngineOptions& options) {
   const auto check = [](std::string_view what, std::int64_t given, std::int64_t most) {
@@ -479,10 +454,7 @@ Expected<Parts> assemble(const EngineOptions& options, const DraftModelPlan* dra
   MR_ASSIGN_OR_RETURN(Taken taken, choose_device(options, draft, true));
   Parts& parts = taken.parts;
   parts.trace = options.trace;
-  if (taken.gpu) {
-    say_route_bias(options, parts);
-    return std::move(parts);
-  }
+  if (taken.gpu) return std::move(parts);
   residency::StoreOptions store_options;
   store_options.policy = options.policy;
   store_options.check = pack_check(parts);
@@ -494,15 +466,14 @@ Expected<Parts> assemble(const EngineOptions& options, const DraftModelPlan* dra
   const std::int32_t embedding = parts.model->units().find(residency::UnitKind::embedding);
   const bool embedding_streams =
       embedding >= 0 && parts.plan.homes[static_cast<std::size_t>(embedding)] == residency::Tier::disk;
-  parts.executor = exec::make_cpu_executor(
-      *parts.store, *parts.pool, *parts.budget,
-      {parts.isa, parts.plan.embedding_rows_from_disk || embedding_streams, parts.routing.get(), parts.record.get(),
-       options.trace, options.prefetch, static_cast<float>(options.route_bias), false, options.observer});
+  parts.executor =
+      exec::make_cpu_executor(*parts.store, *parts.pool, *parts.budget,
+                              {parts.isa, parts.plan.embedding_rows_from_disk || embedding_streams, parts.routing.get(),
+                               parts.record.get(), options.trace, options.prefetch, false, options.observer});
   MR_RETURN_IF_ERROR(parts.executor->prepare(parts.model->program(), pass_limits(parts.limits)));
   parts.kv_pool = std::make_shared<kv::BlockPool>(kv_layout(*parts.model, options, kv::kOnHost), *parts.budget);
   finish_kv(options, parts);
   log::info("executor: {}; storage: {}", parts.executor->describe(), parts.backend->traits().name);
-  say_route_bias(options, parts);
   return std::move(parts);
 }
 

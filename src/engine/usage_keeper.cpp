@@ -10,7 +10,7 @@
 namespace millrace::engine {
 
 std::unique_ptr<UsageKeeper> UsageKeeper::open(const EngineOptions& options, const residency::UnitTable& units) {
-  const bool of_traffic = options.routing.empty() && options.route_bias == 0 && options.stage.whole();
+  const bool of_traffic = options.routing.empty() && options.stage.whole();
   if (options.learn_experts.empty() || units.experts() == 0 || !of_traffic) return nullptr;
   const auto left_out = [](const Status& why) {
     log::warn("which experts are used is not learned: {}", why.message());

@@ -30,7 +30,6 @@ CpuExecutor::CpuExecutor(residency::WeightStore& store, ThreadPool& pool, reside
       pool_(pool),
       budget_(budget),
       options_(options),
-      numerics_(options.route_bias > 0 ? fmt::format("cpu 1, route bias {}", options.route_bias) : "cpu 1"),
       table_(kernels::table(options.isa)),
       pieces_(store.units()) {
   leases_.reserve(kWavePieces);
@@ -43,10 +42,8 @@ std::unique_ptr<Executor> make_cpu_executor(residency::WeightStore& store, Threa
 }
 
 std::string CpuExecutor::describe() const {
-  return fmt::format(
-      "cpu {}, {} thread{}{}", device::isa_name(options_.isa), pool_.threads(), pool_.threads() == 1 ? "" : "s",
-      options_.route_bias > 0 ? fmt::format(", route bias {:g}: answers are changed", options_.route_bias)
-                              : std::string());
+  return fmt::format("cpu {}, {} thread{}", device::isa_name(options_.isa), pool_.threads(),
+                     pool_.threads() == 1 ? "" : "s");
 }
 
 Status CpuExecutor::prepare(const Program& program, const PassLimits& limits) {
@@ -66,7 +63,6 @@ Status CpuExecutor::prepare(const Program& program, const PassLimits& limits) {
   waiting_.reserve(static_cast<std::size_t>(shape.experts));
   leased_.reserve(static_cast<std::size_t>(shape.experts));
   prepare_guesses();
-  near_.assign(static_cast<std::size_t>(shape.experts), 0);
   return {};
 }
 

@@ -37,8 +37,7 @@ class CpuExecutor final : public Executor {
   Status read_hidden(std::int64_t first, std::int64_t rows, float* out) const override;
   ExecCounters counters() const override { return counters_; }
   std::string describe() const override;
-  std::string_view numerics() const override { return numerics_; }
-  float route_bias() const override { return options_.route_bias; }
+  std::string_view numerics() const override { return "cpu 1"; }
 
  private:
   /// What products read: rows of float activations and, if any of their dtypes asks for it, their int8 form.
@@ -181,7 +180,6 @@ class CpuExecutor final : public Executor {
   struct MoeCall;
   void moe(Act out, Act x, Act routed, WeightRef router, std::int64_t layer, const Experts& experts);
   void score(Act routed, WeightRef router, const Experts& experts);
-  RouteBias prefer_present(const Experts& experts);
   void route(const Experts& experts, std::int64_t rows);
   void reroute(std::int64_t layer, const Experts& experts);
   void bring_biases(const Experts& experts);
@@ -219,7 +217,6 @@ class CpuExecutor final : public Executor {
   ThreadPool& pool_;
   residency::Budget& budget_;
   const CpuOptions options_;
-  const std::string numerics_;
   const kernels::Table& table_;
   const PieceIndex pieces_;
 
@@ -265,8 +262,6 @@ class CpuExecutor final : public Executor {
   PrefetchTrial trial_;
   std::size_t next_mixture_ = 0;
   bool may_guess_ = false, guessing_ = false;  // in this pass
-
-  std::vector<std::uint8_t> near_;  // experts of a layer: in memory when its router chooses (route bias)
 };
 
 }  // namespace millrace::exec

@@ -88,8 +88,8 @@ void CpuExecutor::ask_router(std::size_t index, Guess kind) {
     std::array<float, kMostGuesses> weight{};
     for (std::int64_t r = 0; r < rows_ && ahead.experts.top_k <= kMostGuesses; ++r) {
       if (router_bias != nullptr) table_.add(scores + r * count, router_bias, count);
-      choose_experts(table_, ahead.experts, selection_bias, {}, scores + r * count, scores + rows_ * count,
-                     chosen.data(), weight.data());
+      choose_experts(table_, ahead.experts, selection_bias, scores + r * count, scores + rows_ * count, chosen.data(),
+                     weight.data());
       for (std::int32_t k = 0; k < ahead.experts.top_k; ++k)
         add_guess(guess, index, chosen[static_cast<std::size_t>(k)]);
     }

@@ -121,18 +121,6 @@ void CpuExecutor::bring_biases_of(const Experts& experts, WeightRef ref, std::in
   }
 }
 
-/// The experts whose bytes are in memory, where there is a route bias.
-RouteBias CpuExecutor::prefer_present(const Experts& experts) {
-  if (options_.route_bias <= 0) return {};
-  for (std::int32_t e = 0; e < experts.count; ++e) {
-    const residency::UnitTable::Range tiles = store_.units().tiles_of(experts.first_unit + e);
-    near_[static_cast<std::size_t>(e)] = 1;
-    for (std::int32_t t = tiles.first; t < tiles.last; ++t)
-      if (!store_.present(t)) near_[static_cast<std::size_t>(e)] = 0;
-  }
-  return {options_.route_bias, near_.data()};
-}
-
 /// The experts of each row, in the router's order, and their weights.
 void CpuExecutor::route(const Experts& experts, std::int64_t rows) {
   const float* bias = nullptr;  // of the choice
@@ -140,7 +128,6 @@ void CpuExecutor::route(const Experts& experts, std::int64_t rows) {
     bias = vector_of(experts.selection_bias, experts.count, 0);
     if (bias == nullptr) return;
   }
-  const RouteBias preferred = prefer_present(experts);
   auto* scores = at<float>(layout_.router);
   auto* selection = at<float>(layout_.selection);
   auto* chosen = at<std::int32_t>(layout_.chosen);
@@ -148,7 +135,7 @@ void CpuExecutor::route(const Experts& experts, std::int64_t rows) {
   constexpr std::int64_t kCostOfScore = 8;  // exponential and selection, in floats moved
   for_rows(rows, experts.count * kCostOfScore, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r)
-      choose_experts(table_, experts, bias, preferred, scores + r * experts.count, selection + r * experts.count,
+      choose_experts(table_, experts, bias, scores + r * experts.count, selection + r * experts.count,
                      chosen + r * experts.top_k, weights + r * experts.top_k);
   });
   for (const WeightRef scale : {experts.output_scale, experts.hidden_scale}) {

@@ -56,18 +56,13 @@ CudaExecutor::CudaExecutor(const residency::UnitTable& units, residency::DeviceW
       name_(std::move(name)),
       prompt_products_(options.prompt_products && cuda::has_prompt_products()),
       delta_chunks_(prompt_products_ && cuda::has_delta_chunks()),
-      numerics_(fmt::format("cuda 5{}{}", prompt_products_ ? ", prompts bf16" : "",
-                            route_bias() > 0 ? fmt::format(", route bias {}", route_bias()) : std::string())) {}
+      numerics_(prompt_products_ ? "cuda 5, prompts bf16" : "cuda 5") {}
 
 CudaExecutor::~CudaExecutor() {
   (void)stream_.synchronise();  // nothing may still use the memory
 }
 
-std::string CudaExecutor::describe() const {
-  return fmt::format(
-      "cuda:{} {}{}", options_.device, name_,
-      route_bias() > 0 ? fmt::format(", route bias {:g}: answers are changed", route_bias()) : std::string());
-}
+std::string CudaExecutor::describe() const { return fmt::format("cuda:{} {}", options_.device, name_); }
 
 /// Has the GPU attention for heads of so many channels?
 static Status check_heads(std::int64_t head_dim, const CudaTraits& traits) {

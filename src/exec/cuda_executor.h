@@ -36,8 +36,7 @@ struct CudaOptions {
   // executor of the first GPU alone hands rows out to the processor.
   std::size_t expert_gpu = 0;
   Prefetch prefetch = Prefetch::off;  // of experts that are guessed, from the disk to RAM
-  float route_bias = 0;  // experts in slots, then those in RAM, are preferred (exec/expert_choice.h); 0: none is
-  const Routing* routing = nullptr;  // chooses in the routers' place, in passes of limits that say so; may be null
+  const Routing* routing = nullptr;   // chooses in the routers' place, in passes of limits that say so; may be null
   /// Of a program that other devices compute, too (exec/cuda_shards.h): the blocks of sequences lie there on the first
   /// of them, in its layout; here in this one's, at the address that `own_block` says. Empty: in that of sequences.
   std::optional<kv::Layout> kv_layout;

@@ -79,7 +79,6 @@ class CudaExecutor final : public Executor {
   void follow_from(std::uint32_t number) { followed_number_ = number; }
   std::string_view numerics() const override { return numerics_; }
   /// Where all experts are in VRAM, none is nearer than another.
-  float route_bias() const override { return options_.experts == nullptr ? 0 : options_.route_bias; }
 
  private:
   // cuda_executor.cpp: the pass. cuda_rows.cpp: its rows. cuda_mixtures.cpp: its experts.

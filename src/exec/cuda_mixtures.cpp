@@ -19,7 +19,6 @@ std::uint64_t expert_share_bytes(const PassShape& shape, const kernels::Table& k
 
 Status CudaExecutor::prepare_experts() {
   if (options_.experts == nullptr) return {};
-  if (route_bias() > 0) options_.experts->tell_tiers();
   routers_.clear();
   expert_biases_.clear();
   if (!leads_experts()) return {};
@@ -122,8 +121,7 @@ static constexpr std::int64_t kMatvecEntries = 64;  // experts of so many entrie
 /// The experts of each row and their weights.
 void CudaExecutor::Emitter::route(const Experts& experts, const float* scores, std::int32_t* chosen, float* weights) {
   const auto rows = static_cast<std::int32_t>(window.rows);
-  const float route_bias = ops.route_bias();
-  if (experts.plain_router() && route_bias == 0)
+  if (experts.plain_router())
     return check(cuda::route(scores, rows, experts.count, experts.top_k, experts.normalize, experts.scale, chosen,
                              weights, stream),
                  "route");
@@ -143,11 +141,6 @@ void CudaExecutor::Emitter::route(const Experts& experts, const float* scores, s
   call.scale = experts.scale;
   call.output_scale = vector(experts.output_scale);
   call.hidden_scale = vector(experts.hidden_scale);
-  if (route_bias > 0) {
-    call.near = ops.options_.experts->gpu(ops.options_.expert_gpu).tiers(experts.first_unit);
-    call.near_tiers = ops.options_.experts->fastest_tier();
-    call.near_of_range = route_bias;
-  }
   call.chosen = chosen;
   call.weights = weights;
   if (status.ok()) check(cuda::choose(call, stream), "route");

@@ -109,9 +109,6 @@ class Executor {
   virtual std::string describe() const = 0;  // "cpu avx512, 2 threads"
   /// Executors of one name give the same bits, whenever they were built: it changes when an order of sums does.
   virtual std::string_view numerics() const = 0;
-  /// Above 0: experts in the fastest tier are preferred (exec/expert_choice.h), which changes answers, and what a pass
-  /// gives depends on the passes before it.
-  virtual float route_bias() const { return 0; }
 };
 
 class InputObserver;
@@ -127,7 +124,6 @@ struct CpuOptions {
   RoutingRecord* record = nullptr;    // is told what was chosen; may be null
   Trace* trace = nullptr;             // if set, every step is timed into it
   Prefetch prefetch = Prefetch::off;  // of experts that are guessed
-  float route_bias = 0;               // experts in memory are preferred by so much (exec/expert_choice.h); 0: none is
   bool aside = false;  // its passes are between those of another executor of the store, and need only what is at home
   InputObserver* observer = nullptr;  // sees what products read (exec/input_observer.h); may be null
 };

@@ -37,8 +37,7 @@ ExpertSlots::ExpertSlots(const UnitTable& whole, const ExpertIndex& index, const
       dirty_(index.layers().size(), true) {}
 
 std::uint64_t ExpertSlots::table_bytes(const ExpertIndex& index, const ExpertTiers& tiers) {
-  return 2 * index.addresses() * sizeof(std::byte*) + kExpertRooms * wave_table_bytes(tiers, index.parts()) +
-         index.count();
+  return 2 * index.addresses() * sizeof(std::byte*) + kExpertRooms * wave_table_bytes(tiers, index.parts());
 }
 
 ExpertSlots::~ExpertSlots() {
@@ -105,8 +104,6 @@ Status ExpertSlots::lay_out() {
   }
   device_in_ram_ = reinterpret_cast<const std::byte**>(at);
   claimed_ = device_in_ram_ + index_.addresses();
-  near_ = reinterpret_cast<std::uint8_t*>(host);
-  device_near_ = reinterpret_cast<std::uint8_t*>(arena_.data() + bytes - index_.count());
   for (const std::int32_t unit : index_.units()) set(unit, nullptr);
   return {};
 }
@@ -150,13 +147,12 @@ void ExpertSlots::forget_in_ram(std::int32_t unit) {
   std::fill_n(in_ram_ + index_.address_of(unit), index_.parts(), nullptr);
 }
 
-Status ExpertSlots::publish(cudaStream_t compute, bool tiers) {
+Status ExpertSlots::publish(cudaStream_t compute) {
   const auto send = [compute](const void* to, const void* from, std::size_t bytes) {
     return cudaMemcpyAsync(const_cast<void*>(to), from, bytes, cudaMemcpyHostToDevice, compute);
   };
   if (std::exchange(in_ram_dirty_, false))
     MR_CUDA(send(device_in_ram_, in_ram_, index_.addresses() * sizeof(std::byte*)));
-  if (tiers) MR_CUDA(send(device_near_, near_, index_.count()));
   for (std::size_t l = 0; l < dirty_.size(); ++l) {
     if (!dirty_[l]) continue;
     dirty_[l] = false;

@@ -103,17 +103,14 @@ class ExpertSlots {
   bool find_in_ram(std::int32_t unit, const Lease& lease);
   void forget_in_ram(std::int32_t unit);
   bool lies_in_ram(std::int32_t unit) const { return in_ram_[index_.address_of(unit)] != nullptr; }
-  /// By key: its tier.
-  std::uint8_t* near() { return near_; }
-  /// What has changed is the device's for what is launched on `compute` from here on. tiers: near() has.
-  Status publish(cudaStream_t compute, bool tiers);
+  /// What has changed is the device's for what is launched on `compute` from here on.
+  Status publish(cudaStream_t compute);
 
   const std::byte* absent() const { return arena_.data(); }
   const std::byte** claimed() const { return claimed_; }
   const std::byte* const* in_ram(std::int32_t first_unit) const {
     return device_in_ram_ + index_.address_of(first_unit);
   }
-  const std::uint8_t* tiers(std::int32_t first_unit) const { return device_near_ + index_.key_of(first_unit); }
 
   // --- Copies, of the unit's bytes, which the lease holds ---
 
@@ -162,8 +159,6 @@ class ExpertSlots {
   const std::byte** device_in_ram_ = nullptr;         // as addresses of all experts
   const std::byte** claimed_ = nullptr;               // [most experts of a layer, parts]
   const std::byte** in_ram_ = nullptr;                // page-locked, as addresses of all experts
-  std::uint8_t* device_near_ = nullptr;               // by key: its tier in this pass
-  std::uint8_t* near_ = nullptr;                      // page-locked, likewise
   std::vector<bool> dirty_;                           // by layer: its addresses are not yet the device's
   bool in_ram_dirty_ = false;
   std::array<Room, kExpertRooms> rooms_;

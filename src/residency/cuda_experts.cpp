@@ -101,7 +101,6 @@ Status DeviceExperts::begin_pass() {
   use_spare_memory();
   free_some_slots();
   find_in_ram();
-  find_tiers();
   while (arrivals_.size() < kMostOffersAPass) MR_RETURN_IF_ERROR(make_arrivals());
   offered_ = refused_ = 0;
   return {};
@@ -129,17 +128,6 @@ void DeviceExperts::find_in_ram() {
       if (!readable) gpu->forget_in_ram(unit);
     return true;
   });
-}
-
-/// Once a pass, so that all its rows and layers see the same.
-void DeviceExperts::find_tiers() {
-  if (!tells_tiers_) return;
-  const auto fastest = static_cast<std::uint8_t>(fastest_tier());
-  for (std::size_t key = 0; key < visible_.size(); ++key) {
-    const std::int32_t unit = index_.unit_of(static_cast<std::int32_t>(key));
-    const int tier = visible_[key] ? fastest : fastest > 1 && store_->present(tile_of(unit)) ? 1 : 0;
-    for (const auto& gpu : gpus_) gpu->near()[key] = static_cast<std::uint8_t>(tier);
-  }
 }
 
 bool DeviceExperts::arrived(const Coming& coming) const {

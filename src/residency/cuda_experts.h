@@ -61,7 +61,7 @@ class DeviceExperts {
   /// all devices.
   Status begin_pass();
   /// What is launched on `compute` of that GPU (its place in `gpus`) from here on sees the new table.
-  Status publish(std::size_t gpu, cudaStream_t compute) { return gpus_[gpu]->publish(compute, tells_tiers_); }
+  Status publish(std::size_t gpu, cudaStream_t compute) { return gpus_[gpu]->publish(compute); }
   /// All launches of the pass are made and have ended, or it has failed.
   void end_pass();
   /// Slots beyond the plan's go, the last ones first, until `bytes` are free. Between passes only. Returns what was
@@ -84,11 +84,6 @@ class DeviceExperts {
   bool lies_in_ram(std::int32_t unit) const { return gpus_.front()->lies_in_ram(unit); }
   /// The GPUs have read it there.
   void read_in_ram(std::int32_t unit) { bytes_read_in_ram_ += units_.units()[static_cast<std::size_t>(unit)].bytes(); }
-  /// The fastest tier's number: a slot's. 1 where RAM has room for all experts, so that none is on the disk for good.
-  std::int32_t fastest_tier() const { return all_in_ram() ? 1 : 2; }
-  /// From here on begin_pass() finds the present pass's tiers of experts, for a route bias (ExpertSlots::tiers()): of
-  /// each the number of its tier, counted from the slowest.
-  void tell_tiers() { tells_tiers_ = true; }
   const LinkShare& link() const { return tiers_.link; }
   std::int32_t parts_of_expert() const { return static_cast<std::int32_t>(index_.parts()); }
   /// Leases in RAM; see WeightStore.
@@ -192,7 +187,6 @@ class DeviceExperts {
   void leave_slot(std::int32_t key);
   void set_slot(std::int32_t unit, std::int32_t slot);
   void find_in_ram();
-  void find_tiers();
   SpareSlots* spare() { return gpus_.front()->spare(); }
   std::int32_t key_of(std::int32_t unit) const { return index_.key_of(unit); }
   std::int32_t tile_of(std::int32_t unit) const { return units_.tiles_of(unit).first; }
@@ -207,7 +201,6 @@ class DeviceExperts {
   device::PinnedBuffer memory_;  // the store's
   std::unique_ptr<WeightStore> store_;
   std::vector<std::unique_ptr<ExpertSlots>> gpus_;
-  bool tells_tiers_ = false;
   std::vector<std::int32_t> not_in_ram_;  // units that are still to come there for good
 
   SlotTable slots_;

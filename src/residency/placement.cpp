@@ -126,7 +126,7 @@ std::uint64_t device_expert_bytes(const UnitTable& units, const ExpertTiers& tie
   const std::uint64_t addresses =
       (static_cast<std::uint64_t>(units.experts()) + most_experts_of_a_layer(units)) * parts;
   return slots * device_slot_bytes(units) + kExpertRooms * wave_table_bytes(tiers, parts) +
-         addresses * sizeof(std::byte*) + static_cast<std::uint64_t>(units.experts());
+         addresses * sizeof(std::byte*);
 }
 
 std::uint64_t pinned_expert_bytes(const UnitTable& units, const ExpertTiers& tiers) {
@@ -134,7 +134,7 @@ std::uint64_t pinned_expert_bytes(const UnitTable& units, const ExpertTiers& tie
   const std::size_t parts = expert_part_offsets(units).size() - 1;
   return round_up(static_cast<std::uint64_t>(tiers.ram_slots) * expert_slot_bytes(units), device::kHugePageBytes) +
          kBehindExperts + 2 * static_cast<std::uint64_t>(units.experts()) * parts * sizeof(std::byte*) +
-         kExpertRooms * wave_table_bytes(tiers, parts) + static_cast<std::uint64_t>(units.experts());
+         kExpertRooms * wave_table_bytes(tiers, parts);
 }
 
 }  // namespace millrace::residency

@@ -83,17 +83,6 @@ class MainJob(Case):
         recall = int(re.search(r"next router: (\d+) % of uses", outcome.err).group(1))
         self.assertGreater(recall, 45)
 
-    def test_a_route_bias_reads_less_and_says_so(self):
-        flags = ("--device", "cpu", "--prefetch", "off", "--expert-slots", "24", "-p", "30", "-n", "60", "-r", "1")
-        plain, biased = self.bench(DEMO, *flags), self.bench(DEMO, *flags, "--route-bias", "0.5")
-        missed = [sum(layer["misses"] for layer in result["experts"]["layers"]) for result in (plain, biased)]
-        self.assertLess(missed[1], 0.8 * missed[0])
-        self.assertNotIn("bias", plain["executor"])
-        self.assertIn("route bias 0.5: answers are changed", biased["executor"])
-        self.assertIn("CHANGES ANSWERS", self.ok("run", "--help-all").out)
-        self.refused("bench", DEMO, "--route-bias", "0.5", "--routing", "uniform", says="leave one of the two out")
-        self.refused("bench", DRAFT, "--route-bias", "0.5", says="no experts")
-
     def test_same_logits_for_every_budget_backend_and_thread_count(self):
         hashes = {}
         for label, flags in {

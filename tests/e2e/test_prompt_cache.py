@@ -67,16 +67,6 @@ class PromptCache(Case):
             _, response = server.json("POST", "/v1/responses", {"model": MODEL, "input": PROMPT, "max_output_tokens": 4})
             self.assertGreaterEqual(response["usage"]["input_tokens_details"]["cached_tokens"], 192)
 
-    def test_a_biased_router_shares_nothing_with_others(self):
-        cached = []
-        for bias in (["--route-bias", "0.3"], [], ["--route-bias", "0.2"], ["--route-bias", "0.3"]):
-            with Server(DEMO, *self.flags, "--device", "cpu", *bias) as server:
-                _, usage, timings = self.complete(server)
-                cached.append(usage["prompt_tokens_details"]["cached_tokens"])
-                self.assertEqual("route_bias" in timings, bool(bias))
-        self.assertEqual(cached[:3], [0, 0, 0])
-        self.assertGreater(cached[3], 100)
-
     def test_the_folder_is_private_and_under_its_cap(self):
         with Server(DEMO, *self.flags, "--prompt-cache-size", "300k") as server:
             self.complete(server)

@@ -140,7 +140,6 @@ class Worker {
         prepared.push_back(std::move(one));
       }
       item->totals.prompt_tokens += std::ssize(prompt.ids);
-      item->totals.route_bias = service_.engine().executor().route_bias();
       job.messages = job.tools = job.schema = {};  // what the answer's line does not need
       job.prompt_tokens = {};
     }

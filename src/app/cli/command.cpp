@@ -139,12 +139,6 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
                   "token: off, auto (where passes are measured to be faster) or on")
       ->check(CLI::IsMember({"off", "auto", "on"}))
       ->capture_default_str();
-  command
-      .add_option(
-          "--route-bias", flags.route_bias,
-          "CHANGES ANSWERS. Routers prefer experts that are in memory, on a GPU those in VRAM: their scores are "
-          "raised by this part of a row's range of scores, 0 to 1 (default: 0, off)")
-      ->check(number_within(0, 1));
   command.add_option("--expert-slots", flags.expert_slots, "Experts in RAM at most (default: as many as fit)")
       ->check(at_least(0));
   command.add_option("--tile", flags.tile, "Bytes that move at once (default: chosen from the budget)");

@@ -42,7 +42,6 @@ struct ModelFlags {
   std::string speculate = "auto", draft;
   std::string device = "auto", vram, pin, ram, kv, isa = "auto", storage = "auto", policy = "auto", prefetch = "auto",
               pack = "auto", rates, tile, plan, record_routing, stages, cluster;
-  double route_bias = 0;
   int cpu_share = -1;
   std::int64_t vram_experts = -1;
   std::int64_t context = 0, batch = 0, expert_slots = 0;

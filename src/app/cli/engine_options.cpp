@@ -189,7 +189,6 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
                      : flags.prefetch == "on" ? exec::Prefetch::always
                                               : exec::Prefetch::automatic;
   options.pack = flags.pack;
-  options.route_bias = flags.route_bias;
   options.record_routing = flags.record_routing;
   if (flags.isa != "auto") {
     auto isa = device::isa_from_name(flags.isa);

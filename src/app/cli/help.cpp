@@ -42,7 +42,6 @@ const std::map<std::string, Place>& places() {
       {"--pack", {memory, true}},
       {"--learn-experts", {memory, true}},
       {"--prefetch", {memory, true}},
-      {"--route-bias", {memory, true}},
       {"--tile", {memory, true}},
       {"--plan", {memory, true}},
       {"--device", {compute}},

@@ -63,8 +63,6 @@ int execute(PerplexityFlags& flags, const Program& program) {
   print_perplexity(quality.perplexity(), *windows);
   if (reference) print_divergence(quality.divergence(), reference->shape().model);
   if (save) fmt::print("{}: log-probabilities of {} tokens\n", flags.save, windows->rows());
-  if (engine.executor().route_bias() > 0)
-    fmt::print("with a route bias of {:g}: not the model's own figures\n", engine.executor().route_bias());
   return 0;
 }
 

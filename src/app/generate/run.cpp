@@ -69,7 +69,6 @@ Expected<std::unique_ptr<Run>> Run::start(engine::ModelManager::Use model, const
   for (int choice = 0; choice < job.n; ++choice) MR_RETURN_IF_ERROR(run->submit(job, prompt, choice, client, grant));
   run->prompt_ = std::move(prompt.ids);
   run->meter_->totals.prompt_tokens = std::ssize(run->prompt_);
-  run->meter_->totals.route_bias = run->model_->service->engine().executor().route_bias();
   return run;
 }
 

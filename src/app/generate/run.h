@@ -50,7 +50,6 @@ using Event = std::variant<Progress, Delta, Finished>;
 struct Totals {
   std::int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;
   double prompt_seconds = 0, decode_seconds = 0;
-  double route_bias = 0;  // of the engine: above 0 answers are not the model's own
 };
 
 /// What a Run has come to, for whoever tells of it. Written by the thread that takes the Run's events.

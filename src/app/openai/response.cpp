@@ -97,15 +97,13 @@ Json usage(const Totals& totals) {
 
 Json timings(const Totals& totals) {
   const std::int64_t computed = totals.prompt_tokens - totals.cached_tokens;
-  Json json = {{"cache_n", totals.cached_tokens},
-               {"prompt_n", computed},
-               {"prompt_ms", totals.prompt_seconds * 1e3},
-               {"prompt_per_second", rate(computed, totals.prompt_seconds)},
-               {"predicted_n", totals.completion_tokens},
-               {"predicted_ms", totals.decode_seconds * 1e3},
-               {"predicted_per_second", rate(totals.completion_tokens, totals.decode_seconds)}};
-  if (totals.route_bias > 0) json["route_bias"] = totals.route_bias;
-  return json;
+  return {{"cache_n", totals.cached_tokens},
+          {"prompt_n", computed},
+          {"prompt_ms", totals.prompt_seconds * 1e3},
+          {"prompt_per_second", rate(computed, totals.prompt_seconds)},
+          {"predicted_n", totals.completion_tokens},
+          {"predicted_ms", totals.decode_seconds * 1e3},
+          {"predicted_per_second", rate(totals.completion_tokens, totals.decode_seconds)}};
 }
 
 Json chat_body(const Envelope& envelope, const Job& job, const std::vector<Answer>& answers, const Totals& totals) {

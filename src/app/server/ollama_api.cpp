@@ -54,7 +54,6 @@ class Shape {
     json["prompt_eval_duration"] = ns(totals.prompt_seconds);
     json["eval_count"] = totals.completion_tokens;
     json["eval_duration"] = ns(totals.decode_seconds);
-    if (totals.route_bias > 0) json["route_bias"] = totals.route_bias;
     if (job_.keep_tokens) tell_context(json, reason, run);
   }
 

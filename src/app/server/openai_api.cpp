@@ -158,7 +158,6 @@ void complete(Context& context, const Request& request, Response& response) {
       choices.push_back(openai::completion_choice((*jobs)[i], answer, static_cast<int>(choices.size())));
     const generate::Totals& own = runs[i]->totals();
     context.metrics.count_run(own);
-    totals.route_bias = own.route_bias;
     totals.prompt_tokens += own.prompt_tokens;
     totals.cached_tokens += own.cached_tokens;
     totals.completion_tokens += own.completion_tokens;

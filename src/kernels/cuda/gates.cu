@@ -162,36 +162,6 @@ __device__ int largest_key(const int (&key)[kEach]) {
   return __reduce_min_sync(kAllLanes, best == largest ? lane + kWarp * place : INT_MAX);
 }
 
-/// Raises the experts of faster tiers among those that may be chosen, and puts the row's favourite before all.
-/// score: what the choice compares, [kEach] of this lane; key: the same in its order, without those of groups left out.
-template <int kEach>
-__device__ void prefer_near(const ChooseCall& call, const float (&score)[kEach], int (&key)[kEach]) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int favourite = largest_key(key);
-  float least = INFINITY, most = -INFINITY;
-  const auto counts = [&](int i) {
-    return lane + kWarp * i < call.experts && key[i] != ordered(-INFINITY) && isfinite(score[i]);
-  };
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    if (counts(i)) least = fminf(least, score[i]), most = fmaxf(most, score[i]);
-  }
-#pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) {
-    least = fminf(least, __shfl_xor_sync(kAllLanes, least, step));
-    most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, step));
-  }
-  const float each = most > least ? __fdiv_rn(__fmul_rn(call.near_of_range, __fsub_rn(most, least)),
-                                              static_cast<float>(call.near_tiers))
-                                  : 0.0f;
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int expert = lane + kWarp * i;
-    if (counts(i)) key[i] = ordered(__fadd_rn(score[i], __fmul_rn(each, static_cast<float>(call.near[expert]))));
-    if (expert == favourite) key[i] = INT_MAX;
-  }
-}
-
 template <int kEach>
 __global__ void __launch_bounds__(kWarp* kChooseWarps) choose_kernel(ChooseCall call) {
   allow_successor();
@@ -217,18 +187,6 @@ __global__ void __launch_bounds__(kWarp* kChooseWarps) choose_kernel(ChooseCall 
     key[i] = expert < call.experts ? ordered(bias == nullptr ? p[i] : p[i] + bias[expert]) : INT_MIN;
   }
   if (call.groups > 1) keep_best_groups(call, p, bias, key);
-  if (call.near != nullptr) {
-    // Logits where the gate keeps their order: differences between them mean the same in every row.
-    const bool by_logits = bias == nullptr && call.groups == 1 && call.gating != ChooseCall::Gating::sigmoid;
-    float score[kEach];
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int expert = lane + kWarp * i;
-      score[i] = expert >= call.experts ? 0 : by_logits ? from[expert] : bias == nullptr ? p[i] : p[i] + bias[expert];
-      if (by_logits && expert < call.experts) key[i] = ordered(score[i]);
-    }
-    prefer_near(call, score, key);
-  }
   float sum = 0, mine = 0, first = 0;
   int my_expert = 0;
   for (int k = 0; k < call.top_k; ++k) {

@@ -41,8 +41,6 @@ constexpr std::int32_t kMostVocab = 768'000;
 /// smaller index), among the groups_used groups (of `groups`, of neighbours) whose two best sum up to most; weights:
 /// their probabilities, divided by their sum (2^-14 at least) if normalize, times scale, times the expert's output
 /// scale. The sums are of the chosen in that order.
-/// With near: experts in faster tiers are raised, by the rule of exec/expert_choice.h, and the one that the router
-/// gives most comes first wherever it lies.
 struct ChooseCall {
   enum class Gating : std::uint8_t {
     softmax,         // of all scores: lane l of 32 sums experts l, l + 32, ..., the lanes by a tree (16, 8, 4, 2, 1)
@@ -58,11 +56,8 @@ struct ChooseCall {
   float scale = 1;
   const std::byte* const* output_scale = nullptr;  // entry of a float32 [experts] vector, or none
   const std::byte* const* hidden_scale = nullptr;  // likewise, behind it
-  const std::uint8_t* near = nullptr;              // [experts]: tiers, from 0 to near_tiers; null: none is raised
-  std::int32_t near_tiers = 1;
-  float near_of_range = 0;         // of the difference between a row's largest score and its smallest
-  std::int32_t* chosen = nullptr;  // [rows, top_k]
-  float* weights = nullptr;        // [rows, top_k]
+  std::int32_t* chosen = nullptr;                  // [rows, top_k]
+  float* weights = nullptr;                        // [rows, top_k]
 };
 cudaError_t choose(const ChooseCall& call, cudaStream_t stream);
 
