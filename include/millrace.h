@@ -64,8 +64,7 @@ typedef struct millrace_options {
                              where passes are slow; "off"; a number of them */
   const char* draft_path; /* a small model of the same vocabulary that guesses, in VRAM or RAM under the same caps; or
                              "self", "self:K": the model's own first (K) layers; "mtp": its block for multi-token
-                             prediction; "substitute", "substitute:FILE": all its layers, low-bit copies of those that
-                             stream, from MODEL.substitute or FILE; NULL: none */
+                             prediction; NULL: none */
 } millrace_options;
 
 MILLRACE_API void millrace_options_init_sized(millrace_options* options, size_t size);

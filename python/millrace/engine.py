@@ -41,8 +41,7 @@ class Engine:
 
     ram_bytes, vram_bytes: caps on memory; 0: what the machine can spare. context_tokens: 0: the model's, or what fits.
     speculate: "auto", "off" or a number of guessed tokens that a pass verifies; draft: a small model's file that guesses,
-    or part of the model itself: "self", "self:K" (its first layers), "mtp", "substitute", "substitute:FILE" (all its
-    layers, with low-bit copies of those that stream).
+    or part of the model itself: "self", "self:K" (its first layers), "mtp".
     Raises MillraceError; its code is "out_of_budget" where the model does not fit, and the message says what would.
     """
 

@@ -5,7 +5,6 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "engine/step_cost.h"
-#include "engine/substitute_choice.h"
 #include "engine/within.h"
 #include "exec/stage_message.h"
 #include "residency/budget.h"
@@ -71,7 +70,6 @@ Status CpuPlanner::plan() {
 Status CpuPlanner::plan_once() {
   if (parts_.limits.tile_bytes != tile_bytes_) MR_RETURN_IF_ERROR(recut(tile_bytes_));
   front_layers_ = front_of(options_, parts_);
-  front_own_ = -1;
   // Layers that were asked for come before a roomy pass.
   if (front_layers_ > 0 && fit_front().ok()) return plan_weights();
   if (front_layers_ > 0) front_layers_ = 0;
@@ -135,12 +133,10 @@ Status CpuPlanner::fit_front() {
 Status CpuPlanner::recut(std::uint64_t tile_bytes) {
   modelfile::OpenOptions no_words;
   no_words.skip_vocabulary = true;
-  const bool substitutes = residency::has_substitutes(parts_.model->units());
   parts_.limits.tile_bytes = tile_bytes;
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options_, no_words));
   MR_ASSIGN_OR_RETURN(parts_.model, model::load(file, {tile_bytes, options_.context_tokens,
                                                        parts_.model->draft_program() != nullptr, options_.stage}));
-  if (substitutes) add_substitutes(tile_bytes, parts_);
   return {};
 }
 
@@ -243,7 +239,6 @@ Status CpuPlanner::plan_weights() {
   const std::int64_t kv_tokens = std::min(limits.kv_tokens, kv::kBlockTokens * limits.sequences);
   // What stays at home has room also when every context is full.
   front_layers_ = parts_.plan.front_layers;
-  front_own_ = parts_.plan.front_own;
   if (options_.follow == nullptr) return make_plan(kv_tokens, program_bytes_);
   set_plan_options(kv_tokens, program_bytes_);
   MR_ASSIGN_OR_RETURN(
@@ -279,7 +274,6 @@ void CpuPlanner::set_plan_options(std::int64_t kv_tokens, std::uint64_t program_
   plan_options.routing = routing_guess(options_, parts_.routing.get());
   plan_options.most_expert_slots = options_.expert_slots;
   plan_options.front_layers = front_layers_;
-  plan_options.front_own = front_own_;
 }
 
 }  // namespace millrace::engine

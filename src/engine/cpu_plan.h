@@ -53,7 +53,6 @@ class CpuPlanner {
   const kv::Layout layout_;
   const bool shares_out_;
   int front_layers_ = 0;            // PlanOptions::front_layers
-  int front_own_ = -1;              // PlanOptions::front_own
   const std::uint64_t tile_bytes_;  // to begin with
 };
 

@@ -86,7 +86,6 @@ Status CudaPlanner::plan(const TakenMemory& others) {
 /// The first layers that guess: as many as were asked for, or all that lie in VRAM where others do not.
 int CudaPlanner::front_layers() const {
   if (front_wanted_ == 0) return 0;
-  if (front_wanted_ == residency::kFrontOfSubstitutes) return homes_.movers > 0 ? front_wanted_ : 0;
   const int leading = residency::leading_layers(units(), homes_.placement.homes);
   if (front_wanted_ > 0) return leading >= front_wanted_ ? front_wanted_ : 0;
   return leading < parts_.model->program().layer_count() ? leading : 0;
@@ -97,10 +96,8 @@ void CudaPlanner::set_front() {
   residency::Plan& plan = parts_.plan;
   plan.front.clear();
   if (plan.front_layers == 0) return;
-  plan.front = residency::in_vram(units(), homes_.placement.homes);
-  if (plan.front_layers == residency::kFrontOfSubstitutes) return;
-  for (std::size_t u = 0; u < plan.front.size(); ++u)
-    plan.front[u] = residency::in_front(units().units()[u], plan.front_layers);
+  for (const residency::Unit& unit : units().units())
+    plan.front.push_back(residency::in_front(unit, plan.front_layers));
 }
 
 /// What a drafter within the model takes beside what it computes with.

@@ -11,7 +11,6 @@
 #include "engine/cuda_shards.h"
 #include "engine/pack_choice.h"
 #include "engine/setup.h"
-#include "engine/substitute_choice.h"
 #include "engine/usage_keeper.h"
 #include "engine/within.h"
 #include "exec/cuda_executor.h"
@@ -69,7 +68,6 @@ Expected<Parts> assemble_cuda(const EngineOptions& asked, const DraftModelPlan* 
   MR_RETURN_IF_ERROR(open_model(options, kCudaTileBytes, false, parts, paths));
   if (wants_draft_block(options))
     parts.draft.words = "a GPU has no passes through that block yet; give --draft FILE, or --device cpu";
-  find_substitutes(options, true, parts, paths);
   MR_RETURN_IF_ERROR(start_storage(options, paths, false, parts));
   if (load) begin_reading(options, parts);
   MR_ASSIGN_OR_RETURN(const device::Gpu gpu, find_gpu(options.cuda_index));
@@ -77,13 +75,8 @@ Expected<Parts> assemble_cuda(const EngineOptions& asked, const DraftModelPlan* 
       exec::check_cuda(parts.model->program(), parts.model->units(), {options.kv_dtype, gpu.block_shared_bytes}));
   MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv_dtype));
   MR_ASSIGN_OR_RETURN(const Vram vram, open_gpu(options.cuda_index));
-  add_substitutes(kCudaTileBytes, parts);
   CudaPlanner planner(options, vram, parts);
-  if (draft != nullptr)
-    MR_RETURN_IF_ERROR(seat_draft(options, *draft, gpu, planner, parts));
-  else
-    MR_RETURN_IF_ERROR(plan_substitutes(
-        options, [&] { return planner.plan(); }, parts));
+  MR_RETURN_IF_ERROR(draft != nullptr ? seat_draft(options, *draft, gpu, planner, parts) : planner.plan());
   if (drafts_within(options) && parts.plan.front_layers != 0 && parts.plan.cpu_permille > 0) {
     const auto plan_for = [&](std::int64_t guesses) { return planner.plan({.guesses = guesses}); };
     const PlannedGuesses planned =

@@ -3,10 +3,8 @@
 namespace millrace::engine {
 
 bool streams_to_gpu(const residency::UnitTable& units, const residency::Plan& gpu) {
-  for (std::size_t u = 0; u < gpu.homes.size(); ++u) {
-    const residency::Unit& unit = units.units()[u];
-    if (gpu.homes[u] != residency::Tier::vram && !unit.by_rows && !unit.aside) return true;
-  }
+  for (std::size_t u = 0; u < gpu.homes.size(); ++u)
+    if (gpu.homes[u] != residency::Tier::vram && !units.units()[u].by_rows) return true;
   return false;
 }
 

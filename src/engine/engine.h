@@ -48,9 +48,8 @@ Expected<std::vector<Pin>> parse_pins(std::string_view text);
 /// A drafter that is part of the model itself.
 enum class Within : std::uint8_t {
   none,
-  self,         // its first layers and the head (engine/self_drafter.h)
-  mtp,          // the block behind its layers that was trained to (engine/mtp_drafter.h)
-  substitutes,  // all its layers, low-bit copies in the place of those that stream (residency/substitutes.h)
+  self,  // its first layers and the head (engine/self_drafter.h)
+  mtp,   // the block behind its layers that was trained to (engine/mtp_drafter.h)
 };
 constexpr int kMostSelfLayers = 1 << 16;
 
@@ -63,14 +62,13 @@ struct SpeculateOptions {
   std::string draft_model;                         // a small GGUF file of the same vocabulary, which guesses
   Within within = Within::none;                    // or part of the model does
   int self_layers = 0;                             // Within::self: so many; 0: as the plan has memory for
-  std::string substitutes;                         // Within::substitutes: their file; empty: MODEL.substitute
   double acceptance = 0.7;                         // of its guesses, assumed where it is chosen who computes it
   std::int64_t drafts = 0;                         // fixed: so many a pass, where there are guesses; <= kMostDrafts
   std::vector<std::shared_ptr<Drafter>> drafters;  // before the engine's own: tests
 };
 /// "off", "auto" or a number of guesses. Errors: invalid_argument.
 Expected<SpeculateOptions> parse_speculation(std::string_view text);
-/// Who guesses: "self", "self:K", "mtp", "substitute", "substitute:FILE" or a model's name or file, into the options.
+/// Who guesses: "self", "self:K", "mtp" or a model's name or file, into the options.
 /// Errors: invalid_argument.
 Status read_draft(std::string_view text, SpeculateOptions& options);
 

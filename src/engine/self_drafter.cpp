@@ -11,16 +11,11 @@ namespace millrace::engine {
 
 using text::TokenId;
 
-Status check_shared_kv(const exec::Program& program) {
+Status check_self_draft(const exec::Program& program, std::int64_t layers) {
   if (program.layout.has_states())
     return error(
         Code::unsupported,
         "layers of this model keep a state, and there is none behind a guess to go on from; give --draft FILE");
-  return {};
-}
-
-Status check_self_draft(const exec::Program& program, std::int64_t layers) {
-  MR_RETURN_IF_ERROR(check_shared_kv(program));
   if (layers < program.layer_count() && program.layer_count() > 1) return {};
   return error(Code::invalid_argument, "the model has {} layer{}; give fewer than that", program.layer_count(),
                program.layer_count() == 1 ? "" : "s");
@@ -39,7 +34,7 @@ std::uint64_t self_draft_host_bytes(const Limits& limits, const model::Hyperpara
   return kAngles + static_cast<std::uint64_t>(limits.sequences * hp.vocab) * sizeof(float);
 }
 
-Expected<std::unique_ptr<SelfDrafter>> SelfDrafter::make(std::string name, const exec::Program& passes, Parts& target) {
+Expected<std::unique_ptr<SelfDrafter>> SelfDrafter::make(std::int64_t layers, Parts& target) {
   std::unique_ptr<exec::Executor> executor;
   if (target.gpu != nullptr) {
     MR_ASSIGN_OR_RETURN(executor, target.gpu->executor_aside(target));
@@ -50,14 +45,10 @@ Expected<std::unique_ptr<SelfDrafter>> SelfDrafter::make(std::string name, const
     options.aside = true;
     executor = exec::make_cpu_executor(*target.store, *target.pool, *target.budget, options);
   }
-  MR_RETURN_IF_ERROR(executor->prepare(passes, self_draft_limits(target.limits)));
+  MR_RETURN_IF_ERROR(executor->prepare(target.model->program().first_layers(layers), self_draft_limits(target.limits)));
   if (executor->top_logits_limit() > 0) executor->bring_top_logits_only(true);
-  return std::unique_ptr<SelfDrafter>(new SelfDrafter(std::move(name), std::move(executor), target.limits.sequences));
-}
-
-Expected<std::unique_ptr<SelfDrafter>> SelfDrafter::make(std::int64_t layers, Parts& target) {
-  return make(fmt::format("self {} layer{}", layers, layers == 1 ? "" : "s"),
-              target.model->program().first_layers(layers), target);
+  return std::unique_ptr<SelfDrafter>(new SelfDrafter(fmt::format("self {} layer{}", layers, layers == 1 ? "" : "s"),
+                                                      std::move(executor), target.limits.sequences));
 }
 
 SelfDrafter::SelfDrafter(std::string name, std::unique_ptr<exec::Executor> executor, std::int64_t sequences)

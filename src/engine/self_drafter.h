@@ -1,5 +1,4 @@
-// The model itself guesses, by a part of it that stays at home: its first layers, the last norm and the head; or all
-// layers, substitutes in the place of those that stream (residency/substitutes.h). A guess is a pass of an
+// The model's own first layers guess: those that stay at home, then the last norm and the head. A guess is a pass of an
 // executor of its own over the same weights, the same threads and the request's own KV. Rows that it writes lie behind
 // the sequence's length; the pass that verifies writes them again, with the same bits, before anybody reads them. It
 // takes the likeliest token each time, whatever the request's sampler does. Thread-safety: the thread that runs the
@@ -25,11 +24,9 @@ namespace millrace::engine {
 
 struct Parts;
 
-/// Can layers of a program guess over the sequences of its passes? Errors: unsupported (layers that keep a state: there
-/// is one behind the last token, and none behind a guess).
-Status check_shared_kv(const exec::Program& program);
-/// Can its first `layers` layers (0: some of them)? Errors: as above, invalid_argument (it has no more layers than
-/// that).
+/// Can a program's first `layers` layers (0: some of them) guess over the sequences of its passes? Errors: unsupported
+/// (layers that keep a state: there is one behind the last token, and none behind a guess), invalid_argument (it has no
+/// more layers than that).
 Status check_self_draft(const exec::Program& program, std::int64_t layers);
 /// How large its passes are: a row of each sequence, and its logits.
 exec::PassLimits self_draft_limits(const Limits& limits);
@@ -38,10 +35,8 @@ std::uint64_t self_draft_host_bytes(const Limits& limits, const model::Hyperpara
 
 class SelfDrafter final : public Drafter {
  public:
-  /// passes: of what the target's plan keeps at home, over KV as the target's passes have it. `target` outlives the
-  /// drafter. Errors: out_of_budget.
-  static Expected<std::unique_ptr<SelfDrafter>> make(std::string name, const exec::Program& passes, Parts& target);
-  /// Of the target's first layers. REQUIRES: it has as many.
+  /// `layers`: the target's first ones, which its plan keeps at home. `target` outlives the drafter. REQUIRES: it has
+  /// as many. Errors: out_of_budget.
   static Expected<std::unique_ptr<SelfDrafter>> make(std::int64_t layers, Parts& target);
 
   std::string_view name() const override { return name_; }

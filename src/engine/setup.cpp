@@ -19,7 +19,6 @@
 #include "engine/device_choice.h"
 #include "engine/model_drafter.h"
 #include "engine/pack_choice.h"
-#include "engine/substitute_choice.h"
 #include "engine/usage_keeper.h"
 #include "engine/within.h"
 #include "kv/model_identity.h"
@@ -203,7 +202,7 @@ static void leave_out_front(const residency::UnitTable& units, residency::SavedP
     if (unit.aside) {
       saved.units = static_cast<std::int64_t>(u);
       saved.tiles = tiles.first;
-      if (unit.substitute_of < 0) saved.weight_bytes -= unit.bytes();
+      saved.weight_bytes -= unit.bytes();
     } else if (unit.kind == residency::UnitKind::expert) {
       std::fill(at_home.begin() + tiles.first, at_home.begin() + tiles.last, false);
       experts = true;
@@ -235,7 +234,7 @@ residency::SavedPlan saved_plan(const Parts& parts) {
   saved.decisions = {parts.plan.ring_slots, parts.plan.expert_slots, parts.plan.resident_tiles,
                      parts.plan.cpu_permille};
   saved.homes = parts.plan.homes;
-  if (parts.plan.front_layers != 0 && (!saved.gpu || residency::has_substitutes(units))) leave_out_front(units, saved);
+  if (parts.plan.front_layers != 0 && !saved.gpu) leave_out_front(units, saved);
   saved.predicted_decode_tokens_per_second = parts.plan.predicted_decode_tokens_per_second;
   saved.bound = parts.plan.bound;
   return saved;
@@ -295,16 +294,13 @@ Expected<Parts> assemble_cpu_alone(const EngineOptions& options) {
   MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv_dtype));
   start_threads(options, options.threads, ThreadPool::Options().spin, parts);
   const bool fits = all_fit(parts.model->units(), ram);
-  find_substitutes(options, false, parts, paths);
   MR_RETURN_IF_ERROR(choose_pack(options, fits && options.expert_slots == 0, parts, paths));
-  add_substitutes(parts.limits.tile_bytes, parts);
   MR_RETURN_IF_ERROR(start_storage(options, paths, fits, parts));
   const std::uint64_t program_bytes = measured_program_bytes(options, ram, parts);
   CpuPlanner planner(options, ram, program_bytes, parts);
   if (options.storage == storage::BackendKind::automatic && is_mapped(parts) && !planner.room_to_map())
     MR_RETURN_IF_ERROR(start_storage(options, paths, false, parts));
-  MR_RETURN_IF_ERROR(plan_substitutes(
-      options, [&] { return planner.plan(); }, parts));
+  MR_RETURN_IF_ERROR(planner.plan());
   if (drafts_within(options)) parts.draft = seat_within(options, parts);
   parts.budget = std::make_unique<residency::Budget>(ram);
   MR_ASSIGN_OR_RETURN(parts.program, parts.budget->reserve("program", program_bytes + planner.sampler_bytes()));

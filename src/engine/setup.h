@@ -18,7 +18,6 @@
 #include "kv/prompt_cache.h"
 #include "residency/expert_pack.h"
 #include "residency/head_start.h"
-#include "residency/substitutes.h"
 
 namespace millrace::engine {
 
@@ -54,10 +53,7 @@ struct Parts {
   Limits limits;
   kernels::Isa isa = kernels::Isa::plain;
   std::unique_ptr<ThreadPool> pool;
-  std::unique_ptr<residency::ExpertPack> pack;          // null: experts are read from the model
-  std::unique_ptr<residency::Substitutes> substitutes;  // null: nobody asked, or draft.words says why there are none
-  int substitutes_file = 0;                             // its number among those that storage has
-  bool guess_by_substitutes = false;                    // the plan is to have them at home
+  std::unique_ptr<residency::ExpertPack> pack;  // null: experts are read from the model
   std::unique_ptr<storage::Backend> backend;
   std::unique_ptr<residency::HeadStart> head_start;  // null: weights are not there yet, or are loaded
   std::unique_ptr<storage::Backend> straight;        // reads to the GPU's memory; null: none does

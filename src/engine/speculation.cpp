@@ -42,26 +42,21 @@ Expected<SpeculateOptions> parse_speculation(std::string_view text) {
 }
 
 Status read_draft(std::string_view text, SpeculateOptions& options) {
-  constexpr std::string_view kSelf = "self:", kSubstitute = "substitute:";
-  options.within = text == "self" || text.starts_with(kSelf)               ? Within::self
-                   : text == "mtp"                                         ? Within::mtp
-                   : text == "substitute" || text.starts_with(kSubstitute) ? Within::substitutes
-                                                                           : Within::none;
+  constexpr std::string_view kSelf = "self:";
+  options.within = text == "self" || text.starts_with(kSelf) ? Within::self
+                   : text == "mtp"                           ? Within::mtp
+                                                             : Within::none;
   options.draft_model = options.within == Within::none ? text : std::string_view();
   options.self_layers = 0;
-  options.substitutes = text.starts_with(kSubstitute) ? text.substr(kSubstitute.size()) : std::string_view();
-  if (text == kSubstitute)
-    return error(Code::invalid_argument, "'{}': give a file, or substitute alone for MODEL.substitute", text);
   if (!text.starts_with(kSelf)) return {};
   const char* const end = text.data() + text.size();
   const auto [stop, problem] = std::from_chars(text.data() + kSelf.size(), end, options.self_layers);
   if (problem == std::errc() && stop == end && options.self_layers >= 1 && options.self_layers <= kMostSelfLayers)
     return {};
-  return error(
-      Code::invalid_argument,
-      "'{}': give self, self:K with a number of layers, mtp, substitute, substitute:FILE, or a model (./{} if a "
-      "file is named so)",
-      text, text);
+  return error(Code::invalid_argument,
+               "'{}': give self, self:K with a number of layers, mtp, or a model (./{} if a "
+               "file is named so)",
+               text, text);
 }
 
 Speculator::Speculator(const SpeculateOptions& options, std::vector<std::shared_ptr<Drafter>> drafters,

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 
 #include "base/bytes.h"
 #include "device/host_memory.h"
@@ -19,34 +18,17 @@ namespace {
 /// What a guess goes through.
 exec::Program passes_of(const EngineOptions& options, const Parts& parts) {
   const exec::Program& program = parts.model->program();
-  switch (options.speculate.within) {
-    case Within::self:
-      return program.first_layers(parts.plan.front_layers);
-    case Within::substitutes:
-      return program.with_units(residency::stand_ins(parts.model->units(), parts.plan.front));
-    case Within::mtp:
-    case Within::none:
-      break;
-  }
+  if (options.speculate.within == Within::self) return program.first_layers(parts.plan.front_layers);
   return *parts.model->draft_program();
 }
 
 /// Bytes of the units that stay at home for it.
-std::uint64_t home_bytes(const Parts& parts, bool substitutes_alone) {
+std::uint64_t home_bytes(const Parts& parts) {
   std::uint64_t home = 0;
   const std::vector<residency::Unit>& units = parts.model->units().units();
   for (std::size_t u = 0; u < units.size(); ++u)
-    if (parts.plan.front[u] && (units[u].substitute_of >= 0 || !substitutes_alone)) home += units[u].bytes();
+    if (parts.plan.front[u]) home += units[u].bytes();
   return home;
-}
-
-/// Layers of which some weights have substitutes at home.
-std::int64_t substituted_layers(const Parts& parts) {
-  std::set<int> layers;
-  const std::vector<residency::Unit>& units = parts.model->units().units();
-  for (std::size_t u = 0; u < units.size(); ++u)
-    if (parts.plan.front[u] && units[u].substitute_of >= 0) layers.insert(units[u].layer);
-  return std::ssize(layers);
 }
 
 /// A pass of the drafter, as a plan's costs.
@@ -88,16 +70,11 @@ std::string no_front(const EngineOptions& options, const Parts& parts) {
 }
 
 std::string home_words(const EngineOptions& options, const Parts& parts) {
-  const char* const where = on_gpu(parts) ? "VRAM" : "memory";
-  if (options.speculate.within == Within::substitutes)
-    return fmt::format("substitutes ({}) of {} of {} layers stay in {} ({})", info(parts.substitutes->dtype()).name,
-                       substituted_layers(parts), parts.model->program().layer_count(), where,
-                       format_bytes(home_bytes(parts, true)));
-  const std::uint64_t home = home_bytes(parts, false);
+  const std::string home = format_bytes(home_bytes(parts));
   if (options.speculate.within == Within::mtp)
-    return fmt::format("the block behind the layers and the head stay in memory ({})", format_bytes(home));
+    return fmt::format("the block behind the layers and the head stay in memory ({})", home);
   return fmt::format("the first {} of {} layers and the head stay in {} ({})", parts.plan.front_layers,
-                     parts.model->program().layer_count(), where, format_bytes(home));
+                     parts.model->program().layer_count(), on_gpu(parts) ? "VRAM" : "memory", home);
 }
 
 }  // namespace
@@ -106,18 +83,7 @@ bool drafts_within(const EngineOptions& options) {
   return options.speculate.within != Within::none && options.speculate.mode != SpeculateOptions::Mode::off;
 }
 
-const char* name_of(Within within) {
-  switch (within) {
-    case Within::mtp:
-      return "multi-token prediction";
-    case Within::substitutes:
-      return "speculation by substitutes";
-    case Within::self:
-    case Within::none:
-      break;
-  }
-  return "self-speculation";
-}
+const char* name_of(Within within) { return within == Within::mtp ? "multi-token prediction" : "self-speculation"; }
 
 bool wants_draft_block(const EngineOptions& options) {
   return drafts_within(options) && options.speculate.within == Within::mtp && options.follow == nullptr;
@@ -128,10 +94,6 @@ Status check_within(const EngineOptions& options, const Parts& parts) {
     return error(Code::unsupported, "a saved plan says what stays in memory; leave one of the two out");
   if (options.speculate.within == Within::self)
     return check_self_draft(parts.model->program(), options.speculate.self_layers);
-  if (options.speculate.within == Within::substitutes) {
-    MR_RETURN_IF_ERROR(check_shared_kv(parts.model->program()));
-    return parts.guess_by_substitutes ? Status() : error(Code::unsupported, "{}", parts.draft.words);
-  }
   if (parts.model->draft_program() != nullptr) return {};
   return error(Code::unsupported, "{}", parts.draft.words);
 }
@@ -139,7 +101,6 @@ Status check_within(const EngineOptions& options, const Parts& parts) {
 int front_of(const EngineOptions& options, const Parts& parts) {
   if (!drafts_within(options) || !check_within(options, parts).ok()) return 0;
   if (options.speculate.within == Within::mtp) return residency::kFrontOfHead;
-  if (options.speculate.within == Within::substitutes) return residency::kFrontOfSubstitutes;
   return options.speculate.self_layers > 0 ? options.speculate.self_layers : residency::kFrontOfPlan;
 }
 
@@ -149,7 +110,7 @@ std::uint64_t within_bytes(const EngineOptions& options, const Parts& parts) {
     return exec::cpu_activation_bytes(exec::pass_shape(program, parts.model->units(), limits), parts.pool->threads(),
                                       {parts.isa, true});
   };
-  if (options.speculate.within != Within::mtp)
+  if (options.speculate.within == Within::self)
     return passes(parts.model->program(), self_draft_limits(parts.limits));  // of all layers: at least as much
   const exec::Program& program = *parts.model->draft_program();
   std::uint64_t bytes =
@@ -191,11 +152,6 @@ Expected<std::shared_ptr<Drafter>> make_within(const EngineOptions& options, Par
   std::shared_ptr<Drafter> drafter;
   if (options.speculate.within == Within::self) {
     MR_ASSIGN_OR_RETURN(drafter, SelfDrafter::make(parts.plan.front_layers, parts));
-  } else if (options.speculate.within == Within::substitutes) {
-    const std::int64_t layers = substituted_layers(parts);
-    MR_ASSIGN_OR_RETURN(drafter,
-                        SelfDrafter::make(fmt::format("substitutes of {} layer{}", layers, layers == 1 ? "" : "s"),
-                                          passes_of(options, parts), parts));
   } else {
     MR_ASSIGN_OR_RETURN(drafter, MtpDrafter::make(parts));
   }

@@ -89,30 +89,6 @@ Program Program::first_layers(std::int64_t count) const {
   return only([&](std::size_t step) { return step < end || step >= layers.back(); });
 }
 
-Program Program::with_units(std::span<const std::int32_t> units) const {
-  Program program = *this;
-  const auto replace = [&](WeightRef& ref) {
-    if (!ref.none()) ref.unit = units[static_cast<std::size_t>(ref.unit)];
-  };
-  for (Step& step : program.steps) {
-    replace(step.weight);
-    replace(step.weight2);
-    for (int i = 0; i < step.product_count; ++i) {
-      replace(step.products[static_cast<std::size_t>(i)].weight);
-      replace(step.products[static_cast<std::size_t>(i)].bias);
-    }
-    replace(step.attention.sinks);
-    replace(step.convolution.bias);
-    Experts& experts = step.experts;
-    for (WeightRef* const ref :
-         {&experts.router_bias, &experts.selection_bias, &experts.gate_bias, &experts.up_bias, &experts.down_bias,
-          &experts.output_scale, &experts.hidden_scale, &experts.inner_scale, &experts.up_scale, &experts.down_scale})
-      replace(*ref);
-    if (step.kind == Kind::moe) experts.first_unit = units[static_cast<std::size_t>(experts.first_unit)];
-  }
-  return program;
-}
-
 bool Program::turns_queries() const {
   using Kind = Step::Kind;
   for (std::size_t i = 0; i < steps.size(); ++i) {

@@ -241,9 +241,6 @@ struct Program {
   /// What stands before the layers, the first `count` of them, and what follows the last: a smaller model of the same
   /// weights, with the same layout. REQUIRES: 0 < count <= layer_count().
   Program first_layers(std::int64_t count) const;
-  /// The same steps with other weights: part p of units[u] in the place of part p of unit u. REQUIRES: the units of a
-  /// mixture's experts are followed by others side by side, or by none.
-  Program with_units(std::span<const std::int32_t> units) const;
   std::int64_t layer_count() const { return layers.empty() ? 0 : static_cast<std::int64_t>(layers.size()) - 1; }
   /// In the order of their use; a mixture's experts by number, gate, up, down.
   std::vector<WeightRef> weights() const;

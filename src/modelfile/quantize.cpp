@@ -14,7 +14,6 @@
 #include "modelfile/escape.h"
 #include "modelfile/file_io.h"
 #include "modelfile/gguf_writer.h"
-#include "modelfile/substitute.h"
 #include "tensor/blocks.h"
 #include "tensor/codec.h"
 #include "tensor/matrices.h"
@@ -208,24 +207,15 @@ struct Choice {
 /// In the input's order.
 using Chosen = std::vector<Choice>;
 
-Expected<Chosen> choose_tensors(const Model& model, const QuantizeOptions& options) {
+Chosen choose_tensors(const Model& model, const QuantizeOptions& options) {
   const MixtureContext context = mixture_context(model.tensors());
-  const auto smaller = [&](const TensorInfo& tensor) {
-    return row_bytes(choose_dtype(options.type, tensor, context), tensor.cols()) <
-           row_bytes(tensor.dtype, tensor.cols());
-  };
   Chosen chosen;
   int scales = 0;
   for (const TensorInfo& tensor : model.tensors()) {
-    if (!options.substitute_of.empty() && !(can_be_substituted(tensor) && smaller(tensor))) continue;
     if (options.only_named && !options.types.contains(tensor.name)) continue;
     const DType dtype = dtype_of(options, tensor, context);
-    const bool scaled = options.substitute_of.empty() && gets_scale(model, tensor, dtype);
-    chosen.push_back({&tensor, dtype, scaled ? scales++ : -1});
+    chosen.push_back({&tensor, dtype, gets_scale(model, tensor, dtype) ? scales++ : -1});
   }
-  if (chosen.empty())
-    return error(Code::unsupported, "no matrix of a layer becomes smaller in {}; choose a type of fewer bits",
-                 info(options.type).name);
   return chosen;
 }
 
@@ -274,9 +264,7 @@ Status check_types(const Model& model, const QuantizeOptions& options) {
 
 Status write_header(const Model& model, const Chosen& chosen, const QuantizeOptions& options, Writer& writer) {
   constexpr std::string_view kFileType = "general.file_type", kVersion = "general.quantization_version";
-  if (!options.substitute_of.empty()) {
-    MR_RETURN_IF_ERROR(add_substitute_metadata(model, options.substitute_of, writer));
-  } else if (!options.only_named) {
+  if (!options.only_named) {
     for (const auto& [key, value] : model.metadata())
       if (key != kFileType && key != kVersion) MR_RETURN_IF_ERROR(writer.add(key, value));
   }
@@ -292,7 +280,7 @@ Status write_header(const Model& model, const Chosen& chosen, const QuantizeOpti
     lossy_input |= dtype != tensor->dtype && info(tensor->dtype).block_elements > 1;
     MR_RETURN_IF_ERROR(writer.declare(tensor->name, dtype, tensor->shape));
   }
-  if (lossy_input && options.substitute_of.empty() && !options.only_named)
+  if (lossy_input && !options.only_named)
     log::warn("the input is quantized already; quantizing it again loses more than starting from F16");
   log_fallbacks(chosen, options, context);
   if (!options.only_named) log_unknown_importance(chosen, options);
@@ -303,7 +291,7 @@ Status write_header(const Model& model, const Chosen& chosen, const QuantizeOpti
 Expected<Chosen> begin(const Model& model, const std::string& out, const QuantizeOptions& options, Writer& writer) {
   MR_RETURN_IF_ERROR(check_output(model, out));
   MR_RETURN_IF_ERROR(check_types(model, options));
-  MR_ASSIGN_OR_RETURN(Chosen chosen, choose_tensors(model, options));
+  Chosen chosen = choose_tensors(model, options);
   MR_RETURN_IF_ERROR(write_header(model, chosen, options, writer));
   return chosen;
 }

@@ -29,9 +29,6 @@ struct QuantizeOptions {
   int threads = 0;  // 0: the processors this process may use
   /// Called on the calling thread with bytes of input worked off and in all; last with done == total.
   std::function<void(std::uint64_t done, std::uint64_t total)> progress = {};
-  // Of this model's identity: substitutes of its layers are written (modelfile/substitute.h), those matrices that
-  // become smaller. Empty: a model is.
-  std::string substitute_of = {};
   /// Whether those tensors alone are written that `types` names, without the model's metadata: a file to lay over it
   /// (modelfile/overlay.h).
   bool only_named = false;
@@ -54,8 +51,7 @@ Status quantize_hollow(const std::string& in, const std::string& out, const Quan
 /// file of that name. Tensors that have their type already are copied unchanged.
 /// Errors: those of Model::open; invalid_argument (`out` is a file of the input; types for tensors that are not there);
 /// invalid_argument (an importance matrix of another model); corrupt (a weight that is NaN or infinite, naming its
-/// tensor); unsupported (weights beyond F16's range; substitutes of which none is smaller); io_error; cancelled. No
-/// error leaves a file.
+/// tensor); unsupported (weights beyond F16's range); io_error; cancelled. No error leaves a file.
 Status quantize(const std::string& in, const std::string& out, const QuantizeOptions& options = {});
 
 }  // namespace millrace::modelfile

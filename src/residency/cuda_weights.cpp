@@ -206,8 +206,7 @@ class Layout {
     const bool shared = moving && home == Tier::ram;
     own_rows.push_back(shared ? device_rows(part.rows, placement_.host_permille) : part.rows);
     in_ram.push_back(nullptr);
-    const auto unit = static_cast<std::size_t>(ref.unit);
-    if (placement_.flows(units_, unit) || placement_.absent(units_, unit)) {
+    if (placement_.flows(units_, static_cast<std::size_t>(ref.unit))) {
       addresses.push_back(nullptr);
       return {};
     }

@@ -18,19 +18,7 @@ constexpr int kMostWaveExperts = 16;  // more would take VRAM from slots, and co
 constexpr LinkShare kUsualLink = {.single = 300, .several = 220};
 
 bool is_expert(const Unit& unit) { return unit.kind == UnitKind::expert; }
-bool is_trunk(const Unit& unit) { return unit.kind == UnitKind::trunk && !unit.aside; }
-
-/// Trunks that may move: where substitutes are wanted, those that have one. By unit.
-std::vector<bool> movable(const UnitTable& units, const HomesInput& input) {
-  const bool exchanged = input.front_layers == kFrontOfSubstitutes;
-  std::vector<bool> may(units.units().size(), false);
-  for (std::size_t u = 0; u < units.units().size(); ++u) {
-    const Unit& unit = units.units()[u];
-    if (!exchanged) may[u] = is_trunk(unit);
-    if (exchanged && unit.substitute_of >= 0) may[static_cast<std::size_t>(unit.substitute_of)] = true;
-  }
-  return may;
-}
+bool is_trunk(const Unit& unit) { return unit.kind == UnitKind::trunk; }
 
 Status vram_refusal(const char* what, std::uint64_t least, const HomesInput& input) {
   return error(Code::out_of_budget,
@@ -45,17 +33,12 @@ Homes spread_layers(const UnitTable& units, const HomesInput& input, int from, s
                     std::int64_t to_disk, int ring_units) {
   Homes homes = homes_in_vram(units);
   homes.placement.straight = input.straight;
-  const std::vector<bool> may_move = movable(units, input);
   std::int64_t trunk = 0, mover = 0;
   for (std::size_t u = 0; u < units.units().size(); ++u) {
     const Unit& unit = units.units()[u];
     Tier& home = homes.placement.homes[u];
     if (unit.by_rows) home = Tier::ram;
-    if (unit.substitute_of >= 0 && input.front_layers == kFrontOfSubstitutes) {  // behind all that it may stand for
-      const bool needed = homes.placement.homes[static_cast<std::size_t>(unit.substitute_of)] != Tier::vram;
-      home = needed ? Tier::vram : Tier::disk;
-    }
-    if (!may_move[u] || unit.layer < from) continue;
+    if (!is_trunk(unit) || unit.layer < from) continue;
     const bool moves = (trunk + 1) * moving / trunks > trunk * moving / trunks;
     ++trunk;
     if (moves) {
@@ -76,8 +59,7 @@ Homes spread_layers(const UnitTable& units, const HomesInput& input, int from, s
 
 /// front: HomesInput::front_layers, or 0.
 Expected<Homes> choose_layers(const UnitTable& units, const HomesInput& input, int front) {
-  const std::vector<bool> may_move = movable(units, input);
-  const std::int64_t all = std::count(may_move.begin(), may_move.end(), true);
+  const std::int64_t all = std::count_if(units.units().begin(), units.units().end(), is_trunk);
   const std::int64_t layers = std::count_if(units.units().begin(), units.units().end(),
                                             [](const Unit& unit) { return is_trunk(unit) && unit.layer >= 0; });
   const std::int64_t trunks = front == 0 ? all : std::max<std::int64_t>(0, layers - std::max(0, front));
@@ -182,23 +164,12 @@ std::uint64_t ram_bytes(const UnitTable& units, const Homes& homes, const HomesI
 
 Homes homes_in_vram(const UnitTable& units) {
   Homes homes;
-  for (const Unit& unit : units.units())
-    homes.placement.homes.push_back(unit.substitute_of < 0 ? Tier::vram : Tier::disk);
+  homes.placement.homes.assign(units.units().size(), Tier::vram);
   return homes;
 }
 
-std::vector<bool> in_vram(const UnitTable& units, const std::vector<Tier>& tiers) {
-  std::vector<bool> there;
-  for (std::size_t u = 0; u < tiers.size(); ++u) there.push_back(tiers[u] == Tier::vram && !units.units()[u].by_rows);
-  return there;
-}
-
 Expected<Homes> choose_homes(const UnitTable& units, const HomesInput& input, const Rates& rates) {
-  const bool exchanged = input.front_layers == kFrontOfSubstitutes;
-  if (units.experts() > 0 && exchanged)
-    return error(Code::unsupported, "experts flow beside the GPU, and substitutes are of layers that stream");
   if (units.experts() > 0) return choose_experts(units, input, rates);
-  if (exchanged) return choose_layers(units, input, 0);
   if (input.front_layers != 0 && input.pins.empty()) {
     Expected<Homes> homes = choose_layers(units, input, input.front_layers);
     if (homes.ok()) return homes;
@@ -211,7 +182,7 @@ int leading_layers(const UnitTable& units, const std::vector<Tier>& tiers) {
   for (std::size_t u = 0; u < tiers.size(); ++u) {
     const Unit& unit = units.units()[u];
     leading = std::max(leading, unit.layer + 1);
-    if (unit.layer >= 0 && !unit.aside && tiers[u] != Tier::vram) moves = std::min(moves, unit.layer);
+    if (unit.layer >= 0 && tiers[u] != Tier::vram) moves = std::min(moves, unit.layer);
   }
   return std::min(leading, moves);
 }

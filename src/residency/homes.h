@@ -37,8 +37,7 @@ struct HomesInput {
   CachePolicy policy = CachePolicy::lru;
   int cpu_share_percent = -1;  // of experts outside VRAM, by the user's wish; -1: as the rates say
   // Of a dense model, without pins: the first layers in VRAM come before others, so many at least, or all that are
-  // there (kFrontOfPlan); where that cannot be, they lie as without. Of a dense model with substitutes of its layers
-  // (kFrontOfSubstitutes): those of layers outside VRAM are there, or there is an error.
+  // there (kFrontOfPlan); where that cannot be, they lie as without.
   int front_layers = 0;
 };
 
@@ -52,20 +51,16 @@ struct Homes {
 std::uint64_t vram_bytes(const UnitTable& units, const Homes& homes, const HomesInput& input);
 std::uint64_t ram_bytes(const UnitTable& units, const Homes& homes, const HomesInput& input);
 
-/// By unit: at home in VRAM, and no table of which rows are read.
-std::vector<bool> in_vram(const UnitTable& units, const std::vector<Tier>& tiers);
-
 /// How many of the first layers are at home in VRAM, up to the first that is not.
 int leading_layers(const UnitTable& units, const std::vector<Tier>& tiers);
 
-/// The model in VRAM as a whole, and no substitutes.
+/// The model in VRAM as a whole.
 Homes homes_in_vram(const UnitTable& units);
 
 /// Of a dense model as many layers in VRAM as fit, the others in RAM while there is room, the rest on the disk; each
 /// kind spread evenly over the pass, so that copies run on while the others are computed. Of a mixture everything but
 /// the experts in VRAM and as many of these as fit; all experts in RAM, or as many as fit, and the rest on the disk.
-/// Errors: out_of_budget (names the smallest --vram or --ram that works), unsupported (pinned layers of a mixture, or
-/// its substitutes).
+/// Errors: out_of_budget (names the smallest --vram or --ram that works), unsupported (pinned layers of a mixture).
 Expected<Homes> choose_homes(const UnitTable& units, const HomesInput& input, const Rates& rates);
 
 /// The homes of a saved plan as they are. REQUIRES: no expert of them outside VRAM, a home for every unit.

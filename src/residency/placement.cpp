@@ -81,7 +81,7 @@ std::uint64_t pinned_weight_bytes(const UnitTable& units, const DevicePlacement&
   std::uint64_t bytes = 0;
   bool disk = false;
   for (std::size_t u = 0; u < units.units().size(); ++u) {
-    if (placement.flows(units, u) || placement.absent(units, u)) continue;
+    if (placement.flows(units, u)) continue;
     if (placement.homes[u] == Tier::ram) bytes += pinned_room(units.units()[u]);
     disk = disk || placement.homes[u] == Tier::disk;
   }

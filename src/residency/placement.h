@@ -48,17 +48,13 @@ struct DevicePlacement {
   std::uint64_t spare_margin = 0;
   int host_permille = 0;  // of the rows of layers at home in RAM, the processor's (Plan::cpu_permille)
 
-  /// Aside and outside VRAM: nobody's. It is read by nobody, and has no memory.
-  bool absent(const UnitTable& units, std::size_t unit) const {
-    return homes[unit] != Tier::vram && units.units()[unit].aside;
-  }
   /// It crosses to the device in every pass.
   bool moves(const UnitTable& units, std::size_t unit) const {
-    return homes[unit] != Tier::vram && units.units()[unit].kind == UnitKind::trunk && !units.units()[unit].aside;
+    return homes[unit] != Tier::vram && units.units()[unit].kind == UnitKind::trunk;
   }
   /// An expert outside VRAM: the affair of DeviceExperts.
   bool flows(const UnitTable& units, std::size_t unit) const {
-    return homes[unit] != Tier::vram && units.units()[unit].kind == UnitKind::expert && !units.units()[unit].aside;
+    return homes[unit] != Tier::vram && units.units()[unit].kind == UnitKind::expert;
   }
 };
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <optional>
 
 #include "residency/budget.h"
@@ -10,14 +9,11 @@
 #include "residency/expert_use.h"
 #include "residency/plan_rows.h"
 #include "residency/predict.h"
-#include "residency/substitutes.h"
 #include "residency/type_rates.h"
 
 namespace millrace::residency {
 namespace {
 
-// Passes longer by so much are as good where more of the model's own layers guess.
-constexpr double kAboutAsShort = 1.02;
 // A usual machine, for choosing when nothing was measured; such a plan predicts no speed.
 constexpr double kUsualDisk = 3e9, kUsualCpu = 20e9;
 // Ring sizes tried. One fixed list: a larger budget has all choices of a smaller one, so it is never slower.
@@ -170,7 +166,6 @@ void fill_homes(const UnitTable& units, Plan& plan) {
 }
 
 std::string row_name(const PlanRowKind& kind, Tier tier, const Plan& plan) {
-  if (kind.substitutes) return kind.unit == UnitKind::expert ? "experts' substitutes" : "trunks' substitutes";
   switch (kind.unit) {
     case UnitKind::embedding:
       if (!kind.by_rows) return tier == Tier::disk ? "embedding as head, streamed" : "embedding as head";
@@ -192,8 +187,7 @@ void fill_rows(const UnitTable& units, const Census& census, const Choice& choic
   const bool computing = rates.cpu_decode > 0 && (rates.ram <= 0 || rates.cpu_decode < 0.95 * rates.ram);
   for (const Tier tier : {Tier::ram, Tier::disk}) {
     for (const PlanRowKind& kind : kPlanRowKinds) {
-      if (kind.substitutes && tier == Tier::disk) continue;  // nobody's
-      const bool expert = kind.unit == UnitKind::expert && !kind.substitutes;
+      const bool expert = kind.unit == UnitKind::expert;
       Plan::Row row{std::string(tier_name(tier)), row_name(kind, tier, plan), std::string(executor_name(Executor::cpu)),
                     tier == Tier::disk ? "disk"
                     : computing        ? "compute"
@@ -226,12 +220,11 @@ void fill_rows(const UnitTable& units, const Census& census, const Choice& choic
       }
       if (row.tiles == 0) continue;
       const double hits = plan.predicted_hit_rate;
-      row.bytes_per_token =
-          kind.substitutes ? 0
-          : expert         ? census.active_expert_bytes * (tier == Tier::ram ? hits : 1 - hits) - bytes_of_home
-          : kind.by_rows   ? static_cast<double>(census.table_row_bytes) * static_cast<double>(row.bytes) /
-                               static_cast<double>(census.table_bytes)
-                         : static_cast<double>(row.bytes);
+      row.bytes_per_token = expert ? census.active_expert_bytes * (tier == Tier::ram ? hits : 1 - hits) - bytes_of_home
+                            : kind.by_rows
+                                ? static_cast<double>(census.table_row_bytes) * static_cast<double>(row.bytes) /
+                                      static_cast<double>(census.table_bytes)
+                                : static_cast<double>(row.bytes);
       const double rate = tier == Tier::disk ? rates.disk : cpu;
       row.milliseconds = rate > 0 ? row.bytes_per_token / rate * 1e3 : 0;
       // What streams shares the ring's pace; experts are read as few at a time as the router names.
@@ -280,37 +273,19 @@ std::uint64_t slot_bytes(const Plan& plan) {
          plan.expert_slot_bytes * static_cast<std::uint64_t>(plan.expert_slots);
 }
 
-/// What a drafter computes with.
-struct Front {
-  int layers = 0, own = 0;  // Plan::front_layers, Plan::front_own
-  std::vector<bool> units;
-};
-
-Front front_of_layers(const UnitTable& units, int layers) {
-  Front front{layers, 0, {}};
-  for (const Unit& unit : units.units()) front.units.push_back(in_front(unit, layers));
-  return front;
-}
-
-/// The head, of `exchanged` the first `own` themselves, and the substitutes of the others.
-Front front_of_substitutes(const UnitTable& units, const std::vector<Exchange>& exchanged, int own) {
-  Front front{kFrontOfSubstitutes, own, std::vector<bool>(units.units().size(), false)};
-  for (std::size_t u = 0; u < units.units().size(); ++u)
-    front.units[u] = !units.units()[u].by_rows && !units.units()[u].aside;
-  for (std::size_t i = static_cast<std::size_t>(own); i < exchanged.size(); ++i) {
-    for (const std::int32_t unit : exchanged[i].own) front.units[static_cast<std::size_t>(unit)] = false;
-    for (const std::int32_t unit : exchanged[i].substitutes) front.units[static_cast<std::size_t>(unit)] = true;
-  }
+/// By unit: what a drafter of so many first layers computes with.
+std::vector<bool> front_of(const UnitTable& units, int layers) {
+  std::vector<bool> front;
+  for (const Unit& unit : units.units()) front.push_back(in_front(unit, layers));
   return front;
 }
 
 /// The front's tiles are at home.
-void place_front(const Census& census, const Front& front, Plan& plan) {
+void place_front(const Census& census, int front_layers, std::vector<bool> front, Plan& plan) {
   for (const std::int32_t t : census.front) plan.resident_tiles[static_cast<std::size_t>(t)] = true;
   plan.resident_bytes += census.front_slot_bytes;
-  plan.front_layers = front.layers;
-  plan.front_own = front.own;
-  if (front.layers != 0) plan.front = front.units;
+  plan.front_layers = front_layers;
+  if (front_layers != 0) plan.front = std::move(front);
 }
 
 /// What follows once all tiles have their homes.
@@ -371,8 +346,9 @@ namespace {
 
 /// The plan with exactly such a front. Errors: out_of_budget.
 Expected<Plan> plan_with_front(const UnitTable& units, const PlanOptions& options, const Rates& rates,
-                               const Front& front) {
-  const Census census = take_census(units, options.top_k, front.units);
+                               int front_layers) {
+  std::vector<bool> front = front_of(units, front_layers);
+  const Census census = take_census(units, options.top_k, front);
   const std::optional<std::uint64_t> memory = memory_for_tiles(census, options);
   if (!memory) return too_small(census, options);
   const auto choice = choose(units, census, options, rates, *memory);
@@ -380,7 +356,7 @@ Expected<Plan> plan_with_front(const UnitTable& units, const PlanOptions& option
 
   Plan plan = with_slots(units, census, *choice, options);
   pack(units, census, *memory - slot_bytes(plan), &plan.resident_tiles, &plan.resident_bytes);
-  place_front(census, front, plan);
+  place_front(census, front_layers, std::move(front), plan);
   std::uint64_t for_tables = choice->table_bytes;
   for (const std::int32_t t : census.tables) {
     const std::uint64_t bytes = units.tiles()[static_cast<std::size_t>(t)].slot_bytes;
@@ -391,25 +367,6 @@ Expected<Plan> plan_with_front(const UnitTable& units, const PlanOptions& option
   }
   complete(units, census, *choice, options, rates, plan);
   return plan;
-}
-
-/// So many of what can be exchanged is at home itself that the pass is about as short as it can be, and of such numbers
-/// the largest: guesses are the better for it.
-Expected<Plan> plan_with_substitutes(const UnitTable& units, const PlanOptions& options, const Rates& rates) {
-  const std::vector<Exchange> exchanged = exchanges(units);
-  const auto with = [&](int own) { return front_of_substitutes(units, exchanged, own); };
-  if (options.front_own >= 0) return plan_with_front(units, options, rates, with(options.front_own));
-  std::vector<double> seconds;  // by the number at home themselves; infinite where there is no room
-  for (int own = 0; own < static_cast<int>(exchanged.size()); ++own) {
-    const Census census = take_census(units, options.top_k, with(own).units);
-    const std::optional<std::uint64_t> memory = memory_for_tiles(census, options);
-    const auto choice = memory ? choose(units, census, options, rates, *memory) : std::nullopt;
-    seconds.push_back(choice ? choice->seconds() : std::numeric_limits<double>::infinity());
-  }
-  const double least = *std::min_element(seconds.begin(), seconds.end());
-  int own = std::isinf(least) ? 0 : static_cast<int>(seconds.size()) - 1;
-  while (own > 0 && seconds[static_cast<std::size_t>(own)] > kAboutAsShort * least) --own;
-  return plan_with_front(units, options, rates, with(own));
 }
 
 int count_layers(const UnitTable& units) {
@@ -428,17 +385,13 @@ bool reads_disk(const UnitTable& units, const Plan& plan) {
 }
 
 bool in_front(const Unit& unit, int layers) {
-  if (unit.substitute_of >= 0) return false;
   return !unit.by_rows && (unit.aside || (layers != 0 && unit.layer < std::max(0, layers)));
 }
 
 Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, const Rates& machine) {
   const Rates rates = rates_for(weights_by_type(units, options.top_k, false), machine);
-  const auto plan_with_layers = [&](int layers) {
-    return plan_with_front(units, options, rates, front_of_layers(units, layers));
-  };
+  const auto plan_with_layers = [&](int layers) { return plan_with_front(units, options, rates, layers); };
   if (options.front_layers == kFrontOfHead) return plan_with_layers(kFrontOfHead);
-  if (options.front_layers == kFrontOfSubstitutes) return plan_with_substitutes(units, options, rates);
   Expected<Plan> plain = plan_with_layers(0);
   if (!plain.ok() || options.front_layers == 0) return plain;
   if (options.front_layers > 0) {
@@ -446,12 +399,11 @@ Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, con
     return plan.ok() ? plan : plain;
   }
   if (!reads_disk(units, *plain)) return plain;
-  const Census all = take_census(units, options.top_k, front_of_layers(units, 0).units);
+  const Census all = take_census(units, options.top_k, front_of(units, 0));
   const std::uint64_t memory = memory_for_tiles(all, options).value_or(0);
   for (int layers = count_layers(units) - 1; layers > 0; --layers) {
-    const Front front = front_of_layers(units, layers);
-    if (take_census(units, options.top_k, front.units).front_slot_bytes > memory / 2) continue;
-    Expected<Plan> plan = plan_with_front(units, options, rates, front);
+    if (take_census(units, options.top_k, front_of(units, layers)).front_slot_bytes > memory / 2) continue;
+    Expected<Plan> plan = plan_with_layers(layers);
     if (plan.ok()) return plan;
   }
   return plain;
@@ -460,7 +412,7 @@ Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, con
 Expected<FollowedPlan> follow_plan(const UnitTable& units, const Decisions& decisions, const PlanOptions& options,
                                    const Rates& machine) {
   const Rates rates = rates_for(weights_by_type(units, options.top_k, false), machine);
-  const Census census = take_census(units, options.top_k, front_of_layers(units, 0).units);
+  const Census census = take_census(units, options.top_k, front_of(units, 0));
   MR_RETURN_IF_ERROR(check_decisions(units, census, decisions));
   const std::optional<std::uint64_t> memory = memory_for_tiles(census, options);
   if (!memory) return too_small(census, options);

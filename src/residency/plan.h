@@ -103,11 +103,8 @@ struct RoutingGuess {
 constexpr int kFrontOfPlan = -1;
 /// Likewise: no layer, but the head; a plan without room for it is none.
 constexpr int kFrontOfHead = -2;
-/// Likewise: all layers and the head, a layer's trunk and its experts themselves or else their substitutes; a plan
-/// without room for them is none.
-constexpr int kFrontOfSubstitutes = -3;
 /// Whether the unit is computed with by a drafter whose passes go through the first `layers` layers and the head
-/// (Plan::front_layers), or is a drafter's alone. REQUIRES: not kFrontOfSubstitutes.
+/// (Plan::front_layers), or is a drafter's alone.
 bool in_front(const Unit& unit, int layers);
 
 struct PlanOptions {
@@ -133,9 +130,6 @@ struct PlanOptions {
   // So many first layers with their experts, and the head, are at home in RAM before anything else and stay there: a
   // drafter computes with them between the passes. All of them or none: Plan::front_layers.
   int front_layers = 0;
-  // kFrontOfSubstitutes: of exchanges() so many first ones are at home themselves; -1: as many as make the pass
-  // shortest.
-  int front_own = -1;
   // The prefetch window for units on disk, at most. More only costs: 32 MiB keep any disk busy, and a ring that stays
   // in the processor's cache was filled a quarter faster than one of 64 MiB (2 cores, NVMe behind virtio).
   std::uint64_t ring_bytes_wanted = 32u << 20;
@@ -190,7 +184,6 @@ struct Plan {
   int cpu_permille = 0;
   int expert_slots = 0;          // 0: dense. One for each expert tile: all experts are at home in RAM
   int front_layers = 0;          // of PlanOptions::front_layers
-  int front_own = 0;             // of PlanOptions::front_own
   std::vector<bool> front = {};  // by unit: a drafter computes with it, and it stays. Empty: with none
   std::uint64_t fixed_bytes = 0;
   // On a GPU: weights; activations and context; a draft model with all that is its own.

@@ -8,13 +8,9 @@ namespace millrace::residency {
 struct PlanRowKind {
   UnitKind unit;
   bool by_rows = false;
-  bool substitutes = false;
-  bool has(const Unit& one) const {
-    return one.kind == unit && one.by_rows == by_rows && (one.substitute_of >= 0) == substitutes;
-  }
+  bool has(const Unit& one) const { return one.kind == unit && one.by_rows == by_rows; }
 };
 constexpr PlanRowKind kPlanRowKinds[] = {
-    {UnitKind::embedding}, {UnitKind::embedding, true},     {UnitKind::trunk}, {UnitKind::trunk, false, true},
-    {UnitKind::expert},    {UnitKind::expert, false, true}, {UnitKind::head}};
+    {UnitKind::embedding}, {UnitKind::embedding, true}, {UnitKind::trunk}, {UnitKind::expert}, {UnitKind::head}};
 
 }  // namespace millrace::residency

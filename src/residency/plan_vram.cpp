@@ -18,7 +18,6 @@ double bytes_per_token(const Unit& unit, int top_k, std::int64_t experts) {
 }
 
 const char* row_name(const PlanRowKind& kind) {
-  if (kind.substitutes) return "substitutes";
   switch (kind.unit) {
     case UnitKind::embedding:
       return kind.by_rows ? "embedding, by rows" : "embedding and head";
@@ -96,7 +95,6 @@ Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, cons
                         : tier == Tier::ram ? rates.host_to_device
                                             : rates.disk;
     for (const PlanRowKind& kind : kPlanRowKinds) {
-      if (kind.substitutes && tier != Tier::vram) continue;  // nobody's
       const bool shared = tier == Tier::ram && kind.unit == UnitKind::trunk && plan.cpu_permille > 0;
       Plan::Row row{std::string(tier_name(tier)), row_name(kind),
                     std::string(executor_name(shared ? Executor::split : Executor::gpu)),
@@ -111,7 +109,7 @@ Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, cons
         ++row.units;
         row.tiles += range.last - range.first;
         row.bytes += unit.bytes();
-        if (!kind.substitutes) row.bytes_per_token += bytes_per_token(unit, options.top_k, plan.cost.experts);
+        row.bytes_per_token += bytes_per_token(unit, options.top_k, plan.cost.experts);
       }
       if (row.units == 0) continue;
       if (kind.unit == UnitKind::expert && options.ram_expert_slots > 0) {

@@ -154,8 +154,7 @@ std::vector<std::int32_t> UnitTable::tiles_of(WeightRef ref) const {
 
 std::uint64_t UnitTable::total_bytes() const {
   std::uint64_t total = 0;
-  for (const Unit& unit : units_)
-    if (unit.substitute_of < 0) total += unit.bytes();
+  for (const Unit& unit : units_) total += unit.bytes();
   return total;
 }
 

@@ -32,9 +32,6 @@ struct Unit {
   bool by_rows = false;
   /// No pass of the model uses it, but its drafter's: at home wherever there is room for it, and else nobody's.
   bool aside = false;
-  /// Aside, a low-bit copy of that unit, part by part (residency/substitutes.h): at home where that one is not. -1:
-  /// none.
-  std::int32_t substitute_of = -1;
   std::vector<Part> parts;
   std::uint64_t bytes() const;
   /// An embedding that is the head, too: the last matrix of a pass.
@@ -98,7 +95,6 @@ class UnitTable {
   const Part& part(WeightRef ref) const { return units_[ref.unit].parts[ref.part]; }
   /// Tiles that hold rows of this part, in row order.
   std::vector<std::int32_t> tiles_of(WeightRef ref) const;
-  /// Of all units but substitutes.
   std::uint64_t total_bytes() const;
   /// Units that are experts of the model's passes.
   std::int64_t experts() const { return experts_; }

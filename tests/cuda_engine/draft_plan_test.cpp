@@ -8,8 +8,6 @@
 #include "base/bytes.h"
 #include "engine/cuda_draft.h"
 #include "engine/setup.h"
-#include "engine/substitute_choice.h"
-#include "engine/substitute_file.h"
 #include "engine/support.h"
 #include "engine/within.h"
 #include "residency/predict.h"
@@ -95,13 +93,9 @@ class DraftPlan : public ::testing::Test {
     std::vector<std::string> paths;
     planned.status = open_model(options, kCudaTileBytes, false, parts, paths);
     if (!planned.status.ok()) return planned;
-    find_substitutes(options, true, parts, paths);
-    add_substitutes(kCudaTileBytes, parts);
     CudaPlanner planner(options, {.free_bytes = 8'000'000'000, .context_bytes = kContext, .multiprocessors = 40},
                         parts);
-    planned.status = draft != nullptr ? seat_draft(options, *draft, gpu(), planner, parts)
-                                      : plan_substitutes(
-                                            options, [&] { return planner.plan(); }, parts);
+    planned.status = draft != nullptr ? seat_draft(options, *draft, gpu(), planner, parts) : planner.plan();
     if (!planned.status.ok()) return planned;
     planned.movers = planner.homes().movers;
     planned.vram_bytes = parts.plan.vram_weight_bytes + parts.plan.vram_fixed_bytes + parts.plan.vram_draft_bytes +
@@ -255,63 +249,6 @@ TEST_F(DraftPlan, FirstLayersGuessWhereOthersStream) {
   EXPECT_EQ(plan(roomy, nullptr).parts.plan.front_layers, 3) << "as the user asks for them";
   roomy.speculate.self_layers = 0;
   EXPECT_EQ(plan(roomy, nullptr).parts.plan.front_layers, 0);
-}
-
-/// Low-bit copies of the layers that stream: in VRAM, whose room they take, where that is predicted to pay.
-TEST_F(DraftPlan, SubstitutesOfLayersThatStreamAreInVram) {
-  const SubstituteFile file(large());
-  EngineOptions tight = options(whole() - 20 * kMiB);
-  tight.speculate.draft_model.clear();
-  const Planned without = plan(tight, nullptr);
-  ASSERT_TRUE(read_draft(file.who(), tight.speculate).ok());
-  tight.speculate.mode = SpeculateOptions::Mode::fixed;  // whatever they bring
-  tight.speculate.drafts = 3;
-  const Planned planned = plan(tight, nullptr);
-  ASSERT_TRUE(planned.status.ok()) << planned.status.message();
-  const residency::Plan& found = planned.parts.plan;
-  ASSERT_EQ(found.front_layers, residency::kFrontOfSubstitutes) << planned.parts.draft.words;
-  EXPECT_GT(planned.movers, without.movers);
-  EXPECT_GT(found.vram_draft_bytes, 0u);
-  EXPECT_EQ(found.cost.layers, without.parts.plan.cost.layers) << "no pass has them";
-  std::int64_t substitutes = 0;
-  for (std::size_t u = 0; u < found.homes.size(); ++u) {
-    const residency::Unit& unit = planned.parts.model->units().units()[u];
-    if (unit.by_rows) continue;
-    EXPECT_EQ(found.front[u], found.homes[u] == residency::Tier::vram) << u;
-    substitutes += unit.aside && found.front[u] ? 1 : 0;
-  }
-  EXPECT_EQ(substitutes, planned.movers);
-  const DraftSeat seat = seat_within(tight, planned.parts);
-  EXPECT_EQ(seat.place, DraftPlace::gpu);
-  EXPECT_NE(seat.words.find(fmt::format("substitutes (Q4_0) of {} of 16 layers stay in VRAM", planned.movers)),
-            std::string::npos)
-      << seat.words;
-  EXPECT_NE(seat.words.find("predicted"), std::string::npos) << seat.words;
-
-  const auto left_out = [&](const EngineOptions& options, const std::string& word) {
-    const Planned other = plan(options, nullptr);
-    EXPECT_TRUE(other.status.ok());
-    EXPECT_EQ(other.parts.plan.front_layers, 0);
-    EXPECT_FALSE(residency::has_substitutes(other.parts.model->units()));
-    EXPECT_NE(seat_within(options, other.parts).words.find(word), std::string::npos) << other.parts.draft.words;
-    return std::pair(other.movers, other.vram_bytes);
-  };
-  EngineOptions none_right = tight;
-  none_right.speculate.mode = SpeculateOptions::Mode::automatic;
-  none_right.speculate.drafts = 0;
-  none_right.speculate.acceptance = 0;
-  EXPECT_EQ(left_out(none_right, "tok/s are predicted with them"), std::pair(without.movers, without.vram_bytes));
-  EngineOptions roomy = tight;
-  roomy.vram_bytes = 0;
-  left_out(roomy, "all weights stay in VRAM");
-  // The least that the model alone streams through has no room for copies of it.
-  EngineOptions tiny = tight;
-  tiny.vram_bytes = kContext + 30 * kMiB;
-  const std::string refused = plan(tiny, nullptr).status.message();
-  ASSERT_NE(refused.find("--vram "), std::string::npos) << refused;
-  const std::string least = refused.substr(refused.find(": --vram ") + 9);
-  tiny.vram_bytes = *parse_bytes(least.substr(0, least.find(' ')));
-  left_out(tiny, "no room");
 }
 
 }  // namespace

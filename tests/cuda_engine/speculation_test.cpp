@@ -1,7 +1,6 @@
 // Drafts on the GPU: the same tokens, texts and logits as without, wherever weights lie and whoever computes.
 #include "cuda_engine/on_gpu.h"
 #include "engine/drafters.h"
-#include "engine/substitute_file.h"
 
 namespace millrace::engine {
 namespace {
@@ -107,8 +106,7 @@ class SelfDraftOnGpu : public SpeculationOnGpu {
       for (std::size_t i = 0; i < told.size(); ++i) EXPECT_TRUE(told[i] == expected[i]) << i << ", " << to_logits;
     }
     ASSERT_EQ(engine->load().drafts.size(), 1u) << "it has not failed";
-    const char* const name = who.starts_with("self") ? "self " : "substitutes of";
-    EXPECT_TRUE(engine->load().drafts.front().drafter.starts_with(name)) << engine->load().drafts.front().drafter;
+    EXPECT_TRUE(engine->load().drafts.front().drafter.starts_with("self ")) << engine->load().drafts.front().drafter;
     EXPECT_GT(engine->load().drafts.front().drafted, 0u);
     EXPECT_LE(engine->vram_budget()->reserved_bytes(), engine->vram_budget()->cap_bytes());
   }
@@ -142,27 +140,6 @@ TEST_F(SelfDraftOnGpu, WithoutGraphsAndWithLittleKv) {
   expect_the_answers_without(options, "self:1");
 }
 
-/// Low-bit copies of the layers that stream, in VRAM.
-TEST_F(SelfDraftOnGpu, SubstitutesOfLayersThatStream) {
-  for (const std::string& path : {draft_path(), checkpoint("gemma3"), checkpoint("llama")}) {
-    const SubstituteFile file(path, modelfile::QuantizeType::q8_0);
-    for (const char* pins : {"0-=ram", "1-=disk", "0=ram,1-=disk"})
-      for (const int share : {0, 50}) {
-        SCOPED_TRACE(testing::Message() << path << ", " << pins << ", " << share << " % of the rows for the CPU");
-        EngineOptions options = on_gpu(path);
-        options.pins = *parse_pins(pins);
-        options.cpu_share_percent = share;
-        expect_the_answers_without(options, file.who());
-      }
-  }
-  const SubstituteFile file(draft_path());
-  EngineOptions options = on_gpu(draft_path());
-  options.pins = *parse_pins("1-=ram");
-  options.kv_tokens = 256;
-  options.cuda_graphs = false;
-  expect_the_answers_without(options, file.who());
-}
-
 /// A word in the log, and the answer without it.
 TEST_F(SelfDraftOnGpu, WhatCannotGuessDoesNot) {
   const auto left_out = [](EngineOptions options, const std::string& who, const std::string& word) {
@@ -182,8 +159,6 @@ TEST_F(SelfDraftOnGpu, WhatCannotGuessDoesNot) {
   flowing.vram_experts = 2;
   left_out(flowing, "self:1", "the first 1 layer");
   left_out(on_gpu(checkpoint("qwen3next")), "self:1", "state");
-  left_out(flowing, SubstituteFile(moe_path()).who(), "of a mixture none does");
-  left_out(on_gpu(draft_path()), SubstituteFile(draft_path()).who(), "all weights stay in VRAM");
   left_out(on_gpu(checkpoint("glm4moe")), "mtp", "no passes through that block");
 }
 

@@ -1,12 +1,8 @@
 """Guessed tokens from outside: the same answers and logits, the budget held, and what the flags and counters say."""
-import os
-import pathlib
-import subprocess
-import tempfile
 import unittest
 
 import harness
-from harness import DEMO, DRAFT, SYNTH, Case
+from harness import DEMO, DRAFT, Case
 from serving import Server
 
 STORY = "Tell me a story about a fox."
@@ -91,62 +87,6 @@ class Speculation(Case):
         for draft, name in ((DRAFT, "Millrace demo draft"), ("self:4", "self 4 layers")):
             with self.subTest(draft=draft), Server(DEMO, "--device", "cpu", "--speculate", "4", "--draft", draft) as server:
                 self.check_counters(server, name)
-
-    def dense_model(self):
-        """One that streams under 30 MB, and its substitutes beside it."""
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        model = str(pathlib.Path(folder.name) / "model.gguf")
-        subprocess.run([SYNTH, model, "--layers", "8", "--dim", "512", "--ff", "1024", "--heads", "8", "--kv-heads", "8", "--head-dim", "64",
-                        "--vocab", "4000", "--dtype", "F16"], check=True, capture_output=True)
-        said = self.ok("quantize", model, model + ".substitute", "q4_0", "--substitute")
-        self.assertRegex(said.out, r"substitute: [\d.]+ MB of substitutes, [\d.]+ MB before")
-        return model
-
-    def test_substitutes_of_layers_that_stream_guess(self):
-        model = self.dense_model()
-        flags = ("--device", "cpu", "--ram", "32M", "--ctx", "256")
-        work = ("-p", "32", "-n", "60", "-r", "1")
-        plain = self.bench(model, *flags, *work, "--speculate", "off")
-        for who in ("substitute", f"substitute:{model}.substitute"):
-            drafted = self.bench(model, *flags, *work, "--speculate", "3", "--accept", "0.8", "--draft", who)
-            self.assertEqual(drafted["logits_hash"], plain["logits_hash"])
-            self.assertGreaterEqual(drafted["drafts"]["tokens_per_pass"], 2)
-            self.assertRegex(drafted["drafts"]["drafters"][-1]["drafter"], r"^substitutes of \d layers?$")
-        planned = self.ok("plan", model, *flags, "--draft", "substitute", "--speculate", "3").out
-        self.assertRegex(planned, r"speculation by substitutes: substitutes \(Q4_0\) of \d of 8 layers stay in memory \([\d.]+ MB\); on the CPU, ")
-        self.assertRegex(planned, r"ram +trunks' substitutes +\d")
-        roomy = self.ok("plan", model, "--device", "cpu", "--ram", "300M", "--ctx", "256", "--draft", "substitute").out
-        self.assertIn("all weights stay in memory", roomy)
-        with Server(model, *flags, "--speculate", "3", "--draft", "substitute") as server:
-            status, _, _ = server.request("POST", "/v1/completions", {"prompt": "one two three", "max_tokens": 60, "temperature": 0})
-            self.assertEqual(status, 200)
-            drafts = server.json("GET", "/api/millrace/live")[1]["models"][0]["drafts"][0]
-            self.assertRegex(drafts["drafter"], "^substitutes of")
-            self.assertGreater(drafts["drafted"], 0)
-            metrics = server.request("GET", "/metrics")[2]
-            self.assertRegex(metrics.decode() if isinstance(metrics, bytes) else metrics,
-                             r'millrace_draft_passes_total\{[^}]*drafter="substitutes of \d layers?"[^}]*\} [1-9]')
-
-    @unittest.skipIf(harness.SANITIZED, "sanitizers multiply memory")
-    def test_substitutes_stay_under_the_budget(self):
-        model = self.dense_model()
-        for ram in (30_000_000, 40_000_000):
-            outcome = self.ok("bench", model, "--device", "cpu", "--ram", str(ram), "--ctx", "256", "-p", "32", "-n", "100", "-r", "1",
-                              "--speculate", "3", "--draft", "substitute", measured=True)
-            self.assertNotIn("is left out", outcome.err)
-            self.assertLessEqual(outcome.held_bytes, ram, f"--ram {ram}")
-
-    def test_substitutes_that_are_none_are_named(self):
-        model = self.dense_model()
-        flags = ("bench", model, "--device", "cpu", "--ram", "32M", "--ctx", "256", "-p", "8", "-n", "4", "-r", "1", "--speculate", "3")
-        self.assertRegex(self.ok(*flags, "--draft", "substitute:/nowhere").err, "warning: speculation by substitutes is left out: .*/nowhere")
-        self.assertRegex(self.ok(*flags, "--draft", f"substitute:{DRAFT}").err, "is left out: .*is no substitute")
-        os.utime(model, (1, 1))
-        self.assertRegex(self.ok(*flags, "--draft", "substitute").err, "is left out: .*is stale.*quantize --substitute")
-        self.refused("run", model + ".substitute", "-p", "hi", says="'substitute' are not supported")
-        self.refused("run", model, "--draft", "substitute:", "-p", "hi", says=["--draft", "MODEL.substitute"])
-        self.refused("quantize", model, model + ".x", "F16", "--substitute", says="becomes smaller")
 
     def check_counters(self, server, name):
         asked = {"messages": [{"role": "user", "content": STORY}], "temperature": 0}

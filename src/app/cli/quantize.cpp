@@ -16,7 +16,6 @@
 #include "app/cli/mixture_choice.h"
 #include "app/cli/progress.h"
 #include "base/bytes.h"
-#include "kv/model_identity.h"
 
 namespace millrace::cli {
 namespace {
@@ -27,7 +26,7 @@ struct QuantizeFlags {
   MixtureFlags mixture;
   std::vector<std::string> rules;
   int threads = 0;
-  bool substitute = false, dry_run = false;
+  bool dry_run = false;
 };
 
 /// Types by name for the matrices that a rule PATTERN=TYPE finds in the model, into `types`; later rules win.
@@ -89,8 +88,6 @@ Expected<modelfile::QuantizeOptions> options_of(const QuantizeFlags& flags, cons
   modelfile::QuantizeOptions options;
   options.threads = flags.threads;
   const bool chooses = flags.mixture.chooses();
-  if (flags.substitute && chooses)
-    return error(Code::invalid_argument, "--substitute takes a type; --bytes and --divergence are of a whole model");
   if (flags.type.empty() != chooses)
     return error(Code::invalid_argument, "quantize takes a type, or --bytes or --divergence and chooses types itself");
   MR_RETURN_IF_ERROR(check(flags.mixture));
@@ -100,9 +97,6 @@ Expected<modelfile::QuantizeOptions> options_of(const QuantizeFlags& flags, cons
     MR_RETURN_IF_ERROR(choose_types(flags.mixture, flags.threads, model, options));
   }
   for (const std::string& rule : flags.rules) MR_RETURN_IF_ERROR(apply_rule(rule, model, options.types));
-  if (flags.substitute) {
-    MR_ASSIGN_OR_RETURN(options.substitute_of, kv::model_identity(model));
-  }
   return options;
 }
 
@@ -127,8 +121,8 @@ int execute(const QuantizeFlags& flags, const Program& program) {
   progress.finish();
   auto after = modelfile::Model::open(flags.out, {.skip_vocabulary = true});
   if (after.ok()) {
-    fmt::print("{}: {} of {}, {} before\n", flags.out, format_bytes(after->tensor_bytes()),
-               flags.substitute ? "substitutes" : "weights", format_bytes(before->tensor_bytes()));
+    fmt::print("{}: {} of weights, {} before\n", flags.out, format_bytes(after->tensor_bytes()),
+               format_bytes(before->tensor_bytes()));
   }
   return 0;
 }
@@ -143,9 +137,6 @@ void add_quantize(CLI::App& app, const Program& program, int& exit_code) {
   command->add_option("in", flags->in, "The model to read")->required();
   command->add_option("out", flags->out, "The file to write")->required();
   command->add_option("type", flags->type, names);
-  command->add_flag("--substitute", flags->substitute,
-                    "Write the layers' matrices alone, for --draft substitute with the model that is read (default "
-                    "there: MODEL.substitute)");
   add_mixture_flags(*command, flags->mixture);
   command
       ->add_option(
