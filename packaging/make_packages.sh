@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the .deb and the archive of a portable build (presets package and portable) in build/packages, or, where it does not
+# Makes the .deb, the archive and the wheel of a portable build in build/packages, or, where it does not
 # run on all that Millrace supports, in build/packages-cpu or -part (cmake/package.cmake); install.sh lies beside them.
 # Usage: packaging/make_packages.sh PRESET
 set -euo pipefail
@@ -13,5 +13,6 @@ rm -rf "$packages"  # install.sh takes the one archive beside it
 (cd "$build" && cpack >cpack.log 2>&1) || { tail -n 20 "$build/cpack.log" >&2; exit 1; }
 rm -rf "$packages/_CPack_Packages"
 cp packaging/install.sh "$packages"
+packaging/make_wheel.sh "$1" "$packages"
 echo "Packages in ${packages#"$PWD"/}:"
 ls -sh "$packages"

@@ -131,6 +131,19 @@ try_image() {
   echo "Docker: the image works"
 }
 
+# Into an environment of its own, as a Python programmer installs it.
+try_wheel() {
+  local wheel=$1 environment="$work/wheel environment"
+  check "there is no virtual environment" python3 -m venv "$environment"
+  check "the wheel does not install" "$environment/bin/python" -m pip install --quiet --disable-pip-version-check --no-index "$wheel"
+  check "the wheel's program says another version" grep -qx "millrace $version" <("$environment/bin/millrace" --version)
+  check "the wheel's library does not answer" bash -c '"$1/bin/python" -c "$2" models/demo-moe-q4_k_m.gguf | grep -q Paris' - "$environment" \
+    'import millrace, sys; print(millrace.Engine(sys.argv[1]).generate([{"role": "user", "content": "What is the capital of France?"}], temperature=0).text)'
+  check "the wheel cannot be removed" "$environment/bin/python" -m pip uninstall --quiet --yes millrace-llm
+  check "something of the wheel stayed" test -z "$(find "$environment" -iname '*millrace*')"
+  echo "Python: the wheel works"
+}
+
 mkdir "$work/unpacked"
 tar -C "$work/unpacked" --strip-components=1 -xf "$archive"
 check "more is asked for than the base systems have" packaging/check_portable.sh "$work"/unpacked/bin/millrace "$work"/unpacked/lib/libmillrace.so
@@ -139,6 +152,8 @@ sed "s|/usr/bin/millrace|$work/unpacked/bin/millrace|" "$work/deb_files/lib/syst
 check "systemd does not take the unit" bash -c 'out=$(systemd-analyze verify --man=no "$1" 2>&1 | grep millrace.service || true); echo "$out"; [ -z "$out" ]' - "$work/millrace.service"
 try_on "Debian 12" bookworm "$debian" debian-archive-keyring.gpg
 [ "$skipped" -gt 0 ] || try_image
+wheel=$(find "$packages" -name 'millrace_llm-*.whl')
+if [ -n "$wheel" ]; then try_wheel "$wheel"; else echo "Python: skipped, no wheel was made"; skipped=$((skipped + 1)); fi
 try_on "Ubuntu 22.04" jammy "${UBUNTU_MIRROR:-}" ubuntu-archive-keyring.gpg
 try_on "Ubuntu 24.04" noble "${UBUNTU_MIRROR:-}" ubuntu-archive-keyring.gpg
 echo "packages: $passed checks passed, 0 failed, $skipped systems skipped"
