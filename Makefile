@@ -1,13 +1,13 @@
 # What people type. The presets in CMakePresets.json say how things are built; cmake/millrace.cmake says with which flags.
-.PHONY: all demo install package test-package test-python test test-portable test-gpu test-gpu-80 test-hostile test-asan test-tsan fuzz bench lint format readme reference clients setup setup-dev clean help
+.PHONY: all demo install package test-package wheel test-python test kernels test-fresh test-portable test-gpu test-gpu-80 test-hostile test-asan test-tsan fuzz bench lint format readme reference clients setup setup-dev clean help
 
 PREFIX ?= /usr/local
 
-all: setup ## build the program
+all: setup ## build the program, with the GPU part where an NVIDIA driver is (CUDA=ON: everywhere, for all GPUs; CUDA=OFF: nowhere)
 	@scripts/build.sh release millrace synth-model
 
 demo: setup ## install what is needed, build, and let the bundled model answer under a budget of half its size
-	@CUDA=$$([ -e /proc/driver/nvidia/version ] && echo AUTO || echo OFF) scripts/build.sh release millrace
+	@scripts/build.sh release millrace
 	@scripts/demo.sh
 
 install: all ## install below PREFIX=/usr/local (and DESTDIR): program, library, header, completions, man pages where help2man is
@@ -16,46 +16,55 @@ install: all ## install below PREFIX=/usr/local (and DESTDIR): program, library,
 	@packaging/make_completions.sh build/release/millrace build/release/completions
 	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)" --strip
 
-package: setup ## a .deb and an archive for Debian 12, Ubuntu 22.04 and 24.04, in build/packages (on Debian 12; CUDA=OFF: build/packages-cpu)
+package: setup ## a .deb, an archive and a wheel for Debian 12, Ubuntu 22.04 and 24.04, in build/packages (on Debian 12; CUDA=OFF: build/packages-cpu)
 	@packaging/static_libs.sh
-	@scripts/build.sh package millrace millrace_shared
+	@CUDA=$${CUDA:-ON} scripts/build.sh package millrace millrace_shared
 	@packaging/make_packages.sh package
 
-test-package: package ## try both in bare chroots (debootstrap; as root)
+test-package: package ## try them in bare chroots (debootstrap; as root)
 	@scripts/test_packages.sh package
+
+test-portable: setup-dev ## the same with what `make test` compiled, linked as packages are (on Debian 12, as root)
+	@packaging/static_libs.sh
+	@PORTABLE=ON scripts/build.sh release millrace millrace_shared
+	@packaging/make_packages.sh release && scripts/test_packages.sh release
 
 test-python: setup ## the Python package's tests
 	@scripts/build.sh release millrace_shared
 	@MILLRACE_LIBRARY=build/release/libmillrace.so python3 python/tests/test_millrace.py
 
-test: setup-dev ## run every test (PACKAGES=ON: where packages can be tried, as test-portable does)
-	@if [ "$(PACKAGES)" = ON ] && scripts/test_packages.sh --can; then $(test-portable); \
-	else scripts/build.sh dev && scripts/test.sh dev; fi
+test: setup-dev ## run every test
+	@TESTS=ON scripts/build.sh release
+	@scripts/test.sh release
 
-test-portable: setup-dev ## the same with the program as packages have it, which are tried first (on Debian 12, as root)
-	@$(test-portable)
+kernels: setup-dev ## compile every kernel of the GPU for 8.0 and 9.0 to see whether it compiles, and start the program that has them
+	@CUDA=PTX TESTS=ON scripts/build.sh $(kernels_in) millrace millrace_cuda_test millrace_cuda_engine_test millrace_cuda_capi_test
+	@scripts/test_kernels.sh build/$(kernels_in)
 
-test-portable = packaging/static_libs.sh && scripts/build.sh portable && packaging/make_packages.sh portable && \
-  scripts/test_packages.sh portable && scripts/test.sh portable
+# Where no GPU is, only what knows CUDA is compiled anew; where one is, its own code stays.
+kernels_in := $(if $(wildcard /proc/driver/nvidia/version),kernels,release)
+
+test-fresh: ## both README commands in bare Debian 12 and 13, as a user with sudo, and compilers' warnings (as root; hours)
+	@scripts/test_fresh.sh
 
 test-gpu: setup-dev ## the GPU's tests alone; each says so and is skipped where there is no GPU
-	@scripts/build.sh dev
-	@cd build/dev && ctest --output-on-failure -R '^cuda'
+	@CUDA=ON TESTS=ON scripts/build.sh release
+	@cd build/release && ctest --output-on-failure -R '^cuda'
 
 test-gpu-80: setup-dev ## the same with code for compute capability 8.0 and blocks of 99 KiB, as consumers' cards run it, on a GPU of 9.0
-	@scripts/build.sh dev80
-	@cd build/dev80 && MILLRACE_BLOCK_SHARED=99 ctest --output-on-failure -R '^cuda'
+	@CUDA=ON TESTS=ON scripts/build.sh gpu80
+	@cd build/gpu80 && MILLRACE_BLOCK_SHARED=99 ctest --output-on-failure -R '^cuda'
 
 test-hostile: setup-dev ## odd fields and HTTP at every route, rude clients, damaged files, full disks, small memory; a tenth of it is in `make test`
-	@scripts/build.sh dev
-	@cd build/dev && MILLRACE_STORM=10000 MILLRACE_ODD=10000 MILLRACE_DAMAGED=60 ctest --output-on-failure -R '^e2e_test_(storm|hostile|bad_input|limits|pull)$$'
+	@TESTS=ON scripts/build.sh release
+	@cd build/release && MILLRACE_STORM=10000 MILLRACE_ODD=10000 MILLRACE_DAMAGED=60 ctest --output-on-failure -R '^e2e_test_(storm|hostile|bad_input|limits|pull)$$'
 
 test-asan: setup-dev ## every test under AddressSanitizer and UBSan
-	@scripts/build.sh asan
+	@TESTS=ON scripts/build.sh asan
 	@scripts/test.sh asan
 
 test-tsan: setup-dev ## the concurrent rooms under ThreadSanitizer
-	@scripts/build.sh tsan millrace_base_test millrace_storage_test millrace_residency_test millrace_exec_test
+	@TESTS=ON scripts/build.sh tsan millrace_base_test millrace_storage_test millrace_residency_test millrace_exec_test
 	@cd build/tsan && ctest --output-on-failure -R '^(base|storage|residency|exec)$$'
 
 fuzz: setup-dev ## a minute of libFuzzer a parser (FUZZ_SECONDS=60)
@@ -63,7 +72,7 @@ fuzz: setup-dev ## a minute of libFuzzer a parser (FUZZ_SECONDS=60)
 	@scripts/fuzz.sh
 
 bench: setup-dev ## kernels, disk and the synthetic models; figures in build/bench
-	@scripts/build.sh dev
+	@TESTS=ON scripts/build.sh release
 	@bench/run.sh
 
 lint: setup-dev ## clang-format, clang-tidy, include ranks, the fuzzers' seeds
@@ -73,15 +82,15 @@ format: setup-dev ## rewrite sources the way lint wants them
 	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i
 
 readme: setup-dev ## rewrite README's table of what works from what the reference tests hold
-	@scripts/build.sh dev millrace_engine_test
-	@MILLRACE_WRITE_README=1 build/dev/tests/millrace_engine_test --gtest_filter='Readme.*'
+	@TESTS=ON scripts/build.sh release millrace_engine_test
+	@MILLRACE_WRITE_README=1 build/release/tests/millrace_engine_test --gtest_filter='Readme.*'
 
 reference: setup-dev ## write docs/command-line.md of what the program says of itself
-	@scripts/build.sh dev millrace
-	@scripts/make_reference.py build/dev/millrace >build/command-line.md && mv build/command-line.md docs/command-line.md
+	@TESTS=ON scripts/build.sh release millrace
+	@scripts/make_reference.py build/release/millrace >build/command-line.md && mv build/command-line.md docs/command-line.md
 
 clients: setup-dev ## rewrite the tables of docs/clients.md from what published clients and coding agents call (needs npm)
-	@scripts/build.sh dev millrace
+	@TESTS=ON scripts/build.sh release millrace
 	@for test in clients agents; do MILLRACE_WRITE_CLIENTS=1 python3 tests/e2e/test_$$test.py || exit; done
 
 setup: ; @scripts/setup.sh build

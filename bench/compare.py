@@ -24,8 +24,8 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORK = ROOT / "build/bench"
-MILLRACE = os.environ.get("MILLRACE", str(ROOT / "build/dev/millrace"))
-SYNTH = os.environ.get("MILLRACE_SYNTH", str(ROOT / "build/dev/tools/synth-model"))
+MILLRACE = os.environ.get("MILLRACE", str(ROOT / "build/release/millrace"))
+SYNTH = os.environ.get("MILLRACE_SYNTH", str(ROOT / "build/release/tools/synth-model"))
 
 LLAMA_BENCH = ""
 GROUPS = itertools.count()  # each cgroup has a name of its own: one may not be gone yet when the next is made

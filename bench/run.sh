@@ -3,14 +3,14 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build/bench
-for program in build/dev/bench/*_bench; do
+for program in build/release/bench/*_bench; do
   echo "== $(basename "$program")"
   "$program"
 done
 # On a GPU, where there is one, and the program was built for it.
-if [ -x build/dev/bench/millrace_cuda_kernels ] && nvidia-smi -L >/dev/null 2>&1; then
+if [ -x build/release/bench/millrace_cuda_kernels ] && nvidia-smi -L >/dev/null 2>&1; then
   echo "== millrace_cuda_kernels"
-  build/dev/bench/millrace_cuda_kernels --json build/bench/cuda_kernels.json --commit "$(git describe --always --dirty 2>/dev/null || true)"
+  build/release/bench/millrace_cuda_kernels --json build/bench/cuda_kernels.json --commit "$(git describe --always --dirty 2>/dev/null || true)"
 fi
 python3 bench/compare.py cpu
 python3 bench/compare.py disk --pairs 3

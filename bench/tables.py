@@ -181,7 +181,7 @@ def add(args, folder=RESULTS):
         if not kernels and "decode_tok_s" not in told:
             sys.exit(f"{name}: neither of `millrace bench --json` nor of `millrace_cuda_kernels --json`")
         rows, columns = (rows_of_kernels(told), KERNEL_COLUMNS) if kernels else (rows_of_bench(name, told), BENCH_COLUMNS)
-        command = args.command or ("`build/dev/bench/millrace_cuda_kernels --json FILE`" if kernels else told.get("command"))
+        command = args.command or ("`build/release/bench/millrace_cuda_kernels --json FILE`" if kernels else told.get("command"))
         if not (result["command"] or command):
             sys.exit(f"{name} does not say what was run: give --command")
         result["command"] = result["command"] or command

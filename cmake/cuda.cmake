@@ -1,11 +1,11 @@
-# The GPU part: built where nvcc is found, left out in one piece where it is not (or with -DMILLRACE_CUDA=OFF).
-# CUDA's runtime is linked in statically, so that the same program starts where there is no driver.
-set(MILLRACE_CUDA AUTO CACHE STRING "Build for NVIDIA GPUs: AUTO (where nvcc is found), ON, OFF")
-# Code of 8.0 runs on 8.6 and 8.9 as it is, and no kernel differs for these. PTX of 8.0 and 12.0 is for devices that have no
-# code of their own (10.0, later ones); that of 9.0a suits no other.
+# The GPU part. CUDA's runtime is linked in statically, so that the same program starts where there is no driver.
+set(MILLRACE_CUDA OFF CACHE STRING "Build for NVIDIA GPUs: ON, OFF, or PTX, which compiles every kernel only to check it")
+set(MILLRACE_NVCC nvcc CACHE STRING "NVIDIA's compiler (scripts/find_nvcc.sh prints where it is)")
+# Code for 8.0 runs on 8.6 and 8.9 as it is, and no kernel differs for these. PTX for 8.0 and 12.0 is for devices that have no
+# code of their own (10.0, later ones); PTX for 9.0a suits no other device.
 set(every_architecture "80;90a-real;120")
 set(MILLRACE_CUDA_ARCHITECTURES "${every_architecture}" CACHE STRING
-  "Compute capabilities to build for; one for development; NATIVE: this machine's GPUs, where it has some")
+  "Compute capabilities to build for; NATIVE: those of this machine's GPUs, or all where it has none")
 
 # millrace_native_architectures(OUT): what this machine's GPUs run, all where there are none.
 function(millrace_native_architectures out)
@@ -20,7 +20,7 @@ function(millrace_native_architectures out)
       list(APPEND native 90a-real)
     elseif(capability MATCHES "^12\\.")
       list(APPEND native 120-real)
-    else()  # whatever has no code of its own compiles that PTX when it starts
+    else()  # the driver compiles this PTX when the program starts
       list(APPEND native 80-virtual)
     endif()
   endforeach()
@@ -33,24 +33,70 @@ endfunction()
 
 set(MILLRACE_HAS_CUDA FALSE)
 if(NOT MILLRACE_CUDA STREQUAL "OFF")
-  find_program(MILLRACE_NVCC nvcc HINTS ENV CUDA_PATH ENV CUDA_HOME PATHS /usr/local/cuda/bin)
-  if(MILLRACE_NVCC)
-    set(CMAKE_CUDA_COMPILER ${MILLRACE_NVCC})
-    if(MILLRACE_CUDA_ARCHITECTURES STREQUAL "NATIVE")
-      millrace_native_architectures(CMAKE_CUDA_ARCHITECTURES)
-    else()
-      set(CMAKE_CUDA_ARCHITECTURES ${MILLRACE_CUDA_ARCHITECTURES})
-    endif()
-    enable_language(CUDA)
-    # CMake 3.25 does not know the flag for this compiler version.
-    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
-      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
-      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
-    endif()
-    find_package(CUDAToolkit REQUIRED)
-    set(MILLRACE_HAS_CUDA TRUE)
-  elseif(MILLRACE_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "MILLRACE_CUDA is ON but nvcc was not found; put it on the PATH or set CUDA_PATH")
+  set(CMAKE_CUDA_COMPILER ${MILLRACE_NVCC})
+  if(MILLRACE_CUDA STREQUAL "PTX")
+    set(CMAKE_CUDA_ARCHITECTURES 80-virtual 90a-virtual)
+    string(APPEND CMAKE_CUDA_FLAGS " -Xcicc -O0")
+  elseif(MILLRACE_CUDA_ARCHITECTURES STREQUAL "NATIVE")
+    millrace_native_architectures(CMAKE_CUDA_ARCHITECTURES)
+  else()
+    set(CMAKE_CUDA_ARCHITECTURES ${MILLRACE_CUDA_ARCHITECTURES})
   endif()
+  enable_language(CUDA)
+  # CMake 3.25 does not know the flag for this compiler version.
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+  endif()
+  # find_package(CUDAToolkit) is of no use here: with a toolkit from PyPI, CMake 3.25 stumbles over the parts that are missing.
+  set(cuda_include ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+  find_library(MILLRACE_CUDART cudart_static HINTS ${CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES} ${CMAKE_CUDA_HOST_IMPLICIT_LINK_DIRECTORIES}
+    NO_CACHE REQUIRED)
+  add_library(millrace_cudart INTERFACE)
+  target_link_libraries(millrace_cudart INTERFACE ${MILLRACE_CUDART} ${CMAKE_DL_LIBS} rt pthread)
+  set(MILLRACE_HAS_CUDA TRUE)
 endif()
-message(STATUS "GPU support: ${MILLRACE_HAS_CUDA} ${MILLRACE_NVCC} ${CMAKE_CUDA_ARCHITECTURES}")
+message(STATUS "GPU support: ${MILLRACE_CUDA} ${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_ARCHITECTURES}")
+
+# millrace_uses_cuda(TARGET): all of a target's files see CUDA's headers and MILLRACE_HAS_CUDA.
+function(millrace_uses_cuda target)
+  target_compile_definitions(${target} PRIVATE MILLRACE_HAS_CUDA)
+  target_include_directories(${target} SYSTEM PRIVATE ${cuda_include})
+endfunction()
+
+# millrace_gpu_sources(TARGET DEPS...): moves the target's files that know CUDA, those named cuda_* and those that ask for
+# MILLRACE_HAS_CUDA, into an object library of their own. All other files are compiled alike with and without the GPU part, so
+# that switching it on or off compiles nothing twice.
+function(millrace_gpu_sources target)
+  get_target_property(sources ${target} SOURCES)
+  set(knowing)
+  foreach(source IN LISTS sources)
+    get_filename_component(name ${source} NAME)
+    if(name MATCHES "^cuda_.*\\.cpp$")
+      list(APPEND knowing ${source})
+    elseif(source MATCHES "\\.cpp$" AND EXISTS ${source})
+      file(STRINGS ${source} asks REGEX "^#ifn?def MILLRACE_HAS_CUDA" LIMIT_COUNT 1)
+      if(asks)
+        list(APPEND knowing ${source})
+      endif()
+    endif()
+  endforeach()
+  if(NOT knowing)
+    return()
+  endif()
+  list(REMOVE_ITEM sources ${knowing})
+  set_target_properties(${target} PROPERTIES SOURCES "${sources}")
+  if(NOT MILLRACE_HAS_CUDA)
+    list(FILTER knowing EXCLUDE REGEX "/cuda_[^/]*\\.cpp$")
+  endif()
+  if(NOT knowing)
+    return()
+  endif()
+  add_library(${target}_gpu OBJECT ${knowing})
+  target_link_libraries(${target}_gpu PRIVATE $<TARGET_PROPERTY:${target},LINK_LIBRARIES>)
+  if(MILLRACE_HAS_CUDA)
+    millrace_uses_cuda(${target}_gpu)
+    target_link_libraries(${target} PUBLIC $<LINK_ONLY:millrace_cudart>)
+  endif()
+  target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_gpu>)
+endfunction()

@@ -22,11 +22,11 @@ if(MILLRACE_FUZZ)
   target_compile_options(millrace_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
 endif()
 
-# millrace_read_headers_once(TARGET headers...): with MILLRACE_QUICK the headers that most rooms include, and those named, are
+# millrace_read_headers_once(TARGET headers...): with MILLRACE_UNITY the headers that most rooms include, and those named, are
 # read once for all targets that name the same and are optimized alike (MILLRACE_OPTIMIZE is set before). A file that is
 # compiled otherwise (for an instruction set) cannot use what was read and goes without.
 function(millrace_read_headers_once target)
-  if(NOT MILLRACE_QUICK)
+  if(NOT MILLRACE_UNITY)
     return()
   endif()
   set(headers <fmt/format.h> <algorithm> <array> <atomic> <chrono> <cmath> <cstring> <filesystem> <functional> <map> <memory>
@@ -68,10 +68,10 @@ function(millrace_read_headers_once target)
   target_precompile_headers(${target} REUSE_FROM ${reader})
 endfunction()
 
-# millrace_units(TARGET): with MILLRACE_QUICK, its files are compiled a dozen at a time, which takes half as long. A file that
+# millrace_units(TARGET): with MILLRACE_UNITY, its files are compiled a dozen at a time, which takes half as long. A file that
 # is compiled otherwise than the rest stays alone.
 function(millrace_units target)
-  if(NOT MILLRACE_QUICK OR NOT Python3_FOUND)
+  if(NOT MILLRACE_UNITY OR NOT Python3_FOUND)
     return()
   endif()
   get_target_property(sources ${target} SOURCES)
@@ -92,14 +92,11 @@ function(millrace_units target)
 endfunction()
 
 # millrace_room(NAME PUBLIC deps... PRIVATE deps... HEADERS <headers>...): the library millrace_NAME from src/NAME/**.cpp.
-# A file named cuda_*.cpp is left out where there is no CUDA.
+# A file named cuda_*.cpp is left out where there is no CUDA (millrace_gpu_sources).
 # A file named *_avx2.cpp, *_avx512.cpp or *_vnni.cpp is compiled for that instruction set; nothing else is.
 function(millrace_room name)
   cmake_parse_arguments(ARG "" "" "PUBLIC;PRIVATE;HEADERS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cpp)
-  if(NOT MILLRACE_HAS_CUDA)
-    list(FILTER sources EXCLUDE REGEX "/cuda_[^/]*\\.cpp$")
-  endif()
   if(NOT sources)
     add_library(millrace_${name} INTERFACE)
     target_link_libraries(millrace_${name} INTERFACE millrace_flags ${ARG_PUBLIC})
@@ -119,9 +116,10 @@ function(millrace_room name)
     millrace_read_headers_once(millrace_${name}_small <nlohmann/json.hpp>)
     millrace_units(millrace_${name}_small)
   endif()
-  if(MILLRACE_HAS_CUDA)
-    target_compile_definitions(millrace_${name} PUBLIC MILLRACE_HAS_CUDA)
-    target_link_libraries(millrace_${name} PUBLIC CUDA::cudart_static)
+  millrace_gpu_sources(millrace_${name})
+  if(TARGET millrace_${name}_gpu)
+    millrace_read_headers_once(millrace_${name}_gpu ${ARG_HEADERS})
+    millrace_units(millrace_${name}_gpu)
   endif()
   millrace_read_headers_once(millrace_${name} ${ARG_HEADERS})
   foreach(source ${sources})
@@ -147,10 +145,10 @@ function(millrace_room name)
   millrace_units(millrace_${name})
 endfunction()
 
-# millrace_app(TARGET headers...): with MILLRACE_QUICK, what waits for clients and never computes is built small, and the
+# millrace_app(TARGET headers...): with MILLRACE_UNITY, what waits for clients and never computes is built small, and the
 # libraries' large headers are read once for all of its files.
 function(millrace_app target)
-  if(MILLRACE_QUICK)
+  if(MILLRACE_UNITY)
     set_target_properties(${target} PROPERTIES MILLRACE_OPTIMIZE s)
     millrace_read_headers_once(${target} ${ARGN})
     millrace_units(${target})

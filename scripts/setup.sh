@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian/Ubuntu packages that building (with "dev", testing and linting; with "package", making packages; with
-# "try", trying them) needs, and says which.  Does nothing when all is there.  Usage: scripts/setup.sh build [dev] [package] [try]
+# "try", trying them; with "pip", NVIDIA's compiler) needs, and says which.  Does nothing when all is there.
+# Usage: scripts/setup.sh build [dev] [package] [try] [pip]
 set -euo pipefail
 
 build=(g++ make cmake ninja-build python3 pkg-config libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev libpcre2-dev
@@ -8,7 +9,7 @@ build=(g++ make cmake ninja-build python3 pkg-config libfmt-dev libspdlog-dev nl
        prometheus-cpp-dev libjs-marked node-dompurify libjs-highlight.js libjs-pdf)
 dev=(time libgtest-dev libbenchmark-dev clang clang-tidy clang-format libclang-rt-14-dev python3-lark git tmux
      openmpi-bin libopenmpi-dev iproute2 haproxy fonts-wqy-microhei)
-package=(dpkg-dev file help2man libncurses-dev libbsd-dev libmd-dev zlib1g-dev)
+package=(dpkg-dev file help2man libncurses-dev libbsd-dev libmd-dev zlib1g-dev python3-pip python3-venv)
 try=(debootstrap buildah systemd)
 
 wanted=()
@@ -17,8 +18,9 @@ for group in "$@"; do
     build) wanted+=("${build[@]}") ;;
     dev) wanted+=("${dev[@]}") ;;
     package) wanted+=("${package[@]}") ;;
+    pip) wanted+=(python3-pip) ;;
     try) wanted+=("${try[@]}") ;;
-    *) echo "setup: unknown group '$group'; use build, dev, package or try" >&2; exit 2 ;;
+    *) echo "setup: unknown group '$group'; use build, dev, package, try or pip" >&2; exit 2 ;;
   esac
 done
 
@@ -37,6 +39,8 @@ for package in "${wanted[@]}"; do
   # A tool that is there by another road counts too.
   case "$package" in
     g++|make|cmake|clang|clang-tidy|clang-format|python3|git|tmux) command -v "$package" >/dev/null && continue ;;
+    python3-pip) python3 -m pip --version >/dev/null 2>&1 && continue ;;
+    python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null && continue ;;
     ninja-build) command -v ninja >/dev/null && continue ;;
   esac
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")

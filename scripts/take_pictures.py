@@ -2,7 +2,7 @@
 """Takes the pictures of the web page that README.md shows, anew: scripts/take_pictures.py [FOLDER, default docs/pictures]
 
 This machine's rates are measured; then the bundled model answers under a budget of 14 MB, in a real Chromium. Needs npm
-and chromium (apt), a built program (MILLRACE, or build/dev/millrace), and a machine that does nothing else; makes
+and chromium (apt), a built program (MILLRACE, or build/release/millrace), and a machine that does nothing else; makes
 the files small with pngquant where that is installed.
 """
 import os

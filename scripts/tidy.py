@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""clang-tidy over every file of src/ and tools/ that the dev preset compiles; anything it finds is an error.
+"""clang-tidy over every file of src/ and tools/ that the lint preset compiles; anything it finds is an error.
 
 Checks walk everything that a translation unit includes, and the libraries' headers are far larger than any file of ours:
 one file at a time, most of the work goes into them. So the texts of files that are compiled alike are put together into

@@ -11,8 +11,8 @@ import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-MILLRACE = os.environ.get("MILLRACE", str(ROOT / "build/dev/millrace"))
-SYNTH = os.environ.get("MILLRACE_SYNTH", str(ROOT / "build/dev/tools/synth-model"))
+MILLRACE = os.environ.get("MILLRACE", str(ROOT / "build/release/millrace"))
+SYNTH = os.environ.get("MILLRACE_SYNTH", str(ROOT / "build/release/tools/synth-model"))
 DEMO = str(ROOT / "models/demo-moe-q4_k_m.gguf")
 DRAFT = str(ROOT / "tests/data/demo-draft-f16.gguf")
 os.environ.setdefault("MILLRACE_LEARN_EXPERTS", "off")  # what one test uses is not for the next one to know
