@@ -10,4 +10,11 @@ list(PREPEND CMAKE_LIBRARY_PATH ${static}/lib)  # before the system's: it holds 
 set(ENV{PKG_CONFIG_PATH} ${static}/lib/pkgconfig)
 set(PKG_CONFIG_ARGN --static)
 set(OPENSSL_USE_STATIC_LIBS ON)
+# What `make` compiles is linked here once more, so no file may be compiled otherwise: Debian's headers are the same as those
+# of the archives, and the same definitions.
+macro(millrace_compile_as_shared)
+  set_target_properties(fmt::fmt PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "" INTERFACE_COMPILE_DEFINITIONS FMT_SHARED)
+  set_target_properties(spdlog::spdlog PROPERTIES INTERFACE_INCLUDE_DIRECTORIES ""
+    INTERFACE_COMPILE_DEFINITIONS "SPDLOG_SHARED_LIB;SPDLOG_COMPILED_LIB;SPDLOG_FMT_EXTERNAL")
+endmacro()
 add_link_options(-Wl,--undefined=arc4random ${static}/lib/libarc4random.a -static-libgcc -static-libstdc++)

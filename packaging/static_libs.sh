@@ -47,10 +47,10 @@ build_httplib() {
   # Debian's package is split into header and source, and the program is compiled against its header.
   python3 ./split.py
   diff -q out/httplib.h /usr/include/httplib.h
-  local flags="-DCPPHTTPLIB_OPENSSL_SUPPORT -DCPPHTTPLIB_ZLIB_SUPPORT"
+  local flags="-DCPPHTTPLIB_OPENSSL_SUPPORT -DCPPHTTPLIB_ZLIB_SUPPORT -DCPPHTTPLIB_BROTLI_SUPPORT"
   g++ -std=c++17 -O2 -fPIC -I out -I . $flags -DCPPHTTPLIB_USE_POLL -c out/httplib.cc -o httplib.o
   ar rcs "$out/lib/libcpp-httplib.a" httplib.o
-  package cpp-httplib "-lcpp-httplib -lssl -lcrypto -lz" "$flags"
+  package cpp-httplib "-lcpp-httplib -lbrotlienc -lbrotlidec -lbrotlicommon -lssl -lcrypto -lz" "$flags"
 }
 package() {  # NAME LIBS CFLAGS: a pkg-config file
   printf '%s\n' "Name: $1" "Description: for the portable build" "Version: 1" "Libs: -L$out/lib $2" "Cflags: $3" >"$out/lib/pkgconfig/$1.pc"
@@ -67,16 +67,19 @@ step spdlog with_cmake "$(echo "$out"/src/spdlog-*)" -DSPDLOG_BUILD_EXAMPLE=OFF 
 step prometheus with_cmake "$(echo "$out"/src/prometheus-cpp-*)" -DENABLE_PULL=OFF -DENABLE_PUSH=OFF -DENABLE_TESTING=OFF -DENABLE_COMPRESSION=OFF -DUSE_THIRDPARTY_LIBRARIES=OFF -DGENERATE_PKGCONFIG=ON
 step httplib build_httplib
 wait "$curl"
-package libcurl "-lcurl -lssl -lcrypto -lz" "-DCURL_STATICLIB"
-for name in uring pcre2-8 utf8proc xxhash edit bsd md tinfo ssl crypto z; do  # Debian's own
+package libcurl "-lcurl -lssl -lcrypto -lz" ""
+for name in uring pcre2-8 utf8proc xxhash edit bsd md tinfo ssl crypto z brotlienc brotlidec brotlicommon; do  # Debian's own
   ln -sf "$(gcc -print-file-name="lib$name.a")" "$out/lib/lib$name.a"
 done
-for name in uring pcre2-8 utf8proc xxhash; do package "lib$name" "-l$name" ""; done
+for name in uring pcre2-8 xxhash; do package "lib$name" "-l$name" ""; done
+package libutf8proc "-lutf8proc" "-DUTF8PROC_EXPORTS"
 package libedit "-ledit -lbsd -lmd -ltinfo" "-I/usr/include/editline"
 gcc -O2 -fPIC -c packaging/arc4random.c -o "$out/arc4random.o"
 ar rcs "$out/lib/libarc4random.a" "$out/arc4random.o"
+# Their headers are those that Debian has: what is compiled without them is what is linked here.
+sed -i -E "/^Cflags:/s#-I(\\$\{includedir\}|$out/include)##g" "$out"/lib/pkgconfig/*.pc
 # The notices that their licences ask to be handed on.
-for package in libcurl4-openssl-dev libssl-dev libcpp-httplib-dev prometheus-cpp-dev libfmt-dev libspdlog-dev liburing-dev \
+for package in libcurl4-openssl-dev libssl-dev libcpp-httplib-dev libbrotli-dev prometheus-cpp-dev libfmt-dev libspdlog-dev liburing-dev \
     libpcre2-dev libutf8proc-dev libxxhash-dev libedit-dev libbsd-dev libmd-dev libncurses-dev zlib1g-dev \
     nlohmann-json3-dev libcli11-dev libstdc++-12-dev; do
   printf '\n==== %s %s ====\n' "$package" "$(dpkg-query -W -f='${Version}' "$package")"
