@@ -94,7 +94,7 @@ TEST(Plan, EveryBudgetFromLeastToAllIsKeptAndMoreIsNeverSlower) {
     // At the end nothing is left on disk.
     options.ram_bytes = most;
     const auto plan = make_plan(units, options, kRates);
-    for (const Plan::Home& home : plan->homes) EXPECT_EQ(home.tier, Tier::ram);
+    for (const Tier home : plan->homes) EXPECT_EQ(home, Tier::ram);
     EXPECT_EQ(plan->ring_slots, 0);
     EXPECT_EQ(plan->expert_slots, static_cast<int>(expert_tiles(units).size()));
   }
@@ -119,7 +119,7 @@ TEST(Plan, TheFrontIsAtHomeOrThereIsNone) {
         check_plan(units, *plan, options);
         for (std::size_t u = 0; u < units.units().size(); ++u)
           if (in_front(units.units()[u], plan->front_layers)) {
-            EXPECT_EQ(plan->homes[u].tier, Tier::ram) << u;
+            EXPECT_EQ(plan->homes[u], Tier::ram) << u;
           }
         EXPECT_LT(plan->front_layers, shape.layers);
         if (wanted > 0) {
@@ -245,7 +245,7 @@ TEST(Plan, TrunksComeBeforeExpertsAndTheEmbeddingLast) {
   EXPECT_EQ(plan->ring_slots, 0);
   EXPECT_EQ(plan->expert_slots, 12);
   EXPECT_TRUE(plan->embedding_rows_from_disk);
-  EXPECT_EQ(plan->homes[0].tier, Tier::disk);
+  EXPECT_EQ(plan->homes[0], Tier::disk);
   EXPECT_DOUBLE_EQ(plan->predicted_hit_rate, 12.0 / 32);
 }
 
@@ -262,7 +262,7 @@ TEST(Plan, TheEmbeddingIsAtHomeAsFarAsThereIsRoom) {
     const auto plan = make_plan(units, {.ram_bytes = room + (there < tiles ? 4096 : 0)}, kRates);
     ASSERT_TRUE(plan.ok());
     EXPECT_EQ(plan->ring_slots, 0) << there;
-    EXPECT_EQ(plan->homes[0].tier, there == tiles ? Tier::ram : Tier::disk) << there;
+    EXPECT_EQ(plan->homes[0], there == tiles ? Tier::ram : Tier::disk) << there;
     EXPECT_EQ(std::count(plan->resident_tiles.begin() + range.first, plan->resident_tiles.begin() + range.last, true),
               there);
     double rows = 0;
@@ -332,7 +332,7 @@ TEST(Plan, ExpertSlotsCanBeLimited) {
     EXPECT_EQ(plan->predicted_hit_rate < 1, limit < all);
     for (std::size_t u = 0; u < units.units().size(); ++u) {
       if (units.units()[u].kind != UnitKind::expert) continue;
-      EXPECT_EQ(plan->homes[u].tier, limit < all ? Tier::disk : Tier::ram);
+      EXPECT_EQ(plan->homes[u], limit < all ? Tier::disk : Tier::ram);
     }
   }
 }
