@@ -56,7 +56,12 @@ _CODES = ("ok", "invalid_argument", "not_found", "corrupt", "unsupported", "io_e
 def _open() -> _c.CDLL:
     named = os.environ.get("MILLRACE_LIBRARY")
     beside = pathlib.Path(__file__).with_name("libmillrace.so.0")
-    return _c.CDLL(named or (str(beside) if beside.exists() else "libmillrace.so.0"))
+    path = named or (str(beside) if beside.exists() else "libmillrace.so.0")
+    try:
+        return _c.CDLL(path)
+    except OSError as error:
+        raise ImportError(f"millrace needs the library libmillrace.so.0, which cannot be loaded ({error}): build it with "
+                          "'make' and set MILLRACE_LIBRARY to its path, or install Millrace's package") from error
 
 
 lib = _open()

@@ -4,7 +4,9 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import json
-from typing import Any, Callable, Mapping, Sequence
+import queue
+import threading
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 from . import _library as c
 from ._array import Array, _Owner
@@ -70,12 +72,18 @@ class Engine:
 
     def generate(self, prompt: str | Sequence[Message] | Sequence[int], *, on_text: Callable[[str], Any] | None = None,
                  max_tokens: int = -1, temperature: float = 0.8, top_k: int = 40, top_p: float = 0.95, min_p: float = 0.05,
-                 repeat_penalty: float = 1.0, seed: int = 0, stop: Sequence[str] = ()) -> Answer:
+                 repeat_penalty: float = 1.0, seed: int = 0, stop: Sequence[str] = (),
+                 tools: Sequence[Mapping[str, Any]] | None = None) -> Answer:
         """Answers a text to go on with, a conversation (messages in OpenAI's form) or token ids.
 
         on_text gets each piece as it comes, on this thread; returning False ends the answer, and what it raises is raised
-        here. temperature 0: always the likeliest token.
+        here. temperature 0: always the likeliest token. tools: in OpenAI's form, for a conversation; the answer's text has
+        the calls as the model writes them.
         """
+        if tools is not None:
+            if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)):
+                raise TypeError("tools go with a conversation: give messages, not a text or token ids")
+            prompt = self.chat_tokens(prompt, tools=tools)
         request = c.defaults(c.Request, "millrace_request_init")
         if isinstance(prompt, str):
             request.prompt = prompt.encode()
@@ -107,6 +115,34 @@ class Engine:
             raise raised[0]
         return Answer("".join(pieces), _FINISH[result.finish], result.prompt_tokens, result.answer_tokens,
                       result.prompt_seconds, result.answer_seconds)
+
+    def stream(self, prompt: str | Sequence[Message] | Sequence[int], **options: Any) -> Iterator[str]:
+        """The pieces of an answer as they come; options are those of generate(). Leaving the loop ends the answer."""
+        pieces: queue.Queue[str | None] = queue.Queue()
+        stopped = threading.Event()
+        raised: list[BaseException] = []
+
+        def take(piece: str) -> bool:
+            pieces.put(piece)
+            return not stopped.is_set()
+
+        def work() -> None:
+            try:
+                self.generate(prompt, on_text=take, **options)
+            except BaseException as error:
+                raised.append(error)
+            pieces.put(None)
+
+        worker = threading.Thread(target=work, daemon=True)
+        worker.start()
+        try:
+            while (piece := pieces.get()) is not None:
+                yield piece
+        finally:
+            stopped.set()
+            worker.join()
+        if raised:
+            raise raised[0]
 
     def embed(self, texts: Sequence[str], pooling: str = "model") -> Array:
         """[texts, dimensions] in float32, each row of length 1. pooling: "model" (as the file says), "mean", "first", "last"."""

@@ -2,10 +2,12 @@
 import array
 import ctypes
 import gc
+import os
 import pathlib
 import random
 import re
 import struct
+import subprocess
 import sys
 import tempfile
 import threading
@@ -35,6 +37,27 @@ class EngineTest(unittest.TestCase):
         self.assertEqual("".join(pieces), answer.text)
         self.assertGreater(len(pieces), 1)
         self.assertEqual((answer.finish, answer.answer_tokens > 3, answer.prompt_tokens > 5), ("stop", True, True))
+
+    def test_a_stream_is_an_iterator(self):
+        self.assertEqual("".join(self.engine.stream(QUESTION, temperature=0)), "The capital of France is Paris.")
+        story = self.engine.stream([{"role": "user", "content": "Tell me a story about a fox and a lantern."}], temperature=0)
+        self.assertTrue(next(story))
+        story.close()  # as leaving a loop does: the answer ends
+        with self.assertRaises(millrace.MillraceError):
+            list(self.engine.stream(QUESTION, temperature=-1))
+
+    def test_tools_go_to_the_template(self):
+        tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+        with self.assertRaisesRegex(millrace.MillraceError, "template knows of no tools"):  # as the bundled model's
+            self.engine.generate(QUESTION, tools=tools, max_tokens=1)
+        self.assertEqual(self.engine.generate(QUESTION, tools=[], temperature=0).text, "The capital of France is Paris.")
+        with self.assertRaises(TypeError):
+            self.engine.generate("text", tools=tools)
+
+    def test_without_the_library(self):
+        said = subprocess.run([sys.executable, "-c", "import millrace"], capture_output=True, text=True,
+                              env={**os.environ, "PYTHONPATH": str(ROOT / "python"), "MILLRACE_LIBRARY": "/no/such.so"}).stderr
+        self.assertIn("ImportError: millrace needs the library", said)
 
     def test_ids_and_messages_ask_the_same(self):
         ids = self.engine.chat_tokens(QUESTION)
