@@ -1,6 +1,7 @@
 #include "engine/rank.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "engine/embed.h"
 #include "text/marked_text.h"
@@ -41,7 +42,7 @@ Expected<std::vector<text::TokenId>> rank_tokens(const Engine& engine, std::stri
   std::vector<text::TokenId> ids;
   if (tokenizer.adds_bos() && tokenizer.bos()) ids.push_back(*tokenizer.bos());
   const std::vector<text::TokenId> body = tokenizer.encode(fill(head->prompt, query, document));
-  ids.insert(ids.end(), body.begin(), body.end());
+  std::copy(body.begin(), body.end(), std::back_inserter(ids));  // insert() makes g++ 13 warn of its own code
   if (std::ssize(ids) > engine.context_tokens())
     return error(Code::invalid_argument,
                  "{} tokens with the query, but this model's maximum context length is {}; shorten it, or serve with "

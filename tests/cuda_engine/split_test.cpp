@@ -27,7 +27,7 @@ class Split : public ::testing::Test {
     share_ = std::move(*share);
   }
 
-  static constexpr HostShare::Sizes kSizes{16, 1024, 4096, 1024};
+  static constexpr HostShare::Sizes kSizes{16, 1024, 4096};
 
   std::vector<float> random_floats(std::int64_t count) {
     std::normal_distribution<float> normal;
@@ -147,8 +147,6 @@ TEST_F(Split, RowsOfTheProcessorLandBesideTheGpus) {
         job.matrices[p] = {weights[p].data(),
                            c.swiglu ? ups[p].data() : nullptr,
                            c.bias ? biases[p].data() : nullptr,
-                           nullptr,
-                           nullptr,
                            c.dtype,
                            c.dtype,
                            host,

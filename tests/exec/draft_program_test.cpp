@@ -113,8 +113,8 @@ TinyModel as_a_layer(const TinyModel& block, bool own_head, const std::vector<st
     if (tensor.name.starts_with("blk.2.") && tensor.name.find("nextn") == std::string::npos)
       file.tensors.push_back({"blk.0." + tensor.name.substr(6), tensor.dtype, tensor.shape, tensor.values});
   const std::string nextn = "blk.2.nextn.";
-  const std::vector<float>& table = values_of(block, own_head ? nextn + "embed_tokens.weight" : "token_embd.weight");
-  const std::vector<float>& joined = values_of(block, nextn + "eh_proj.weight");
+  const std::vector<float> table = values_of(block, own_head ? nextn + "embed_tokens.weight" : "token_embd.weight");
+  const std::vector<float> joined = values_of(block, nextn + "eh_proj.weight");
   std::vector<float> rows(static_cast<std::size_t>(kVocab * kDim));
   for (std::int64_t r = 0; r < kRows; ++r) {
     std::vector<double> both =
