@@ -29,6 +29,7 @@ Expected<ClusterStage> plan_stage(EngineOptions options, const ClusterHost& host
   options.ranks = ranks;
   options.ram_bytes = host.ram_bytes;
   options.rates = host.rates;
+  options.find_rates = false;  // this machine's would be another's
   options.device = host.vram_bytes > 0 ? DeviceChoice::cuda : DeviceChoice::cpu;
   options.vram_bytes = host.vram_bytes;
   Expected<Parts> planned = host.vram_bytes > 0 ? assemble_cuda_on_paper(options) : assemble_plan(options);

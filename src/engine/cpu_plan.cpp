@@ -243,7 +243,7 @@ Status CpuPlanner::plan_weights() {
   set_plan_options(kv_tokens, program_bytes_);
   MR_ASSIGN_OR_RETURN(
       residency::FollowedPlan followed,
-      residency::follow_plan(parts_.model->units(), options_.follow->decisions, parts_.plan_options, options_.rates));
+      residency::follow_plan(parts_.model->units(), options_.follow->decisions, parts_.plan_options, parts_.rates));
   if (followed.gave_way_bytes > 0)
     log::warn("the plan kept {} more in RAM than the budget has room for now; they stream",
               format_bytes(followed.gave_way_bytes));
@@ -253,7 +253,7 @@ Status CpuPlanner::plan_weights() {
 
 Status CpuPlanner::make_plan(std::int64_t kv_tokens, std::uint64_t program_bytes) {
   set_plan_options(kv_tokens, program_bytes);
-  MR_ASSIGN_OR_RETURN(parts_.plan, residency::make_plan(parts_.model->units(), parts_.plan_options, options_.rates));
+  MR_ASSIGN_OR_RETURN(parts_.plan, residency::make_plan(parts_.model->units(), parts_.plan_options, parts_.rates));
   return {};
 }
 

@@ -1,7 +1,6 @@
 #include "engine/cuda_plan.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "base/bytes.h"
@@ -9,6 +8,7 @@
 #include "device/cpu.h"
 #include "device/cuda_runtime.h"
 #include "device/gpu.h"
+#include "engine/machine_rates.h"
 #include "engine/prompt_parts.h"
 #include "engine/self_drafter.h"
 #include "engine/step_cost.h"
@@ -115,6 +115,8 @@ Status CudaPlanner::plan_once() {
   const bool shares = shares_out(options_);
   if (shares || options_.context_tokens == 0) share_memory();
   MR_RETURN_IF_ERROR(fit_sequences(shares, options_, [this] { return place(); }));
+  // Which experts the processor computes with goes by rates.
+  if (measure()) MR_RETURN_IF_ERROR(fit_sequences(shares, options_, [this] { return place(); }));
   set_plan_options();
   parts_.plan = residency::plan_homes(units(), homes_, parts_.plan_options, options_.rates);
   parts_.plan.vram_fixed_bytes = vram_.context_bytes + activation_bytes();
@@ -304,31 +306,24 @@ void CudaPlanner::set_plan_options() {
     plan_options.cpu_permille = options_.follow->decisions.cpu_permille;
   else if (options_.cpu_share_percent >= 0)
     plan_options.cpu_permille = options_.cpu_share_percent * 10;
-  else if (streams_from_ram())
-    measure_rates();
-  if (measured_ && !plan_options.cpu_permille && streams_from_ram()) plan_options.cpu_permille = rounded_share();
+  else if (options_.rates.brief && streams_from_ram())
+    plan_options.cpu_permille = rounded_share();
 }
 
-/// The rates of a machine that was never calibrated, for this run alone.
-void CudaPlanner::measure_rates() {
-  if (!options_.measure_rates || knows_rates()) return;
-  const auto begin = std::chrono::steady_clock::now();
-  auto rates = residency::measure_sharing(kernels::table(options_.best_isa ? device::best_isa() : options_.isa),
-                                          options_.threads, ram_ - std::min(ram_, program_bytes_),
-                                          cap_ - std::min(cap_, vram_.context_bytes));
-  if (!rates.ok()) return log::warn("rates not measured: {}", rates.status().message());
-  log::info(
-      "this machine was never calibrated: measured in {:.1f} s, for this run, {}/s to the GPU and {}/s of "
-      "weights decoded by the CPU at once; run `millrace calibrate` to keep better figures",
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(),
-      format_bytes(static_cast<std::uint64_t>(rates->shared_link())),
-      format_bytes(static_cast<std::uint64_t>(rates->shared_decode())));
-  options_.rates = parts_.rates = *rates;
-  measured_ = true;
+/// What a choice depends on: layers or experts lie outside VRAM. True: there are more rates than before.
+bool CudaPlanner::measure() {
+  if (!chose_ || measured_) return false;
+  measured_ = true;  // or cannot be: that is asked once
+  const MeasuringRoom room{.host_bytes = ram_ - std::min(ram_, program_bytes_),
+                           .device_bytes = cap_ - std::min(cap_, vram_.context_bytes),
+                           .gpu = true};
+  if (!measure_rates(options_, room, parts_)) return false;
+  options_.rates = parts_.rates;
+  return true;
 }
 
-/// Measured rates differ a little from run to run: the share is chosen in large steps, so that most runs have the same
-/// one.
+/// Rates measured briefly differ a little from run to run: the share is chosen in large steps, so that most runs have
+/// the same one.
 int CudaPlanner::rounded_share() const {
   constexpr int kShareStep = 50;
   const int exact =
@@ -338,7 +333,7 @@ int CudaPlanner::rounded_share() const {
 
 Expected<Parts> assemble_cuda_on_paper(const EngineOptions& given) {
   EngineOptions options = given;
-  options.measure_rates = false;
+  options.find_rates = false;
   Parts parts;
   std::vector<std::string> paths;
   MR_RETURN_IF_ERROR(open_model(options, kCudaTileBytes, false, parts, paths));

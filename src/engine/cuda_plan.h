@@ -56,6 +56,8 @@ class CudaPlanner {
   std::uint64_t ram_bytes() const { return ram_; }
   std::uint64_t program_bytes() const { return program_bytes_; }
   bool streams_from_ram() const { return homes_.movers > homes_.on_disk; }
+  /// Something was chosen that goes by rates: not all is at home in VRAM, and no plan was followed.
+  bool chose() const { return chose_; }
   bool knows_rates() const { return options_.rates.cpu_decode > 0; }
   /// Whether experts are read from the disk again and again: they have slots, and RAM has none for each.
   bool experts_leave_ram() const { return homes_.experts.any() && homes_.experts.ram_slots < units().experts(); }
@@ -81,7 +83,7 @@ class CudaPlanner {
   LimitRules rules() const;
   void set_plan_options();
   void set_spare();
-  void measure_rates();
+  bool measure();
   int rounded_share() const;
   residency::HomesInput homes_input() const;
   exec::PassShape pass_shape() const;
@@ -107,9 +109,9 @@ class CudaPlanner {
   TakenMemory others_;
   int front_wanted_ = 0;  // residency::HomesInput::front_layers
   residency::Homes homes_;
-  bool streams_ = false;   // some layers may
-  bool chose_ = false;     // not all is in VRAM, and no plan was followed
-  bool measured_ = false;  // the rates are this run's
+  bool streams_ = false;  // some layers may
+  bool chose_ = false;    // not all is in VRAM, and no plan was followed
+  bool measured_ = false;
 };
 
 }  // namespace millrace::engine

@@ -9,6 +9,7 @@
 #include "engine/cuda_draft.h"
 #include "engine/cuda_plan.h"
 #include "engine/cuda_shards.h"
+#include "engine/machine_rates.h"
 #include "engine/pack_choice.h"
 #include "engine/setup.h"
 #include "engine/usage_keeper.h"
@@ -75,6 +76,7 @@ Expected<Parts> assemble_cuda(const EngineOptions& asked, const DraftModelPlan* 
       exec::check_cuda(parts.model->program(), parts.model->units(), {options.kv_dtype, gpu.block_shared_bytes}));
   MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv_dtype));
   MR_ASSIGN_OR_RETURN(const Vram vram, open_gpu(options.cuda_index));
+  parts.rates = rates_beside(gpu.name, std::move(parts.rates));
   CudaPlanner planner(options, vram, parts);
   MR_RETURN_IF_ERROR(draft != nullptr ? seat_draft(options, *draft, gpu, planner, parts) : planner.plan());
   if (drafts_within(options) && parts.plan.front_layers != 0 && parts.plan.cpu_permille > 0) {
@@ -116,7 +118,7 @@ Expected<Parts> assemble_cuda(const EngineOptions& asked, const DraftModelPlan* 
     log::info("the CPU computes {:.1f} % of the rows of {} layers streamed from RAM, the GPU the others",
               parts.plan.cpu_permille / 10.0, parts.plan.cost.shared_layers);
   if (!cpu_shares && !parts.plan_options.cpu_permille && !planner.knows_rates() && planner.streams_from_ram())
-    log::info("the GPU computes layers streamed from RAM alone: run `millrace calibrate`, and the CPU takes its share");
+    log::info("the GPU computes layers streamed from RAM alone, for no rates are known: run `millrace calibrate`");
   if (!load) return parts;
 
   exec::CudaOptions ops;

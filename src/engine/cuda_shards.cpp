@@ -14,6 +14,7 @@
 #include "device/cpu.h"
 #include "device/cuda_runtime.h"
 #include "engine/cuda_plan.h"
+#include "engine/machine_rates.h"
 #include "engine/usage_keeper.h"
 #include "engine/within.h"
 #include "exec/cuda_blocks.h"
@@ -75,14 +76,13 @@ class Assembly {
     const std::uint64_t words = std::min(ram - program, exec::gather_memory(gpus_.size()).ram_bytes);
     one.ram_bytes = program + (ram - program - words) / gpus_.size();
     one.ram_taken_bytes = 0;
-    one.measure_rates = false;
+    one.find_rates = false;
     if (!one.vram_beside.empty())
       one.vram_bytes = std::min(one.vram_bytes, *std::min_element(one.vram_beside.begin(), one.vram_beside.end()));
     share_processor();
     planner_.emplace(one, vram_, parts_);
     MR_RETURN_IF_ERROR(planner_->plan());
-    if (planner_->streams_from_ram() && !planner_->knows_rates() && options_.measure_rates) {
-      MR_RETURN_IF_ERROR(measure_rates(ram - program));
+    if (planner_->chose() && measure_all(ram - program)) {
       planner_.emplace(one, vram_, parts_);
       MR_RETURN_IF_ERROR(planner_->plan());
     }
@@ -98,7 +98,7 @@ class Assembly {
   Status open();
   Status measure();
   void share_processor();
-  Status measure_rates(std::uint64_t ram);
+  bool measure_all(std::uint64_t ram);
   Status share_out_experts();
   int threads_of(int pools) const;
   void start_processors(int pools);
@@ -169,21 +169,18 @@ void Assembly::share_processor() {
     *rate /= static_cast<double>(gpus_.size());
 }
 
-/// The rates of a machine that was never calibrated, for this run alone, the first GPU's being every one's.
-Status Assembly::measure_rates(std::uint64_t ram) {
-  const kernels::Table& kernels = kernels::table(options_.best_isa ? device::best_isa() : options_.isa);
+/// What the plan lacks, the first GPU's rates being every one's. True: there is more than before.
+bool Assembly::measure_all(std::uint64_t ram) {
   const device::OnGpu on(gpus_.front());
-  auto rates = residency::measure_sharing(kernels, options_.threads, ram,
-                                          vram_.free_bytes - std::min(vram_.free_bytes, vram_.context_bytes));
-  if (!rates.ok()) {
-    log::warn("rates not measured: {}", rates.status().message());
-    return {};
-  }
-  log::info(
-      "this machine was never calibrated: measured for this run; run `millrace calibrate` to keep better figures");
-  parts_.rates = *rates;
-  share_processor();
-  return {};
+  const residency::Rates shared = parts_.rates;
+  parts_.rates = options_.rates;
+  const std::uint64_t vram = vram_.free_bytes - std::min(vram_.free_bytes, vram_.context_bytes);
+  const bool more = measure_rates(options_, {.host_bytes = ram, .device_bytes = vram, .gpu = true}, parts_);
+  if (more)
+    share_processor();
+  else
+    parts_.rates = shared;
+  return more;
 }
 
 /// The plan is of one GPU's rows in its part of RAM: so many experts with slots there have all their rows in all of it.

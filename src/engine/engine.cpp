@@ -6,7 +6,9 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "engine/cluster.h"
+#include "engine/machine_rates.h"
 #include "engine/model_drafter.h"
+#include "engine/rates_keeper.h"
 #include "engine/scheduler.h"
 #include "engine/setup.h"
 #include "engine/usage_keeper.h"
@@ -32,9 +34,10 @@ class SessionImpl final : public Session {
 
 class EngineImpl final : public Engine {
  public:
-  EngineImpl(Parts parts, const SpeculateOptions& speculate)
-      : parts_(std::move(parts)), scheduler_(parts_, speculate) {}
+  EngineImpl(Parts parts, const EngineOptions& options)
+      : parts_(std::move(parts)), scheduler_(parts_, options.speculate), rates_(RatesKeeper::open(options, parts_)) {}
   ~EngineImpl() override {
+    if (rates_ != nullptr) rates_->save();
     if (parts_.usage != nullptr) parts_.usage->save([this] { return expert_usage(); });
   }
 
@@ -46,7 +49,9 @@ class EngineImpl final : public Engine {
   }
   bool step() override {
     if (parts_.usage != nullptr) parts_.usage->save_in_time([this] { return expert_usage(); });
-    return scheduler_.step();
+    const bool more = scheduler_.step();
+    if (rates_ != nullptr) rates_->stepped();
+    return more;
   }
   void cancel(Id id) override { scheduler_.cancel(id); }
   bool finished(Id id) const override { return scheduler_.finished(id); }
@@ -68,6 +73,7 @@ class EngineImpl final : public Engine {
   const residency::Plan& plan() const override { return parts_.plan; }
   const residency::PlanOptions& plan_options() const override { return parts_.plan_options; }
   residency::SavedPlan saved_plan() const override { return engine::saved_plan(parts_); }
+  const residency::Rates& rates() const override { return parts_.rates; }
   const DraftSeat& draft_seat() const override { return parts_.draft; }
   void move_routing_on() override {
     if (parts_.routing != nullptr) parts_.routing->move_on();
@@ -105,6 +111,7 @@ class EngineImpl final : public Engine {
 
   Parts parts_;
   Scheduler scheduler_;
+  std::unique_ptr<RatesKeeper> rates_;  // null: nothing is learned of rates
 };
 
 /// What a draft model needs. Nothing: there is to be none, or the log says why there is none.
@@ -148,10 +155,11 @@ void add_within(const EngineOptions& options, Parts& parts, SpeculateOptions& sp
 
 }  // namespace
 
-Expected<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
+Expected<std::unique_ptr<Engine>> Engine::create(const EngineOptions& asked) {
+  const EngineOptions options = with_kept_rates(asked);
   if (options.cluster != nullptr) {
     MR_ASSIGN_OR_RETURN(Parts parts, assemble_cluster(options));
-    return std::unique_ptr<Engine>(std::make_unique<EngineImpl>(std::move(parts), options.speculate));
+    return std::unique_ptr<Engine>(std::make_unique<EngineImpl>(std::move(parts), options));
   }
   EngineOptions made = options;
   std::optional<DraftModelPlan> draft = plan_draft(made);
@@ -171,10 +179,11 @@ Expected<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   if (!parts.ok()) return parts.status();
   if (drafts_within(made)) add_within(made, *parts, made.speculate);
   if (draft) add_draft_model(*draft, *parts, made.speculate);
-  return std::unique_ptr<Engine>(std::make_unique<EngineImpl>(std::move(*parts), made.speculate));
+  return std::unique_ptr<Engine>(std::make_unique<EngineImpl>(std::move(*parts), made));
 }
 
-Expected<Planned> plan_only(const EngineOptions& options) {
+Expected<Planned> plan_only(const EngineOptions& asked) {
+  const EngineOptions options = with_kept_rates(asked);
   const std::optional<DraftModelPlan> draft = plan_draft(options);
   MR_ASSIGN_OR_RETURN(Parts parts, assemble_plan(options, draft ? &*draft : nullptr));
   residency::SavedPlan saved = saved_plan(parts);

@@ -142,9 +142,9 @@ struct EngineOptions {
   SpeculateOptions speculate;
   residency::Rates rates;  // for the plan's prediction; zeros: unknown
   double decode_rows = 1;  // of most passes that decode, as the caller expects; those of a draft model's guesses beside
-  /// Where rates are unknown and layers stream from RAM to a GPU: measure, in about a second, how the CPU may share
-  /// them.
-  bool measure_rates = false;
+  /// Where they are unknown: plan with those kept for this machine, and measure briefly, keep and refine what a choice
+  /// depends on (engine/machine_rates.h).
+  bool find_rates = false;
   /// Decides as this plan did; the options that it was made for (device, caps, context, batch, tiles) are the caller's
   /// to set. May be null.
   std::shared_ptr<const residency::SavedPlan> follow;
@@ -305,6 +305,8 @@ class Engine {
   /// What the plan was made for. Its context_tokens are the KV a run starts with: weights give way as it grows.
   virtual const residency::PlanOptions& plan_options() const = 0;
   virtual residency::SavedPlan saved_plan() const = 0;
+  /// What the plan was made with.
+  virtual const residency::Rates& rates() const = 0;
   /// Where the draft model computes, or what part of the model guesses, if any was asked for.
   virtual const DraftSeat& draft_seat() const = 0;
   /// Where EngineOptions::routing chooses: passes from now on go by other rows of it.

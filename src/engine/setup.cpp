@@ -17,6 +17,7 @@
 #include "device/gpu.h"
 #include "engine/cpu_plan.h"
 #include "engine/device_choice.h"
+#include "engine/machine_rates.h"
 #include "engine/model_drafter.h"
 #include "engine/pack_choice.h"
 #include "engine/usage_keeper.h"
@@ -177,7 +178,7 @@ Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, bool d
   parts.chat_template_status = chat_template.status();
   if (chat_template.ok()) parts.chat_template = std::move(*chat_template);
   parts.rank_head = model::read_rank_head(file, parts.model->hyperparameters());
-  paths = file.paths();
+  parts.model_paths = paths = file.paths();
   if (!options.prompt_cache.empty()) {
     auto identity = kv::model_identity(file);
     if (!identity.ok()) log::warn("prompt cache off: {}", identity.status().message());
@@ -240,14 +241,18 @@ residency::SavedPlan saved_plan(const Parts& parts) {
   return saved;
 }
 
-Status start_storage(const EngineOptions& options, const std::vector<std::string>& paths, bool everything_fits,
-                     Parts& parts) {
+storage::OpenOptions storage_options(const EngineOptions& options, bool everything_fits) {
   storage::OpenOptions open;
   open.kind = options.storage;
   open.bytes_in_flight = kBytesInFlight;
   // Mapped pages would slip past an injected fault, and past a limit on experts in memory.
   open.everything_fits = everything_fits && options.faults.empty() && options.expert_slots == 0;
-  MR_ASSIGN_OR_RETURN(parts.backend, storage::open_backend(paths, open));
+  return open;
+}
+
+Status start_storage(const EngineOptions& options, const std::vector<std::string>& paths, bool everything_fits,
+                     Parts& parts) {
+  MR_ASSIGN_OR_RETURN(parts.backend, storage::open_backend(paths, storage_options(options, everything_fits)));
   if (!options.faults.empty()) parts.backend = storage::inject_faults(std::move(parts.backend), options.faults);
   return {};
 }
@@ -301,6 +306,10 @@ Expected<Parts> assemble_cpu_alone(const EngineOptions& options) {
   if (options.storage == storage::BackendKind::automatic && is_mapped(parts) && !planner.room_to_map())
     MR_RETURN_IF_ERROR(start_storage(options, paths, false, parts));
   MR_RETURN_IF_ERROR(planner.plan());
+  // What is read in every pass, and how, depends on rates; where nothing is, there is no choice.
+  if (residency::reads_disk(parts.model->units(), parts.plan) && options.follow == nullptr &&
+      measure_rates(options, {.host_bytes = ram - std::min(ram, program_bytes)}, parts))
+    MR_RETURN_IF_ERROR(planner.plan());
   if (drafts_within(options)) parts.draft = seat_within(options, parts);
   parts.budget = std::make_unique<residency::Budget>(ram);
   MR_ASSIGN_OR_RETURN(parts.program, parts.budget->reserve("program", program_bytes + planner.sampler_bytes()));
@@ -341,8 +350,10 @@ struct Taken {
 };
 
 /// The CPU's parts, where it is predicted to decode a model faster that would stream to the GPU; else nothing.
-std::optional<Parts> better_on_cpu(const EngineOptions& options, const DraftModelPlan* draft, const Parts& gpu) {
+std::optional<Parts> better_on_cpu(const EngineOptions& asked, const DraftModelPlan* draft, const Parts& gpu) {
   const double on_gpu = gpu.plan.predicted_decode_tokens_per_second;
+  EngineOptions options = asked;
+  options.rates = gpu.rates;  // measured just now, where they were unknown
   if (on_gpu <= 0 || options.rates.cpu_decode <= 0 || !streams_to_gpu(gpu.model->units(), gpu.plan))
     return std::nullopt;
   Expected<Parts> cpu = assemble_cpu_plan(options, draft);

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "base/thread_pool.h"
@@ -45,6 +47,7 @@ struct Parts {
   ~Parts();
 
   std::unique_ptr<model::Model> model;
+  std::vector<std::string> model_paths;  // its files; an overlay's beside them
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::unique_ptr<text::ChatTemplate> chat_template;
   Status chat_template_status;
@@ -122,6 +125,12 @@ inline bool all_fit(const residency::UnitTable& units, std::uint64_t ram) {
 }
 /// The threads that compute (0: as many as this process may use), and with which kernels.
 void start_threads(const EngineOptions& options, int threads, std::chrono::microseconds spin, Parts& parts);
+/// How storage reads the model's files.
+storage::OpenOptions storage_options(const EngineOptions& options, bool everything_fits);
+/// Rates measured under these options are the machine's: by all its threads, with its best kernels.
+inline bool keeps_rates(const EngineOptions& options) {
+  return options.find_rates && options.threads == 0 && options.best_isa && options.cluster == nullptr;
+}
 Status start_storage(const EngineOptions& options, const std::vector<std::string>& paths, bool everything_fits,
                      Parts& parts);
 /// Resident bytes since the program's start but the head start's, and a margin. `ram`: as ram_of().

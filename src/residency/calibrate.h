@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -42,15 +43,19 @@ struct HostWork {
   std::function<std::uint64_t()> few_rows;  // products of a few rows: how many multiply-accumulates
 };
 
-/// Fills rates.device_memory (a copy within the present GPU: bytes read and written) and rates.host_to_device (from
-/// page-locked memory in large pieces). Where `work` is given, a thread does it again and again, and
-/// rates.host_to_device_busy, rates.cpu_decode_busy and rates.cpu_few_macs are what both do meanwhile. Takes about a
-/// second. Errors: unsupported (no GPU, or built without CUDA), out_of_budget, io_error.
+/// Fills rates.gpu, rates.device_memory (a copy within the present GPU: bytes read and written) and
+/// rates.host_to_device (from page-locked memory in large pieces). Where `work` is given, a thread does it again and
+/// again, and rates.host_to_device_busy, rates.cpu_decode_busy and rates.cpu_few_macs are what both do meanwhile. Takes
+/// about a second. Errors: unsupported (no GPU, or built without CUDA), out_of_budget, io_error.
 Status measure_gpu(Rates& rates, const HostWork& work = {}, const GpuEffort& effort = {});
 
 /// Fills rates.device_prefill_macs: one product of 2,048 rows with Q4_K weights, as prompts have them on this GPU.
 /// A fraction of a second and 120 MB of its memory. Errors: as measure_gpu.
 Status measure_gpu_products(Rates& rates);
+
+/// Calls `use` with so much memory of the kind that layers wait in for the present GPU. Errors: those of `use` and of
+/// measure_gpu.
+Status with_page_locked(std::uint64_t bytes, const std::function<Status(std::span<std::byte>)>& use);
 
 /// Bytes a second that page-locked memory gives to several GPUs at once, all of them together: less than their links
 /// carry one by one where RAM or what leads to them is slower. Errors: as measure_gpu.
@@ -60,13 +65,6 @@ Expected<double> measure_links(const std::vector<int>& gpus);
 /// are many processors, one is left to the thread that makes the launches: it would interrupt one of the others in the
 /// middle of its rows, and all wait for those.
 int threads_beside_gpu(int asked);
-/// For a machine that was never calibrated: only what the processor's share of streamed layers depends on (the GPU's
-/// rates and cpu_decode; `ram` is set alike), in less than a second where the link is PCIe 3.0 x16 or faster, with no
-/// more than host_bytes of RAM and device_bytes of the present GPU's memory. Errors: those of measure_gpu;
-/// out_of_budget also where that is too little memory to measure with.
-Expected<Rates> measure_sharing(const kernels::Table& kernels, int threads, std::uint64_t host_bytes,
-                                std::uint64_t device_bytes);
-
 /// About twelve times seconds_each, and the time to write a scratch file where one is needed. GPU rates stay 0 where
 /// there is none. Errors: not_found, io_error, out_of_budget.
 Expected<Rates> calibrate(const CalibrateOptions& options, const CalibrateProgress& progress = nullptr);
@@ -80,7 +78,8 @@ Expected<std::string> rates_file();
 
 /// The rates kept for this machine and the disk of `path`. Errors: not_found (never calibrated), corrupt.
 Expected<Rates> load_rates(const std::string& path);
-/// Keeps them beside those of other machines and disks. A file that cannot be understood is replaced. Errors: io_error.
+/// Keeps them beside those of other machines and disks. Brief rates never take the place of calibrated ones. A file
+/// that cannot be understood is replaced. Errors: io_error.
 Status save_rates(const std::string& path, const Rates& rates);
 
 }  // namespace millrace::residency

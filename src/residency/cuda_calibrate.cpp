@@ -2,9 +2,13 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <span>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "device/cuda_runtime.h"
+#include "device/gpu.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "residency/calibrate.h"
 #include "tensor/dtype.h"
@@ -29,6 +33,16 @@ Expected<double> rate(const device::Stream& stream, std::size_t bytes, const Gpu
       best = std::max(best, static_cast<double>(bytes) * effort.copies / (static_cast<double>(milliseconds) * 1e-3));
   }
   return best;
+}
+
+/// The name of the GPU that this thread uses.
+Expected<std::string> present_gpu() {
+  int index = 0;
+  MR_CUDA(cudaGetDevice(&index));
+  MR_ASSIGN_OR_RETURN(const std::vector<device::Gpu> found, device::gpus());
+  for (const device::Gpu& gpu : found)
+    if (gpu.index == index) return gpu.name;
+  return error(Code::unsupported, "GPU {} is not among those here", index);
 }
 
 /// What the link and the processor did side by side, a second.
@@ -69,6 +83,11 @@ Expected<Both> measure_both(const device::Stream& stream, const device::PinnedBu
 }
 
 }  // namespace
+
+Status with_page_locked(std::uint64_t bytes, const std::function<Status(std::span<std::byte>)>& use) {
+  MR_ASSIGN_OR_RETURN(const device::PinnedBuffer memory, device::PinnedBuffer::allocate(bytes));
+  return use({memory.data(), memory.bytes()});
+}
 
 Expected<double> measure_links(const std::vector<int>& gpus) {
   constexpr std::size_t kBytes = 256u << 20;  // more than the processor's cache keeps
@@ -140,6 +159,7 @@ Status measure_gpu_products(Rates& rates) {
 }
 
 Status measure_gpu(Rates& rates, const HostWork& work, const GpuEffort& effort) {
+  MR_ASSIGN_OR_RETURN(rates.gpu, present_gpu());
   MR_ASSIGN_OR_RETURN(const device::VramState state, device::vram_state());
   const std::size_t bytes = std::min<std::size_t>(effort.device_bytes / 2, state.free_bytes / 4);
   MR_ASSIGN_OR_RETURN(const device::DeviceBuffer from, device::DeviceBuffer::allocate(bytes));

@@ -50,7 +50,7 @@ double hit_rate(const Census& census, const PlanOptions& options, std::int64_t s
 void predict(const Census& census, const PlanOptions& options, const Rates& rates, Choice& choice) {
   const double disk = positive_or(rates.disk, kUsualDisk), cpu = positive_or(cpu_rate(rates), kUsualCpu);
   const auto read_seconds = [&](double bytes, double in_flight) {
-    return bytes <= 0 ? 0 : bytes_in_order(bytes, in_flight) / disk;
+    return bytes <= 0 ? 0 : bytes_in_order(bytes, in_flight, rates) / disk;
   };
   const double streamed = static_cast<double>(census.ordered_bytes - choice.resident_weights);
   choice.stream_seconds =

@@ -28,11 +28,13 @@ struct TypeRates {
   bool operator==(const TypeRates&) const = default;
 };
 
-/// Measured rates of this machine (`millrace calibrate`), in bytes per second. 0: not measured (or not there).
+/// Measured rates of this machine (`millrace calibrate`, or a short measurement: brief.h), in bytes per second. 0: not
+/// measured (or not there).
 struct Rates {
-  double disk = 0;        // O_DIRECT reads into huge pages
-  double ram = 0;         // all threads reading RAM
-  double cpu_decode = 0;  // weight bytes per second through the decode kernels (at most ram)
+  double disk = 0;          // O_DIRECT reads into huge pages
+  double disk_latency = 0;  // seconds that a small read takes alone beyond its bytes
+  double ram = 0;           // all threads reading RAM
+  double cpu_decode = 0;    // weight bytes per second through the decode kernels (at most ram)
   double host_to_device = 0;
   // While both go on: they read the same RAM, which may be too slow for the sum of what either does alone.
   double host_to_device_busy = 0, cpu_decode_busy = 0;
@@ -46,8 +48,11 @@ struct Rates {
   double cpu_few_macs = 0;
   double cpu_rows_macs = 0;  // the same without a GPU, eight rows, weights from RAM
   std::string machine;       // what was measured: CPU, cores, disk
+  std::string gpu = {};      // the GPU whose rates these are; empty: not said, or none
+  bool brief = false;        // at least in part by a short measurement, or by passes
   // The processor's rates above are those of Q4_K; here are those of other types. type_rates.h mixes them.
   std::vector<TypeRates> types = {};
+  bool known() const { return disk > 0 || ram > 0 || cpu_decode > 0 || host_to_device > 0; }
 };
 Expected<Rates> parse_rates_json(const std::string& text);
 std::string rates_to_json(const Rates& rates);

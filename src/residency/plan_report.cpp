@@ -19,6 +19,7 @@ struct Field {
 };
 constexpr Field<Rates> kRateFields[] = {
     {"disk", &Rates::disk},
+    {"disk_latency", &Rates::disk_latency},
     {"ram", &Rates::ram},
     {"cpu_decode", &Rates::cpu_decode},
     {"host_to_device", &Rates::host_to_device},
@@ -112,7 +113,9 @@ std::string prediction(const Plan& plan, const Rates& machine) {
                   : plan.bound == "disk" ? "the disk at " + rate_text(rates.disk)
                   : plan.bound == "ram"  ? "RAM at " + rate_text(rates.ram > 0 ? rates.ram : rates.cpu_decode)
                                          : "the CPU at " + rate_text(rates.cpu_decode));
-  return text + (rates.machine.empty() ? "\n" : fmt::format(" ({})\n", rates.machine));
+  const std::string from =
+      rates.machine + (rates.brief ? rates.machine.empty() ? "measured briefly" : "; measured briefly" : "");
+  return text + (from.empty() ? "\n" : fmt::format(" ({})\n", from));
 }
 
 std::string speed_text(double speed) { return fmt::format("{:.{}f}", speed, speed < 10 ? 2 : speed < 100 ? 1 : 0); }
@@ -266,6 +269,8 @@ Expected<Rates> parse_rates_json(const std::string& text) {
   Rates rates;
   MR_RETURN_IF_ERROR(read_fields(json, kRateFields, rates));
   if (const auto it = json.find("machine"); it != json.end() && it->is_string()) rates.machine = it->get<std::string>();
+  if (const auto it = json.find("gpu"); it != json.end() && it->is_string()) rates.gpu = it->get<std::string>();
+  if (const auto it = json.find("brief"); it != json.end() && it->is_boolean()) rates.brief = it->get<bool>();
   if (const auto it = json.find("types"); it != json.end()) {
     MR_ASSIGN_OR_RETURN(rates.types, read_types(*it));
   }
@@ -276,6 +281,8 @@ std::string rates_to_json(const Rates& rates) {
   nlohmann::ordered_json json;
   for (const auto& [key, field] : kRateFields) json[key] = rates.*field;
   json["machine"] = rates.machine;
+  if (!rates.gpu.empty()) json["gpu"] = rates.gpu;
+  if (rates.brief) json["brief"] = true;
   for (const TypeRates& of_type : rates.types)
     for (const auto& [key, field] : kTypeRateFields)
       json["types"][std::string(info(of_type.dtype).name)][key] = of_type.*field;

@@ -215,7 +215,7 @@ PassTime gpu_pass(const Plan& plan, const Rates& rates, const Work& work, double
   if (const double from_disk = missed * (1 - cost.experts_in_ram); from_disk > 0) {
     const auto layers = static_cast<double>(std::max<std::int64_t>(1, cost.layers));
     const double one = cost.expert_bytes / (static_cast<double>(cost.experts) * layers);
-    read += bytes_in_order(from_disk, std::max(one, from_disk / layers));
+    read += bytes_in_order(from_disk, std::max(one, from_disk / layers), rates);
     if (!prompt) waited = slowest.time().seconds;
   }
   slowest.add(read, rates.disk, waited, "disk");
@@ -342,6 +342,11 @@ PassCost pass_cost(const UnitTable& units, const Plan& plan, const PlanOptions& 
   if (experts > 0 && options.top_k > 0)
     cost.expert_share = std::min(1.0, static_cast<double>(options.top_k) / static_cast<double>(experts));
   return cost;
+}
+
+double bytes_in_order(double bytes, double in_flight, const Rates& rates) {
+  const double waited = rates.disk > 0 && rates.disk_latency > 0 ? rates.disk * rates.disk_latency : kHalfRateInFlight;
+  return bytes * (1 + waited / in_flight);
 }
 
 double step_seconds(const StepCost& steps, const Rates& rates, double sequences) {

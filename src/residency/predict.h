@@ -7,11 +7,12 @@
 
 namespace millrace::residency {
 
-// Reads reach half the disk's rate with about so many bytes in flight (measured with 1 MiB requests on NVMe: 55 % with
-// one, 89 % with two, all with four).
+// Of a disk whose latency was not measured (by an older version's calibration): reads reach half its rate with about so
+// many bytes in flight (1 MiB requests on NVMe: 55 % with one, 89 % with two, all with four).
 constexpr double kHalfRateInFlight = 1 << 20;
-/// How many bytes read in order take as long as these with so many in flight.
-constexpr double bytes_in_order(double bytes, double in_flight) { return bytes * (1 + kHalfRateInFlight / in_flight); }
+/// How many bytes read in order take as long as these with so many in flight. What is in flight together waits once for
+/// the disk to answer, and that takes as long as so many bytes at its rate.
+double bytes_in_order(double bytes, double in_flight, const Rates& rates);
 
 /// What passes of a plan cost, by its homes.
 PassCost pass_cost(const UnitTable& units, const Plan& plan, const PlanOptions& options, bool gpu);

@@ -18,6 +18,7 @@ namespace millrace::residency {
 namespace {
 
 namespace fs = std::filesystem;
+constexpr auto kReplace = nlohmann::json::error_handler_t::replace;  // a machine's name may hold any bytes
 
 /// The disk's name as the kernel knows it ("vda1", "nvme0n1p2"); its number where it has none (overlay, network).
 std::string disk_name(dev_t device) {
@@ -65,7 +66,7 @@ Expected<Rates> load_rates(const std::string& path) {
   if (found == all.end()) {
     return error(Code::not_found, "no rates are known for this machine and disk ({}): run 'millrace calibrate'", key);
   }
-  auto rates = parse_rates_json(found->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  auto rates = parse_rates_json(found->dump(-1, ' ', false, kReplace));
   if (!rates.ok()) return rates.status().with_context(file);
   return rates;
 }
@@ -74,12 +75,19 @@ Status save_rates(const std::string& path, const Rates& rates) {
   MR_ASSIGN_OR_RETURN(const std::string key, machine_key(path));
   MR_ASSIGN_OR_RETURN(const std::string file, rates_file());
   nlohmann::json all = read_all(file);
+  if (rates.brief) {
+    const auto kept = all.find(key);
+    if (kept != all.end()) {
+      const auto known = parse_rates_json(kept->dump(-1, ' ', false, kReplace));
+      if (known.ok() && !known->brief) return {};
+    }
+  }
   all[key] = nlohmann::json::parse(rates_to_json(rates), nullptr, /*allow_exceptions=*/false);
 
   std::error_code code;
   fs::create_directories(fs::path(file).parent_path(), code);
   // In one step, so that another millrace never reads half a file.
-  const std::string text = all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  const std::string text = all.dump(2, ' ', false, kReplace) + "\n";
   return write_small_file(file, text).with_context("cannot keep the rates");
 }
 

@@ -106,7 +106,7 @@ int run_capped(const std::string& path, std::uint64_t vram_bytes, std::uint64_t 
   options.batch_tokens = 256;
   options.threads = std::min(8, ThreadPool::usable_processors());
   options.cpu_share_percent = share;
-  options.measure_rates = share < 0;       // which takes memory, too
+  options.find_rates = share < 0;          // which takes memory, too
   options.pins = *parse_pins("21-=disk");  // three layers, whatever there is room for
   options.on_load = [&](std::uint64_t, std::uint64_t) {
     free.start();
@@ -240,7 +240,9 @@ TEST_F(StreamingCaps, AMachineThatWasNeverCalibratedIsMeasuredAtTheStart) {
   options.context_tokens = 512;
   options.batch_tokens = 64;
   options.pins = *parse_pins("0-=ram");
-  options.measure_rates = true;
+  options.find_rates = true;
+  const auto folder = std::filesystem::temp_directory_path() / fmt::format("millrace-rates-{}", getpid());
+  setenv("XDG_CACHE_HOME", folder.c_str(), 1);  // where no rates are kept
   const auto begin = std::chrono::steady_clock::now();
   const auto planned = plan_only(options);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -264,11 +266,13 @@ TEST_F(StreamingCaps, AMachineThatWasNeverCalibratedIsMeasuredAtTheStart) {
   EXPECT_EQ(known->saved.rates.host_to_device, rates.host_to_device);
   EXPECT_NEAR(known->plan.cpu_permille, planned->plan.cpu_permille, 25);
   options.rates = {};
-  options.measure_rates = false;
+  options.find_rates = false;
   const auto unknown = plan_only(options);
   ASSERT_TRUE(unknown.ok());
   EXPECT_EQ(unknown->saved.rates.host_to_device, 0);
   EXPECT_EQ(unknown->plan.cpu_permille, 0);
+  unsetenv("XDG_CACHE_HOME");
+  std::filesystem::remove_all(folder);
 }
 
 // ---- plans on paper

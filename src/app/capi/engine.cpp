@@ -74,12 +74,14 @@ Expected<engine::EngineOptions> engine_options(const millrace_options* given) {
     if (const Status read = engine::read_draft(options.draft_path, made.speculate); !read.ok())
       return read.with_context("options.draft_path");
   }
+  made.find_rates = true;
   made.bare_resident_bytes = device::resident_bytes();
   return made;
 }
 
-std::string written(const residency::Plan& plan, const residency::PlanOptions& options, millrace_form form) {
-  if (form != MILLRACE_JSON) return residency::render_plan(plan, options, {});
+std::string written(const residency::Plan& plan, const residency::PlanOptions& options, const residency::Rates& rates,
+                    millrace_form form) {
+  if (form != MILLRACE_JSON) return residency::render_plan(plan, options, rates);
   Json rows = Json::array();
   for (const auto& row : plan.rows) {
     rows.push_back({{"tier", row.tier},
@@ -344,7 +346,7 @@ millrace_status millrace_plan(const millrace_options* options, millrace_form for
     if (plan == nullptr) return capi::refuse_null("plan");
     MR_ASSIGN_OR_RETURN(const engine::EngineOptions made, engine_options(options));
     MR_ASSIGN_OR_RETURN(const engine::Planned planned, engine::plan_only(made));
-    *plan = capi::give(written(planned.plan, planned.options, form));
+    *plan = capi::give(written(planned.plan, planned.options, planned.saved.rates, form));
     return {};
   });
 }
@@ -353,7 +355,7 @@ millrace_status millrace_engine_plan(millrace_engine* engine, millrace_form form
   return capi::guarded([&]() -> Status {
     if (engine == nullptr || plan == nullptr) return capi::refuse_null("engine and plan");
     const engine::Engine& opened = engine->service->engine();
-    *plan = capi::give(written(opened.plan(), opened.plan_options(), form));
+    *plan = capi::give(written(opened.plan(), opened.plan_options(), opened.rates(), form));
     return {};
   });
 }

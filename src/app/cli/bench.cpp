@@ -34,7 +34,7 @@ int squeeze(engine::EngineOptions options, const BenchFlags& flags, const Progra
     if (!created.ok()) return fail(created.status());
     Bench bench(**created, flags, program);
     if (const Status status = bench.run(); !status.ok()) return fail(status);
-    const auto json = bench_report(**created, bench, flags, (*created)->saved_plan().rates);
+    const auto json = bench_report(**created, bench, flags, (*created)->rates());
     const bool gpu = json["device"] == "cuda";
     std::uint64_t& cap = gpu ? options.vram_bytes : options.ram_bytes;
     options.vram_beside.clear();  // of several GPUs all go down the ladder alike
@@ -83,7 +83,7 @@ int execute(BenchFlags flags, const Program& program) {
   if (!flags.squeeze.empty()) return squeeze(*options, flags, program);
   auto created = create_engine(*options, flags.model, program);
   if (!created.ok()) return fail(created.status());
-  options->rates = (*created)->saved_plan().rates;  // measured just now, where they were unknown
+  options->rates = (*created)->rates();  // measured just now, where they were unknown
   Bench bench(**created, flags, program);
   if (const Status status = bench.run(); !status.ok()) return fail(status);
   auto json = bench_report(**created, bench, flags, options->rates);

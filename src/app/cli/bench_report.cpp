@@ -109,6 +109,7 @@ nlohmann::json bench_report(const engine::Engine& engine, const Bench& bench, co
   }
   json["ram_bytes_s"] = gpu ? 0 : middle(s, &BenchSample::decode_weight_bytes) * passes;
   json["ram_rate_calibrated"] = rates.ram;
+  json["rates_brief"] = rates.brief;
   json["disk_bytes_s"] = middle(s, &BenchSample::disk_bytes_s);
   json["disk_rate_calibrated"] = rates.disk;
   json["disk_bytes_per_pass"] = middle(s, &BenchSample::decode_disk_bytes);
@@ -146,9 +147,10 @@ void print_traffic(const nlohmann::json& json) {
   };
   const auto beside = [&](const char* measured, const char* calibrated) {
     const double known = json[calibrated].get<double>();
-    return known > 0 ? fmt::format("{} ({:.0f} % of the calibrated {})", rate(measured),
-                                   100 * json[measured].get<double>() / known, rate(calibrated))
-                     : rate(measured) + " (not calibrated: run millrace calibrate)";
+    return known > 0
+               ? fmt::format("{} ({:.0f} % of the {} {})", rate(measured), 100 * json[measured].get<double>() / known,
+                             json["rates_brief"].get<bool>() ? "briefly measured" : "calibrated", rate(calibrated))
+               : rate(measured) + " (not calibrated: run millrace calibrate)";
   };
   const std::string weights = format_bytes(static_cast<std::uint64_t>(json["weight_bytes_per_pass"].get<double>()));
   if (json.contains("vram_bytes_s")) {

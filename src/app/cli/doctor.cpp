@@ -257,8 +257,8 @@ Finding find_rates(const std::string& path) {
     return rate > 0 ? format_bytes(static_cast<std::uint64_t>(rate)) + "/s" : std::string("not measured");
   };
   return {.what = "measured rates",
-          .found = fmt::format("disk {}, RAM {}, decode kernels {}", per_second(rates->disk), per_second(rates->ram),
-                               per_second(rates->cpu_decode))};
+          .found = fmt::format("disk {}, RAM {}, decode kernels {}{}", per_second(rates->disk), per_second(rates->ram),
+                               per_second(rates->cpu_decode), rates->brief ? "; measured briefly" : "")};
 }
 
 // ---- GPU

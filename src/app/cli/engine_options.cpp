@@ -8,7 +8,6 @@
 
 #include "app/cli/command.h"
 #include "base/bytes.h"
-#include "residency/calibrate.h"
 #include "residency/small_file.h"
 
 namespace millrace::cli {
@@ -216,10 +215,8 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
   }
   if (!flags.rates.empty()) {
     MR_ASSIGN_OR_RETURN(options.rates, read_rates(flags.rates));
-  } else if (auto known = residency::load_rates(options.model_path); known.ok()) {
-    options.rates = *known;
   } else {
-    options.measure_rates = true;
+    options.find_rates = true;
   }
   MR_RETURN_IF_ERROR(follow_plan_file(flags, options));
   return options;

@@ -91,7 +91,7 @@ class LocalSource final : public Source {
 
   std::string describe(std::string_view what) const override {
     if (what == "plan")
-      return residency::render_plan(engine_.plan(), engine_.plan_options(), engine_.saved_plan().rates);
+      return residency::render_plan(engine_.plan(), engine_.plan_options(), engine_.rates());
     std::string out;
     if (what == "budget") {
       for (const auto& entry : engine_.budget().entries())

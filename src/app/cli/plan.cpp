@@ -15,6 +15,7 @@
 #include "app/cli/progress.h"
 #include "base/bytes.h"
 #include "base/log.h"
+#include "engine/machine_rates.h"
 #include "kernels/kernels.h"
 #include "link/mpi_link.h"
 #include "modelfile/quantize.h"
@@ -81,10 +82,12 @@ int execute_plan(const PlanFlags& plan_flags, const Program& program) {
   auto options = engine_options(flags, program);
   if (!options.ok()) return fail(options.status());
   std::unique_ptr<TemporaryFile> quantized;
+  *options = engine::with_kept_rates(std::move(*options));
   if (!plan_flags.type.empty() || plan_flags.mixture.chooses() || !plan_flags.mixture.sensitivity.empty()) {
     auto made = quantize_on_paper(plan_flags, *options);
     if (!made.ok()) return fail(made.status());
     quantized = std::move(*made);
+    options->find_rates = false;  // it has no weights to measure with, and may lie on another disk
   }
   if (!flags.cluster.empty()) {
     if (const Status alone = check_beside_cluster(flags); !alone.ok()) return fail(alone);

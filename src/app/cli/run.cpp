@@ -214,7 +214,7 @@ int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
   if (!created.ok()) return fail(created.status());
   engine::Engine& engine = **created;
   if (flags.show_plan) {
-    std::fputs(residency::render_plan(engine.plan(), engine.plan_options(), engine.saved_plan().rates).c_str(), stdout);
+    std::fputs(residency::render_plan(engine.plan(), engine.plan_options(), engine.rates()).c_str(), stdout);
     std::puts("");
     std::fflush(stdout);
   }
@@ -223,7 +223,7 @@ int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
   double seconds = 0;
   std::int64_t decoded = 0;
   const int code = answer(command, flags, program, **source, *prompts, &seconds, &decoded);
-  if (flags.stats) std::fputs(render_stats(engine, seconds, decoded, options->rates).c_str(), stderr);
+  if (flags.stats) std::fputs(render_stats(engine, seconds, decoded, engine.rates()).c_str(), stderr);
   return code;
 }
 

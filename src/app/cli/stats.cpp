@@ -55,7 +55,8 @@ std::string render_stats(const engine::Engine& engine, double seconds, std::int6
     return r > 0 ? fmt::format("{}/s", format_bytes(static_cast<std::uint64_t>(r))) : std::string("not measured");
   };
   std::string out;
-  out += fmt::format("{:<6} {:>10} {:>14} {:>18}\n", "tier", "moved", "rate", "calibrated");
+  out += fmt::format("{:<6} {:>10} {:>14} {:>18}\n", "tier", "moved", "rate",
+                     rates.brief ? "measured briefly" : "calibrated");
   out += fmt::format("{:<6} {:>10} {:>14} {:>18}   {} reads by {}\n", "disk", format_bytes(disk.bytes),
                      rate(static_cast<double>(disk.bytes), busy), calibrated(rates.disk), disk.reads,
                      engine.storage().traits().name);

@@ -135,7 +135,7 @@ Json supposed_draft(const engine::Engine& engine, const engine::EngineOptions& o
   if (asked || speculate.mode == engine::SpeculateOptions::Mode::off) return nullptr;
   if (options.cluster != nullptr || !options.cuda_beside.empty()) return nullptr;
   const double acceptance = speculate.acceptance;
-  const engine::SupposedDraft draft = engine::suppose_draft(engine.plan(), options.rates, acceptance);
+  const engine::SupposedDraft draft = engine::suppose_draft(engine.plan(), engine.rates(), acceptance);
   return {{"bytes", draft.bytes},
           {"acceptance", acceptance},
           {"guesses", draft.forecast.drafts},
@@ -143,7 +143,7 @@ Json supposed_draft(const engine::Engine& engine, const engine::EngineOptions& o
 }
 
 Json live_of(engine::Engine& engine, const std::string& name, const engine::EngineOptions& options) {
-  const residency::Rates& rates = options.rates;
+  const residency::Rates& rates = engine.rates();
   const engine::LoadCounters load = engine.load();
   const residency::StoreCounters store = engine.store_counters();
   const exec::ExecCounters exec = engine.executor().counters();
@@ -159,7 +159,8 @@ Json live_of(engine::Engine& engine, const std::string& name, const engine::Engi
             {"cpu_decode", rates.cpu_decode},
             {"host_to_device", rates.host_to_device},
             {"device_memory", rates.device_memory},
-            {"machine", rates.machine}}},
+            {"machine", rates.machine},
+            {"brief", rates.brief}}},
           {"experts", expert_rows(engine)},
           {"hits", store.hits},
           {"misses", store.misses},
