@@ -14,10 +14,10 @@ namespace millrace::text {
 /// Each flag says that the template renders all of such a conversation. A template that raises an exception does not,
 /// and neither does one that leaves a message out.
 struct ChatDialect {
-  bool system = true;       // a system message at the beginning
-  bool systems = true;      // several of them there
-  bool late_system = true;  // one after other messages
-  bool no_user = true;      // no user's message at all
+  bool system = true;                              // a system message at the beginning
+  bool systems = true;                             // several of them there
+  bool late_system = true;                         // one after other messages
+  bool no_user = true;                             // no user's message at all
   bool user_twice = true, assistant_twice = true;  // one after the other
   bool assistant_first = true;                     // before any user's message
   bool developer = false;                          // the role, besides "system"

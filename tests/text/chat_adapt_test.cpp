@@ -140,7 +140,7 @@ TEST(ChatAdapt, LateSystemMessagesStayWhereTheyAre) {
       "<|im_start|>user\n2?<|im_end|>\n<|im_start|>user\nIn French.<|im_end|>\n<|im_start|>assistant\n<think>\n");
   EXPECT_EQ(text_of(test::kStrictGemma, {message("system", "Be brief."), message("developer", "Be kind."),
                                          message("user", "Hi"), message("user", "2?")}),
-            "<|im_start|><start_of_turn>user\nBe brief.\n\nBe kind.\n\nHi\n\n2?<end_of_turn>\n<start_of_turn>model\n");
+            "<start_of_turn>user\nBe brief.\n\nBe kind.\n\nHi\n\n2?<end_of_turn>\n<start_of_turn>model\n");
 }
 
 TEST(ChatAdapt, CallsAreSplitAndKeepTheirResults) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "app/generate/fields.h"
+#include "app/generate/thinking.h"
 #include "app/openai/request.h"
 #include "app/openai/response.h"
 #include "text/past_arguments.h"
@@ -214,8 +215,8 @@ Expected<Job> parse(const Json& body, bool needs_max_tokens) {
   fields.texts("stop_sequences", job.stop);
   fields.flag("stream", job.stream);
   job.progress = job.stream;
-  if (const Json* thinking = fields.find("thinking")) job.think = kind_of(*thinking) != "disabled";
   MR_RETURN_IF_ERROR(fields.status());
+  MR_RETURN_IF_ERROR(generate::take_thinking(body, job));
   MR_RETURN_IF_ERROR(parse_messages(body, job));
   MR_RETURN_IF_ERROR(parse_tools(body, job));
   MR_RETURN_IF_ERROR(parse_format(body, job));

@@ -40,7 +40,8 @@ Expected<text::Prompt> render(const engine::Engine& engine, const Job& job, text
   if (tools && chat_template->features().tools) conversation.tools = job.tools;
   conversation.calls_in_words = tools && !chat_template->features().tools;
   conversation.messages = conversation.calls_in_words ? messages_with_tools(job) : job.messages;
-  if (job.think) conversation.options["enable_thinking"] = *job.think;
+  conversation.thinking = job.thinking;
+  conversation.options = job.template_variables;
   conversation.begun = begun_answer(job);
   if (!conversation.begun.empty()) conversation.messages.erase(conversation.messages.size() - 1);
   MR_ASSIGN_OR_RETURN(text::Prompt prompt, chat_template->prompt(engine.tokenizer(), conversation, grant));
@@ -271,6 +272,14 @@ text::AnswerForm answer_form(const Job& job, const text::Prompt& prompt) {
   // Models whose template tells nothing of tools were told of them in the system's words.
   if (form.calls == nullptr) form.calls = &text::default_call_format();
   form.tools = std::make_shared<const text::ToolTypes>(job.tools);
+  return form;
+}
+
+text::AnswerForm message_form(const text::Prompt& prompt) {
+  text::AnswerForm form;
+  form.calls = prompt.format.calls;
+  form.may_call = false;
+  form.thoughts = prompt.format.thoughts;
   return form;
 }
 
