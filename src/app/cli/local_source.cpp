@@ -143,6 +143,10 @@ class LocalSource final : public Source {
 
 }  // namespace
 
+void note_without_template() {
+  fmt::print(stderr, "note: the file has no chat template (a base model?); it continues the text as it stands\n");
+}
+
 Expected<ChatDefaults> chat_defaults(const store::Manifest& manifest) {
   ChatDefaults defaults;
   defaults.chat_template = manifest.chat_template;
@@ -164,8 +168,7 @@ Expected<std::unique_ptr<Source>> local_source(engine::Engine& engine, const Cha
   }
   if (!raw && own == nullptr && engine.chat_template() == nullptr) return engine.chat_template_status();
   const text::ChatTemplate* const chat_template = own != nullptr ? own.get() : engine.chat_template();
-  if (!raw && text::continues_text(*chat_template))
-    fmt::print(stderr, "note: the file has no chat template (a base model?); it continues the text as it stands\n");
+  if (!raw && text::continues_text(*chat_template)) note_without_template();
   return std::unique_ptr<Source>(std::make_unique<LocalSource>(engine, defaults, std::move(own), std::move(form)));
 }
 

@@ -91,7 +91,9 @@ Grammar grammar_of(Json schema, const text::BuildLimits& limits) {
   clamp_limits(schema, 0);
   Grammar made = text::schema_grammar(schema.dump(), limits);
   const auto is_too_large = [&] {
-    return !made.ok() && made.status().message().find("too large") != std::string::npos;
+    if (made.ok()) return false;
+    const std::string& words = made.status().message();
+    return words.find("too large") != std::string::npos || words.find(" states ") != std::string::npos;
   };
   for (int step = 1; is_too_large() && clamp_limits(schema, step); ++step)
     made = text::schema_grammar(schema.dump(), limits);

@@ -16,6 +16,8 @@ bool is_one_of(std::string_view word, const auto& words) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
+Json::object_t& members_of(Json& object) { return object.get_ref<Json::object_t&>(); }
+
 /// Calls `work` with each schema in this one. REQUIRES: the JSON nests as deep as requests may.
 template <typename Work>
 void each_schema(Json& schema, const Work& work) {
@@ -25,10 +27,10 @@ void each_schema(Json& schema, const Work& work) {
   }
   if (!schema.is_object()) return;
   work(schema);
-  for (auto& [key, value] : schema.get_ref<Json::object_t&>()) {
+  for (auto& [key, value] : members_of(schema)) {
     if (is_one_of(key, kValues)) continue;
     if (is_one_of(key, kMapsOfSchemas) && value.is_object()) {
-      for (auto& [name, inner] : value.get_ref<Json::object_t&>()) each_schema(inner, work);
+      for (auto& [name, inner] : members_of(value)) each_schema(inner, work);
     } else {
       each_schema(value, work);
     }
