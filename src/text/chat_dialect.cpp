@@ -1,10 +1,11 @@
 #include "text/chat_dialect.h"
 
+#include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <string>
 #include <utility>
 
-#include "base/json_nesting.h"
 #include "base/log.h"
 
 namespace millrace::text {
@@ -15,7 +16,10 @@ using Json = Conversation::Json;
 
 constexpr const char* kSystem = "system-probe";
 constexpr const char* kUser = "user-probe";
+constexpr const char* kAnswer = "answer-probe";
+constexpr const char* kOther = "second-probe";
 constexpr const char* kArgument = "argument-probe";
+constexpr const char* kResult = "result-probe";
 
 /// What a probe renders to; empty where the template fails.
 std::string rendered(const jinja::Template& jinja, const ChatDialect& dialect, Json messages) {
@@ -36,86 +40,44 @@ bool holds(const std::string& text, const char* word) { return text.find(word) !
 
 Json user(const char* content) { return {{"role", "user"}, {"content", content}}; }
 
-/// The text of parts, one after the other.
-std::string joined(const Json& parts) {
-  std::string text;
-  for (const Json& part : parts) {
-    const auto found = part.is_object() ? part.find("text") : part.end();
-    if (part.is_object() && found != part.end() && found->is_string()) text += found->get_ref<const std::string&>();
-  }
-  return text;
+Json assistant(const char* content) { return {{"role", "assistant"}, {"content", content}}; }
+Json system_message(const char* content) { return {{"role", "system"}, {"content", content}}; }
+
+Json call(const char* id, const char* name, const char* argument) {
+  return {{"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", {{"key", argument}}}}}};
+}
+Json calls(Json list, const char* content = "") {
+  return {{"role", "assistant"}, {"content", content}, {"tool_calls", std::move(list)}};
+}
+Json result(const char* id, const char* content) {
+  return {{"role", "tool"}, {"tool_call_id", id}, {"name", "name_probe"}, {"content", content}};
 }
 
-void adapt_calls(const ChatDialect& dialect, Json& calls) {
-  for (Json& call : calls) {
-    if (!call.is_object()) continue;
-    Json* function = call.contains("function") && call["function"].is_object() ? &call["function"] : &call;
-    if (!function->contains("arguments")) continue;
-    Json& arguments = (*function)["arguments"];
-    if (dialect.argument_text && !arguments.is_string()) {
-      arguments = arguments.dump(-1, ' ', false, Json::error_handler_t::replace);
-    } else if (!dialect.argument_text && arguments.is_string()) {
-      const std::string& text = arguments.get_ref<const std::string&>();
-      if (nests_too_deep(text)) continue;  // it stays the text that it is
-      Json parsed = Json::parse(text, nullptr, false);
-      if (parsed.is_object()) arguments = std::move(parsed);
-    }
-  }
-}
+/// Probes a template, with what is known of it so far.
+class Prober {
+ public:
+  Prober(const jinja::Template& jinja, ChatDialect& dialect) : jinja_(jinja), dialect_(dialect) {}
 
-void adapt(const ChatDialect& dialect, Json& message) {
-  if (!message.is_object()) return;
-  if (!dialect.developer && message.value("role", Json()) == "developer") message["role"] = "system";
-  if (message.contains("thinking") && !message.contains("reasoning_content")) {
-    message["reasoning_content"] = message["thinking"];
-  } else if (message.contains("reasoning_content") && !message.contains("thinking")) {
-    message["thinking"] = message["reasoning_content"];
+  /// Whether all of `words` are rendered of these messages, given as they are but for content and arguments.
+  bool takes(Json messages, std::initializer_list<const char*> words) const {
+    const std::string text = rendered(jinja_, dialect_, std::move(messages));
+    return std::all_of(words.begin(), words.end(), [&](const char* word) { return holds(text, word); });
   }
-  if (message.contains("tool_name") && !message.contains("name")) message["name"] = message["tool_name"];
-  const bool calls =
-      message.contains("tool_calls") && message["tool_calls"].is_array() && !message["tool_calls"].empty();
-  if (calls) {
-    adapt_calls(dialect, message["tool_calls"]);
-  } else {
-    message.erase("tool_calls");
+  /// Sets a flag that is true until the template fails.
+  void find(bool ChatDialect::*flag, Json messages, std::initializer_list<const char*> words) {
+    dialect_.*flag = true;
+    dialect_.*flag = takes(std::move(messages), words);
   }
-  Json content = message.contains("content") ? message["content"] : Json();
-  if (content.is_array() && !dialect.parts) content = joined(content);
-  if (content.is_null() || content == "") content = calls && dialect.null_content ? Json() : Json("");
-  if (dialect.parts && content.is_string()) content = Json::array({{{"type", "text"}, {"text", content}}});
-  message["content"] = std::move(content);
-}
 
-/// A template without a system role: what it would say stands before the first question.
-void fold_system(Json& messages) {
-  std::string said;
-  for (std::size_t i = 0; i < messages.size();) {
-    const Json role = messages[i].value("role", Json());
-    if (role == "system") {
-      const Json& content = messages[i]["content"];
-      said += (said.empty() ? "" : "\n\n") + (content.is_string() ? content.get<std::string>() : joined(content));
-      messages.erase(i);
-      continue;
-    }
-    if (role == "user" && !said.empty()) {
-      Json& content = messages[i]["content"];
-      if (content.is_string()) {
-        content = said + "\n\n" + content.get<std::string>();
-      } else if (content.is_array()) {
-        content.insert(content.begin(), Json{{"type", "text"}, {"text", said + "\n\n"}});
-      }
-      said.clear();
-    }
-    ++i;
-  }
-  if (!said.empty()) messages.insert(messages.begin(), Json{{"role", "user"}, {"content", said}});
-}
+ private:
+  const jinja::Template& jinja_;
+  ChatDialect& dialect_;
+};
 
-void find_call_form(const jinja::Template& jinja, ChatDialect& dialect) {
-  const Json call = {{"id", "call00001"},
-                     {"type", "function"},
-                     {"function", {{"name", "name_probe"}, {"arguments", {{"key", kArgument}}}}}};
-  const Json messages = {user(kUser), {{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({call})}}};
+/// The types that calls of tools are taken in; false: they come through in none.
+bool find_call_form(const jinja::Template& jinja, ChatDialect& dialect) {
+  const Json messages = {user(kUser), calls({call("call00001", "name_probe", kArgument)}),
+                         result("call00001", kResult)};
   ChatDialect tried = dialect;
   for (const auto& [null_content, argument_text] :
        std::array<std::pair<bool, bool>, 4>{{{false, false}, {true, false}, {false, true}, {true, true}}}) {
@@ -125,41 +87,105 @@ void find_call_form(const jinja::Template& jinja, ChatDialect& dialect) {
     // Arguments given as text to a template that writes JSON would come out quoted a second time, and an object given
     // to one that takes text, as Python writes a dict.
     const bool garbled = holds(text, "\\\"") || holds(text, "'key'");
-    if (holds(text, "name_probe") && holds(text, kArgument) && !garbled) {
+    if (holds(text, "name_probe") && holds(text, kArgument) && holds(text, kResult) && !garbled) {
       dialect = tried;
-      return;
+      return true;
     }
   }
+  return false;
+}
+
+/// What it takes of users, assistants and the system.
+void find_turns(Prober& prober, ChatDialect& dialect) {
+  const Json system = dialect.system ? Json::array({system_message(kSystem)}) : Json::array();
+  const auto after_system = [&](std::initializer_list<Json> more) {
+    Json all = system;
+    for (const Json& one : more) all.push_back(one);
+    return all;
+  };
+  prober.find(&ChatDialect::user_twice, after_system({user(kUser), user(kOther)}), {kUser, kOther});
+  prober.find(&ChatDialect::assistant_twice,
+              after_system({user(kUser), assistant(kAnswer), assistant(kOther), user("?")}), {kUser, kAnswer, kOther});
+  prober.find(&ChatDialect::assistant_first, after_system({assistant(kAnswer), user(kUser)}), {kAnswer, kUser});
+  if (dialect.assistant_first) {
+    prober.find(&ChatDialect::no_user, after_system({assistant(kAnswer)}), {kAnswer});
+    if (dialect.system && dialect.no_user) prober.find(&ChatDialect::no_user, system, {kSystem});
+  } else {
+    dialect.no_user = false;
+  }
+  if (!dialect.system) {
+    dialect.systems = dialect.late_system = false;
+    return;
+  }
+  prober.find(&ChatDialect::systems, {system_message(kSystem), system_message(kOther), user(kUser)},
+              {kSystem, kOther, kUser});
+  prober.find(&ChatDialect::late_system,
+              {system_message(kSystem), user(kUser), assistant(kAnswer), user("?"), system_message(kOther)},
+              {kSystem, kUser, kAnswer, kOther});
+}
+
+/// What it takes of tools. REQUIRES: calls and results come through.
+void find_tools(Prober& prober, ChatDialect& dialect) {
+  const Json one = call("call00001", "name_probe", kArgument), other = call("call00002", "other_probe", kOther);
+  const Json question = user(kUser), answer = result("call00001", kResult);
+  prober.find(&ChatDialect::any_call_id,
+              {question, calls({call("call_0123456789abcdef", "name_probe", kArgument)}),
+               result("call_0123456789abcdef", kResult)},
+              {kArgument, kResult});
+  prober.find(&ChatDialect::parallel_calls, {question, calls({one, other}), answer, result("call00002", kAnswer)},
+              {"name_probe", kArgument, "other_probe", kOther, kResult, kAnswer});
+  prober.find(&ChatDialect::lone_result, {question, answer, assistant(kAnswer)}, {kResult, kAnswer});
+  prober.find(&ChatDialect::words_beside_calls, {question, calls({one}, kAnswer), answer},
+              {kAnswer, kArgument, kResult});
+  dialect.words_before_calls = dialect.words_beside_calls;
+  if (!dialect.words_beside_calls)
+    prober.find(&ChatDialect::words_before_calls, {question, calls({one}, kAnswer), answer},
+                {kAnswer, kArgument, kResult});
+  Json thought = calls({one}, kAnswer);
+  thought["reasoning_content"] = kOther;
+  if (dialect.words_beside_calls)
+    prober.find(&ChatDialect::thought_beside_words, {question, thought, answer}, {kAnswer, kArgument, kResult});
+  // Some write the system's message before the last message alone, if that is a user's.
+  if (dialect.system)
+    prober.find(&ChatDialect::system, {system_message(kSystem), question, calls({one}), answer}, {kSystem, kResult});
+  const Json next = {question, calls({one}), answer, user(kOther)};
+  prober.find(&ChatDialect::user_after_result, next, {kArgument, kResult, kOther});
+  if (!dialect.user_after_result) {
+    prober.find(&ChatDialect::answer_before_user, next, {kArgument, kResult, kOther});
+  }
+}
+
+/// Forms of content and of the system's message; false: none of our conversations comes through.
+bool find_content_form(Prober& prober, ChatDialect& dialect) {
+  const Json question = Json::array({user(kUser)});
+  if (!prober.takes(question, {kUser})) {
+    dialect.parts = true;
+    if (!prober.takes(question, {kUser})) {
+      dialect.parts = false;
+      return false;
+    }
+  }
+  const Json with_system = Json::array({system_message(kSystem), user(kUser)});
+  if (prober.takes(with_system, {kSystem, kUser})) return true;
+  dialect.system = false;
+  log::info("the chat template knows no system role: system messages go before the user's first one");
+  return true;
 }
 
 }  // namespace
 
 ChatDialect find_dialect(const jinja::Template& jinja, std::string_view source) {
   ChatDialect dialect;
-  dialect.developer = source.find("developer") != std::string_view::npos;
-  const Json question = Json::array({user(kUser)});
-  if (!holds(rendered(jinja, dialect, question), kUser)) {
-    ChatDialect parts = dialect;
-    parts.parts = true;
-    if (holds(rendered(jinja, parts, question), kUser)) dialect = parts;
+  Prober prober(jinja, dialect);
+  if (!find_content_form(prober, dialect)) return dialect;  // it gets every conversation as it comes
+  if (source.find("developer") != std::string_view::npos) {
+    dialect.developer = true;
+    dialect.developer = prober.takes({{{"role", "developer"}, {"content", kSystem}}, user(kUser)}, {kSystem, kUser});
   }
-  const Json with_system = Json::array({{{"role", "system"}, {"content", kSystem}}, user(kUser)});
-  if (!holds(rendered(jinja, dialect, with_system), kSystem)) {
-    dialect.system = false;
-    if (holds(rendered(jinja, dialect, with_system), kSystem)) {
-      log::info("the chat template knows no system role: system messages go before the user's first one");
-    } else {
-      dialect.system = true;  // it takes no conversation of ours: leave it as it comes
-    }
-  }
-  if (source.find("tool_calls") != std::string_view::npos) find_call_form(jinja, dialect);
+  find_turns(prober, dialect);
+  dialect.calls = source.find("tool_calls") != std::string_view::npos && find_call_form(jinja, dialect);
+  if (dialect.calls) find_tools(prober, dialect);
   return dialect;
-}
-
-Conversation::Json adapt_messages(const ChatDialect& dialect, Conversation::Json messages) {
-  for (Json& message : messages) adapt(dialect, message);
-  if (!dialect.system) fold_system(messages);
-  return messages;
 }
 
 }  // namespace millrace::text

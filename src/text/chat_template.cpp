@@ -2,9 +2,12 @@
 
 #include <optional>
 
+#include "base/log.h"
 #include "text/chat_dialect.h"
 #include "text/conversation.h"
+#include "text/go_template.h"
 #include "text/jinja/template.h"
+#include "text/thinking.h"
 
 namespace millrace::text {
 
@@ -17,16 +20,26 @@ struct Form {
   std::string source;
   jinja::Template jinja;
   ChatDialect dialect;
+  ThinkingControls thinking;
   AnswerFormat answers;
 };
 
+/// What a model without a template goes on from: the texts as they stand. An answer goes on from the text before it.
+constexpr std::string_view kContinue =
+    "{%- for m in messages -%}{%- if not loop.first and m.role != 'assistant' -%}{{- '\n\n' -}}{%- endif -%}"
+    "{{- m.content -}}{%- endfor -%}";
+
 Expected<Form> read_form(std::string source) {
+  if (is_go_template(source)) {
+    MR_ASSIGN_OR_RETURN(source, jinja_of_go(source));
+  }
   auto made = jinja::Template::parse(source);
   if (!made.ok())
     return Status(made.status().code(), made.status().message() + "; raw prompts (--raw, \"raw\": true) do without it");
   const ChatDialect dialect = find_dialect(*made, source);
+  ThinkingControls thinking = find_thinking(*made, source);
   const AnswerFormat answers = find_answer_format(source);
-  return Form{std::move(source), std::move(*made), dialect, answers};
+  return Form{std::move(source), std::move(*made), dialect, std::move(thinking), answers};
 }
 
 bool is_text(const Json& content) {
@@ -64,8 +77,22 @@ struct ChatTemplate::Parts {
       return error(Code::unsupported, "the model's chat template knows of no tools; ask without them");
     }
     const Form& form = form_for(tools);
+    ChatDialect dialect = form.dialect;
+    if (conversation.calls_in_words) dialect.calls = false;
+    auto text = render_as(form, dialect, tokenizer, conversation, grant);
+    if (text.ok() || text.status().code() != Code::invalid_argument) return text;
+    // A rule that no probe found: the template gets what no template refuses.
+    auto strict = render_as(form, strictest(dialect), tokenizer, conversation, grant);
+    return strict.ok() ? std::move(strict) : std::move(text);
+  }
+
+ private:
+  static Expected<MarkedText> render_as(const Form& form, const ChatDialect& dialect, const Tokenizer& tokenizer,
+                                        const Conversation& conversation, WorkGrant* grant) {
+    const bool tools = has_tools(conversation);
     Json values = conversation.options.is_object() ? conversation.options : Json::object();
-    values["messages"] = adapt_messages(form.dialect, conversation.messages);
+    apply_thinking(form.thinking, conversation.thinking, values);
+    values["messages"] = adapt_messages(dialect, conversation.messages);
     values["tools"] = tools ? conversation.tools : Json();
     values["documents"] = values.value("documents", Json());
     values["add_generation_prompt"] = conversation.add_generation_prompt;
@@ -91,8 +118,8 @@ Expected<std::unique_ptr<ChatTemplate>> ChatTemplate::from_model(const modelfile
   std::string name = key;
   if (!model.has(name)) name = key + ".default";
   if (!model.has(name)) {
-    return error(Code::not_found,
-                 "the file has no chat template ({}): give the prompt as it is, raw (--raw, \"raw\": true)", key);
+    log::info("the file has no chat template ({}): the model continues each text as it stands", key);
+    return from_text(std::string(kContinue));
   }
   MR_ASSIGN_OR_RETURN(std::string jinja, model.get_string(name));
   std::string tool_use;
@@ -110,7 +137,8 @@ Expected<std::unique_ptr<ChatTemplate>> ChatTemplate::from_text(std::string jinj
   }
   ChatFeatures features;
   features.tools = (with_tools ? with_tools->jinja : plain.jinja).mentions("tools");
-  features.thinking = plain.jinja.mentions("enable_thinking");
+  const ThinkingControls& controls = plain.thinking;
+  features.thinking = controls.enable_thinking || controls.thinking || controls.budget || !controls.efforts.empty();
   return std::unique_ptr<ChatTemplate>(
       new ChatTemplate(std::make_unique<const Parts>(Parts{std::move(plain), std::move(with_tools), features})));
 }
@@ -121,12 +149,12 @@ Expected<Prompt> ChatTemplate::prompt(const Tokenizer& tokenizer, const Conversa
   Prompt made;
   made.format = answer_format(Parts::has_tools(conversation));
   made.in_thought = conversation.add_generation_prompt && ends_in_thought(text.bytes(), *made.format.thoughts);
-  if (!conversation.begun.empty()) {
-    // What was said comes after the thought.
-    if (made.in_thought) text.append(fmt::format("\n{}\n\n", made.format.thoughts->end), true);
+  // What was said comes after the thought; and a template without a switch opens one that nobody wants.
+  if (made.in_thought && (!conversation.begun.empty() || conversation.thinking.on == false)) {
+    text.append(fmt::format("\n{}\n\n", made.format.thoughts->end), true);
     made.in_thought = false;
-    text.append(conversation.begun, false);
   }
+  if (!conversation.begun.empty()) text.append(conversation.begun, false);
   made.ids = tokenizer.encode(text);
   if (tokenizer.adds_bos() && tokenizer.bos() && (made.ids.empty() || made.ids[0] != *tokenizer.bos())) {
     made.ids.insert(made.ids.begin(), *tokenizer.bos());
@@ -148,6 +176,8 @@ Expected<std::vector<TokenId>> ChatTemplate::render(const Tokenizer& tokenizer, 
   MR_ASSIGN_OR_RETURN(Prompt made, prompt(tokenizer, conversation));
   return std::move(made.ids);
 }
+
+bool continues_text(const ChatTemplate& chat_template) { return chat_template.source() == kContinue; }
 
 Status check_messages(const Json& messages) {
   if (!messages.is_array()) return error(Code::invalid_argument, "messages: an array of messages is needed");

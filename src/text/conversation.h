@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "text/chat_template.h"
+#include "text/thinking.h"
 
 namespace millrace::text {
 
@@ -20,9 +21,14 @@ struct Conversation {
   Json messages = Json::array();
   Json tools = Json::array();     // [{"type": "function", "function": {"name", "description", "parameters"}}]
   Json options = Json::object();  // further variables of the template: {"enable_thinking": false}
+  Thinking thinking;
   bool add_generation_prompt = true;
-  std::string begun;  // what the assistant has said of its answer already, which goes on from there
+  bool calls_in_words = false;  // earlier calls and results become text, whatever the template knows of them
+  std::string begun;            // what the assistant has said of its answer already, which goes on from there
 };
+
+/// Whether a template is the one that takes the place of a file's that has none: texts go on as they stand.
+bool continues_text(const ChatTemplate& chat_template);
 
 /// Errors: invalid_argument (no array of messages, a message without a role, content that is not text: named).
 Status check_messages(const Conversation::Json& messages);

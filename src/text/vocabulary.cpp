@@ -4,6 +4,8 @@
 #include <cctype>
 #include <cstring>
 #include <limits>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "base/log.h"
@@ -35,14 +37,18 @@ Expected<std::vector<TokenType>> read_types(const modelfile::Model& model, std::
   return types;
 }
 
-/// The id at which the file says that texts end; where it does not say, the one of "</s>".
-std::size_t named_end(const modelfile::Model& model, const std::vector<std::string>& tokens) {
-  constexpr std::string_view kKey = "tokenizer.ggml.eos_token_id";
-  if (model.has(kKey)) {
-    const auto id = model.get_int(kKey);  // find_special_tokens() says what is wrong with it
-    return id.ok() && *id >= 0 ? static_cast<std::size_t>(*id) : tokens.size();
+/// The tokens that end a text, a turn or a message by the file's own word; "</s>" where it has none.
+std::set<std::size_t> named_ends(const modelfile::Model& model, const std::vector<std::string>& tokens) {
+  std::set<std::size_t> ends;
+  for (const char* name : {"eos", "eot", "eom"}) {
+    const std::string key = fmt::format("tokenizer.ggml.{}_token_id", name);
+    if (!model.has(key)) continue;
+    const auto id = model.get_int(key);  // find_special_tokens() says what is wrong with it
+    if (id.ok() && *id >= 0) ends.insert(static_cast<std::size_t>(*id));
   }
-  return static_cast<std::size_t>(std::find(tokens.begin(), tokens.end(), "</s>") - tokens.begin());
+  if (!model.has("tokenizer.ggml.eos_token_id"))
+    ends.insert(static_cast<std::size_t>(std::find(tokens.begin(), tokens.end(), "</s>") - tokens.begin()));
+  return ends;
 }
 
 bool names_phi3(const modelfile::Model& model) {
@@ -73,7 +79,9 @@ Expected<Vocabulary> Vocabulary::load(const modelfile::Model& model, Spelling sp
   MR_ASSIGN_OR_RETURN(std::vector<TokenType> types, read_types(model, tokens->size()));
 
   const bool typed = model.has("tokenizer.ggml.token_type");
-  const std::size_t eos = named_end(model, *tokens);
+  const std::set<std::size_t> ends = named_ends(model, *tokens);
+  // Gemma's vocabulary has the tags of HTML, and "</s>" is one of them there.
+  const bool html = std::find(tokens->begin(), tokens->end(), "</b>") != tokens->end();
   Vocabulary vocabulary;
   vocabulary.phi3_ = names_phi3(model);
   vocabulary.pool_.reserve(bytes);
@@ -86,10 +94,11 @@ Expected<Vocabulary> Vocabulary::load(const modelfile::Model& model, Spelling sp
     if (type == TokenType::byte && !byte_value(token)) {
       return error(Code::corrupt, "token {} is a byte token but names no byte; the file is damaged, get it again", i);
     }
-    // A normal token of that text is one that merges make; a user-defined one was not marked as the end that it is,
-    // but for "</s>", which is HTML where another token ends the text (Gemma).
-    const bool unmarked = type == TokenType::user_defined && (token != "</s>" || i == eos);
+    // A normal token of that text is one that merges make; a user-defined one was not marked as the end that it is.
+    const bool named = ends.contains(i);
+    const bool unmarked = type == TokenType::user_defined && (token != "</s>" || named || !html);
     if ((unmarked || !typed) && is_end_text(token)) type = TokenType::control;
+    if (named && type == TokenType::user_defined) type = TokenType::control;
     vocabulary.append(token, type, spelling);
   }
   vocabulary.pool_.shrink_to_fit();

@@ -390,7 +390,7 @@ class NamesTest(StoreCase):
         for text, says in ((f"FROM {DRAFT}\nADAPTER lora.gguf\n", "ADAPTER"), ("SYSTEM hi\n", "FROM"),
                            (f"FROM {DRAFT}\nPARAMETER heat 3\n", "heat"), (f"FROM {DRAFT}\nFRMO x\n", "line 2"),
                            (f"FROM {DRAFT}\nPARAMETER top_k many\n", "top_k"), ("FROM nowhere\n", "nowhere"),
-                           (f"FROM {DRAFT}\nTEMPLATE {{{{ .Prompt }}}}\n", "Go"), (f'FROM {DRAFT}\nSYSTEM """x\n', "no end")):
+                           (f"FROM {DRAFT}\nTEMPLATE {{{{ .Tools }}}}\n", ".Tools"), (f'FROM {DRAFT}\nSYSTEM """x\n', "no end")):
             recipe.write_text(text)
             self.refused("create", "bad", "-f", recipe, says=says, env=self.env)
         self.refused("rm", "nobody", says="nobody", env=self.env)

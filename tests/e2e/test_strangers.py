@@ -589,16 +589,6 @@ class Fingers(Case):
                                     (below, r"decode: [\d.]+ tok/s", r"experts found in memory: [\d.]+ %, predicted [\d.]+ %")):
             self.assertEqual((len(re.findall(speeds, part)), len(re.findall(rates, part))), (1, 1), part)
 
-    def test_a_model_without_a_template_is_asked_raw(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder, "bare.gguf")
-            path.write_bytes(pathlib.Path(DEMO).read_bytes().replace(b"tokenizer.chat_template", b"tokenizer.chat_templatx"))
-            with Server(path) as server:
-                ask = {"model": "bare", "prompt": "Hi", "stream": False, "options": {"num_predict": 1}}
-                status, body = server.json("POST", "/api/generate", ask)
-                self.assertEqual((status // 100, '"raw": true' in body["error"]), (4, True), body)
-                self.assertEqual(server.json("POST", "/api/generate", {**ask, "raw": True})[0], 200)
-
     def test_a_model_that_only_the_server_has(self):
         with tempfile.TemporaryDirectory() as empty, Server("--models", DRAFT) as server:
             env = {"MILLRACE_HOST": f"{server.host}:{server.port}", "MILLRACE_MODELS": empty}

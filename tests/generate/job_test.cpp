@@ -4,7 +4,11 @@
 #include <malloc.h>
 
 #include <chrono>
+#include <string>
 #include <vector>
+
+#include "app/generate/schema.h"
+#include "app/generate/thinking.h"
 
 namespace millrace::generate {
 namespace {
@@ -105,8 +109,73 @@ TEST(ParseJson, NestsNoDeeperThanItIsCopied) {
   EXPECT_FALSE(parse_json(nested(kMostNesting)).is_discarded());
   EXPECT_TRUE(parse_json(nested(kMostNesting + 1)).is_discarded());
   EXPECT_TRUE(parse_json(nested(1'000'000)).is_discarded());
-  EXPECT_TRUE(is_unwieldy(nested(1'000'000)));
-  EXPECT_FALSE(is_unwieldy(R"({"a":"{[::\"[{","b":[{}]})"));
+}
+
+TEST(ParseObject, HalfASurrogatePairIsReplaced) {
+  const auto read = [](const std::string& text) { return parse_object(R"({"a":")" + text + "\"}").value()["a"]; };
+  EXPECT_EQ(read(R"(cut \ud83d here)"), "cut \xEF\xBF\xBD here");
+  EXPECT_EQ(read(R"(\udc00\uD83D)"), "\xEF\xBF\xBD\xEF\xBF\xBD");
+  EXPECT_EQ(read(R"(\ud83d\ud83d\ude00)"), "\xEF\xBF\xBD\xF0\x9F\x98\x80");
+  EXPECT_EQ(read(R"(\ud83d\n)"), "\xEF\xBF\xBD\n");
+  EXPECT_EQ(read(R"(\\ud83d)"), "\\ud83d");
+  EXPECT_EQ(read(R"(\\\ud83d)"), "\\\xEF\xBF\xBD");
+  EXPECT_EQ(read("\xED\xA0\xBD"), "\xEF\xBF\xBD");
+}
+
+TEST(ParseObject, SaysWhereItIsWrong) {
+  EXPECT_NE(parse_object("{\"a\": 1,\n \"b\": tru}").status().message().find("line 2, column"), std::string::npos);
+  EXPECT_NE(parse_object("{").status().message().find("line 1, column"), std::string::npos);
+  EXPECT_NE(parse_object("nonsense").status().message().find("line 1, column 1"), std::string::npos);
+}
+
+TEST(TakeThinking, EachDialectIsUnderstood) {
+  const auto read = [](const char* body) {
+    Job job;
+    const Status status = take_thinking(Json::parse(body), job);
+    if (!status.ok()) return std::string(status.message());
+    const text::Thinking& thinking = job.thinking;
+    return (thinking.on ? *thinking.on ? "on " : "off " : "") + thinking.effort +
+           (thinking.budget ? std::to_string(*thinking.budget) : "") +
+           (job.template_variables.empty() ? "" : job.template_variables.dump());
+  };
+  EXPECT_EQ(read("{}"), "");
+  for (const char* effort : {"none", "minimal", "low", "medium", "high", "xhigh", "max"}) {
+    const std::string value = std::string("\"") + effort + "\"";
+    EXPECT_EQ(read((R"({"reasoning_effort": )" + value + "}").c_str()), effort);
+    EXPECT_EQ(read((R"({"reasoning": {"effort": )" + value + "}}").c_str()), effort);
+    EXPECT_EQ(read((R"({"think": )" + value + "}").c_str()), effort);
+    EXPECT_EQ(read((R"({"output_config": {"effort": )" + value + "}}").c_str()), effort);
+  }
+  EXPECT_EQ(read(R"({"think": true})"), "on ");
+  EXPECT_EQ(read(R"({"think": false})"), "off ");
+  EXPECT_EQ(read(R"({"enable_thinking": false})"), "off ");
+  EXPECT_EQ(read(R"({"thinking": {"type": "disabled"}})"), "off ");
+  EXPECT_EQ(read(R"({"thinking": {"type": "enabled", "budget_tokens": 2048}})"), "on 2048");
+  EXPECT_EQ(read(R"({"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}})"), "low");
+  EXPECT_EQ(read(R"({"reasoning": {"enabled": false}})"), "off ");
+  EXPECT_EQ(read(R"({"thinking_budget": 100})"), "100");
+  EXPECT_EQ(read(R"({"reasoning_effort": null, "think": null, "reasoning": null})"), "");
+  EXPECT_EQ(read(R"({"chat_template_kwargs": {"enable_thinking": false, "x": 1}})"),
+            R"(off {"enable_thinking":false,"x":1})");
+  for (const char* bad : {R"({"reasoning_effort": "hgih"})", R"({"reasoning_effort": 3})", R"({"think": "maybe"})",
+                          R"({"thinking": {"type": "on"}})", R"({"thinking": 1})", R"({"reasoning": "high"})",
+                          R"({"chat_template_kwargs": []})", R"({"chat_template_kwargs": {"messages": []}})",
+                          R"({"output_config": {"effort": "some"}})"})
+    EXPECT_GT(read(bad).size(), 10u) << bad;
+}
+
+TEST(Schemas, AreTidiedAndClamped) {
+  Json schema =
+      Json::parse(R"({"type": "OBJECT", "properties": {"type": {"type": ["STRING", "NULL"], "maxLength": 65536,
+    "enum": ["OBJECT", null]}, "b": {"type": "ARRAY", "items": {"type": "Integer"}, "maxItems": 9000, "properties": null}}})");
+  tidy_schema(schema);
+  ASSERT_TRUE(clamp_limits(schema, 0));
+  EXPECT_EQ(schema.dump(),
+            R"({"type":"object","properties":{"type":{"type":["string","null"],"maxLength":50000,)"
+            R"("enum":["OBJECT",null]},"b":{"type":"array","items":{"type":"integer"},"maxItems":5000}}})");
+  ASSERT_TRUE(clamp_limits(schema, 3));
+  EXPECT_EQ(schema["properties"]["type"]["maxLength"], 128);
+  EXPECT_FALSE(clamp_limits(schema, 4));
 }
 
 }  // namespace

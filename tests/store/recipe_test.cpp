@@ -51,7 +51,8 @@ TEST(Recipe, ChecksMessages) {
 TEST(Recipe, RefusesTemplatesThatCannotBeRead) {
   EXPECT_TRUE(check_template("{% for m in messages %}{{ m.content }}{% endfor %}").ok());
   EXPECT_TRUE(check_template("").ok());
-  EXPECT_FALSE(check_template("{{ .Prompt }}").ok());
+  EXPECT_TRUE(check_template("{{ .Prompt }}").ok());
+  EXPECT_FALSE(check_template("{{ .Prompt }}{{ .Tools }}").ok());
   EXPECT_FALSE(check_template("{% for m in messages %}{{ m.content").ok());
 }
 

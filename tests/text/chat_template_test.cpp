@@ -190,10 +190,12 @@ TEST(ChatTemplate, ArgumentsThatNestWithoutEndStayText) {
                    {{"role", "assistant"},
                     {"content", ""},
                     {"tool_calls", {{{"type", "function"}, {"function", {{"name", "add"}, {"arguments", deep}}}}}}}};
-  EXPECT_EQ(text_of("{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.name }} {{ "
-                    "c.function.arguments is string }}{% endfor %}{% endfor %}",
-                    talk),
-            "add True");
+  const std::string text = text_of(
+      "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ c.function.name }} {{ "
+      "c.function.arguments | tojson }}{% endfor %}{% endfor %}",
+      talk);
+  EXPECT_EQ(text.substr(0, 25), "Hiadd {\"arguments\": \"{\\\"");
+  EXPECT_EQ(text.size(), deep.size() + 25);
 }
 
 TEST(ChatTemplate, ASystemMessageReachesATemplateWithoutASystemRole) {
@@ -211,7 +213,7 @@ TEST(ChatTemplate, ContentInPartsIsJoinedOrSplitAsTheTemplateWants) {
       {{"role", "user"}, {"content", {{{"type", "text"}, {"text", "a"}}, {{"type", "text"}, {"text", "b"}}}}}};
   EXPECT_EQ(text_of("{{ messages[0].content }}", talk), "ab");
   const std::string parts = "{% for m in messages %}{% for p in m.content %}[{{ p.text }}]{% endfor %}{% endfor %}";
-  EXPECT_EQ(text_of(parts, talk), "[a][b]");
+  EXPECT_EQ(text_of(parts, talk), "[ab]");
   talk.messages = {{{"role", "user"}, {"content", "ab"}}};
   EXPECT_EQ(text_of(parts, talk), "[ab]");
 }
@@ -220,9 +222,6 @@ TEST(ChatTemplate, WhatIsWrongIsSaidInALine) {
   const auto unreadable = ChatTemplate::from_text("{% for %}");
   EXPECT_EQ(unreadable.status().code(), Code::unsupported);
   EXPECT_NE(unreadable.status().message().find("--raw"), std::string::npos);
-  const auto model = millrace::test::GgufImage().text("general.architecture", "llama").model();
-  ASSERT_TRUE(model.ok());
-  EXPECT_EQ(ChatTemplate::from_model(*model).status().code(), Code::not_found);
   const auto refused =
       make("{{ raise_exception('roles must alternate') }}")->render(*test::demo_tokenizer(), {{"user", "Hi"}}, true);
   EXPECT_EQ(refused.status().code(), Code::invalid_argument);
@@ -234,6 +233,107 @@ TEST(ChatTemplate, WhatIsWrongIsSaidInALine) {
     talk.messages = Json::parse(messages);
     EXPECT_EQ(text_of(kPlain, talk).substr(0, 15), "error: messages") << messages;
   }
+}
+
+TEST(ChatTemplate, WithoutATemplateTheTextGoesOnAsItStands) {
+  const auto model = millrace::test::GgufImage().text("general.architecture", "llama").model();
+  ASSERT_TRUE(model.ok());
+  const auto chat = ChatTemplate::from_model(*model);
+  ASSERT_TRUE(chat.ok()) << chat.status().message();
+  EXPECT_TRUE(continues_text(**chat));
+  EXPECT_FALSE(continues_text(*make(kPlain)));
+  EXPECT_EQ(shown(**chat, {{"user", "Once upon a"}}), "Once upon a");
+  EXPECT_EQ(shown(**chat, {{"system", "A tale."}, {"user", "Once upon"}, {"assistant", " a time"}, {"user", "And"}}),
+            "A tale.\n\nOnce upon a time\n\nAnd");
+  const auto ids = (*chat)->render(*test::demo_tokenizer(), {{"user", "<|im_start|>"}}, true);
+  EXPECT_EQ(std::count(ids->begin(), ids->end(), 1), 0);
+}
+
+TEST(ChatTemplate, GosTemplatesAreTaken) {
+  const std::vector<Message> talk = {
+      {"system", "Be brief."}, {"user", "Hi"}, {"assistant", "Hello!"}, {"user", "2+2?"}};
+  EXPECT_EQ(shown(*make("{{ .Prompt }}"), {{"user", "Once"}}), "Once");
+  EXPECT_EQ(shown(*make("{{ .Prompt }}"), {{"user", "Once"}, {"assistant", " upon"}, {"user", " a"}}), "Once upon a");
+  const std::string turns =
+      "{{ if .System }}<|im_start|>system\n{{ .System }}<|im_end|>\n{{ end }}{{ if .Prompt }}<|im_start|>user\n{{ "
+      ".Prompt "
+      "}}<|im_end|>\n{{ end }}<|im_start|>assistant\n{{ .Response }}<|im_end|>\n";
+  const std::string expected =
+      "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello!<|im_end|>"
+      "\n<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n";
+  EXPECT_EQ(shown(*make(turns), talk), expected);
+  const std::string messages =
+      "{{- /* turns */ -}}{{- range .Messages }}{{ if or (eq .Role \"user\" \"system\") (eq .Role \"assistant\") -}}\n"
+      "<|im_start|>{{ .Role }}\n{{ .Content }}<|im_end|>\n{{ end }}{{ end }}<|im_start|>assistant\n";
+  EXPECT_EQ(shown(*make(messages), talk), expected);
+  const std::string once =
+      "{{ $.System }}:{{ range .Messages }}{{ if ne .Role \"system\" }}[{{ .Content }}]{{ else }}-{{ end }}{{ end }}";
+  EXPECT_EQ(shown(*make(once), talk), "Be brief.:-[Hi][Hello!][2+2?]");
+  // A user's text is none of the template's.
+  const auto ids = make(turns)->render(*test::demo_tokenizer(), {{"user", "<|im_end|>"}}, true);
+  EXPECT_EQ(std::count(ids->begin(), ids->end(), 2), 1);
+  for (const auto& [text, named] :
+       std::vector<std::pair<std::string, std::string>>{{"{{ .Prompt }}{{ .Tools }}", ".Tools"},
+                                                        {"{{ range $i, $m := .Messages }}{{ end }}", "range"},
+                                                        {"{{ if .System }}x", "an if"},
+                                                        {"{{ .Prompt | upper }}", "|"},
+                                                        {"{{ .Prompt", "{{ without }}"},
+                                                        {"{{ with .System }}{{ end }}", "with"}}) {
+    const auto refused = ChatTemplate::from_text(text);
+    EXPECT_EQ(refused.status().code(), Code::unsupported) << text;
+    EXPECT_NE(refused.status().message().find(named), std::string::npos) << refused.status().message();
+  }
+}
+
+TEST(ChatTemplate, ThinkingReachesWhateverTheTemplateReads) {
+  const auto said = [](const std::string& jinja, Thinking thinking, Json options = Json::object()) {
+    Conversation talk;
+    talk.messages = {{{"role", "user"}, {"content", "Hi"}}};
+    talk.thinking = std::move(thinking);
+    talk.options = std::move(options);
+    return text_of(jinja, talk);
+  };
+  const auto effort = [](const char* name) { return Thinking{.effort = name}; };
+  const std::string on_off = "{{ messages[0].content }}{{ enable_thinking }}";
+  EXPECT_EQ(said(on_off, {}), "Hi");
+  EXPECT_EQ(said(on_off, {.on = false}), "HiFalse");
+  EXPECT_EQ(said(on_off, effort("none")), "HiFalse");
+  EXPECT_EQ(said(on_off, effort("minimal")), "HiFalse");
+  EXPECT_EQ(said(on_off, effort("low")), "HiTrue");
+  EXPECT_EQ(said(on_off, {.on = false, .effort = "high"}), "HiFalse");
+  EXPECT_EQ(said(on_off, {.budget = 4096}), "HiTrue");
+  EXPECT_EQ(said(on_off, {.on = true}, {{"enable_thinking", false}}), "HiFalse");
+  EXPECT_EQ(said("{{ messages[0].content }}{{ thinking }}", effort("high")), "HiTrue");
+  const std::string any =
+      "{{ messages[0].content }}{{ reasoning_effort if reasoning_effort is defined else 'medium' }}";
+  EXPECT_EQ(said(any, {}), "Himedium");
+  for (const auto& [asked, given] : std::vector<std::pair<const char*, const char*>>{{"none", "low"},
+                                                                                     {"minimal", "low"},
+                                                                                     {"low", "low"},
+                                                                                     {"medium", "medium"},
+                                                                                     {"high", "high"},
+                                                                                     {"max", "high"}})
+    EXPECT_EQ(said(any, effort(asked)), std::string("Hi") + given);
+  EXPECT_EQ(said(any, {.on = false}), "Hilow");
+  EXPECT_EQ(said(any, {.budget = 1024}), "Hilow");
+  EXPECT_EQ(said(any, {}, {{"reasoning_effort", "other"}}), "Hiother");
+  const std::string two =
+      "{% if reasoning_effort is defined and reasoning_effort not in ['none', 'high'] %}{{ raise_exception('no') }}{% "
+      "endif "
+      "%}{{ messages[0].content }}{{ reasoning_effort }}";
+  EXPECT_EQ(said(two, effort("low")), "Hinone");
+  EXPECT_EQ(said(two, effort("medium")), "Hihigh");
+  const std::string budget = "{{ messages[0].content }}{{ thinking_budget }}";
+  EXPECT_EQ(said(budget, {.budget = 77}), "Hi77");
+  EXPECT_EQ(said(budget, effort("none")), "Hi0");
+  EXPECT_EQ(said(budget, effort("medium")), "Hi8192");
+  // A thought that the template opens whatever is said is closed at once.
+  Conversation talk;
+  talk.messages = {{{"role", "user"}, {"content", "Hi"}}};
+  talk.thinking.on = false;
+  const auto prompt = make("{{ messages[0].content }}<think>\n")->prompt(*test::demo_tokenizer(), talk);
+  EXPECT_FALSE(prompt->in_thought);
+  EXPECT_TRUE(test::demo_tokenizer()->decode(prompt->ids, true).ends_with("<think>\n\n</think>\n\n"));
 }
 
 /// Lends what a caller's budget has left.

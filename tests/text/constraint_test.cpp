@@ -988,17 +988,97 @@ TEST(Matcher, DeepNestingEnds) {
   EXPECT_TRUE(matcher.may_end());
 }
 
-TEST(ConstraintAfter, FreesTheTextUpToItsMarker) {
-  const auto tokenizer = test::demo_tokenizer();
-  const auto constraint =
-      make_constraint_after("</x>", make_constraint(grammar_of(R"({"const":7})"), demo_trie()), tokenizer);
-  for (const TokenId id : tokenizer->encode("anything at all </x>", Specials::as_text)) {
+TEST(SchemaGrammar, HostsDoNotEndWithANumber) {
+  // Readers of URLs take such a host for an IPv4 address, and refuse "http://a.1" and "http://1".
+  for (const char* more : {"", R"(,"maxLength":60)"}) {
+    const auto takes = [&](const char* format, const std::string& text) {
+      return accepts(fmt::format(R"({{"type":"string","format":"{}"{}}})", format, more), "\"" + text + "\"");
+    };
+    for (const char* host : {"a", "a1", "a-b.c", "1.a", "x9-8.example"}) {
+      EXPECT_TRUE(takes("uri", std::string("https://") + host + "/x")) << host << more;
+      EXPECT_TRUE(takes("hostname", host)) << host << more;
+    }
+    for (const char* host : {"1", "a.1", "a.0x1", "1.2.3", "a.b.9z"}) {
+      EXPECT_FALSE(takes("uri", std::string("https://") + host + "/x")) << host << more;
+      EXPECT_FALSE(takes("hostname", host)) << host << more;
+    }
+  }
+  EXPECT_TRUE(accepts(R"_({"type":"string","format":"uri","pattern":"^http://127"})_", "\"http://127.0.0.1/x\""));
+}
+
+std::shared_ptr<Constraint> seven_after(ThoughtBefore thought) {
+  return make_constraint_after(std::move(thought), make_constraint(grammar_of(R"({"const":7})"), demo_trie()),
+                               demo_trie(), test::demo_tokenizer());
+}
+
+std::vector<TokenId> ids_of(const std::string& text) { return test::demo_tokenizer()->encode(text, Specials::parse); }
+
+std::vector<bool> allowed(Constraint& constraint) {
+  const auto vocab = static_cast<std::size_t>(test::demo_tokenizer()->vocab_size());
+  std::vector<std::uint32_t> bits((vocab + 31) / 32);
+  EXPECT_TRUE(constraint.mask(bits).ok());
+  std::vector<bool> all(vocab);
+  for (std::size_t i = 0; i < vocab; ++i) all[i] = (bits[i / 32] >> (i % 32) & 1u) != 0;
+  return all;
+}
+bool allows(Constraint& constraint, TokenId id) { return allowed(constraint)[static_cast<std::size_t>(id)]; }
+
+TEST(ConstraintAfter, AThoughtIsFreeButForItsEnd) {
+  const auto constraint = seven_after({.opened = true, .end = "</x>"});
+  const TokenId end = *test::demo_tokenizer()->eos();
+  for (const TokenId id : ids_of("anything at all </x>")) {
     EXPECT_FALSE(constraint->done());
+    EXPECT_FALSE(allows(*constraint, end)) << "the answer could end without the form";
+    EXPECT_TRUE(allows(*constraint, id));
     ASSERT_TRUE(constraint->accept(id).ok());
   }
-  EXPECT_FALSE(constraint->accept(tokenizer->encode("8", Specials::as_text)[0]).ok());
-  EXPECT_TRUE(constraint->accept(tokenizer->encode("7", Specials::as_text)[0]).ok());
+  EXPECT_FALSE(allows(*constraint, end));
+  EXPECT_FALSE(constraint->accept(ids_of("8")[0]).ok());
+  EXPECT_TRUE(constraint->accept(ids_of("7")[0]).ok());
   EXPECT_TRUE(constraint->done());
+}
+
+TEST(ConstraintAfter, AModelMayOpenItsThoughtOrNot) {
+  const TokenId end = *test::demo_tokenizer()->eos();
+  for (const std::string mark : {"<|im_start|>", "<x>"}) {  // a control token, and text of several tokens
+    const ThoughtBefore thought{.begin = ids_of(mark), .end = "</x>"};
+    const auto thinks = seven_after(thought);
+    for (const TokenId id : ids_of(mark + " 8 </x>")) {
+      ASSERT_TRUE(allows(*thinks, id)) << mark << id;
+      EXPECT_FALSE(allows(*thinks, end));
+      ASSERT_TRUE(thinks->accept(id).ok());
+    }
+    EXPECT_FALSE(allows(*thinks, ids_of("8")[0]));
+    ASSERT_TRUE(thinks->accept(ids_of("7")[0]).ok());
+    EXPECT_TRUE(thinks->done());
+    const auto answers = seven_after(thought);
+    EXPECT_FALSE(allows(*answers, ids_of("8")[0]));
+    EXPECT_FALSE(allows(*answers, end));
+    EXPECT_TRUE(allows(*answers, ids_of("7")[0]));
+    ASSERT_TRUE(answers->accept(ids_of("7")[0]).ok());
+    EXPECT_TRUE(answers->done());
+  }
+}
+
+TEST(ConstraintAfter, MessagesHaveTheirHeaders) {
+  // As in harmony, both headers begin alike.
+  const ThoughtBefore thought{.begin = ids_of("<|im_start|>analysis:"),
+                              .end = "</x>",
+                              .header = ids_of("<|im_start|>final:"),
+                              .header_after = ids_of("<|im_end|><|im_start|>final:")};
+  for (const std::string before :
+       {"<|im_start|>final:", "<|im_start|>analysis: 8 8 </x><|im_end|><|im_start|>final:"}) {
+    const auto constraint = seven_after(thought);
+    EXPECT_FALSE(allows(*constraint, ids_of("7")[0]));
+    for (const TokenId id : ids_of(before)) {
+      ASSERT_TRUE(allows(*constraint, id)) << before << " " << id;
+      ASSERT_TRUE(constraint->accept(id).ok());
+      EXPECT_FALSE(constraint->done());
+    }
+    EXPECT_FALSE(allows(*constraint, ids_of("8")[0]));
+    ASSERT_TRUE(constraint->accept(ids_of("7")[0]).ok());
+    EXPECT_TRUE(constraint->done());
+  }
 }
 
 }  // namespace

@@ -335,5 +335,27 @@ TEST(TokenizerErrors, WithoutANameTheDefaultPreTokenizerIsUsed) {
   EXPECT_NE(test::make_tokenizer(image), nullptr);
 }
 
+TEST(Tokenizer, EndsOfTheFileAreNeverMadeFromText) {
+  // As in Phi-3's file: "</s>" is typed user-defined, and another token ends the text.
+  const auto made = [](std::vector<std::string> more, std::vector<std::int32_t> types, std::int64_t eos) {
+    auto image = test::bpe_image("gpt-2", more, types, {"a b"});
+    image.number("tokenizer.ggml.eos_token_id", eos);
+    return test::make_tokenizer(image);
+  };
+  const auto count = [](const Tokenizer& tokenizer, const char* text, TokenId id) {
+    const auto ids = tokenizer.encode(text, Specials::as_text);
+    return std::count(ids.begin(), ids.end(), id);
+  };
+  const auto phi = made({"</s>", "<|stop|>"}, {4, 3}, 257);
+  EXPECT_EQ(count(*phi, "a</s>b", 256), 0);
+  EXPECT_EQ(phi->encode("</s>", Specials::parse), std::vector<TokenId>{256});
+  // An end that the file names by a text of its own, typed user-defined.
+  const auto named = made({"<|stop|>"}, {4}, 256);
+  EXPECT_EQ(count(*named, "a<|stop|>b", 256), 0);
+  // Gemma's "</s>" is a tag of HTML among others.
+  const auto gemma = made({"</s>", "<eos>", "</b>"}, {4, 3, 4}, 257);
+  EXPECT_EQ(count(*gemma, "a</s>b", 256), 1);
+}
+
 }  // namespace
 }  // namespace millrace::text

@@ -4,8 +4,10 @@
 #include <utility>
 
 #include "app/generate/fields.h"
+#include "app/generate/thinking.h"
 #include "app/openai/request.h"
 #include "app/openai/response.h"
+#include "text/past_arguments.h"
 
 namespace millrace::anthropic {
 namespace {
@@ -71,7 +73,8 @@ Status add_blocks(const std::string& role, const Json& blocks, Json& messages) {
       message["tool_calls"].push_back(
           {{"id", word(block, "id")},
            {"type", "function"},
-           {"function", {{"name", word(block, "name")}, {"arguments", block.value("input", Json::object())}}}});
+           {"function",
+            {{"name", word(block, "name")}, {"arguments", text::past_arguments(block.value("input", Json()))}}}});
     } else if (kind == "tool_result") {
       MR_ASSIGN_OR_RETURN(std::string content, result_text(block.value("content", Json())));
       messages.push_back(
@@ -212,8 +215,8 @@ Expected<Job> parse(const Json& body, bool needs_max_tokens) {
   fields.texts("stop_sequences", job.stop);
   fields.flag("stream", job.stream);
   job.progress = job.stream;
-  if (const Json* thinking = fields.find("thinking")) job.think = kind_of(*thinking) != "disabled";
   MR_RETURN_IF_ERROR(fields.status());
+  MR_RETURN_IF_ERROR(generate::take_thinking(body, job));
   MR_RETURN_IF_ERROR(parse_messages(body, job));
   MR_RETURN_IF_ERROR(parse_tools(body, job));
   MR_RETURN_IF_ERROR(parse_format(body, job));

@@ -53,7 +53,11 @@ class LocalSource final : public Source {
     Plain plain;
     Said said;
     engine::Request request;
-    MR_ASSIGN_OR_RETURN(request.constraint, generate::make_constraint(engine_, form_, prompt));
+    generate::Job form_job = form_;
+    form_job.chat = !ask.is_raw;
+    form_job.chat_template = defaults_.chat_template;
+    form_job.thinking.on = ask.think;
+    MR_ASSIGN_OR_RETURN(request.constraint, generate::make_constraint(engine_, form_job, prompt));
     request.prompt = std::move(prompt.ids);
     request.sampler = sampler_options(ask.sampling);
     request.max_tokens = ask.sampling.max_tokens;
@@ -126,7 +130,7 @@ class LocalSource final : public Source {
     messages.insert(messages.end(), ask.messages.begin(), ask.messages.end());
     text::Conversation conversation;
     conversation.messages = text::to_json(messages);
-    if (ask.think) conversation.options["enable_thinking"] = *ask.think;
+    conversation.thinking.on = ask.think;
     return (own_ != nullptr ? own_.get() : engine_.chat_template())->prompt(tokenizer, conversation);
   }
 
@@ -138,6 +142,10 @@ class LocalSource final : public Source {
 };
 
 }  // namespace
+
+void note_without_template() {
+  fmt::print(stderr, "note: the file has no chat template (a base model?); it continues the text as it stands\n");
+}
 
 Expected<ChatDefaults> chat_defaults(const store::Manifest& manifest) {
   ChatDefaults defaults;
@@ -159,6 +167,8 @@ Expected<std::unique_ptr<Source>> local_source(engine::Engine& engine, const Cha
     MR_ASSIGN_OR_RETURN(own, text::ChatTemplate::from_text(defaults.chat_template));
   }
   if (!raw && own == nullptr && engine.chat_template() == nullptr) return engine.chat_template_status();
+  const text::ChatTemplate* const chat_template = own != nullptr ? own.get() : engine.chat_template();
+  if (!raw && text::continues_text(*chat_template)) note_without_template();
   return std::unique_ptr<Source>(std::make_unique<LocalSource>(engine, defaults, std::move(own), std::move(form)));
 }
 

@@ -138,10 +138,15 @@ Json options_of(const SamplingFlags& flags) {
 
 class RemoteSource final : public Source {
  public:
-  RemoteSource(Address address, std::string name, std::int64_t context_tokens)
-      : address_(std::move(address)), name_(std::move(name)), context_tokens_(context_tokens) {}
+  /// `shown`: what the server says of the model.
+  RemoteSource(Address address, std::string name, std::int64_t context_tokens, const Json& shown)
+      : address_(std::move(address)),
+        name_(std::move(name)),
+        context_tokens_(context_tokens),
+        continues_text_(word(shown, "template").empty()) {}
 
   Expected<Said> answer(const Ask& ask, const Listener& listener) override {
+    if (!ask.is_raw && std::exchange(continues_text_, false)) note_without_template();
     Exchange exchange(address_, ask.is_raw ? "/api/generate" : "/api/chat",
                       body_of(ask).dump(-1, ' ', false, Json::error_handler_t::replace));
     Said said;
@@ -237,6 +242,7 @@ class RemoteSource final : public Source {
   const Address address_;
   const std::string name_;
   const std::int64_t context_tokens_;
+  bool continues_text_;  // and nobody was told yet
 };
 
 /// Whether a server of ours answers there.
@@ -271,12 +277,14 @@ std::unique_ptr<Source> find_server(const store::Resolved& model, const Address&
     log::info("the server at {} does not have this model", address.text());
     return nullptr;
   }
-  return std::make_unique<RemoteSource>(address, name, 0);
+  return std::make_unique<RemoteSource>(address, name, 0, *shown);
 }
 
 std::unique_ptr<Source> find_server(const std::string& name, const Address& address) {
-  if (!is_ours(address) || !show(address, name)) return nullptr;
-  return std::make_unique<RemoteSource>(address, name, 0);
+  if (!is_ours(address)) return nullptr;
+  const auto shown = show(address, name);
+  if (!shown) return nullptr;
+  return std::make_unique<RemoteSource>(address, name, 0, *shown);
 }
 
 }  // namespace millrace::cli

@@ -86,4 +86,7 @@ std::unique_ptr<Source> find_server(const store::Resolved& model, const Address&
 /// The same for a model that is not on this machine: the server knows it by this name.
 std::unique_ptr<Source> find_server(const std::string& name, const Address& address);
 
+/// Says on stderr that the model continues texts.
+void note_without_template();
+
 }  // namespace millrace::cli

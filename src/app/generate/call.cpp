@@ -3,35 +3,15 @@
 #include <string_view>
 #include <utility>
 
+#include "text/past_arguments.h"
+
 namespace millrace::generate {
-namespace {
-
-/// What closes the brackets and quotes that are open in `json`.
-std::string closing(std::string_view json) {
-  std::string closers;
-  bool string = false, escaped = false;
-  for (const char c : json) {
-    if (escaped || (string && c == '\\')) {
-      escaped = !escaped;
-    } else if (c == '"') {
-      string = !string;
-    } else if (!string && (c == '{' || c == '[')) {
-      closers += c == '{' ? '}' : ']';
-    } else if (!string && (c == '}' || c == ']') && !closers.empty()) {
-      closers.pop_back();
-    }
-  }
-  if (string) closers += '"';
-  return {closers.rbegin(), closers.rend()};
-}
-
-}  // namespace
 
 Json ToolCall::object() const {
   constexpr int kMostCut = 64;  // a key without its value, half a word or escape
   std::string_view json = arguments;
   for (int i = 0; i < kMostCut && !json.empty(); ++i) {
-    Json read = Json::parse(std::string(json) + closing(json), nullptr, false);
+    Json read = Json::parse(std::string(json) + text::closing_brackets(json), nullptr, false);
     if (read.is_object()) return read;
     json.remove_suffix(1);
   }

@@ -1,6 +1,8 @@
 #include "app/generate/choice.h"
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 #include <utility>
 
 #include "app/generate/form.h"
@@ -33,9 +35,29 @@ std::string reason_of(const engine::Result& result, bool called_tool) {
 
 /// One answer on its way. The engine's thread alone touches it.
 struct Choice {
-  Choice(int number, text::AnswerForm form) : index(number), parser(std::move(form)) {}
+  Choice(int number, text::AnswerForm form, const text::AnswerForm* call_form)
+      : index(number), parser(std::move(form)) {
+    if (call_form != nullptr) call_parser.emplace(*call_form);
+  }
 
-  void on_text(std::string_view text) { take(parser.push(text)); }
+  void on_text(std::string_view text) { take(with_calls(parser.push(text), false)); }
+
+  /// The content of messages as the call that it is.
+  std::vector<text::AnswerEvent> with_calls(std::vector<text::AnswerEvent> events, bool last) {
+    if (!call_parser) return events;
+    std::vector<text::AnswerEvent> all;
+    const auto add = [&](std::vector<text::AnswerEvent> more) {
+      std::move(more.begin(), more.end(), std::back_inserter(all));
+    };
+    for (text::AnswerEvent& event : events) {
+      if (event.kind == text::AnswerEvent::Kind::content)
+        add(call_parser->push(event.text));
+      else
+        all.push_back(std::move(event));
+    }
+    if (last) add(call_parser->finish());
+    return all;
+  }
 
   /// What the parser made of more text.
   void take(const std::vector<text::AnswerEvent>& events) {
@@ -53,14 +75,14 @@ struct Choice {
       calls.back().begins |= event.kind == Kind::call_begin;
       calls.back().ends |= event.kind == Kind::call_end;
     }
-    called = parser.calls() > 0;
+    called = (call_parser ? call_parser->calls() : parser.calls()) > 0;
     delta.logprobs = std::move(pending);
     pending.clear();
     if (!delta.empty()) on_event(std::move(delta));
   }
 
   void on_done(engine::Result result) {
-    take(parser.finish());
+    take(with_calls(parser.finish(), true));
     Ended ended;
     ended.finished = {index, reason_of(result, called), result.status};
     if (result.finish == Finish::cancelled)
@@ -77,6 +99,7 @@ struct Choice {
   std::function<void(Ended)> on_end;
   int index;
   text::AnswerParser parser;
+  std::optional<text::AnswerParser> call_parser;  // of a call that has to come, where `parser` tells messages apart
   bool called = false, keep_tokens = false;
   std::vector<TokenLogprob> pending;
 };
@@ -86,8 +109,13 @@ struct Choice {
 Expected<Prepared> prepare(const engine::Engine& engine, const Job& job, const text::Prompt& prompt, int choice,
                            std::function<void(Event)> on_event, std::function<void(Ended)> on_end,
                            text::WorkGrant* grant) {
-  const text::AnswerForm form = answer_form(job, prompt);
-  const auto state = std::make_shared<Choice>(choice, form);
+  text::AnswerForm form = answer_form(job, prompt), call_form;
+  const bool in_messages = must_call_tool(job) && prompt.format.calls != nullptr && prompt.format.calls->channels;
+  if (in_messages) {
+    call_form = std::exchange(form, message_form(prompt));
+    call_form.thoughts = nullptr;
+  }
+  const auto state = std::make_shared<Choice>(choice, form, in_messages ? &call_form : nullptr);
   const text::Tokenizer* const tokenizer = &engine.tokenizer();
   Prepared prepared;
   engine::Request& request = prepared.request;

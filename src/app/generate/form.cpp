@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "app/generate/prompt.h"
+#include "app/generate/schema.h"
 #include "base/mutex.h"
+#include "base/words.h"
 #include "text/constraint/grammar_constraint.h"
 #include "text/constraint/input_constraint.h"
 #include "text/constraint/schema.h"
@@ -80,6 +82,54 @@ Status check_width(const Json& schema) {
   return error(Code::unsupported, "an object of it has more than {} members", kMostMembers);
 }
 
+using Grammar = Expected<std::shared_ptr<const text::Grammar>>;
+
+/// The grammar of a schema. Limits that make it too large are clamped to what an answer can reach.
+Grammar grammar_of(Json schema, const text::BuildLimits& limits) {
+  MR_RETURN_IF_ERROR(check_width(schema));
+  tidy_schema(schema);
+  clamp_limits(schema, 0);
+  Grammar made = text::schema_grammar(schema.dump(), limits);
+  const auto is_too_large = [&] {
+    if (made.ok()) return false;
+    const std::string& words = made.status().message();
+    return words.find("too large") != std::string::npos || words.find(" states ") != std::string::npos;
+  };
+  for (int step = 1; is_too_large() && clamp_limits(schema, step); ++step)
+    made = text::schema_grammar(schema.dump(), limits);
+  return made;
+}
+
+/// What of a schema cannot be kept: " PROPERTY" where one of its properties alone cannot, else nothing.
+std::string property_at_fault(const Json& schema, const text::BuildLimits& limits) {
+  const Json properties = schema.is_object() ? schema.value("properties", Json()) : Json();
+  if (!properties.is_object()) return "";
+  for (const auto& [name, property] : properties.items()) {
+    Json alone = schema;
+    alone.erase("required");
+    alone["properties"] = {{name, property}};
+    if (!grammar_of(std::move(alone), limits).ok()) return name;
+  }
+  return "";
+}
+
+/// An error of all tools together, with the name of the one that alone has it, too.
+Status name_tool(Status status, const Job& job, const text::BuildLimits& limits) {
+  const bool names_one = status.code() == Code::unsupported || status.code() == Code::invalid_argument;
+  for (const Json& tool : job.tools) {
+    if (!names_one) break;
+    Job alone;
+    alone.tools = Json::array({tool});
+    alone.client_tools = job.client_tools;
+    if (grammar_of(call_schema(alone, false), limits).ok()) continue;
+    const Json& function = tool["function"];
+    const std::string property = property_at_fault(function.value("parameters", Json()), limits);
+    return std::move(status).with_context(
+        fmt::format("tools: {}{}{}", word(function, "name"), property.empty() ? "" : ": property ", property));
+  }
+  return std::move(status).with_context("tools");
+}
+
 /// What the whole answer has to be. REQUIRES: the job asks for something.
 Expected<std::shared_ptr<const text::Grammar>> answer_grammar(const Job& job, text::WorkGrant* grant) {
   text::BuildLimits limits;
@@ -87,19 +137,17 @@ Expected<std::shared_ptr<const text::Grammar>> answer_grammar(const Job& job, te
   if (must_call_tool(job)) {
     const bool may_be_loose =
         std::any_of(job.tools.begin(), job.tools.end(), [](const Json& tool) { return !is_strict(tool["function"]); });
-    auto made = kept_or_loose(may_be_loose, [&](bool loose) -> Expected<std::shared_ptr<const text::Grammar>> {
-      const Json schema = call_schema(job, loose);
-      MR_RETURN_IF_ERROR(check_width(schema));
-      return text::schema_grammar(schema.dump(), limits);
-    });
-    return made.ok() ? std::move(made) : made.status().with_context("tools");
+    auto made =
+        kept_or_loose(may_be_loose, [&](bool loose) -> Grammar { return grammar_of(call_schema(job, loose), limits); });
+    return made.ok() ? std::move(made) : name_tool(made.status(), job, limits);
   }
   if (job.format == Format::schema) {
-    auto made = kept_or_loose(!job.strict, [&](bool loose) -> Expected<std::shared_ptr<const text::Grammar>> {
-      MR_RETURN_IF_ERROR(check_width(job.schema));
-      return text::schema_grammar((loose ? type_of(job.schema) : job.schema).dump(), limits);
+    auto made = kept_or_loose(!job.strict, [&](bool loose) -> Grammar {
+      return grammar_of(loose ? type_of(job.schema) : job.schema, limits);
     });
-    return made.ok() ? std::move(made) : made.status().with_context("schema");
+    if (made.ok()) return made;
+    const std::string property = property_at_fault(job.schema, limits);
+    return made.status().with_context(property.empty() ? "schema" : fmt::format("schema: property {}", property));
   }
   if (job.format == Format::grammar) {
     auto made = text::written_grammar(job.syntax, job.grammar, limits);
@@ -131,6 +179,43 @@ Expected<std::shared_ptr<text::Constraint>> inputs_constraint(const Job& job, co
   return text::make_input_constraint(std::move(inputs), tags, trie_of(tokenizer), tokenizer);
 }
 
+/// Whether the prompt ends with a thought that is closed: the model is not to think.
+bool ends_thought(const text::Tokenizer& tokenizer, const text::Prompt& prompt, std::string_view mark) {
+  std::string tail;
+  for (std::size_t i = prompt.ids.size(); i-- > 0 && tail.size() < mark.size() + 8;)
+    tail.insert(0, tokenizer.token_bytes(prompt.ids[i], true));
+  return trim(tail).ends_with(trim(mark));
+}
+
+/// What may stand before the text that keeps the form: a thought that the prompt has opened, or one that the model
+/// opens, as its template shows.
+text::ThoughtBefore thought_before(const engine::Engine& engine, const Job& job, const text::Prompt& prompt) {
+  text::ThoughtBefore thought;
+  if (!job.chat || prompt.format.thoughts == nullptr) return thought;
+  const text::Tokenizer& tokenizer = engine.tokenizer();
+  const auto encode = [&](std::string_view text) { return tokenizer.encode(text, text::Specials::parse); };
+  const bool begun = !begun_answer(job).empty();
+  if (prompt.format.calls != nullptr && prompt.format.calls->channels) {
+    if (begun) return thought;
+    thought.begin = encode("<|channel|>analysis<|message|>");
+    thought.end = "<|end|>";
+    thought.header = encode("<|channel|>final<|message|>");
+    thought.header_after = encode("<|start|>assistant<|channel|>final<|message|>");
+    return thought;
+  }
+  const text::ThoughtMarks& marks = *prompt.format.thoughts;
+  thought.end = marks.end;
+  thought.opened = prompt.in_thought;
+  if (thought.opened || begun || job.thinking.on == false || job.thinking.effort == "none" ||
+      ends_thought(tokenizer, prompt, marks.end))
+    return thought;
+  const text::ChatTemplate* const own = engine.chat_template();
+  const std::string& jinja = !job.chat_template.empty() || own == nullptr ? job.chat_template : own->source();
+  if (jinja.find(marks.begin) != std::string::npos || jinja.find(marks.end) != std::string::npos)
+    thought.begin = encode(marks.begin);
+  return thought;
+}
+
 }  // namespace
 
 Expected<std::shared_ptr<text::Constraint>> make_constraint(const engine::Engine& engine, const Job& job,
@@ -146,11 +231,9 @@ Expected<std::shared_ptr<text::Constraint>> make_constraint(const engine::Engine
   for (const text::TokenId id : tokenizer->encode(begun_answer(job), text::Specials::as_text))
     if (!constraint->accept(id).ok())
       return error(Code::invalid_argument, "messages: what the assistant has begun does not keep the form asked for");
-  if (prompt.in_thought) {
-    constraint =
-        text::make_constraint_after(std::string(prompt.format.thoughts->end), std::move(constraint), tokenizer);
-  }
-  return constraint;
+  text::ThoughtBefore thought = thought_before(engine, job, prompt);
+  if (!thought.opened && thought.begin.empty() && thought.header.empty()) return constraint;
+  return text::make_constraint_after(std::move(thought), std::move(constraint), trie_of(tokenizer), tokenizer);
 }
 
 }  // namespace millrace::generate

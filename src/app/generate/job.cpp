@@ -78,8 +78,14 @@ Expected<Json> parse_object(std::string_view body, text::WorkGrant* grant) {
     return error(Code::invalid_argument, "the JSON is nested more than {} deep", kMostNesting);
   if (grant != nullptr && !grant->take(extent.bytes()))
     return error(Code::out_of_budget, "the request takes more memory than requests may hold together; send less");
-  Json json = parse_json(body);
-  if (json.is_discarded()) return error(Code::invalid_argument, "the body is not valid JSON");
+  std::size_t bad_at = 0;
+  Json json = parse_json(body, &bad_at);
+  if (json.is_discarded()) {
+    const std::string_view before = body.substr(0, std::max<std::size_t>(bad_at, 1) - 1);
+    const std::size_t line_begin = before.rfind('\n') + 1;  // npos + 1 is 0
+    return error(Code::invalid_argument, "the body is not valid JSON: line {}, column {}",
+                 1 + std::count(before.begin(), before.end(), '\n'), before.size() - line_begin + 1);
+  }
   if (!json.is_object()) return error(Code::invalid_argument, "the body must be a JSON object");
   return json;
 }

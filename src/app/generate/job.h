@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "engine/sampler.h"
 #include "text/constraint/written_grammar.h"
+#include "text/thinking.h"
 #include "text/work_grant.h"
 
 namespace millrace::generate {
@@ -37,10 +38,11 @@ struct Job {
   Json tools = Json::array();  // [{"type": "function", "function": {"name", "description", "parameters"}}]
   std::map<std::string, ClientTool> client_tools;  // by the name in `tools`; missing: the client knows it by that, too
   ToolChoice tool_choice = ToolChoice::automatic;
-  std::string tool_name;              // when named
-  std::optional<bool> think;          // none: as the template has it
-  std::string chat_template;          // instead of the file's; empty: the file's
-  std::vector<text::TokenId> before;  // goes before the conversation: an earlier one, in tokens
+  std::string tool_name;                     // when named
+  text::Thinking thinking;                   // empty: as the template has it
+  Json template_variables = Json::object();  // further ones of the chat template
+  std::string chat_template;                 // instead of the file's; empty: the file's
+  std::vector<text::TokenId> before;         // goes before the conversation: an earlier one, in tokens
   /// Or a text to go on with.
   std::string prompt;
   std::vector<text::TokenId> prompt_tokens;  // instead of `prompt`

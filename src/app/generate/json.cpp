@@ -1,8 +1,11 @@
 #include "app/generate/json.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
 #include <numeric>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -70,7 +73,11 @@ class Builder final : public nlohmann::json_sax<Json> {
     open_.pop_back();
     return true;
   }
-  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+  bool parse_error(std::size_t place, const std::string&, const nlohmann::detail::exception&) override {
+    bad_at_ = place;
+    return false;
+  }
+  std::size_t bad_at() const { return bad_at_; }
 
  private:
   template <typename T>
@@ -93,31 +100,60 @@ class Builder final : public nlohmann::json_sax<Json> {
   }
 
   Json& root_;
+  std::size_t bad_at_ = 0;
   std::vector<Json*> open_;  // none of them grows while a later one is open
 };
 
+/// The code unit of \\uXXXX at `at`; -1 where there is none.
+int code_unit(std::string_view text, std::size_t at) {
+  if (at + 6 > text.size() || text[at] != '\\' || text[at + 1] != 'u') return -1;
+  int unit = 0;
+  const auto [end, problem] = std::from_chars(text.data() + at + 2, text.data() + at + 6, unit, 16);
+  return problem == std::errc() && end == text.data() + at + 6 ? unit : -1;
+}
+
+/// The text with \\ufffd for each half of a surrogate pair, and U+FFFD for one in UTF-8; nothing where it has none.
+std::optional<std::string> without_half_pairs(std::string_view text) {
+  std::optional<std::string> mended;
+  const auto replace = [&](std::size_t at, std::string_view with) {
+    if (!mended) mended.emplace(text);
+    mended->replace(at, with.size(), with);
+  };
+  const auto is = [](int unit, int first) { return unit >= first && unit < first + 0x400; };
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\') {
+      const int unit = code_unit(text, i);
+      if (is(unit, 0xD800) && is(code_unit(text, i + 6), 0xDC00)) {
+        i += 11;
+      } else if (is(unit, 0xD800) || is(unit, 0xDC00)) {
+        replace(i, "\\ufffd");
+        i += 5;
+      } else {
+        ++i;  // an escaped backslash begins no escape
+      }
+    } else if (text[i] == '\xED' && i + 2 < text.size() && static_cast<unsigned char>(text[i + 1]) >= 0xA0) {
+      replace(i, "\xEF\xBF\xBD");
+      i += 2;
+    }
+  }
+  return mended;
+}
+
 }  // namespace
 
-Json parse_json(std::string_view text) {
+Json parse_json(std::string_view text, std::size_t* bad_at) {
+  const std::optional<std::string> mended = without_half_pairs(text);
+  if (mended) text = *mended;  // of the same length
   Json value;
   Builder builder(value);
-  return Json::sax_parse(text.begin(), text.end(), &builder) ? value : Json(Json::value_t::discarded);
+  if (Json::sax_parse(text.begin(), text.end(), &builder)) return value;
+  if (bad_at != nullptr) *bad_at = builder.bad_at();
+  return Json(Json::value_t::discarded);
 }
 
 std::string word(const Json& object, const char* name) {
   const auto found = object.is_object() ? object.find(name) : object.end();
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
-bool is_unwieldy(std::string_view text) {
-  std::size_t members = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '"') in_string = !in_string;
-    if (in_string && text[i] == '\\') ++i;
-    if (!in_string && text[i] == ':') ++members;
-  }
-  return members > kMostMembers || nests_too_deep(text);
 }
 
 bool is_wide(const Json& value) {

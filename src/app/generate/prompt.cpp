@@ -16,28 +16,14 @@ std::string tool_words(const Json& tools) {
          "<tool_call>\n{\"name\": \"...\", \"arguments\": {...}}\n</tool_call>";
 }
 
-/// The messages with the tools told in the system's, and calls and results in words: for templates without tools.
+/// The messages with the tools described in the system's: for templates without tools.
 Json messages_with_tools(const Job& job) {
-  Json out = Json::array();
-  std::string system;
-  for (const Json& message : job.messages) {
-    const std::string role = message.value("role", std::string("user"));
-    const auto found = message.find("content");
-    std::string content = found != message.end() && found->is_string() ? found->get<std::string>() : std::string();
-    if (role == "system" || role == "developer") {
-      system += content + "\n\n";
-      continue;
-    }
-    if (role == "tool" || role == "function") {
-      out.push_back({{"role", "user"}, {"content", "<tool_response>\n" + content + "\n</tool_response>"}});
-      continue;
-    }
-    if (const auto calls = message.find("tool_calls"); calls != message.end() && calls->is_array())
-      for (const Json& call : *calls)
-        content += "\n<tool_call>\n" + call.value("function", Json::object()).dump() + "\n</tool_call>";
-    out.push_back({{"role", role}, {"content", content}});
-  }
-  out.insert(out.begin(), Json{{"role", "system"}, {"content", system + tool_words(job.tools)}});
+  Json out = job.messages;
+  const std::string role = out.empty() ? "" : word(out[0], "role");
+  const bool has_system = role == "system" || role == "developer";
+  if (!has_system) out.insert(out.begin(), Json{{"role", "system"}, {"content", ""}});
+  const std::string said = word(out[0], "content");
+  out[0]["content"] = said + (said.empty() ? "" : "\n\n") + tool_words(job.tools);
   return out;
 }
 
@@ -52,8 +38,10 @@ Expected<text::Prompt> render(const engine::Engine& engine, const Job& job, text
   text::Conversation conversation;
   const bool tools = !job.tools.empty() && job.tool_choice != ToolChoice::none;
   if (tools && chat_template->features().tools) conversation.tools = job.tools;
-  conversation.messages = tools && !chat_template->features().tools ? messages_with_tools(job) : job.messages;
-  if (job.think) conversation.options["enable_thinking"] = *job.think;
+  conversation.calls_in_words = tools && !chat_template->features().tools;
+  conversation.messages = conversation.calls_in_words ? messages_with_tools(job) : job.messages;
+  conversation.thinking = job.thinking;
+  conversation.options = job.template_variables;
   conversation.begun = begun_answer(job);
   if (!conversation.begun.empty()) conversation.messages.erase(conversation.messages.size() - 1);
   MR_ASSIGN_OR_RETURN(text::Prompt prompt, chat_template->prompt(engine.tokenizer(), conversation, grant));
@@ -284,6 +272,14 @@ text::AnswerForm answer_form(const Job& job, const text::Prompt& prompt) {
   // Models whose template tells nothing of tools were told of them in the system's words.
   if (form.calls == nullptr) form.calls = &text::default_call_format();
   form.tools = std::make_shared<const text::ToolTypes>(job.tools);
+  return form;
+}
+
+text::AnswerForm message_form(const text::Prompt& prompt) {
+  text::AnswerForm form;
+  form.calls = prompt.format.calls;
+  form.may_call = false;
+  form.thoughts = prompt.format.thoughts;
   return form;
 }
 

@@ -24,6 +24,9 @@ std::string begun_answer(const Job& job);
 /// How the answer is taken apart.
 text::AnswerForm answer_form(const Job& job, const text::Prompt& prompt);
 
+/// How an answer is taken apart that is of messages with headers, calls left alone.
+text::AnswerForm message_form(const text::Prompt& prompt);
+
 /// True where the answer is a tool call and nothing else (tool_choice required or named).
 bool must_call_tool(const Job& job);
 

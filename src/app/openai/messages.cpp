@@ -1,22 +1,18 @@
 // Messages and the calls in them.
 #include "app/generate/fields.h"
 #include "app/openai/request.h"
+#include "text/past_arguments.h"
 
 namespace millrace::openai {
 namespace {
 
-/// The arguments of a past call: OpenAI sends them as text. A template may want it parsed once more.
-Expected<Json> arguments_of(const Json& function) {
+/// The arguments of a past call as an object: OpenAI sends them as text.
+Json arguments_of(const Json& function) {
   const auto found = function.find("arguments");
   if (found == function.end()) return Json::object();
-  if (!found->is_string()) return *found;
+  if (!found->is_string()) return text::past_arguments(*found);
   Json parsed = generate::parse_json(found->get_ref<const std::string&>());
-  if (parsed.is_discarded()) parsed = *found;
-  if (parsed.is_string() && generate::is_unwieldy(parsed.get_ref<const std::string&>()))
-    return error(Code::invalid_argument,
-                 "messages: the arguments of a tool call are no JSON object, or nested more than {} deep",
-                 kMostNesting);
-  return parsed;
+  return parsed.is_object() ? parsed : text::past_arguments(*found);
 }
 
 Status parse_calls(const Json& calls, Json& out) {
@@ -35,9 +31,8 @@ Status parse_calls(const Json& calls, Json& out) {
     if (!call.is_object() || function == call.end() || !function->is_object() ||
         !function->value("name", Json()).is_string())
       return error(Code::invalid_argument, "messages: a tool call needs a function with a name");
-    MR_ASSIGN_OR_RETURN(Json arguments, arguments_of(*function));
     Json one = {{"type", "function"},
-                {"function", {{"name", function->value("name", Json())}, {"arguments", std::move(arguments)}}}};
+                {"function", {{"name", function->value("name", Json())}, {"arguments", arguments_of(*function)}}}};
     if (call.contains("id") && call["id"].is_string()) one["id"] = call["id"];
     list.push_back(std::move(one));
   }

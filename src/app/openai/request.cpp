@@ -6,6 +6,7 @@
 #include <random>
 
 #include "app/generate/fields.h"
+#include "app/generate/thinking.h"
 
 namespace millrace::openai {
 namespace {
@@ -98,11 +99,7 @@ Expected<Job> parse_chat(const Json& body) {
   MR_RETURN_IF_ERROR(parse_tools(body, job));
   if (const Json* format = fields.find("response_format")) MR_RETURN_IF_ERROR(parse_response_format(*format, job));
   MR_RETURN_IF_ERROR(parse_other_forms(fields, job));
-  if (const Json* effort = fields.find("reasoning_effort"); effort != nullptr && effort->is_string())
-    job.think = *effort != "none" && *effort != "minimal";
-  if (const Json* options = fields.find("chat_template_kwargs"); options != nullptr && options->is_object())
-    if (options->contains("enable_thinking") && (*options)["enable_thinking"].is_boolean())
-      job.think = (*options)["enable_thinking"].get<bool>();
+  MR_RETURN_IF_ERROR(generate::take_thinking(body, job));
   return job;
 }
 

@@ -271,7 +271,7 @@ Expected<Job> parse_response(const Json& body, const Json& earlier) {
   if (const auto text = body.find("text"); text != body.end() && text->is_object() && text->contains("format"))
     chat["response_format"] = (*text)["format"];
   if (const auto reasoning = body.find("reasoning"); reasoning != body.end() && reasoning->is_object())
-    chat["reasoning_effort"] = reasoning->value("effort", Json());
+    chat["reasoning"] = *reasoning;
   MR_ASSIGN_OR_RETURN(Job job, parse_chat(chat));
   job.client_tools = std::move(known);
   return job;

@@ -1,6 +1,7 @@
 // What belongs to neither API: health, metrics, and llama-server's small helpers.
 #include "app/generate/fields.h"
 #include "app/generate/prompt.h"
+#include "app/generate/thinking.h"
 #include "app/openai/request.h"
 #include "app/openai/response.h"
 #include "app/server/context.h"
@@ -84,6 +85,7 @@ void apply_template(Context& context, const Request& request, Response& response
   Status status = fields.status();
   if (status.ok()) status = openai::parse_messages(body->value("messages", Json()), job);
   if (status.ok()) status = openai::parse_tools(*body, job);
+  if (status.ok()) status = generate::take_thinking(*body, job);
   if (!status.ok()) return fail(Api::openai, response, status);
   const auto use = use_model(context, job.model);
   if (!use.ok()) return fail(Api::openai, response, use.status());

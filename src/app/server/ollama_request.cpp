@@ -7,6 +7,7 @@
 #include <random>
 
 #include "app/generate/fields.h"
+#include "app/generate/thinking.h"
 #include "app/openai/request.h"
 
 namespace millrace::server {
@@ -110,15 +111,8 @@ Status parse_common(const Json& body, const ModelInfo& info, OllamaRequest& out)
   fields.flag("prompt_progress", job.progress);
   fields.text("template", job.chat_template);
   parse_format(body, job, fields);
-  if (const Json* think = fields.find("think"); think != nullptr) {
-    if (think->is_boolean())
-      job.think = think->get<bool>();
-    else if (think->is_string())
-      job.think = true;
-    else
-      fields.fail("think", "must be true, false or a level");
-  }
   MR_RETURN_IF_ERROR(fields.status());
+  MR_RETURN_IF_ERROR(generate::take_thinking(body, job));
   MR_ASSIGN_OR_RETURN(out.keep_alive, parse_keep_alive(body));
   return {};
 }

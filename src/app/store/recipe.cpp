@@ -219,13 +219,6 @@ Expected<json> parameter_value(std::string_view name, std::string_view text) {
 }
 
 Status check_template(std::string_view text) {
-  const bool go = text.find("{{ .") != std::string_view::npos || text.find("{{.") != std::string_view::npos ||
-                  text.find("{{- ") != std::string_view::npos;
-  const bool jinja = text.find("{%") != std::string_view::npos || text.find("messages") != std::string_view::npos;
-  if (go && !jinja)
-    return error(
-        Code::unsupported,
-        "TEMPLATE is written in Go's template language; write it in Jinja, or leave it out for the model's own");
   if (text.empty()) return {};
   const auto read = text::ChatTemplate::from_text(std::string(text));
   return read.ok() ? Status() : read.status().with_context("TEMPLATE");

@@ -67,6 +67,7 @@ export async function showDefaults(model) {
     const about = await (await post('/api/show', {model})).json();
     own = Object.fromEntries((about.parameters ?? '').split('\n').map(line => line.trim().split(/\s+/, 2)));
     $('system').placeholder = about.system ?? '';
+    if (!about.template && about.capabilities?.includes('completion')) $('status').textContent = t('noTemplate');
   } catch { /* without hints, then */ }
   for (const [name] of PARAMETERS) $(name).placeholder = own[name] ?? t('ofModel');
 }

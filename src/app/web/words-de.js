@@ -21,6 +21,7 @@ export default {
   aboutRate: 'etwa {rate} Tokens/s', promptTokens: '{n} Prompt-Tokens', answeredTokens: '{n} geantwortet', firstAfter: 'das erste nach {time} s',
   cut: 'am Limit abgeschnitten', stopped: 'Angehalten.', seconds: '{n} s', minutes: '{n} min',
   endedEarly: 'Der Server hat die Antwort vorzeitig beendet.', noServer: 'Der Server antwortet nicht.',
+  noTemplate: 'Diese Datei hat keine Chat-Vorlage (ein Basismodell?): Das Modell setzt den Text so fort, wie er dasteht.',
   noModels: 'Hier ist noch kein Modell. Oben lässt sich eines nach Namen holen.', loaded: 'geladen, {size}', unload: 'Entladen', pullName: 'Modell, das geholt wird', pull: 'Holen',
   pullStopped: 'Angehalten; erneutes Holen macht hier weiter.', someOf: '{done} von {total}',
   idle: 'Kein Modell ist geladen. Fragen Sie eines, und diese Seite zeigt, wo seine Gewichte liegen.', modelOn: '{model} auf {device}',

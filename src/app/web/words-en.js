@@ -21,6 +21,7 @@ export default {
   aboutRate: 'about {rate} tok/s', promptTokens: '{n} prompt tokens', answeredTokens: '{n} answered', firstAfter: 'first after {time} s',
   cut: 'cut at the limit', stopped: 'Stopped.', seconds: '{n} s', minutes: '{n} min',
   endedEarly: 'The server ended the answer early.', noServer: 'The server does not answer.',
+  noTemplate: 'This file has no chat template (a base model?): it continues your text as it stands.',
   noModels: 'No model is here yet. Pull one by its name above.', loaded: 'loaded, {size}', unload: 'Unload', pullName: 'Model to pull', pull: 'Pull',
   pullStopped: 'Stopped; pulling it again goes on from here.', someOf: '{done} of {total}',
   idle: 'No model is loaded. Ask one something, and this page shows where its weights are.', modelOn: '{model} on {device}',

@@ -21,6 +21,7 @@ export default {
   aboutRate: 'unos {rate} tokens/s', promptTokens: '{n} tokens de entrada', answeredTokens: '{n} de respuesta', firstAfter: 'el primero tras {time} s',
   cut: 'cortado en el límite', stopped: 'Detenido.', seconds: '{n} s', minutes: '{n} min',
   endedEarly: 'El servidor terminó la respuesta antes de tiempo.', noServer: 'El servidor no responde.',
+  noTemplate: 'Este archivo no tiene plantilla de chat (¿un modelo base?): continúa el texto tal como está.',
   noModels: 'Aún no hay ningún modelo. Descargue uno por su nombre arriba.', loaded: 'cargado, {size}', unload: 'Descargar de memoria', pullName: 'Modelo que bajar', pull: 'Bajar',
   pullStopped: 'Detenido; al bajarlo otra vez sigue desde aquí.', someOf: '{done} de {total}',
   idle: 'No hay ningún modelo cargado. Pregunte algo y esta página muestra dónde están sus pesos.', modelOn: '{model} en {device}',

@@ -21,6 +21,7 @@ export default {
   aboutRate: 'environ {rate} jetons/s', promptTokens: '{n} jetons d’invite', answeredTokens: '{n} de réponse', firstAfter: 'le premier après {time} s',
   cut: 'coupé à la limite', stopped: 'Arrêté.', seconds: '{n} s', minutes: '{n} min',
   endedEarly: 'Le serveur a interrompu la réponse.', noServer: 'Le serveur ne répond pas.',
+  noTemplate: 'Ce fichier n’a pas de modèle de conversation (un modèle de base ?) : il continue le texte tel quel.',
   noModels: 'Il n’y a encore aucun modèle. Téléchargez-en un par son nom ci-dessus.', loaded: 'chargé, {size}', unload: 'Décharger', pullName: 'Modèle à télécharger', pull: 'Télécharger',
   pullStopped: 'Arrêté ; un nouveau téléchargement reprend ici.', someOf: '{done} sur {total}',
   idle: 'Aucun modèle n’est chargé. Posez une question, et cette page montre où sont ses poids.', modelOn: '{model} sur {device}',

@@ -21,6 +21,7 @@ export default {
   aboutRate: '約 {rate} トークン/秒', promptTokens: 'プロンプト {n} トークン', answeredTokens: '回答 {n} トークン', firstAfter: '最初まで {time} 秒',
   cut: '上限で打ち切り', stopped: '停止しました。', seconds: '{n} 秒', minutes: '{n} 分',
   endedEarly: 'サーバーが回答を途中で終えました。', noServer: 'サーバーが応答しません。',
+  noTemplate: 'このファイルにはチャットテンプレートがありません（ベースモデル?）。入力した文章の続きをそのまま書きます。',
   noModels: 'まだモデルがありません。上の欄に名前を入れて取得してください。', loaded: '読み込み済み、{size}', unload: '解放', pullName: '取得するモデル', pull: '取得',
   pullStopped: '停止しました。もう一度取得すると続きから始まります。', someOf: '{done}/{total}',
   idle: 'モデルは読み込まれていません。質問すると、重みがどこにあるかをここに示します。', modelOn: '{model}（{device}）',

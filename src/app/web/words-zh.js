@@ -21,6 +21,7 @@ export default {
   aboutRate: '约 {rate} 词元/秒', promptTokens: '提示 {n} 词元', answeredTokens: '回答 {n} 词元', firstAfter: '首个用时 {time} 秒',
   cut: '到达上限而截断', stopped: '已停止。', seconds: '{n} 秒', minutes: '{n} 分钟',
   endedEarly: '服务器提前结束了回答。', noServer: '服务器没有响应。',
+  noTemplate: '该文件没有聊天模板（可能是基础模型）：模型会直接续写文本。',
   noModels: '这里还没有模型。请在上方按名称拉取。', loaded: '已加载，{size}', unload: '卸载', pullName: '要拉取的模型', pull: '拉取',
   pullStopped: '已停止；再次拉取将从此处继续。', someOf: '{done}/{total}',
   idle: '没有加载模型。向模型提问后，这里会显示它的权重在哪里。', modelOn: '{model}，运行于 {device}',

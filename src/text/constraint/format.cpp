@@ -16,10 +16,12 @@ namespace {
 // every text is.
 #define MR_ALNUM "[a-zA-Z0-9]"
 #define MR_LABEL MR_ALNUM "{1,20}(-" MR_ALNUM "{1,20}){0,2}"
-#define MR_HOST MR_LABEL "(\\." MR_LABEL "){0,3}"
-#define MR_ANY_HOST MR_ALNUM "+(-" MR_ALNUM "+)*(\\." MR_ALNUM "+(-" MR_ALNUM "+)*)*"
+// The last label begins with a letter: readers of URLs take a host that ends with a number for an IPv4 address.
+#define MR_HOST "(" MR_LABEL "\\.){0,3}[a-zA-Z]" MR_ALNUM "{0,19}(-" MR_ALNUM "{1,20}){0,2}"
+#define MR_ANY_NAME "(" MR_ALNUM "+(-" MR_ALNUM "+)*\\.)*[a-zA-Z]" MR_ALNUM "*(-" MR_ALNUM "+)*"
 #define MR_BYTE "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 #define MR_IPV4 "(" MR_BYTE "\\.){3}" MR_BYTE
+#define MR_ANY_HOST "(" MR_ANY_NAME "|" MR_IPV4 ")"
 #define MR_H "[0-9a-fA-F]{1,4}"
 #define MR_IPV6                                                                                               \
   "((" MR_H ":){7}" MR_H "|(" MR_H ":){1,7}:|(" MR_H ":){1,6}:" MR_H "|(" MR_H ":){1,5}(:" MR_H "){2}|(" MR_H \
@@ -119,9 +121,9 @@ const std::map<std::string_view, std::string_view>& patterns() {
 /// pair.
 const std::map<std::string_view, std::string_view>& patterns_beside_lengths() {
   static constexpr std::string_view host =
-      "^" MR_ALNUM "{1,15}(-" MR_ALNUM "{1,15})?(\\." MR_ALNUM "{1,15}(-" MR_ALNUM "{1,15})?){0,3}$";
-  static constexpr std::string_view uri = "^https?://" MR_ANY_HOST MR_BEHIND_HOST "$";
-  static constexpr std::string_view url = "^https?://" MR_ANY_HOST MR_BEHIND_NAME "$";
+      "^(" MR_ALNUM "{1,15}(-" MR_ALNUM "{1,15})?\\.){0,3}[a-zA-Z]" MR_ALNUM "{0,14}(-" MR_ALNUM "{1,15})?$";
+  static constexpr std::string_view uri = "^https?://" MR_ANY_NAME MR_BEHIND_HOST "$";
+  static constexpr std::string_view url = "^https?://" MR_ANY_NAME MR_BEHIND_NAME "$";
   static const std::map<std::string_view, std::string_view> all = {
       {"uri", uri}, {"url", url}, {"iri", uri}, {"hostname", host}, {"idn-hostname", host}};
   return all;
@@ -155,6 +157,7 @@ std::optional<std::string_view> format_pattern(std::string_view format, Beside b
 #undef MR_ALNUM
 #undef MR_LABEL
 #undef MR_HOST
+#undef MR_ANY_NAME
 #undef MR_ANY_HOST
 #undef MR_BYTE
 #undef MR_IPV4

@@ -38,37 +38,144 @@ class GrammarConstraint final : public Constraint {
   Matcher matcher_;
 };
 
+std::uint32_t& word_of(std::span<std::uint32_t> bits, TokenId id) { return bits[static_cast<std::size_t>(id) / 32]; }
+std::uint32_t bit_of(TokenId id) { return 1u << (static_cast<std::uint32_t>(id) % 32); }
+
 class ConstraintAfter final : public Constraint {
  public:
-  ConstraintAfter(std::string marker, std::shared_ptr<Constraint> inner, std::shared_ptr<const Tokenizer> tokenizer)
-      : marker_(std::move(marker)), inner_(std::move(inner)), tokenizer_(std::move(tokenizer)) {}
+  ConstraintAfter(ThoughtBefore thought, std::shared_ptr<Constraint> inner, std::shared_ptr<const TokenTrie> trie,
+                  std::shared_ptr<const Tokenizer> tokenizer)
+      : thought_(std::move(thought)),
+        inner_(std::move(inner)),
+        trie_(std::move(trie)),
+        tokenizer_(std::move(tokenizer)),
+        state_(thought_.opened ? State::thought : State::start) {
+    if (state_ == State::start && thought_.begin.empty() && thought_.header.empty()) state_ = State::text;
+  }
 
   Status mask(std::span<std::uint32_t> bits) override {
-    if (begun_) return inner_->mask(bits);
+    if (state_ == State::text) return inner_->mask(bits);
     std::fill(bits.begin(), bits.end(), 0u);
-    for (TokenId id = 0; id < tokenizer_->vocab_size(); ++id)
-      bits[static_cast<std::size_t>(id) / 32] |= 1u << (static_cast<std::uint32_t>(id) % 32);
+    switch (state_) {
+      case State::start:
+        if (thought_.header.empty()) MR_RETURN_IF_ERROR(inner_->mask(bits));
+        if (!thought_.header.empty()) set(bits, thought_.header[0]);
+        if (!thought_.begin.empty()) set(bits, thought_.begin[0]);
+        break;
+      case State::opening:
+        set_next(bits);
+        if (may_be_header()) set(bits, thought_.header[at_]);
+        break;
+      case State::header:
+        set(bits, (*expected_)[at_]);
+        break;
+      case State::thought:
+        for (TokenId id = 0; id < tokenizer_->vocab_size(); ++id) set(bits, id);
+        // An answer that ended here would have nothing of the form.
+        for (const TokenId id : trie_->end_tokens()) word_of(bits, id) &= ~bit_of(id);
+        break;
+      case State::text:
+        break;
+    }
     return {};
   }
 
   Status accept(TokenId id) override {
-    if (begun_) return inner_->accept(id);
-    tail_ += tokenizer_->token_bytes(id, true);
-    begun_ = tail_.find(marker_) != std::string::npos;
-    if (tail_.size() > marker_.size()) tail_.erase(0, tail_.size() - marker_.size());
+    switch (state_) {
+      case State::text:
+        return inner_->accept(id);
+      case State::start:
+        return begin(id);
+      case State::opening:
+      case State::header:
+        return expect(id);
+      case State::thought:
+        think(id);
+    }
     return {};
   }
 
-  bool done() const override { return begun_ && inner_->done(); }
+  bool done() const override { return state_ == State::text && inner_->done(); }
   std::uint64_t bytes() const override { return inner_->bytes(); }
   std::uint64_t shared_bytes() const override { return inner_->shared_bytes(); }
 
  private:
-  const std::string marker_;
+  enum class State { start, opening, thought, header, text };
+
+  static void set(std::span<std::uint32_t> bits, TokenId id) { word_of(bits, id) |= bit_of(id); }
+  static Status none(TokenId id) {
+    return error(Code::invalid_argument, "token {} has no place before the asked-for form", id);
+  }
+
+  /// The next token of the mark, and at its last place those that say the same and white space behind it.
+  void set_next(std::span<std::uint32_t> bits) const {
+    const TokenId next = (*expected_)[at_];
+    set(bits, next);
+    if (at_ + 1 < expected_->size() || trie_->bytes_of(next).empty()) return;
+    for (TokenId id = 0; id < trie_->vocab_size(); ++id)
+      if (stands_for(id, next)) set(bits, id);
+  }
+  bool stands_for(TokenId id, TokenId last) const {
+    const std::string_view bytes = trie_->bytes_of(id), wanted = trie_->bytes_of(last);
+    return !wanted.empty() && bytes.starts_with(wanted) &&
+           bytes.find_first_not_of(" \t\r\n", wanted.size()) == std::string_view::npos;
+  }
+
+  Status begin(TokenId id) {
+    // A token that the form allows belongs to it.
+    if (thought_.header.empty() && inner_->accept(id).ok()) {
+      if (!trie_->ends_text(id)) state_ = State::text;
+      return {};
+    }
+    const bool thinks = !thought_.begin.empty() && thought_.begin[0] == id;
+    if (!thinks && thought_.header.empty()) return none(id);
+    state_ = thinks ? State::opening : State::header;
+    expected_ = thinks ? &thought_.begin : &thought_.header;
+    at_ = 0;
+    return expect(id);
+  }
+
+  /// Whether the header may still be meant, which begins as a thought's does in harmony.
+  bool may_be_header() const {
+    return state_ == State::opening && at_ < thought_.header.size() &&
+           std::equal(thought_.begin.begin(), thought_.begin.begin() + static_cast<std::ptrdiff_t>(at_),
+                      thought_.header.begin());
+  }
+
+  Status expect(TokenId id) {
+    if ((*expected_)[at_] != id && may_be_header() && thought_.header[at_] == id) {
+      expected_ = &thought_.header;
+      state_ = State::header;
+    }
+    const bool last = at_ + 1 == expected_->size();
+    if ((*expected_)[at_] != id && !(state_ == State::opening && last && stands_for(id, expected_->back())))
+      return none(id);
+    if (!last) {
+      ++at_;
+      return {};
+    }
+    state_ = state_ == State::opening ? State::thought : State::text;
+    return {};
+  }
+
+  void think(TokenId id) {
+    tail_ += tokenizer_->token_bytes(id, true);
+    const bool ends = tail_.find(thought_.end) != std::string::npos;
+    if (tail_.size() > thought_.end.size()) tail_.erase(0, tail_.size() - thought_.end.size());
+    if (!ends) return;
+    expected_ = &thought_.header_after;
+    at_ = 0;
+    state_ = expected_->empty() ? State::text : State::header;
+  }
+
+  const ThoughtBefore thought_;
   std::shared_ptr<Constraint> inner_;
+  std::shared_ptr<const TokenTrie> trie_;
   std::shared_ptr<const Tokenizer> tokenizer_;
-  std::string tail_;  // the last bytes, as many as the marker has
-  bool begun_ = false;
+  State state_;
+  const std::vector<TokenId>* expected_ = nullptr;  // of a mark or header that has begun
+  std::size_t at_ = 0;                              // its next token
+  std::string tail_;                                // the last bytes of the thought, as many as its end has
 };
 
 }  // namespace
@@ -78,9 +185,10 @@ std::shared_ptr<Constraint> make_constraint(std::shared_ptr<const Grammar> gramm
   return std::make_shared<GrammarConstraint>(std::move(grammar), std::move(trie));
 }
 
-std::shared_ptr<Constraint> make_constraint_after(std::string marker, std::shared_ptr<Constraint> inner,
+std::shared_ptr<Constraint> make_constraint_after(ThoughtBefore thought, std::shared_ptr<Constraint> inner,
+                                                  std::shared_ptr<const TokenTrie> trie,
                                                   std::shared_ptr<const Tokenizer> tokenizer) {
-  return std::make_shared<ConstraintAfter>(std::move(marker), std::move(inner), std::move(tokenizer));
+  return std::make_shared<ConstraintAfter>(std::move(thought), std::move(inner), std::move(trie), std::move(tokenizer));
 }
 
 }  // namespace millrace::text

@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "text/constraint/constraint.h"
 #include "text/constraint/grammar.h"
@@ -19,9 +20,19 @@ namespace millrace::text {
 std::shared_ptr<Constraint> make_constraint(std::shared_ptr<const Grammar> grammar,
                                             std::shared_ptr<const TokenTrie> trie);
 
-/// Free text until `marker` has come ("</think>"), then `inner`. A text that ends before it is as good as whole.
-/// What its last token says past the marker (a line break) is free, too. REQUIRES: marker not empty.
-std::shared_ptr<Constraint> make_constraint_after(std::string marker, std::shared_ptr<Constraint> inner,
+/// What may come before the text that keeps a form.
+struct ThoughtBefore {
+  bool opened = false;           // the prompt has opened a thought
+  std::vector<TokenId> begin{};  // opens one; empty: none may be opened
+  std::string end{};             // ends it
+  // Written before the text, where the format of the model has messages with headers: without a thought, and after one.
+  std::vector<TokenId> header{}, header_after{};
+};
+
+/// A thought, which is free but for the tokens that end an answer, and then `inner`. What the thought's last token says
+/// past its end (a line break) is free, too. REQUIRES: `end` is not empty where a thought is opened or may be.
+std::shared_ptr<Constraint> make_constraint_after(ThoughtBefore thought, std::shared_ptr<Constraint> inner,
+                                                  std::shared_ptr<const TokenTrie> trie,
                                                   std::shared_ptr<const Tokenizer> tokenizer);
 
 }  // namespace millrace::text

@@ -1,0 +1,353 @@
+// Conversations as a template takes them: see chat_dialect.h.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/words.h"
+#include "text/chat_dialect.h"
+#include "text/past_arguments.h"
+
+namespace millrace::text {
+
+namespace {
+
+using Json = Conversation::Json;
+
+std::string role_of(const Json& message) { return message.value("role", std::string()); }
+bool is_system(const Json& message) { return role_of(message) == "system" || role_of(message) == "developer"; }
+bool is_result(const Json& message) { return role_of(message) == "tool"; }
+bool has_calls(const Json& message) { return message.contains("tool_calls"); }
+
+/// A string of the message; empty where there is none. In between, content is always a string.
+std::string text_of(const Json& message, const char* name) {
+  const auto found = message.find(name);
+  return found != message.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+Json plain(const char* role, std::string content) { return {{"role", role}, {"content", std::move(content)}}; }
+
+/// Adds a paragraph in place: many messages become one in linear time.
+void add_paragraph(std::string& to, const std::string& text) {
+  if (!to.empty() && !text.empty()) to += "\n\n";
+  to += text;
+}
+void add_paragraph(Json& message, const char* name, const std::string& text) {
+  Json& to = message[name];
+  if (!to.is_string()) to = "";
+  add_paragraph(to.get_ref<std::string&>(), text);
+}
+
+/// The text of parts, one after the other.
+std::string joined_parts(const Json& parts) {
+  std::string text;
+  for (const Json& part : parts)
+    if (part.is_object()) text += text_of(part, "text");
+  return text;
+}
+
+std::string dump(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+// --- A message alone ---
+
+Json& function_of(Json& call) {
+  return call.contains("function") && call["function"].is_object() ? call["function"] : call;
+}
+
+void adapt_arguments(const ChatDialect& dialect, Json& call) {
+  if (!call.is_object()) return;
+  Json& function = function_of(call);
+  const Json given = function.contains("arguments") ? function["arguments"] : Json();
+  Json object = past_arguments(given);
+  if (!dialect.argument_text) {
+    function["arguments"] = std::move(object);
+  } else {
+    // Text that is an object stays as it was written: prompts of one session begin alike.
+    const bool kept = given.is_string() && object.size() == 1 && object.value("arguments", Json()) == given;
+    const bool same = given.is_string() && !kept && object == Json::parse(given.get<std::string>(), nullptr, false);
+    function["arguments"] = same ? given.get<std::string>() : dump(object);
+  }
+}
+
+/// Roles, thoughts and names under the words that templates know them by, and content as a string.
+void settle(const ChatDialect& dialect, Json& message) {
+  const std::string role = role_of(message);
+  if (role == "developer" && !dialect.developer) message["role"] = "system";
+  if (role == "function") message["role"] = "tool";
+  if (message.contains("thinking") && !message.contains("reasoning_content"))
+    message["reasoning_content"] = message["thinking"];
+  if (message.contains("tool_name") && !message.contains("name")) message["name"] = message["tool_name"];
+  const Json content = message.contains("content") ? message["content"] : Json();
+  message["content"] = content.is_array()    ? joined_parts(content)
+                       : content.is_string() ? content.get<std::string>()
+                                             : "";
+  const auto calls = message.find("tool_calls");
+  if (calls != message.end() && (!calls->is_array() || calls->empty())) message.erase("tool_calls");
+}
+
+// --- System messages ---
+
+/// A late system message becomes a user's where it stands: moved to the front it would change the beginning of the
+/// prompt, all of which would have to be computed again. Between a call and its results it goes behind them.
+void move_late_systems(std::size_t first, Json& messages) {
+  Json out = Json::array();
+  std::string said;
+  const auto flush = [&] {
+    if (!said.empty()) out.push_back(plain("user", std::exchange(said, {})));
+  };
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    if (i >= first && is_system(messages[i])) {
+      add_paragraph(said, text_of(messages[i], "content"));
+      continue;
+    }
+    if (!is_result(messages[i])) flush();
+    out.push_back(std::move(messages[i]));
+  }
+  flush();
+  messages = std::move(out);
+}
+
+/// The first `count` messages as one.
+void merge_first(std::size_t count, Json& messages) {
+  for (std::size_t i = 1; i < count; ++i) add_paragraph(messages[0], "content", text_of(messages[i], "content"));
+  messages.erase(messages.begin() + 1, messages.begin() + static_cast<std::ptrdiff_t>(count));
+}
+
+void settle_systems(const ChatDialect& dialect, Json& messages) {
+  std::size_t count = 0;
+  while (count < messages.size() && is_system(messages[count])) ++count;
+  if (!dialect.late_system) move_late_systems(count, messages);
+  if (count == 0) return;
+  const bool stays = dialect.system && (dialect.no_user || messages.size() > count);
+  if (count > 1 && (!dialect.systems || !stays)) merge_first(count, messages);
+  if (stays) return;
+  // It stands before the first question, or is the question.
+  const auto is_user = [](const Json& one) { return role_of(one) == "user"; };
+  const auto user = std::find_if(messages.begin(), messages.end(), is_user);
+  std::string said = text_of(messages[0], "content");
+  if (user == messages.end()) {
+    messages[0] = plain("user", std::move(said));
+    return;
+  }
+  add_paragraph(said, text_of(*user, "content"));
+  (*user)["content"] = std::move(said);
+  messages.erase(messages.begin());
+}
+
+// --- Calls and their results ---
+
+/// A call in words, as models are told to write one whose template knows of no tools.
+std::string call_words(Json call) {
+  adapt_arguments({}, call);
+  return "\n<tool_call>\n" + dump(call.is_object() ? function_of(call) : call) + "\n</tool_call>";
+}
+
+void calls_in_words(Json& message) {
+  std::string content = text_of(message, "content");
+  for (const Json& call : message["tool_calls"]) content += call_words(call);
+  message["content"] = std::move(content);
+  message.erase("tool_calls");
+}
+
+Json result_in_words(const Json& message) {
+  return plain("user", "<tool_response>\n" + text_of(message, "content") + "\n</tool_response>");
+}
+
+/// Whether the content of this message would be lost beside its calls, and before them, too.
+bool must_speak(const ChatDialect& dialect, const Json& message) {
+  return !dialect.words_beside_calls && !dialect.words_before_calls && !trim(text_of(message, "content")).empty();
+}
+
+void put_in_words(const ChatDialect& dialect, Json& messages) {
+  bool called = false;  // a call stands before, as a call
+  for (Json& message : messages) {
+    if (has_calls(message)) {
+      called = dialect.calls && !must_speak(dialect, message);
+      if (!called) calls_in_words(message);
+    } else if (is_result(message)) {
+      if (!dialect.calls || (!called && !dialect.lone_result)) message = result_in_words(message);
+    } else if (role_of(message) == "assistant") {
+      called = false;
+    }
+  }
+}
+
+/// Gives calls without an id one, and ids of nine letters and digits where the template refuses others. Results get
+/// the id and the name of their call.
+class CallIds {
+ public:
+  explicit CallIds(bool any) : any_(any) {}
+
+  void settle(Json& message) {
+    if (has_calls(message)) {
+      open_.clear();
+      for (Json& call : message["tool_calls"]) {
+        if (!call.is_object()) continue;
+        const std::string given = text_of(call, "id");
+        const std::string id = any_ && !given.empty() ? given : short_id();
+        call["id"] = id;
+        open_.emplace(given, std::pair(id, text_of(function_of(call), "name")));
+      }
+    } else if (is_result(message)) {
+      const std::string given = text_of(message, "tool_call_id");
+      auto found = open_.find(given);
+      if (found == open_.end() && given.empty()) found = open_.begin();
+      if (found == open_.end()) {
+        if (!any_ || given.empty()) message["tool_call_id"] = short_id();
+        return;
+      }
+      message["tool_call_id"] = found->second.first;
+      if (!message.contains("name") && !found->second.second.empty()) message["name"] = found->second.second;
+      open_.erase(found);
+    }
+  }
+
+ private:
+  std::string short_id() { return fmt::format("call{:05}", count_++ % 100'000); }
+
+  const bool any_;
+  std::size_t count_ = 0;
+  std::multimap<std::string, std::pair<std::string, std::string>> open_;  // the last message's: given id; id, name
+};
+
+/// A message with several calls as several messages, each call with its result.
+void split_calls(Json& message, std::vector<Json> results, Json& out) {
+  std::multimap<std::string, std::size_t> by_id;
+  for (std::size_t i = 0; i < results.size(); ++i) by_id.emplace(text_of(results[i], "tool_call_id"), i);
+  const Json calls = std::move(message["tool_calls"]);
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    Json one = i == 0 ? message : plain("assistant", "");
+    one["tool_calls"] = Json::array({calls[i]});
+    out.push_back(std::move(one));
+    const auto found = by_id.find(calls[i].is_object() ? text_of(calls[i], "id") : "");
+    if (found == by_id.end()) continue;
+    out.push_back(std::move(results[found->second]));
+    by_id.erase(found);
+  }
+  std::vector<std::size_t> rest;
+  for (const auto& [id, i] : by_id) rest.push_back(i);
+  std::sort(rest.begin(), rest.end());
+  for (const std::size_t i : rest) out.push_back(std::move(results[i]));
+}
+
+void settle_calls(const ChatDialect& dialect, Json& messages) {
+  Json out = Json::array();
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    Json& message = messages[i];
+    if (!has_calls(message)) {
+      out.push_back(std::move(message));
+      continue;
+    }
+    const std::string content = text_of(message, "content");
+    if (!trim(content).empty() && !dialect.words_beside_calls) {
+      Json said = plain("assistant", content);
+      if (message.contains("reasoning_content")) said["reasoning_content"] = message["reasoning_content"];
+      message.erase("reasoning_content");
+      message["content"] = "";
+      out.push_back(std::move(said));
+    } else if (!content.empty() && !dialect.thought_beside_words && message.contains("reasoning_content")) {
+      add_paragraph(message, "reasoning_content", content);
+      message["content"] = "";
+    }
+    if (dialect.parallel_calls || message["tool_calls"].size() < 2) {
+      out.push_back(std::move(message));
+      continue;
+    }
+    std::vector<Json> results;
+    while (i + 1 < messages.size() && is_result(messages[i + 1])) results.push_back(std::move(messages[++i]));
+    split_calls(message, std::move(results), out);
+  }
+  messages = std::move(out);
+}
+
+// --- Turns ---
+
+bool same_turn(const ChatDialect& dialect, const Json& a, const Json& b) {
+  const std::string role = role_of(a);
+  if (role != role_of(b)) return false;
+  if (role == "user") return !dialect.user_twice;
+  // Calls that come in a message of their own belong to what was said before them.
+  return role == "assistant" && (!dialect.assistant_twice || has_calls(b));
+}
+
+void merge(Json& a, Json& b) {
+  add_paragraph(a, "content", text_of(b, "content"));
+  const std::string thought = text_of(b, "reasoning_content");
+  if (!thought.empty()) add_paragraph(a, "reasoning_content", thought);
+  if (!has_calls(b)) return;
+  if (!has_calls(a)) a["tool_calls"] = Json::array();
+  for (Json& call : b["tool_calls"]) a["tool_calls"].push_back(std::move(call));
+}
+
+void merge_turns(const ChatDialect& dialect, Json& messages) {
+  Json out = Json::array();
+  for (Json& message : messages) {
+    if (!out.empty() && same_turn(dialect, out.back(), message))
+      merge(out.back(), message);
+    else
+      out.push_back(std::move(message));
+  }
+  messages = std::move(out);
+}
+
+/// A question where the template wants one first, and between a result and the question that follows it an answer.
+void fill_turns(const ChatDialect& dialect, Json& messages) {
+  const auto is_user = [](const Json& one) { return role_of(one) == "user"; };
+  const auto first = std::find_if(messages.begin(), messages.end(), [](const Json& one) { return !is_system(one); });
+  const bool none = !dialect.no_user && std::none_of(messages.begin(), messages.end(), is_user);
+  const bool late = !dialect.assistant_first && first != messages.end() && !is_user(*first);
+  if (!messages.empty() && (none || late)) messages.insert(first, plain("user", ""));
+  if (dialect.user_after_result) return;
+  Json out = Json::array();
+  for (Json& message : messages) {
+    if (!out.empty() && is_user(message) && is_result(out.back())) {
+      if (!dialect.answer_before_user) {
+        add_paragraph(out.back(), "content", text_of(message, "content"));
+        continue;
+      }
+      out.push_back(plain("assistant", ""));
+    }
+    out.push_back(std::move(message));
+  }
+  messages = std::move(out);
+}
+
+/// Content, thoughts and arguments in the types that the template takes.
+void finish(const ChatDialect& dialect, Json& message) {
+  const bool calls = has_calls(message);
+  if (calls)
+    for (Json& call : message["tool_calls"]) adapt_arguments(dialect, call);
+  if (message.contains("reasoning_content")) message["thinking"] = message["reasoning_content"];
+  Json& content = message["content"];
+  if (calls && dialect.null_content && content == "") content = nullptr;
+  if (dialect.parts && content.is_string())
+    content = Json::array({{{"type", "text"}, {"text", content.get<std::string>()}}});
+}
+
+}  // namespace
+
+ChatDialect strictest(ChatDialect dialect) {
+  dialect.systems = dialect.late_system = dialect.no_user = false;
+  dialect.user_twice = dialect.assistant_twice = dialect.assistant_first = false;
+  dialect.calls = dialect.lone_result = false;
+  return dialect;
+}
+
+Conversation::Json adapt_messages(const ChatDialect& dialect, Conversation::Json messages) {
+  for (Json& message : messages) settle(dialect, message);
+  settle_systems(dialect, messages);
+  merge_turns(dialect, messages);
+  CallIds ids(dialect.any_call_id);
+  for (Json& message : messages) ids.settle(message);
+  put_in_words(dialect, messages);
+  merge_turns(dialect, messages);  // what is in words now
+  settle_calls(dialect, messages);
+  fill_turns(dialect, messages);
+  for (Json& message : messages) finish(dialect, message);
+  return messages;
+}
+
+}  // namespace millrace::text

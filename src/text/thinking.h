@@ -1,0 +1,40 @@
+// How much a model thinks before it answers: one setting, and the variables through which a chat template takes it.
+// Thread-safety: values and pure functions.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/jinja/template.h"
+
+namespace millrace::text {
+
+/// What was asked for; nothing: what the template does by itself.
+struct Thinking {
+  std::optional<bool> on;
+  std::string effort{};                // one of thinking_efforts(), or empty
+  std::optional<std::int64_t> budget;  // tokens of a thought
+};
+
+/// "none", "minimal", "low", "medium", "high", "xhigh", "max".
+const std::vector<std::string>& thinking_efforts();
+
+/// The variables that a template reads.
+struct ThinkingControls {
+  bool enable_thinking = false, thinking = false;  // true or false
+  bool budget = false;                             // thinking_budget, in tokens
+  std::vector<std::string> efforts;                // what reasoning_effort may be; empty: it is not read
+};
+
+/// Renders a question with each effort: a template may refuse some.
+ThinkingControls find_thinking(const jinja::Template& jinja, std::string_view source);
+
+/// Sets the template's variables but for those that `options` has already. An effort becomes the nearest that the
+/// template knows, a budget an effort and the other way round where the template reads only one of them.
+void apply_thinking(const ThinkingControls& controls, const Thinking& thinking, nlohmann::ordered_json& options);
+
+}  // namespace millrace::text
