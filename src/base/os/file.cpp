@@ -44,6 +44,7 @@ Status File::write(std::span<const std::byte> bytes) const {
   while (!bytes.empty()) {
     const ssize_t put = retry([&] { return ::write(handle_, bytes.data(), bytes.size()); });
     if (put < 0) return last_error();
+    if (put == 0) return Status(Code::out_of_budget, "nothing could be written");
     bytes = bytes.subspan(static_cast<std::size_t>(put));
   }
   return {};
@@ -54,6 +55,7 @@ Status File::write_at(std::uint64_t offset, std::span<const std::byte> bytes) co
     const ssize_t put =
         retry([&] { return ::pwrite(handle_, bytes.data(), bytes.size(), static_cast<off_t>(offset)); });
     if (put < 0) return last_error();
+    if (put == 0) return Status(Code::out_of_budget, "nothing could be written");
     bytes = bytes.subspan(static_cast<std::size_t>(put));
     offset += static_cast<std::uint64_t>(put);
   }

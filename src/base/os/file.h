@@ -1,8 +1,8 @@
 // An open file, which closes itself. Short reads and writes and interrupted calls are handled here.
 // Errors of all: not_found, invalid_argument (a file is there that Create::always_new does not want, or a link that
-// Links::stay does not), out_of_budget (the disk or a quota is full, or the system's limit on files is reached),
-// unavailable (another process holds the lock), unsupported (the file system has no such thing), io_error. A message is
-// the system's words for what is wrong; the caller names the path and what it was doing.
+// Links::stay does not), out_of_budget (the disk or a quota is full), unsupported (the file system has no such thing,
+// or it or the user's limit allows no file of that size), unavailable (another process holds the lock), io_error. A
+// message is the system's words for what is wrong; the caller names the path and what it was doing.
 // Thread-safety: read(), write() and close() belong to one thread at a time; all else may be called from any.
 #pragma once
 

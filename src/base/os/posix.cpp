@@ -10,11 +10,12 @@ namespace millrace::os {
 Status last_error() {
   const int number = errno;
   const bool missing = number == ENOENT || number == ENOTDIR;
-  const bool full = number == ENOSPC || number == EDQUOT || number == EFBIG;
+  const bool full = number == ENOSPC || number == EDQUOT;
   const bool other = number == EEXIST || number == ELOOP;
   const Code code = missing                 ? Code::not_found
                     : other                 ? Code::invalid_argument
                     : full                  ? Code::out_of_budget
+                    : number == EFBIG       ? Code::unsupported
                     : number == EWOULDBLOCK ? Code::unavailable
                                             : Code::io_error;
   return Status(code, std::strerror(number));

@@ -11,8 +11,7 @@
 
 namespace millrace::os {
 
-/// errno in the system's words; not_found, invalid_argument (something else is there), out_of_budget (a full disk or
-/// quota, a limit on files), unavailable (another process has it), else io_error.
+/// errno in the system's words, with the code that file.h names; io_error where it names none.
 Status last_error();
 
 FileInfo from_stat(const struct stat& found);
