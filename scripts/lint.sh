@@ -9,6 +9,8 @@ git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format --dry-run --Werro
 echo "Checking include ranks"
 python3 scripts/check_ranks.py || failed=1
 python3 scripts/check_names.py || failed=1
+echo "Counting how far the house is from its plan"
+python3 scripts/house.py || failed=1
 if git grep -nE 'std::(shared_)?mutex|std::condition_variable' -- src tools ':!src/base/mutex.h' ':!src/base/thread_annotations.h'; then
   echo "lint: take Mutex and CondVar of base/mutex.h, whose locks clang checks" >&2
   failed=1

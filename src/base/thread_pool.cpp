@@ -1,9 +1,5 @@
 #include "base/thread_pool.h"
 
-#include <limits.h>
-#include <pthread.h>
-#include <sched.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -15,7 +11,8 @@
 #include <vector>
 
 #include "base/log.h"
-#include "base/processors.h"
+#include "base/os/processors.h"
+#include "base/os/thread.h"
 #include "base/spin.h"
 #include "base/status.h"
 
@@ -23,7 +20,6 @@ namespace millrace {
 namespace {
 
 constexpr std::size_t kLineBytes = 64;
-constexpr std::size_t kStackBytes = 256 * 1024;  // workers run kernels, which keep their scratch elsewhere
 
 /// Waits until word != old: spins for `spin` (which bridges the gap between two ops), then sleeps in the kernel.
 void wait_while_equal(const std::atomic<std::uint32_t>& word, std::uint32_t old, std::chrono::nanoseconds spin) {
@@ -37,17 +33,6 @@ void wait_while_equal(const std::atomic<std::uint32_t>& word, std::uint32_t old,
     } while (std::chrono::steady_clock::now() < give_up);
   }
   while (word.load(std::memory_order_acquire) == old) word.wait(old, std::memory_order_acquire);
-}
-
-void bind_to(pthread_t thread, int cpu) {
-  const int capacity = std::max(1024, cpu + 1);
-  cpu_set_t* set = CPU_ALLOC(capacity);
-  if (set == nullptr) return;
-  const std::size_t bytes = CPU_ALLOC_SIZE(capacity);
-  CPU_ZERO_S(bytes, set);
-  CPU_SET_S(cpu, bytes, set);
-  if (pthread_setaffinity_np(thread, bytes, set) != 0) log::debug("thread pool: cannot bind a worker to CPU {}", cpu);
-  CPU_FREE(set);
 }
 
 struct PieceRange {
@@ -104,15 +89,9 @@ struct ThreadPool::State {
   static constexpr std::uint64_t kClosed = 1ull << 31;
   static constexpr std::uint64_t kJoined = kClosed - 1;
 
-  struct Worker {
-    State* state = nullptr;
-    int index = 0;
-    pthread_t handle{};
-  };
-
   int threads = 1;
   std::chrono::nanoseconds spin{0};
-  std::vector<Worker> workers;
+  std::vector<os::Thread> workers;
   const FunctionRef<void(int)>* work = nullptr;
   bool stopping = false;
 
@@ -191,44 +170,33 @@ struct ThreadPool::State {
 };
 
 ThreadPool::ThreadPool(Options options) : state_(std::make_unique<State>()) {
-  const std::vector<int> allowed = allowed_processors();
+  const std::vector<int> allowed = os::allowed_processors();
   const int processors = usable_processors();
   state_->threads = std::max(1, options.threads > 0 ? options.threads : processors);
   for (std::vector<Run>& runs : state_->runs) runs = std::vector<Run>(static_cast<std::size_t>(state_->threads));
   // With more threads than processors a spinning thread holds back the one it waits for.
   if (state_->threads <= processors) state_->spin = options.spin;
+  const int threads = state_->threads;
   const bool pin = options.pin && options.first + state_->threads <= static_cast<int>(allowed.size());
 
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, std::max<std::size_t>(kStackBytes, PTHREAD_STACK_MIN));
-  state_->workers.resize(static_cast<std::size_t>(state_->threads - 1));
-  for (std::size_t i = 0; i < state_->workers.size(); ++i) {
-    State::Worker& worker = state_->workers[i];
-    worker.state = state_.get();
-    worker.index = static_cast<int>(i) + 1;
-    const auto body = [](void* argument) -> void* {
-      const auto* self = static_cast<State::Worker*>(argument);
-      self->state->serve(self->index);
-      return nullptr;
-    };
-    if (const int failed = pthread_create(&worker.handle, &attributes, body, &worker); failed != 0) {
-      log::warn("thread pool: {} threads instead of {}: the kernel refuses more (error {})", i + 1, state_->threads,
-                failed);
+  for (int i = 1; i < threads; ++i) {
+    auto worker = os::Thread::start("", [state = state_.get(), i] { state->serve(i); });
+    if (!worker.ok()) {
+      log::warn("thread pool: {} threads instead of {}: {}", i, threads, worker.status().message());
       // Those that run have not been given work yet; `threads` is read by the caller's thread alone.
-      state_->workers.resize(i);
-      state_->threads = static_cast<int>(i) + 1;
+      state_->threads = i;
       break;
     }
-    if (pin) bind_to(worker.handle, allowed[options.first + i + 1]);
+    if (pin && !worker->bind(allowed[static_cast<std::size_t>(options.first + i)]).ok())
+      log::debug("thread pool: cannot bind a worker to CPU {}", allowed[static_cast<std::size_t>(options.first + i)]);
+    state_->workers.push_back(std::move(*worker));
   }
-  pthread_attr_destroy(&attributes);
 }
 
 ThreadPool::~ThreadPool() {
   state_->stopping = true;
   state_->start(nullptr);
-  for (State::Worker& worker : state_->workers) pthread_join(worker.handle, nullptr);
+  state_->workers.clear();  // joins
 }
 
 int ThreadPool::threads() const { return state_->threads; }
@@ -295,10 +263,10 @@ void ThreadPool::barrier() {
 }
 
 int ThreadPool::usable_processors() {
-  int processors = static_cast<int>(allowed_processors().size());
+  int processors = static_cast<int>(os::allowed_processors().size());
   std::ostringstream self_cgroup;
   if (std::ifstream file("/proc/self/cgroup"); file) self_cgroup << file.rdbuf();
-  const double quota = cgroup_cpu_quota(self_cgroup.str(), "/sys/fs/cgroup");
+  const double quota = os::cgroup_cpu_quota(self_cgroup.str(), "/sys/fs/cgroup");
   if (quota > 0) processors = std::min(processors, static_cast<int>(std::ceil(quota)));
   return std::max(1, processors);
 }

@@ -1,7 +1,5 @@
 #include "engine/setup.h"
 
-#include <malloc.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -12,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/os/heap.h"
 #include "base/words.h"
 #include "device/cpu.h"
 #include "device/gpu.h"
@@ -259,7 +258,7 @@ Status start_storage(const EngineOptions& options, const std::vector<std::string
 
 std::uint64_t measured_program_bytes(const EngineOptions& options, std::uint64_t ram, const Parts& parts) {
   if (options.exact_budget) return 0;
-  malloc_trim(0);  // what parsing the file's metadata left behind
+  os::return_free_memory();  // what parsing the file's metadata left behind
   if (ram < kSmallBudget) device::release_code_pages();
   const std::uint64_t others =  // before it is measured: what comes meanwhile counts as the program's
       options.bare_resident_bytes + (parts.head_start != nullptr ? parts.head_start->taken_bytes() : 0);

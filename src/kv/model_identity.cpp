@@ -1,12 +1,9 @@
 #include "kv/model_identity.h"
 
-#include <sys/stat.h>
 #include <xxhash.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -17,6 +14,7 @@ namespace millrace::kv {
 namespace {
 
 constexpr std::uint64_t kPage = 4096;
+constexpr std::int64_t kSecond = 1'000'000'000;
 
 class Hash {
  public:
@@ -38,13 +36,11 @@ class Hash {
 Status add_file(const modelfile::Model& model, int number, bool times, Hash& hash) {
   const std::string& path = model.paths()[static_cast<std::size_t>(number)];
   MR_ASSIGN_OR_RETURN(const modelfile::File file, modelfile::File::open_read(path));
-  struct stat information = {};
-  if (fstat(file.fd(), &information) != 0)
-    return error(Code::io_error, "{}: cannot be examined: {}", path, std::strerror(errno));
-  const auto size = static_cast<std::uint64_t>(information.st_size);
+  MR_ASSIGN_OR_RETURN(const os::FileInfo info, file.info());
+  const std::uint64_t size = info.bytes;
   hash.add(size);
-  if (times) hash.add(static_cast<std::uint64_t>(information.st_mtim.tv_sec));
-  if (times) hash.add(static_cast<std::uint64_t>(information.st_mtim.tv_nsec));
+  if (times) hash.add(static_cast<std::uint64_t>(info.modified_ns / kSecond));
+  if (times) hash.add(static_cast<std::uint64_t>(info.modified_ns % kSecond));
   std::uint64_t head = size;
   for (const modelfile::TensorInfo& tensor : model.tensors())
     if (tensor.file == number) head = std::min(head, tensor.offset);

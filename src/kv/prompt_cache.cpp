@@ -28,8 +28,7 @@ Expected<std::unique_ptr<PromptCache>> PromptCache::open(const Options& options,
   const PromptKey root = root_key(identity, pool->layout());
   std::unique_ptr<PromptCache> cache(new PromptCache(options, root, std::move(pool), budget));
   cache->store_ = std::move(store);
-  MR_ASSIGN_OR_RETURN(cache->thread_,
-                      storage::SmallThread::start("prompt-cache", [self = cache.get()] { self->work(); }));
+  MR_ASSIGN_OR_RETURN(cache->thread_, os::Thread::start("prompt-cache", [self = cache.get()] { self->work(); }));
   return cache;
 }
 

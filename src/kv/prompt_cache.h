@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/os/thread.h"
 #include "kv/prefix_cache.h"
 #include "kv/prompt_store.h"
 #include "residency/budget.h"
-#include "storage/small_thread.h"
 
 namespace millrace::kv {
 
@@ -142,7 +142,7 @@ class PromptCache {
   bool stop_ MR_GUARDED_BY(mutex_) = false, off_ MR_GUARDED_BY(mutex_) = false;
   Staging staging_;                            // of a device's block
   bool staged_ MR_GUARDED_BY(mutex_) = false;  // staging_ holds the first of waiting_
-  storage::SmallThread thread_;
+  os::Thread thread_;
 };
 
 }  // namespace millrace::kv

@@ -1,19 +1,12 @@
 #include "kv/prompt_store.h"
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/os/process.h"
 
 namespace millrace::kv {
 
@@ -42,38 +35,26 @@ bool is_fresh(std::string_view name) {
          name[kKeyDigits] == '.';
 }
 
-timespec to_timespec(Clock::time_point time) {
-  const auto since = std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-  return {static_cast<time_t>(since / 1'000'000'000), static_cast<long>(since % 1'000'000'000)};
+std::int64_t to_ns(Clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
-Clock::time_point to_time(const timespec& time) {
-  return Clock::time_point(std::chrono::duration_cast<Clock::duration>(std::chrono::seconds(time.tv_sec) +
-                                                                       std::chrono::nanoseconds(time.tv_nsec)));
+Clock::time_point to_time(std::int64_t ns) {
+  return Clock::time_point(std::chrono::duration_cast<Clock::duration>(std::chrono::nanoseconds(ns)));
 }
 
-Status failed(std::string_view doing) {
-  const int number = errno;
-  const bool full = number == ENOSPC || number == EDQUOT || number == EFBIG;
-  return error(full ? Code::out_of_budget : Code::io_error, "cannot {}: {}", doing, std::strerror(number));
+/// The status, where it failed with what was to be done.
+Status named(std::string_view doing, const Status& status) {
+  if (status.ok()) return status;
+  const bool full = status.code() == Code::out_of_budget || status.code() == Code::unsupported;
+  return error(full ? Code::out_of_budget : Code::io_error, "cannot {}: {}", doing, status.message());
 }
 
-Status write_all(int fd, std::span<const std::byte> bytes) {
+Status read_all(const os::File& file, std::span<std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return failed("write a KV block");
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
-  }
-  return {};
-}
-
-Status read_all(int fd, std::span<std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t got = ::read(fd, bytes.data(), bytes.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return failed("read a KV block");
-    if (got == 0) return error(Code::corrupt, "it ends early");
-    bytes = bytes.subspan(static_cast<std::size_t>(got));
+    const auto got = file.read(bytes);
+    if (!got.ok()) return named("read a KV block", got.status());
+    if (*got == 0) return error(Code::corrupt, "it ends early");
+    bytes = bytes.subspan(*got);
   }
   return {};
 }
@@ -84,46 +65,40 @@ Expected<std::unique_ptr<PromptStore>> PromptStore::open(Options options) {
   const fs::path path = options.folder;
   std::error_code failure;
   if (!path.parent_path().empty()) fs::create_directories(path.parent_path(), failure);
-  if (::mkdir(options.folder.c_str(), 0700) != 0 && errno != EEXIST)
-    return failed("make this folder").with_context(options.folder);
-  storage::ScopedFd folder(::open(options.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  struct stat information = {};
-  if (!folder.open() || fstat(folder.get(), &information) != 0)
-    return failed("open this folder").with_context(options.folder);
-  const bool ours = information.st_uid == geteuid() || information.st_uid == 0 || geteuid() == 0;
-  if (!ours || (information.st_mode & 022) != 0)
+  MR_RETURN_IF_ERROR(named("make this folder", os::make_private_folder(options.folder)).with_context(options.folder));
+  auto folder = os::Folder::open(options.folder);
+  const Expected<bool> ours = folder.ok() ? folder->is_private() : folder.status();
+  if (!ours.ok()) return named("open this folder", ours.status()).with_context(options.folder);
+  if (!*ours)
     return error(Code::invalid_argument, "{}: others may write to this folder; chmod 700, or choose another",
                  options.folder);
-  if (faccessat(folder.get(), ".", W_OK | X_OK, AT_EACCESS) != 0)
-    return failed("write to this folder").with_context(options.folder);
-  return std::unique_ptr<PromptStore>(new PromptStore(std::move(options), std::move(folder)));
+  MR_RETURN_IF_ERROR(named("write to this folder", folder->check_writable()).with_context(options.folder));
+  return std::unique_ptr<PromptStore>(new PromptStore(std::move(options), std::move(*folder)));
 }
 
 bool PromptStore::refresh(const PromptKey& key, Time used) {
-  const timespec times[2] = {to_timespec(used), to_timespec(used)};
-  return utimensat(folder_.get(), name_of(key).c_str(), times, AT_SYMLINK_NOFOLLOW) == 0;
+  return folder_.set_modified(name_of(key), to_ns(used)).ok();
 }
 
-Status PromptStore::read_file(const PromptBlock& block, int fd, std::byte* payload) {
-  struct stat information = {};
-  if (fstat(fd, &information) != 0) return failed("examine a KV block");
-  if (!S_ISREG(information.st_mode) || static_cast<std::uint64_t>(information.st_size) != block.file_bytes())
-    return error(Code::corrupt, "it has {} bytes instead of {}", information.st_size, block.file_bytes());
+Status PromptStore::read_file(const PromptBlock& block, const os::File& file, std::byte* payload) {
+  const auto info = file.info();
+  if (!info.ok()) return named("examine a KV block", info.status());
+  if (!info->is_regular() || info->bytes != block.file_bytes())
+    return error(Code::corrupt, "it has {} bytes instead of {}", info->bytes, block.file_bytes());
   std::vector<std::byte> head(block.head_bytes());
-  MR_RETURN_IF_ERROR(read_all(fd, head));
-  MR_RETURN_IF_ERROR(read_all(fd, {payload, static_cast<std::size_t>(block.shape.block_bytes())}));
+  MR_RETURN_IF_ERROR(read_all(file, head));
+  MR_RETURN_IF_ERROR(read_all(file, {payload, static_cast<std::size_t>(block.shape.block_bytes())}));
   return check_file(block, head.data(), payload);
 }
 
 Status PromptStore::load(const PromptBlock& block, std::byte* payload) {
   const std::string name = name_of(block.key);
   // Whatever lies there under a name of ours, opening it must not wait or follow.
-  const storage::ScopedFd file(
-      openat(folder_.get(), name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
-  if (!file.open() && errno == ENOENT) return {Code::not_found, ""};
-  if (!file.open() && errno == ELOOP) return remove_damaged(name, error(Code::corrupt, "it is a link"));
-  if (!file.open()) return failed("open a KV block");
-  Status status = read_file(block, file.get(), payload);
+  const auto file = folder_.open_file(name, {.links = os::Links::stay, .wait = false});
+  if (file.status().code() == Code::not_found) return {Code::not_found, ""};
+  if (file.status().code() == Code::invalid_argument) return remove_damaged(name, error(Code::corrupt, "it is a link"));
+  if (!file.ok()) return named("open a KV block", file.status());
+  Status status = read_file(block, *file, payload);
   if (status.code() == Code::corrupt) return remove_damaged(name, status);
   if (!status.ok()) return status;
   const MutexLock lock(mutex_);
@@ -133,7 +108,7 @@ Status PromptStore::load(const PromptBlock& block, std::byte* payload) {
 
 Status PromptStore::remove_damaged(const std::string& name, const Status& why) {
   log::warn("prompt cache: {}/{} is of no use and was removed: {}", options_.folder, name, why.message());
-  unlinkat(folder_.get(), name.c_str(), 0);
+  (void)folder_.remove(name);
   const MutexLock lock(mutex_);
   ++counters_.damaged_files;
   return why;
@@ -143,24 +118,24 @@ Status PromptStore::save(const PromptBlock& block, const std::byte* payload, Tim
   std::string fresh;
   {
     const MutexLock lock(mutex_);
-    fresh = fmt::format("{}.{}.{}{}", block.key.hex(), getpid(), writes_++, kFresh);
+    fresh = fmt::format("{}.{}.{}{}", block.key.hex(), os::process_id(), writes_++, kFresh);
   }
-  const int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
   Status status;
   {
-    const storage::ScopedFd file(openat(folder_.get(), fresh.c_str(), flags, 0600));
-    if (!file.open() && errno == EEXIST) return {};  // a namesake elsewhere (containers count processes anew) is at it
-    if (!file.open()) return failed("make a file").with_context(options_.folder);
-    status = write_all(file.get(), make_head(block, payload));
-    if (status.ok()) status = write_all(file.get(), {payload, static_cast<std::size_t>(block.shape.block_bytes())});
-    const timespec times[2] = {to_timespec(used), to_timespec(used)};
-    if (status.ok() && futimens(file.get(), times) != 0) status = failed("set a file's time");
+    const auto file = folder_.open_file(
+        fresh, {.access = os::File::Access::write, .create = os::File::Create::always_new, .owner_only = true});
+    // A namesake elsewhere (containers count processes anew) is at it.
+    if (file.status().code() == Code::invalid_argument) return {};
+    if (!file.ok()) return named("make a file", file.status()).with_context(options_.folder);
+    const std::span<const std::byte> block_bytes(payload, static_cast<std::size_t>(block.shape.block_bytes()));
+    status = named("write a KV block", file->write(make_head(block, payload)));
+    if (status.ok()) status = named("write a KV block", file->write(block_bytes));
+    if (status.ok()) status = named("set a file's time", file->set_modified(to_ns(used)));
   }
   // Not synced: after a power cut the checksum tells.
-  if (status.ok() && renameat(folder_.get(), fresh.c_str(), folder_.get(), name_of(block.key).c_str()) != 0)
-    status = failed("put a file in place");
+  if (status.ok()) status = named("put a file in place", folder_.replace(fresh, name_of(block.key)));
   if (!status.ok()) {
-    unlinkat(folder_.get(), fresh.c_str(), 0);
+    (void)folder_.remove(fresh);
     return status.with_context(options_.folder);
   }
   const MutexLock lock(mutex_);
@@ -197,23 +172,19 @@ struct PromptStore::Scan {
 };
 
 Expected<PromptStore::Scan> PromptStore::scan() {
-  const int fd = openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const std::unique_ptr<DIR, int (*)(DIR*)> open(fd >= 0 ? fdopendir(fd) : nullptr, closedir);
-  if (open == nullptr) return failed("list this folder").with_context(options_.folder);
   Scan scan;
   const Time abandoned = Clock::now() - kAbandoned;
-  while (const dirent* const entry = readdir(open.get())) {  // NOLINT(concurrency-mt-unsafe): this thread's own DIR
-    const std::string_view name = entry->d_name;
-    if (!is_block(name) && !is_fresh(name)) continue;
-    struct stat information = {};
-    if (fstatat(folder_.get(), entry->d_name, &information, AT_SYMLINK_NOFOLLOW) != 0) continue;
-    if (!S_ISREG(information.st_mode)) continue;
-    const Time used = to_time(information.st_mtim);
-    if (is_fresh(name) && used < abandoned && unlinkat(folder_.get(), entry->d_name, 0) == 0) continue;
-    Scan::File file{std::string(name), round_up(static_cast<std::uint64_t>(information.st_size), kDiskBlock), used};
+  const Status listed = folder_.for_each([&](const std::string& name) {
+    if (!is_block(name) && !is_fresh(name)) return;
+    const auto info = folder_.info(name);
+    if (!info.ok() || !info->is_regular()) return;
+    const Time used = to_time(info->modified_ns);
+    if (is_fresh(name) && used < abandoned && folder_.remove(name).ok()) return;
+    Scan::File file{name, round_up(info->bytes, kDiskBlock), used};
     if (is_fresh(name)) file.used = Time::max();  // its writer is at work
     scan.add(std::move(file));
-  }
+  });
+  MR_RETURN_IF_ERROR(named("list this folder", listed).with_context(options_.folder));
   std::sort_heap(scan.oldest.begin(), scan.oldest.end());
   const MutexLock lock(mutex_);
   counters_.files = scan.files;
@@ -225,15 +196,14 @@ Expected<std::uint64_t> PromptStore::make_room(std::uint64_t bytes, Time spared)
   bytes = std::min(bytes, options_.most_bytes);
   for (;;) {
     MR_ASSIGN_OR_RETURN(const Scan scan, this->scan());
-    struct statvfs disk = {};
-    if (fstatvfs(folder_.get(), &disk) != 0) return failed("ask how full the disk is").with_context(options_.folder);
-    const std::uint64_t on_disk = static_cast<std::uint64_t>(disk.f_bavail) * disk.f_frsize;
-    std::uint64_t free = on_disk - std::min(on_disk, options_.least_free_bytes);
+    const auto on_disk = folder_.free_bytes();
+    if (!on_disk.ok()) return named("ask how full the disk is", on_disk.status()).with_context(options_.folder);
+    std::uint64_t free = *on_disk - std::min(*on_disk, options_.least_free_bytes);
     std::uint64_t held = scan.bytes, removed = 0;
     const auto fits = [&] { return held + bytes <= options_.most_bytes && bytes <= free; };
     for (const Scan::File& file : scan.oldest) {
       if (fits() || file.used >= spared) break;
-      if (unlinkat(folder_.get(), file.name.c_str(), 0) != 0) continue;
+      if (!folder_.remove(file.name).ok()) continue;
       held -= file.bytes;
       free += file.bytes;
       ++removed;

@@ -14,9 +14,9 @@
 #include <string>
 
 #include "base/mutex.h"
+#include "base/os/folder.h"
 #include "base/status.h"
 #include "kv/prompt_file.h"
-#include "storage/file_set.h"
 
 namespace millrace::kv {
 
@@ -51,13 +51,13 @@ class PromptStore {
 
  private:
   struct Scan;
-  PromptStore(Options options, storage::ScopedFd folder) : options_(std::move(options)), folder_(std::move(folder)) {}
+  PromptStore(Options options, os::Folder folder) : options_(std::move(options)), folder_(std::move(folder)) {}
   Expected<Scan> scan();
-  Status read_file(const PromptBlock& block, int fd, std::byte* payload);
+  Status read_file(const PromptBlock& block, const os::File& file, std::byte* payload);
   Status remove_damaged(const std::string& name, const Status& why);
 
   const Options options_;
-  const storage::ScopedFd folder_;
+  const os::Folder folder_;
   mutable Mutex mutex_;
   Counters counters_ MR_GUARDED_BY(mutex_);
   std::uint64_t writes_ MR_GUARDED_BY(mutex_) = 0;  // so that no two are written under one name

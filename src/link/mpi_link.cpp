@@ -1,6 +1,5 @@
 #include "link/mpi_link.h"
 
-#include <dlfcn.h>
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -11,11 +10,13 @@
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/os/library.h"
 #include "link/mpi_plugin.h"
 
 namespace millrace::link {
@@ -79,16 +80,18 @@ std::vector<std::string> plugin_places() {
 }
 
 Expected<Mpi> load_plugin() {
-  void* library = nullptr;
+  std::optional<os::Library> library;
   std::string why;
   for (const std::string& place : plugin_places()) {
     // MPI's own plugins look for its symbols among those of all.
-    library = dlopen(place.c_str(), RTLD_NOW | RTLD_GLOBAL);
-    if (library != nullptr) break;
-    const char* const said = dlerror();
-    why = said != nullptr ? said : place;
+    auto loaded = os::Library::load(place, os::Library::Symbols::shared);
+    if (loaded.ok()) {
+      library = std::move(*loaded);
+      break;
+    }
+    why = loaded.status().message();
   }
-  if (library == nullptr)
+  if (!library)
     return error(
         Code::unsupported,
         "an MPI launcher started this process beside others, but {} is not to be had ({}); build millrace "
@@ -97,7 +100,7 @@ Expected<Mpi> load_plugin() {
   Mpi mpi;
   const char* missing = nullptr;
   const auto find = [&](const char* name, auto*& call) {
-    call = reinterpret_cast<std::remove_reference_t<decltype(call)>>(dlsym(library, name));
+    library->find(name, call);
     if (call == nullptr) missing = name;
   };
   find("millrace_mpi_begin", mpi.begin);

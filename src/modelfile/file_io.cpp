@@ -1,15 +1,7 @@
 #include "modelfile/file_io.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <system_error>
 
 #include "base/bytes.h"
 #include "modelfile/escape.h"
@@ -19,137 +11,106 @@ namespace {
 
 constexpr std::size_t kBufferBytes = 64 * 1024;
 
-std::string system_text(int code) { return std::error_code(code, std::generic_category()).message(); }
-
 /// What a failed write means to the person at the keyboard.
-Status write_failure(const std::string& path, int code) {
+Status write_failure(const std::string& path, const Status& why) {
   const char* advice = "check the disk and the folder's permissions";
-  if (code == ENOSPC || code == EDQUOT) advice = "free some disk space or choose another folder";
-  if (code == EFBIG) advice = "write smaller splits or choose another file system";
-  return error(Code::io_error, "{}: cannot write: {}; {}", escape(path), system_text(code), advice);
+  if (why.code() == Code::out_of_budget) advice = "free some disk space or choose another folder";
+  if (why.code() == Code::unsupported) advice = "write smaller splits or choose another file system";
+  return error(Code::io_error, "{}: cannot write: {}; {}", escape(path), why.message(), advice);
 }
 
 }  // namespace
 
-File::~File() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-File& File::operator=(File&& other) noexcept {
-  if (this != &other) {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = std::exchange(other.fd_, -1);
-    path_ = std::move(other.path_);
-  }
-  return *this;
-}
-
 Expected<File> File::open_read(const std::string& path) {
-  // O_NONBLOCK: opening a named pipe must not wait for a writer.
-  File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK), path);
-  if (!file.valid()) {
-    const int code = errno;
-    if (code == ENOENT || code == ENOTDIR) {
-      return error(Code::not_found, "{}: no such file; check the path", escape(path));
-    }
-    return error(Code::io_error, "{}: cannot open: {}; check the file's permissions", escape(path), system_text(code));
-  }
-  struct stat status {};
-  if (::fstat(file.fd_, &status) != 0) {
-    return error(Code::io_error, "{}: cannot read its size: {}", escape(path), system_text(errno));
-  }
-  if (S_ISDIR(status.st_mode)) {
+  auto opened = os::File::open(path, {.wait = false});
+  if (opened.status().code() == Code::not_found)
+    return error(Code::not_found, "{}: no such file; check the path", escape(path));
+  if (!opened.ok())
+    return error(Code::io_error, "{}: cannot open: {}; check the file's permissions", escape(path),
+                 opened.status().message());
+  File file(std::move(*opened), path);
+  MR_ASSIGN_OR_RETURN(const os::FileInfo info, file.info());
+  if (info.kind == os::FileKind::folder)
     return error(Code::invalid_argument, "{}: is a directory; give the .gguf file inside it", escape(path));
-  }
-  if (!S_ISREG(status.st_mode)) {
+  if (!info.is_regular())
     return error(Code::invalid_argument, "{}: is not a regular file; copy the model to disk first", escape(path));
-  }
   return file;
 }
 
 Expected<File> File::create(const std::string& path) {
-  File file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644), path);
-  if (!file.valid()) return write_failure(path, errno);
-  if (::flock(file.fd_, LOCK_EX | LOCK_NB) != 0) {
+  auto opened = os::File::open(
+      path, {.access = os::File::Access::both, .create = os::File::Create::if_missing, .writable_by_all = false});
+  if (!opened.ok()) return write_failure(path, opened.status());
+  File file(std::move(*opened), path);
+  if (!file.file_.lock(false).ok())
     return error(Code::io_error, "{}: another process is writing this file; wait for it or choose another name",
                  escape(path));
-  }
-  if (::ftruncate(file.fd_, 0) != 0) return write_failure(path, errno);
+  if (const Status emptied = file.file_.resize(0); !emptied.ok()) return write_failure(path, emptied);
   return file;
 }
 
 Status check_replaceable(const std::string& path) {
-  struct stat info {};
-  if (::stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode)) return {};
-  if (S_ISDIR(info.st_mode))
+  const auto info = os::file_info(path);
+  if (!info.ok() || info->is_regular()) return {};
+  if (info->kind == os::FileKind::folder)
     return error(Code::invalid_argument, "{}: is a directory; name a file in it", escape(path));
   return error(Code::invalid_argument, "{}: is no regular file, which this would replace; name another", escape(path));
 }
 
 Expected<File> File::open_direct_write(const std::string& path) {
-  File file(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_DIRECT), path);
-  if (!file.valid()) return error(Code::unsupported, "{}: no O_DIRECT here: {}", escape(path), system_text(errno));
-  return file;
+  auto opened = os::File::open(path, {.access = os::File::Access::write, .direct = true});
+  if (!opened.ok())
+    return error(Code::unsupported, "{}: no O_DIRECT here: {}", escape(path), opened.status().message());
+  return File(std::move(*opened), path);
+}
+
+Expected<os::FileInfo> File::info() const {
+  auto info = file_.info();
+  if (!info.ok()) return error(Code::io_error, "{}: cannot read its size: {}", escape(path_), info.status().message());
+  return info;
 }
 
 Expected<std::uint64_t> File::size() const {
-  struct stat status {};
-  if (::fstat(fd_, &status) != 0) {
-    return error(Code::io_error, "{}: cannot read its size: {}", escape(path_), system_text(errno));
-  }
-  return static_cast<std::uint64_t>(status.st_size);
+  MR_ASSIGN_OR_RETURN(const os::FileInfo found, info());
+  return found.bytes;
 }
 
 Status File::reserve(std::uint64_t bytes) const {
-  if (bytes > static_cast<std::uint64_t>(INT64_MAX)) return write_failure(path_, EFBIG);
-  const auto length = static_cast<off_t>(bytes);
-  int result = 0;
-  do result = bytes == 0 ? 0 : ::fallocate(fd_, 0, 0, length);
-  while (result != 0 && errno == EINTR);
-  if (result != 0 && (errno == ENOSPC || errno == EDQUOT)) {
-    struct statvfs disk {};
-    const bool known = ::fstatvfs(fd_, &disk) == 0;
-    const std::uint64_t free_bytes = known ? static_cast<std::uint64_t>(disk.f_bavail) * disk.f_frsize : 0;
+  if (bytes > static_cast<std::uint64_t>(INT64_MAX))
+    return write_failure(path_, Status(Code::unsupported, "no file is so long"));
+  if (file_.reserve(bytes).code() == Code::out_of_budget) {
+    const auto left = file_.free_bytes();
     return error(Code::io_error, "{}: needs {} but the disk has {} free; free some space or choose another folder",
-                 escape(path_), format_bytes(bytes), format_bytes(free_bytes));
+                 escape(path_), format_bytes(bytes), format_bytes(left.ok() ? *left : 0));
   }
   // File systems that cannot reserve say so; setting the length is enough for them.
-  if (::ftruncate(fd_, length) != 0) return write_failure(path_, errno);
-  return {};
+  const Status status = file_.resize(bytes);
+  return status.ok() ? status : write_failure(path_, status);
 }
 
 Status File::read_at(std::uint64_t offset, std::span<std::byte> out) const {
   while (!out.empty()) {
-    const ssize_t got = ::pread(fd_, out.data(), out.size(), static_cast<off_t>(offset));
-    if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (got < 0) {
+    const auto got = file_.read_at(offset, out);
+    if (!got.ok())
       return error(Code::io_error, "{}: cannot read at byte {}: {}; check the disk", escape(path_), offset,
-                   system_text(errno));
-    }
-    if (got == 0) {
+                   got.status().message());
+    if (*got == 0)
       return error(Code::io_error, "{}: the file became shorter while it was read; open it again when it is complete",
                    escape(path_));
-    }
-    out = out.subspan(static_cast<std::size_t>(got));
-    offset += static_cast<std::uint64_t>(got);
+    out = out.subspan(*got);
+    offset += *got;
   }
   return {};
 }
 
 Status File::write_at(std::uint64_t offset, std::span<const std::byte> bytes) const {
-  while (!bytes.empty()) {
-    const ssize_t put = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (put < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (put <= 0) return write_failure(path_, put == 0 ? ENOSPC : errno);
-    bytes = bytes.subspan(static_cast<std::size_t>(put));
-    offset += static_cast<std::uint64_t>(put);
-  }
-  return {};
+  const Status status = file_.write_at(offset, bytes);
+  return status.ok() ? status : write_failure(path_, status);
 }
 
 Status File::sync() const {
-  if (::fsync(fd_) != 0) return write_failure(path_, errno);
-  return {};
+  const Status status = file_.sync();
+  return status.ok() ? status : write_failure(path_, status);
 }
 
 Expected<std::vector<File>> open_files(std::span<const std::string> paths) {

@@ -1,6 +1,5 @@
-// Files of this room: a descriptor that closes itself, exact reads and whole writes, and a buffered cursor over a file
-// or over bytes in memory. Short reads and EINTR are handled here and nowhere else in modelfile/.
-// Thread-safety: File's methods may be called from any thread; a Cursor belongs to one.
+// Files of this room: exact reads and whole writes whose errors name the file, and a buffered cursor over a file or
+// over bytes in memory. Thread-safety: File's methods may be called from any thread; a Cursor belongs to one.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/os/file.h"
 #include "base/status.h"
 
 namespace millrace::modelfile {
@@ -19,9 +19,6 @@ namespace millrace::modelfile {
 class File {
  public:
   File() = default;
-  ~File();
-  File(File&& other) noexcept : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
-  File& operator=(File&& other) noexcept;
 
   /// Opens a regular file for reading. Errors: not_found, invalid_argument (a directory or no regular file), io_error;
   /// each names the path and what to do.
@@ -33,10 +30,11 @@ class File {
   /// Opens an existing file for O_DIRECT writes. Errors: unsupported where the file system has none.
   static Expected<File> open_direct_write(const std::string& path);
 
-  int fd() const { return fd_; }
-  bool valid() const { return fd_ >= 0; }
+  bool valid() const { return file_.is_open(); }
   const std::string& path() const { return path_; }
 
+  /// Errors: io_error.
+  Expected<os::FileInfo> info() const;
   Expected<std::uint64_t> size() const;
   /// Sets the length and reserves the disk space where the file system can. Errors: io_error (a full disk, with how
   /// much is free).
@@ -46,8 +44,8 @@ class File {
   Status sync() const;
 
  private:
-  File(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
-  int fd_ = -1;
+  File(os::File file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
+  os::File file_;
   std::string path_;
 };
 

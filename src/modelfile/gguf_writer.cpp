@@ -1,7 +1,5 @@
 #include "modelfile/gguf_writer.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
@@ -11,6 +9,7 @@
 #include <type_traits>
 
 #include "base/bytes.h"
+#include "base/os/file.h"
 #include "modelfile/escape.h"
 #include "modelfile/file_io.h"
 #include "modelfile/gguf_parser.h"
@@ -158,7 +157,7 @@ struct Writer::Impl {
   }
   std::string partial(std::size_t file) const { return paths[file] + ".partial"; }
   void remove_partials() {
-    for (std::size_t i = 0; i < files.size(); ++i) ::unlink(partial(i).c_str());
+    for (std::size_t i = 0; i < files.size(); ++i) (void)os::remove_file(partial(i));
   }
 
   Expected<std::vector<std::uint64_t>> assign_files();

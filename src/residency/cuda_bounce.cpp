@@ -38,7 +38,7 @@ Status BounceBackend::open() {
     MR_ASSIGN_OR_RETURN(copied_[i], device::Event::create());
   }
   ring_ = std::make_unique<ChunkRing>(host_, memory_.data(), kLoadingChunks);
-  MR_ASSIGN_OR_RETURN(thread_, storage::SmallThread::start(
+  MR_ASSIGN_OR_RETURN(thread_, os::Thread::start(
                                    "mr-bounce", [this] { work(); }, kStackBytes));
   return {};
 }
@@ -49,7 +49,7 @@ BounceBackend::~BounceBackend() {
     stopping_ = true;
   }
   wake_.notify_all();
-  thread_ = storage::SmallThread();  // joins
+  thread_ = os::Thread();  // joins
 }
 
 void BounceBackend::submit(std::span<const storage::Read> reads, storage::Completion& completion) {

@@ -10,9 +10,9 @@
 #include <span>
 
 #include "base/mutex.h"
+#include "base/os/thread.h"
 #include "device/cuda_runtime.h"
 #include "residency/chunk_ring.h"
-#include "storage/small_thread.h"
 #include "storage/storage.h"
 
 namespace millrace::residency {
@@ -62,7 +62,7 @@ class BounceBackend final : public storage::Backend {
   CondVar wake_;
   std::deque<Job> submitted_ MR_GUARDED_BY(mutex_);
   bool stopping_ MR_GUARDED_BY(mutex_) = false;
-  storage::SmallThread thread_;
+  os::Thread thread_;
 };
 
 }  // namespace millrace::residency

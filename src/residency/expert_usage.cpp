@@ -1,7 +1,6 @@
 #include "residency/expert_usage.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -142,7 +141,8 @@ Status write_usage(const std::string& path, std::string_view model, const Expert
   json["checksum"] = checksum(model, usage.passes, uses);
   std::error_code failure;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  if (std::filesystem::create_directories(folder, failure)) ::chmod(folder.c_str(), 0700);
+  if (std::filesystem::create_directories(folder, failure))
+    std::filesystem::permissions(folder, std::filesystem::perms::owner_all, failure);
   return write_small_file(path, json.dump() + "\n").with_context("cannot keep which experts are used");
 }
 

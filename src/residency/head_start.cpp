@@ -33,8 +33,7 @@ Expected<std::unique_ptr<HeadStart>> HeadStart::begin(const UnitTable& units, st
     read.destination = place;
     place += read.bytes;
   }
-  MR_ASSIGN_OR_RETURN(started->thread_,
-                      storage::SmallThread::start("millrace-ahead", [made = started.get()] { made->work(); }));
+  MR_ASSIGN_OR_RETURN(started->thread_, os::Thread::start("millrace-ahead", [made = started.get()] { made->work(); }));
   return started;
 }
 
@@ -60,7 +59,7 @@ std::uint64_t HeadStart::taken_bytes() const {
 
 void HeadStart::end() {
   ending_ = true;
-  thread_ = storage::SmallThread();
+  thread_ = os::Thread();
   if (!by_place_.empty()) return;
   for (std::size_t i = 0; i < landed_; ++i) by_place_.emplace(std::pair(reads_[i].file, reads_[i].offset), &reads_[i]);
   if (!by_place_.empty()) log::info("{} were read while the GPU's driver started", format_bytes(taken_bytes()));

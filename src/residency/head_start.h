@@ -16,10 +16,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/os/thread.h"
 #include "base/status.h"
 #include "device/host_memory.h"
 #include "residency/unit.h"
-#include "storage/small_thread.h"
 #include "storage/storage.h"
 
 namespace millrace::residency {
@@ -53,7 +53,7 @@ class HeadStart {
   std::atomic<std::size_t> landed_{0};  // of reads_: they are in memory
   std::atomic<bool> ending_ = false;
   std::map<std::pair<int, std::uint64_t>, const storage::Read*> by_place_;  // those that have landed; filled by end()
-  storage::SmallThread thread_;
+  os::Thread thread_;
 };
 
 }  // namespace millrace::residency

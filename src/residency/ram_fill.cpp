@@ -55,8 +55,7 @@ Expected<std::unique_ptr<RamFill>> RamFill::start(std::vector<storage::Read> rea
     MR_ASSIGN_OR_RETURN(fill->staging_, ram.reserve("staging", kChunkRingBytes));
     MR_ASSIGN_OR_RETURN(fill->ring_, device::HostBuffer::reserve(kChunkRingBytes, device::Pages::huge));
   }
-  MR_ASSIGN_OR_RETURN(fill->thread_,
-                      storage::SmallThread::start("millrace-fill", [made = fill.get()] { made->work(); }));
+  MR_ASSIGN_OR_RETURN(fill->thread_, os::Thread::start("millrace-fill", [made = fill.get()] { made->work(); }));
   return fill;
 }
 
@@ -66,7 +65,7 @@ RamFill::~RamFill() {
     stopping_ = true;
   }
   changed_.notify_all();
-  thread_ = storage::SmallThread();
+  thread_ = os::Thread();
 }
 
 /// The next read has come: it goes where it belongs, and what it completes is told. An error where the thread is to

@@ -21,11 +21,11 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/os/thread.h"
 #include "base/status.h"
 #include "device/host_memory.h"
 #include "residency/budget.h"
 #include "residency/placement.h"
-#include "storage/small_thread.h"
 #include "storage/storage.h"
 
 namespace millrace::residency {
@@ -76,7 +76,7 @@ class RamFill {
   Status failure_ MR_GUARDED_BY(mutex_);     // why the thread rests
   bool told_ MR_GUARDED_BY(mutex_) = false;  // a wait() has returned failure_
   bool stopping_ MR_GUARDED_BY(mutex_) = false;
-  storage::SmallThread thread_;
+  os::Thread thread_;
 };
 
 }  // namespace millrace::residency

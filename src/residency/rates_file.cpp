@@ -1,14 +1,10 @@
 // Where measured rates are kept: one JSON file of the user's cache, a member a machine and disk.
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
-
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/json_nesting.h"
+#include "base/os/file_info.h"
 #include "base/thread_pool.h"
 #include "device/cpu.h"
 #include "residency/calibrate.h"
@@ -19,14 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr auto kReplace = nlohmann::json::error_handler_t::replace;  // a machine's name may hold any bytes
-
-/// The disk's name as the kernel knows it ("vda1", "nvme0n1p2"); its number where it has none (overlay, network).
-std::string disk_name(dev_t device) {
-  const std::string number = fmt::format("{}:{}", major(device), minor(device));
-  std::error_code code;
-  const fs::path link = fs::read_symlink("/sys/dev/block/" + number, code);
-  return code ? "device " + number : link.filename().string();
-}
 
 /// The file's members; an empty object if there is no such file or it is not ours.
 nlohmann::json read_all(const std::string& path) {
@@ -39,13 +27,11 @@ nlohmann::json read_all(const std::string& path) {
 }  // namespace
 
 Expected<std::string> machine_key(const std::string& path) {
-  struct stat info {};
   const std::string looked_at = path.empty() ? "." : path;
-  if (stat(looked_at.c_str(), &info) != 0) {
-    return error(Code::not_found, "{}: {}; check the path", looked_at, std::strerror(errno));
-  }
+  const auto info = os::file_info(looked_at);
+  if (!info.ok()) return error(Code::not_found, "{}: {}; check the path", looked_at, info.status().message());
   return fmt::format("{}, {} processors; disk {}", device::cpu_model_name(), ThreadPool::usable_processors(),
-                     disk_name(info.st_dev));
+                     os::volume_name(info->volume));
 }
 
 Expected<std::string> rates_file() {

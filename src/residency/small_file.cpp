@@ -1,57 +1,42 @@
 #include "residency/small_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
+#include <array>
 #include <filesystem>
 
 #include "base/bytes.h"
-#include "storage/file_set.h"
+#include "base/os/file.h"
+#include "base/os/process.h"
 
 namespace millrace::residency {
 namespace {
 
 namespace fs = std::filesystem;
 
-Status system_failure(const std::string& path, const char* doing, Code code = Code::io_error) {
-  return error(code, "{}: cannot {}: {}", path, doing, std::strerror(errno));
-}
-
-Status write_all(int fd, const std::string& path, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t count = ::write(fd, text.data(), text.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return system_failure(path, "write it");
-    text.remove_prefix(static_cast<std::size_t>(count));
-  }
-  return {};
+Status failure(const std::string& path, const char* doing, const Status& why, Code code = Code::io_error) {
+  return error(code, "{}: cannot {}: {}", path, doing, why.message());
 }
 
 /// A new file of ours alone; one that a process of this number left behind gives way.
-storage::ScopedFd create_new(const std::string& path) {
-  constexpr int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-  int fd = ::open(path.c_str(), flags, 0666);
-  if (fd < 0 && errno == EEXIST && ::unlink(path.c_str()) == 0) fd = ::open(path.c_str(), flags, 0666);
-  return storage::ScopedFd(fd);
+Expected<os::File> create_new(const std::string& path) {
+  const os::File::Options options{.access = os::File::Access::write, .create = os::File::Create::always_new};
+  auto file = os::File::open(path, options);
+  const bool in_the_way = file.status().code() == Code::invalid_argument;
+  return in_the_way && os::remove_file(path).ok() ? os::File::open(path, options) : std::move(file);
 }
 
 }  // namespace
 
 Expected<std::string> read_small_file(const std::string& path, std::uint64_t most_bytes) {
-  const storage::ScopedFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.open()) return system_failure(path, "read it", errno == ENOENT ? Code::not_found : Code::io_error);
+  const auto file = os::File::open(path);
+  const bool missing = file.status().code() == Code::not_found;
+  if (!file.ok()) return failure(path, "read it", file.status(), missing ? Code::not_found : Code::io_error);
   std::string text;
-  char buffer[16384];
+  std::array<char, 16384> buffer{};
   for (;;) {
-    const ssize_t count = ::read(fd.get(), buffer, sizeof(buffer));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return system_failure(path, "read it");
-    if (count == 0) return text;
-    text.append(buffer, static_cast<std::size_t>(count));
+    const auto count = file->read(std::as_writable_bytes(std::span(buffer)));
+    if (!count.ok()) return failure(path, "read it", count.status());
+    if (*count == 0) return text;
+    text.append(buffer.data(), *count);
     if (text.size() > most_bytes)
       return error(Code::invalid_argument, "{}: it is longer than {}; no file of this kind is", path,
                    format_bytes(most_bytes));
@@ -59,30 +44,33 @@ Expected<std::string> read_small_file(const std::string& path, std::uint64_t mos
 }
 
 Status write_small_file(const std::string& path, std::string_view text, Links links) {
-  struct stat there {};
-  const int looked = links == Links::follow ? ::stat(path.c_str(), &there) : ::lstat(path.c_str(), &there);
-  const bool is_link = looked == 0 && S_ISLNK(there.st_mode);
-  if (looked == 0 && !S_ISREG(there.st_mode) && !is_link) {
-    const storage::ScopedFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
-    return fd.open() ? write_all(fd.get(), path, text) : system_failure(path, "write it");
+  const auto there = os::file_info(path, links == Links::follow ? os::Links::follow : os::Links::stay);
+  const bool is_link = there.ok() && there->kind == os::FileKind::link;
+  if (there.ok() && !there->is_regular() && !is_link) {
+    const auto file = os::File::open(path, {.access = os::File::Access::write, .links = os::Links::stay});
+    const Status status = file.ok() ? file->write(text) : file.status();
+    return status.ok() ? status : failure(path, "write it", status);
   }
   std::string target = path;
-  if (looked == 0 && !is_link) {
-    std::error_code failure;
-    const fs::path real = fs::canonical(path, failure);
-    if (!failure && links == Links::follow) target = real.string();
+  if (there.ok() && !is_link) {
+    std::error_code unresolved;
+    const fs::path real = fs::canonical(path, unresolved);
+    if (!unresolved && links == Links::follow) target = real.string();
   }
-  const std::string fresh = fmt::format("{}.{}.new", target, getpid());
+  const std::string fresh = fmt::format("{}.{}.new", target, os::process_id());
   Status status;
   {
-    const storage::ScopedFd fd = create_new(fresh);
-    if (!fd.open()) return system_failure(path, "write it");
-    status = write_all(fd.get(), path, text);
-    if (status.ok() && looked == 0 && !is_link) ::fchmod(fd.get(), there.st_mode & 0777);
-    if (status.ok() && ::fsync(fd.get()) != 0) status = system_failure(path, "write it");
+    const auto file = create_new(fresh);
+    if (!file.ok()) return failure(path, "write it", file.status());
+    status = file->write(text);
+    if (status.ok() && there.ok() && !is_link) (void)file->set_permissions_like(path);
+    if (status.ok()) status = file->sync();
+    if (!status.ok()) status = failure(path, "write it", status);
   }
-  if (status.ok() && std::rename(fresh.c_str(), target.c_str()) != 0) status = system_failure(path, "put it in place");
-  if (!status.ok()) ::unlink(fresh.c_str());
+  if (status.ok())
+    if (const Status placed = os::replace_file(fresh, target); !placed.ok())
+      status = failure(path, "put it in place", placed);
+  if (!status.ok()) (void)os::remove_file(fresh);
   return status;
 }
 

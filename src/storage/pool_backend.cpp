@@ -9,8 +9,8 @@ Status PoolBackend::start(int threads, std::size_t stack_bytes) {
   threads = std::max(threads, 1);
   queue_ = std::make_unique<DiskQueues>(files_, static_cast<std::size_t>(threads), UINT64_MAX);
   for (int i = 0; i < threads * files_.disks(); ++i) {
-    MR_ASSIGN_OR_RETURN(SmallThread thread, SmallThread::start(
-                                                "millrace-read", [this] { work(); }, stack_bytes));
+    MR_ASSIGN_OR_RETURN(os::Thread thread, os::Thread::start(
+                                               "millrace-read", [this] { work(); }, stack_bytes));
     threads_.push_back(std::move(thread));
   }
   return {};

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/os/thread.h"
 #include "storage/disk_queues.h"
 #include "storage/request.h"
-#include "storage/small_thread.h"
 
 namespace millrace::storage {
 
@@ -30,7 +30,7 @@ class PoolBackend : public Backend {
 
   /// Derived constructors' callers start the pool once the object stands; derived destructors stop it.
   /// threads: for each disk.
-  Status start(int threads, std::size_t stack_bytes = SmallThread::kStackBytes);
+  Status start(int threads, std::size_t stack_bytes = os::Thread::kStackBytes);
   void stop();
 
   /// One attempt at the rest of the request: bytes that arrived at request.next(), or -errno.
@@ -61,7 +61,7 @@ class PoolBackend : public Backend {
   CondVar wake_;
   std::unique_ptr<DiskQueues> queue_ MR_PT_GUARDED_BY(mutex_);
   bool stopping_ MR_GUARDED_BY(mutex_) = false;
-  std::vector<SmallThread> threads_;
+  std::vector<os::Thread> threads_;
 };
 
 }  // namespace millrace::storage

@@ -11,10 +11,10 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/os/thread.h"
 #include "storage/backends.h"
 #include "storage/disk_queues.h"
 #include "storage/request.h"
-#include "storage/small_thread.h"
 
 namespace millrace::storage {
 namespace {
@@ -111,14 +111,14 @@ class UringBackend final : public Backend {
   std::vector<std::uint32_t> free_slots_ MR_GUARDED_BY(mutex_);
   std::vector<Region> regions_ MR_GUARDED_BY(mutex_);  // index = index in the kernel's table
   bool stopping_ MR_GUARDED_BY(mutex_) = false;
-  SmallThread reaper_;
+  os::Thread reaper_;
 };
 
 Status UringBackend::start() {
   MR_RETURN_IF_ERROR(ring_.make(static_cast<unsigned>(std::max<std::size_t>(slots_.size(), 8))));
   register_files();
   fixed_memory_ = io_uring_register_buffers_sparse(ring_.get(), kMaxRegions) == 0;
-  MR_ASSIGN_OR_RETURN(reaper_, SmallThread::start("millrace-reap", [this] { reap(); }));
+  MR_ASSIGN_OR_RETURN(reaper_, os::Thread::start("millrace-reap", [this] { reap(); }));
   return {};
 }
 
@@ -149,7 +149,7 @@ UringBackend::~UringBackend() {
     meter_.finished(0);
     request.completion->finish_one(error(Code::cancelled, "the storage was closed"));
   }
-  reaper_ = SmallThread();
+  reaper_ = os::Thread();
 }
 
 void UringBackend::submit(std::span<const Read> reads, Completion& completion) {

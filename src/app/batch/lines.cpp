@@ -1,11 +1,7 @@
 #include "app/batch/lines.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstring>
+#include <span>
 #include <utility>
 
 namespace millrace::batch {
@@ -13,27 +9,26 @@ namespace millrace::batch {
 constexpr std::size_t kBufferBytes = 64 << 10;
 
 Expected<LineReader> LineReader::open(const std::string& path) {
-  storage::ScopedFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.open()) return error(Code::not_found, "{}: cannot open this file: {}", path, std::strerror(errno));
-  struct stat known {};
-  if (::fstat(file.get(), &known) != 0 || !S_ISREG(known.st_mode))
+  auto file = os::File::open(path);
+  if (!file.ok()) return error(Code::not_found, "{}: cannot open this file: {}", path, file.status().message());
+  const auto info = file->info();
+  if (!info.ok() || !info->is_regular())
     return error(Code::invalid_argument, "{}: is not a regular file; write the requests into one", path);
-  LineReader reader(file.get(), path);
-  reader.own_ = std::move(file);
+  auto own = std::make_unique<const os::File>(std::move(*file));
+  LineReader reader(*own, path);
+  reader.own_ = std::move(own);
   return reader;
 }
 
-LineReader::LineReader(int fd, std::string path) : fd_(fd), path_(std::move(path)), buffer_(kBufferBytes) {}
+LineReader::LineReader(const os::File& file, std::string path)
+    : file_(&file), path_(std::move(path)), buffer_(kBufferBytes) {}
 
 Expected<bool> LineReader::fill() {
   begin_ = end_ = 0;
-  for (;;) {
-    const ssize_t got = ::pread(fd_, buffer_.data(), buffer_.size(), static_cast<off_t>(offset_));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return error(Code::io_error, "{}: cannot read on: {}", path_, std::strerror(errno));
-    end_ = static_cast<std::size_t>(got);
-    return got > 0;
-  }
+  const auto got = file_->read_at(offset_, std::as_writable_bytes(std::span(buffer_)));
+  if (!got.ok()) return error(Code::io_error, "{}: cannot read on: {}", path_, got.status().message());
+  end_ = *got;
+  return end_ > 0;
 }
 
 Expected<std::optional<Line>> LineReader::next() {

@@ -3,13 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/os/file.h"
 #include "base/status.h"
-#include "storage/file_set.h"
 
 namespace millrace::batch {
 
@@ -29,19 +30,18 @@ class LineReader {
  public:
   /// Errors: not_found, invalid_argument (a folder, a pipe: what cannot be read twice).
   static Expected<LineReader> open(const std::string& path);
-  /// Reads `fd` from its first byte on, whatever its position. It outlives the reader.
-  LineReader(int fd, std::string path);
+  /// Reads the file from its first byte on. It outlives the reader.
+  LineReader(const os::File& file, std::string path);
 
   /// The next line; nothing at the end. Errors: io_error.
   Expected<std::optional<Line>> next();
   const std::string& path() const { return path_; }
-  int fd() const { return fd_; }
 
  private:
   Expected<bool> fill();  // false at the end of the file
 
-  storage::ScopedFd own_;
-  int fd_;
+  std::unique_ptr<const os::File> own_;
+  const os::File* file_;
   std::string path_;
   std::vector<char> buffer_;
   std::size_t begin_ = 0, end_ = 0;  // what of the buffer is not taken yet

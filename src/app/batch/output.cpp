@@ -1,12 +1,5 @@
 #include "app/batch/output.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "base/log.h"
@@ -16,8 +9,9 @@ namespace {
 
 constexpr auto kSyncEvery = std::chrono::seconds(5);  // what a power cut may cost
 
-Status failed(const std::string& path, const char* what) {
-  return error(Code::io_error, "{}: {}: {}", path, what, std::strerror(errno));
+/// The status, where it failed with the path and what was to be done.
+Status named(const std::string& path, const char* what, const Status& status) {
+  return status.ok() ? status : error(Code::io_error, "{}: {}: {}", path, what, status.message());
 }
 
 /// Whether a part of a line may be one of ours: nothing else is ever cut off.
@@ -29,23 +23,25 @@ bool begins_like_ours(std::string_view text) {
 }  // namespace
 
 Expected<Output> Output::open(const std::string& path, const std::string& input, Index& index) {
-  storage::ScopedFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!file.open()) return failed(path, "cannot write this file");
-  struct stat ours {
-  }, asked{};
-  if (::fstat(file.get(), &ours) != 0 || !S_ISREG(ours.st_mode))
+  auto file = os::File::open(path, {.access = os::File::Access::both,
+                                    .create = os::File::Create::if_missing,
+                                    .append = true,
+                                    .writable_by_all = false});
+  if (!file.ok()) return named(path, "cannot write this file", file.status());
+  const auto ours = file->info(), asked = os::file_info(input);
+  if (!ours.ok() || !ours->is_regular())
     return error(Code::invalid_argument, "{}: is not a regular file; a batch that is stopped could not go on", path);
-  if (::stat(input.c_str(), &asked) == 0 && ours.st_dev == asked.st_dev && ours.st_ino == asked.st_ino)
+  if (asked.ok() && ours->volume == asked->volume && ours->number == asked->number)
     return error(Code::invalid_argument, "{}: holds the requests; give another file to write to", path);
-  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0)
+  if (!file->lock(false).ok())
     return error(Code::unavailable, "{}: another process writes to this file; wait for it, or give another", path);
-  Output output(std::move(file), path);
+  Output output(std::move(*file), path);
   MR_RETURN_IF_ERROR(output.take_up(index));
   return output;
 }
 
 Status Output::take_up(Index& index) {
-  LineReader reader(file_.get(), path_);
+  LineReader reader(file_, path_);
   for (;;) {
     MR_ASSIGN_OR_RETURN(const auto line, reader.next());
     if (!line) return {};
@@ -56,25 +52,19 @@ Status Output::take_up(Index& index) {
     if (line->ended || !begins_like_ours(line->text))
       return marked.with_context(fmt::format("{}:{}", path_, line->number));
     log::info("{}: cutting off half a line at its end", path_);
-    if (::ftruncate(file_.get(), static_cast<off_t>(line->offset)) != 0) return failed(path_, "cannot cut this file");
-    return {};
+    return named(path_, "cannot cut this file", file_.resize(line->offset));
   }
 }
 
 Status Output::write(std::string line) {
   line += '\n';
-  for (std::size_t done = 0; done < line.size();) {
-    const ssize_t wrote = ::write(file_.get(), line.data() + done, line.size() - done);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) return failed(path_, "cannot write on");
-    done += static_cast<std::size_t>(wrote);
-  }
+  MR_RETURN_IF_ERROR(named(path_, "cannot write on", file_.write(line)));
   return std::chrono::steady_clock::now() - synced_ > kSyncEvery ? sync() : Status();
 }
 
 Status Output::sync() {
   synced_ = std::chrono::steady_clock::now();
-  return ::fdatasync(file_.get()) == 0 ? Status() : failed(path_, "cannot write on");
+  return named(path_, "cannot write on", file_.sync_data());
 }
 
 }  // namespace millrace::batch

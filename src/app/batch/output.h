@@ -8,6 +8,7 @@
 
 #include "app/batch/index.h"
 #include "app/batch/lines.h"
+#include "base/os/file.h"
 #include "base/status.h"
 
 namespace millrace::batch {
@@ -24,10 +25,10 @@ class Output {
   Status sync();
 
  private:
-  Output(storage::ScopedFd file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
+  Output(os::File file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
   Status take_up(Index& index);
 
-  storage::ScopedFd file_;
+  os::File file_;
   std::string path_;
   std::chrono::steady_clock::time_point synced_ = std::chrono::steady_clock::now();
 };

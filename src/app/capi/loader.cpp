@@ -1,14 +1,13 @@
 // The loader's half of the C API: one file behind a storage backend, reads by number.
 #include "app/capi/loader.h"
 
-#include <sys/stat.h>
-
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <string_view>
 
 #include "app/capi/common.h"
+#include "base/os/file_info.h"
 #ifdef MILLRACE_HAS_CUDA
 #include "base/log.h"
 #include "device/cuda_runtime.h"
@@ -111,9 +110,9 @@ Status open_loader(const char* path, const millrace_loader_options* given, millr
   loader->path = path;
   MR_ASSIGN_OR_RETURN(loader->device_reads, device_reads_from_name(options.device_reads));
   MR_ASSIGN_OR_RETURN(loader->backend, storage::open_backend({path}, made));
-  struct stat info {};
-  if (stat(path, &info) != 0) return error(Code::io_error, "{}: cannot be examined", path);
-  loader->file_bytes = static_cast<std::uint64_t>(info.st_size);
+  const auto info = os::file_info(path);
+  if (!info.ok()) return error(Code::io_error, "{}: cannot be examined", path);
+  loader->file_bytes = info->bytes;
   *out = loader.release();
   return {};
 }

@@ -1,9 +1,10 @@
 #include "app/cli/chat.h"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <cstdio>
+
+#include "base/os/terminal.h"
 
 namespace millrace::cli {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 /// Shows an answer while it comes, thoughts dim where there is a terminal.
 class Screen {
  public:
-  explicit Screen(bool splits) : dims_(splits && isatty(STDOUT_FILENO) != 0) {}
+  explicit Screen(bool splits) : dims_(splits && os::is_terminal(os::Stream::output)) {}
 
   /// False when nobody reads on.
   bool add(const Piece& piece) {

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "base/processors.h"
+#include "base/os/processors.h"
 #include "base/thread_pool.h"
 #include "device/cpu.h"
 #include "device/gpu.h"
@@ -83,8 +83,8 @@ Finding find_processor() {
 
 Finding find_cores() {
   const long online = std::max(sysconf(_SC_NPROCESSORS_ONLN), 1L);
-  const std::size_t allowed = allowed_processors().size();
-  const double quota = cgroup_cpu_quota(whole_text("/proc/self/cgroup"), "/sys/fs/cgroup");
+  const std::size_t allowed = os::allowed_processors().size();
+  const double quota = os::cgroup_cpu_quota(whole_text("/proc/self/cgroup"), "/sys/fs/cgroup");
   Finding finding = {
       .what = "cores",
       .found = fmt::format("{} of {} usable; affinity allows {}; cgroup quota {}", ThreadPool::usable_processors(),

@@ -1,6 +1,5 @@
 // millrace: the program. Parses the command line and hands over to a verb.
 #include <fmt/core.h>
-#include <malloc.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,16 +17,10 @@
 #include "app/cli/command.h"
 #include "app/cli/help.h"
 #include "base/log.h"
+#include "base/os/heap.h"
 #include "device/cpu.h"
 
 namespace {
-
-/// A budget of a few megabytes leaves no room for per-thread heaps or for freed memory that is kept.
-void make_heap_small() {
-  mallopt(M_ARENA_MAX, 1);
-  mallopt(M_TRIM_THRESHOLD, 64 << 10);
-  mallopt(M_MMAP_THRESHOLD, 64 << 10);
-}
 
 /// "--max-tokens: ..." as "-n,--max-tokens: ...": a message names the flag as it was typed, too.
 std::string name_flag(const CLI::App& app, std::string message) {
@@ -161,7 +154,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  make_heap_small();
+  millrace::os::keep_heap_small();
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow shows as a failed write, too
   std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away shows as a failed write, not as a death
   try {

@@ -1,6 +1,5 @@
 // `millrace pull`, `list`, `show`, `rm`, `cp`, `create`: the models of this machine by name.
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>

@@ -1,6 +1,5 @@
 // `millrace plan`, `calibrate`, `doctor`: where weights will live, how fast this machine is, what it lacks.
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -15,6 +14,7 @@
 #include "app/cli/progress.h"
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/os/process.h"
 #include "engine/machine_rates.h"
 #include "kernels/kernels.h"
 #include "link/mpi_link.h"
@@ -71,7 +71,8 @@ Expected<std::unique_ptr<TemporaryFile>> quantize_on_paper(const PlanFlags& flag
   std::error_code failure;
   const std::filesystem::path folder = std::filesystem::temp_directory_path(failure);
   if (failure) return error(Code::io_error, "there is no folder for temporary files: {}", failure.message());
-  auto file = std::make_unique<TemporaryFile>((folder / fmt::format("millrace-plan-{}.gguf", getpid())).string());
+  auto file =
+      std::make_unique<TemporaryFile>((folder / fmt::format("millrace-plan-{}.gguf", os::process_id())).string());
   MR_RETURN_IF_ERROR(modelfile::quantize_hollow(options.model_path, file->path, types));
   options.model_path = file->path;
   return file;

@@ -1,12 +1,12 @@
 #include "app/cli/progress.h"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 
 #include "base/bytes.h"
+#include "base/os/terminal.h"
 
 namespace millrace::cli {
 namespace {
@@ -30,7 +30,10 @@ std::string amount(std::uint64_t n, Unit unit) {
 }  // namespace
 
 Progress::Progress(std::string label, Unit unit, bool quiet)
-    : label_(std::move(label)), unit_(unit), enabled_(!quiet && isatty(STDERR_FILENO) == 1), start_(Clock::now()) {}
+    : label_(std::move(label)),
+      unit_(unit),
+      enabled_(!quiet && os::is_terminal(os::Stream::errors)),
+      start_(Clock::now()) {}
 
 Progress::~Progress() { finish(); }
 

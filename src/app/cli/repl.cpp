@@ -1,7 +1,6 @@
 #include "app/cli/repl.h"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -12,6 +11,7 @@
 
 #include "app/cli/read_line.h"
 #include "app/cli/state.h"
+#include "base/os/terminal.h"
 
 namespace millrace::cli {
 namespace {
@@ -187,7 +187,7 @@ Next command(Chat& chat, const std::string& line) {
 int run_repl(Chat& chat) {
   fmt::print("{} is ready. /? for help, Ctrl-D to leave.\n", chat.source().name());
   prepare_lines();
-  const bool keeps = isatty(STDIN_FILENO) != 0;
+  const bool keeps = os::is_terminal(os::Stream::input);
   if (keeps)
     for (const std::string& line : read_history()) remember_line(line);
   while (true) {

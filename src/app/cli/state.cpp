@@ -1,14 +1,11 @@
 #include "app/cli/state.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/os/file.h"
 #include "residency/small_file.h"
 
 namespace millrace::cli {
@@ -53,11 +50,14 @@ std::vector<std::string> parse_lines(const std::string& text) {
 }
 
 /// A file of the user alone, whatever the umask.
-bool write_private(const std::string& path, std::string_view text, int flags) {
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
-  if (file < 0) return false;
-  const bool good = ::fchmod(file, 0600) == 0 && ::write(file, text.data(), text.size()) == std::ssize(text);
-  return ::close(file) == 0 && good;
+bool write_private(const std::string& path, std::string_view text, os::File::Options options) {
+  options.access = os::File::Access::write;
+  if (options.create == os::File::Create::never) options.create = os::File::Create::if_missing;
+  options.owner_only = true;
+  options.links = os::Links::stay;
+  auto file = os::File::open(path, options);
+  const bool good = file.ok() && file->set_owner_only().ok() && file->write(text).ok();
+  return good && file->close().ok();
 }
 
 }  // namespace
@@ -85,7 +85,7 @@ std::vector<std::string> read_history() {
   if (!file.ok()) return {};
   const auto text = residency::read_small_file(*file, kMostHistoryBytes);
   if (text.status().code() == Code::invalid_argument) {  // too long for any use
-    (void)write_private(*file, "", O_TRUNC);
+    (void)write_private(*file, "", {.empty = true});
     return {};
   }
   if (!text.ok()) return {};
@@ -96,13 +96,13 @@ std::vector<std::string> read_history() {
   if (!shorten) return lines;
   std::string kept;
   for (const std::string& line : lines) kept += dumped(line) + "\n";
-  (void)write_private(*file, kept, O_TRUNC);
+  (void)write_private(*file, kept, {.empty = true});
   return lines;
 }
 
 void keep_in_history(const std::string& line) {
   if (line.empty() || line[0] == ' ') return;
-  if (const auto file = history_file(); file.ok()) (void)write_private(*file, dumped(line) + "\n", O_APPEND);
+  if (const auto file = history_file(); file.ok()) (void)write_private(*file, dumped(line) + "\n", {.append = true});
 }
 
 Status save_chat(const std::string& name, const SavedChat& chat) {
@@ -121,7 +121,8 @@ Status save_chat(const std::string& name, const SavedChat& chat) {
   // Beside it first, so that a full disk leaves the old one.
   const std::string fresh = path + ".new";
   fs::remove(fresh, problem);
-  if (!write_private(fresh, dumped(saved), O_EXCL) || (fs::rename(fresh, path, problem), problem))
+  if (!write_private(fresh, dumped(saved), {.create = os::File::Create::always_new}) ||
+      (fs::rename(fresh, path, problem), problem))
     return error(Code::io_error, "{}: cannot be written", path);
   return {};
 }

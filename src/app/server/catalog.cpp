@@ -1,12 +1,12 @@
 #include "app/server/catalog.h"
 
 #include <fmt/core.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
 
 #include "app/server/file_identity.h"
+#include "base/os/file_info.h"
 #include "modelfile/gguf.h"
 #include "tensor/dtype.h"
 
@@ -76,10 +76,9 @@ std::vector<std::string> Catalog::files() const {
 
 /// Null where the file cannot be read.
 const ModelInfo* Catalog::describe(const std::string& path) {
-  struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) return nullptr;
-  const auto since_epoch =
-      std::chrono::seconds(status.st_mtim.tv_sec) + std::chrono::nanoseconds(status.st_mtim.tv_nsec);
+  const auto status = os::file_info(path);
+  if (!status.ok()) return nullptr;
+  const std::chrono::nanoseconds since_epoch(status->modified_ns);
   const std::string digest = file_identity(path);
   if (const auto found = known_.find(path); found != known_.end() && found->second.digest == digest)
     return &found->second;

@@ -1,29 +1,22 @@
 #include "app/store/files.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
+#include <span>
 
 #include "base/bytes.h"
+#include "base/os/process.h"
 #include "modelfile/file_io.h"
 
 namespace millrace::store {
 
 namespace fs = std::filesystem;
 
-Status system_error(const std::string& path, std::string_view doing) {
-  const int number = errno;
-  if (number == ENOSPC || number == EDQUOT || number == EFBIG)
+Status named(const std::string& path, std::string_view doing, const Status& status) {
+  if (status.ok()) return status;
+  if (status.code() == Code::out_of_budget || status.code() == Code::unsupported)
     return error(Code::out_of_budget,
                  "{}: cannot {}: the disk is full (or a limit on files is); make room, then try again", path, doing);
-  return error(Code::io_error, "{}: cannot {}: {}", path, doing, std::strerror(number));
+  return error(Code::io_error, "{}: cannot {}: {}", path, doing, status.message());
 }
 
 Status make_folders(const std::string& path) {
@@ -34,19 +27,15 @@ Status make_folders(const std::string& path) {
                failure.message());
 }
 
-Status sync_folder(const std::string& path) {
-  const storage::ScopedFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd.open() || fsync(fd.get()) != 0) return system_error(path, "sync this folder");
-  return {};
-}
+Status sync_folder(const std::string& path) { return named(path, "sync this folder", os::sync_folder(path)); }
 
 Status move_file(const std::string& from, const std::string& to) {
-  if (std::rename(from.c_str(), to.c_str()) != 0) return system_error(to, "put the file in place");
+  MR_RETURN_IF_ERROR(named(to, "put the file in place", os::replace_file(from, to)));
   return sync_folder(fs::path(to).parent_path());
 }
 
 Status write_whole(const std::string& path, std::string_view text) {
-  const std::string fresh = fmt::format("{}.{}.new", path, getpid());
+  const std::string fresh = fmt::format("{}.{}.new", path, os::process_id());
   {
     MR_ASSIGN_OR_RETURN(const modelfile::File file, modelfile::File::create(fresh));
     Status status = file.write_at(0, std::as_bytes(std::span(text.data(), text.size())));
@@ -70,24 +59,21 @@ Expected<std::string> read_whole(const std::string& path) {
 }
 
 Expected<std::uint64_t> free_bytes(const std::string& path) {
-  struct statvfs information = {};
-  if (statvfs(path.c_str(), &information) != 0) return system_error(path, "ask how much of the disk is free");
-  return static_cast<std::uint64_t>(information.f_bavail) * information.f_frsize;
+  auto bytes = os::free_bytes(path);
+  if (!bytes.ok()) return named(path, "ask how much of the disk is free", bytes.status());
+  return bytes;
 }
 
 Expected<FolderLock> FolderLock::take(const std::string& folder, bool wait) {
   MR_RETURN_IF_ERROR(make_folders(folder));
   const std::string path = folder + "/.lock";
-  storage::ScopedFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-  if (!fd.open()) return system_error(path, "open it");
-  int result = 0;
-  do {
-    result = flock(fd.get(), LOCK_EX | (wait ? 0 : LOCK_NB));
-  } while (result != 0 && errno == EINTR);
-  if (result != 0 && errno == EWOULDBLOCK)
+  auto file = os::File::open(path, {.access = os::File::Access::both, .create = os::File::Create::if_missing});
+  if (!file.ok()) return named(path, "open it", file.status());
+  const Status locked = file->lock(wait);
+  if (locked.code() == Code::unavailable)
     return error(Code::io_error, "{}: another process works here; wait for it", folder);
-  if (result != 0) return system_error(path, "lock it");
-  return FolderLock(std::move(fd));
+  MR_RETURN_IF_ERROR(named(path, "lock it", locked));
+  return FolderLock(std::move(*file));
 }
 
 }  // namespace millrace::store

@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/os/file.h"
 #include "base/status.h"
-#include "storage/file_set.h"
 
 namespace millrace::store {
 
@@ -40,11 +40,11 @@ class FolderLock {
   static Expected<FolderLock> take(const std::string& folder, bool wait);
 
  private:
-  explicit FolderLock(storage::ScopedFd fd) : fd_(std::move(fd)) {}
-  storage::ScopedFd fd_;
+  explicit FolderLock(os::File file) : file_(std::move(file)) {}
+  os::File file_;
 };
 
-/// The last error of the system in words, with the path and what to do. "full disk" is told as such.
-Status system_error(const std::string& path, std::string_view doing);
+/// Where `status` (of base/os) failed, the path, what was to be done and what to do. "full disk" is told as such.
+Status named(const std::string& path, std::string_view doing, const Status& status);
 
 }  // namespace millrace::store

@@ -1,11 +1,6 @@
 #include "app/store/part_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 
 #include "app/store/files.h"
@@ -19,21 +14,11 @@ std::uint64_t chunk_bytes_for(std::uint64_t bytes) {
   return std::clamp<std::uint64_t>(round_up(bytes / 16 + 1, 64 * kKiB), 64 * kKiB, 16 * kMiB);
 }
 
-Status write_fully(int fd, std::uint64_t offset, std::span<const std::byte> bytes, const std::string& path) {
-  while (!bytes.empty()) {
-    const ssize_t n = pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return system_error(path, "write");
-    bytes = bytes.subspan(static_cast<std::size_t>(n));
-    offset += static_cast<std::uint64_t>(n);
-  }
-  return {};
-}
-
-Expected<storage::ScopedFd> open_file(const std::string& path) {
-  storage::ScopedFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-  if (!fd.open()) return system_error(path, "open it");
-  return fd;
+Expected<os::File> open_file(const std::string& path) {
+  auto file = os::File::open(
+      path, {.access = os::File::Access::both, .create = os::File::Create::if_missing, .writable_by_all = false});
+  if (!file.ok()) return named(path, "open it", file.status());
+  return file;
 }
 
 }  // namespace
@@ -55,9 +40,9 @@ Expected<std::unique_ptr<PartFile>> PartFile::open(const std::string& path, std:
   std::unique_ptr<PartFile> part(new PartFile(path, bytes));
   MR_ASSIGN_OR_RETURN(part->data_, open_file(path));
   MR_ASSIGN_OR_RETURN(part->journal_, open_file(part->journal_path()));
-  struct stat information = {};
-  if (fstat(part->data_.get(), &information) != 0) return system_error(path, "read its size");
-  if (static_cast<std::uint64_t>(information.st_size) == bytes) MR_RETURN_IF_ERROR(part->read_journal(identity));
+  const auto info = part->data_.info();
+  if (!info.ok()) return named(path, "read its size", info.status());
+  if (info->bytes == bytes) MR_RETURN_IF_ERROR(part->read_journal(identity));
   if (part->done_bytes() == 0) MR_RETURN_IF_ERROR(part->begin_journal(identity));
   return part;
 }
@@ -76,34 +61,34 @@ Status PartFile::read_journal(const std::string& identity) {
     whole = end + 1;
   }
   // What is torn goes, so that the next line begins a line.
-  if (ftruncate(journal_.get(), static_cast<off_t>(whole)) != 0) return system_error(journal_path(), "shorten it");
-  if (lseek(journal_.get(), 0, SEEK_END) < 0) return system_error(journal_path(), "seek");
-  return {};
+  const MutexLock lock(mutex_);
+  journal_bytes_ = whole;
+  return named(journal_path(), "shorten it", journal_.resize(whole));
 }
 
 Status PartFile::begin_journal(const std::string& identity) {
-  if (ftruncate(journal_.get(), 0) != 0) return system_error(journal_path(), "empty it");
-  if (ftruncate(data_.get(), 0) != 0 || ftruncate(data_.get(), static_cast<off_t>(bytes_)) != 0)
-    return system_error(path_, "make room");
+  MR_RETURN_IF_ERROR(named(journal_path(), "empty it", journal_.resize(0)));
+  MR_RETURN_IF_ERROR(named(path_, "make room", data_.resize(0)));
+  MR_RETURN_IF_ERROR(named(path_, "make room", data_.resize(bytes_)));
   const std::string first = head(identity);
-  MR_RETURN_IF_ERROR(
-      write_fully(journal_.get(), 0, std::as_bytes(std::span(first.data(), first.size())), journal_path()));
-  if (lseek(journal_.get(), 0, SEEK_END) < 0) return system_error(journal_path(), "seek");
-  return {};
+  const MutexLock lock(mutex_);
+  journal_bytes_ = first.size();
+  return named(journal_path(), "write", journal_.write_at(0, std::as_bytes(std::span(first.data(), first.size()))));
 }
 
 Status PartFile::write(std::uint64_t offset, std::span<const std::byte> bytes) const {
-  return write_fully(data_.get(), offset, bytes, path_);
+  return named(path_, "write", data_.write_at(offset, bytes));
 }
 
 Status PartFile::mark_done(std::size_t chunk) {
-  if (fdatasync(data_.get()) != 0) return system_error(path_, "sync");
+  MR_RETURN_IF_ERROR(named(path_, "sync", data_.sync_data()));
   const std::string line = fmt::format("{}\n", chunk);
   const MutexLock lock(mutex_);
   if (done(chunk)) return {};
-  if (::write(journal_.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size()))
-    return system_error(journal_path(), "write");
-  if (fdatasync(journal_.get()) != 0) return system_error(journal_path(), "sync");
+  MR_RETURN_IF_ERROR(named(journal_path(), "write",
+                           journal_.write_at(journal_bytes_, std::as_bytes(std::span(line.data(), line.size())))));
+  journal_bytes_ += line.size();
+  MR_RETURN_IF_ERROR(named(journal_path(), "sync", journal_.sync_data()));
   done_[chunk].store(1, std::memory_order_release);
   done_bytes_ += chunk_end(chunk) - chunk_begin(chunk);
   return {};
@@ -115,7 +100,7 @@ void PartFile::discard() {
 }
 
 Status PartFile::move_to(const std::string& path) {
-  if (fsync(data_.get()) != 0) return system_error(path_, "sync");
+  MR_RETURN_IF_ERROR(named(path_, "sync", data_.sync()));
   MR_RETURN_IF_ERROR(move_file(path_, path));
   std::remove(journal_path().c_str());
   return {};

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/os/file.h"
 #include "base/status.h"
-#include "storage/file_set.h"
 
 namespace millrace::store {
 
@@ -54,8 +54,9 @@ class PartFile {
 
   const std::string path_;
   const std::uint64_t bytes_, chunk_bytes_;
-  storage::ScopedFd data_, journal_;
+  os::File data_, journal_;
   Mutex mutex_;  // held by who writes the journal
+  std::uint64_t journal_bytes_ MR_GUARDED_BY(mutex_) = 0;
   std::vector<std::atomic<char>> done_;
   std::atomic<std::uint64_t> done_bytes_{0};
 };

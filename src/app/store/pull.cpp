@@ -1,7 +1,5 @@
 #include "app/store/pull.h"
 
-#include <sys/stat.h>
-
 #include <cstdlib>
 #include <filesystem>
 #include <memory>

@@ -1,7 +1,6 @@
 #include "app/store/store.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -13,6 +12,7 @@
 #include "app/store/files.h"
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/os/file_info.h"
 #include "base/words.h"
 #include "modelfile/gguf.h"
 
@@ -24,9 +24,9 @@ namespace {
 
 /// Bytes of a regular file, following links; nullopt if there is none.
 std::optional<std::uint64_t> file_bytes(const std::string& path) {
-  struct stat information = {};
-  if (stat(path.c_str(), &information) != 0 || !S_ISREG(information.st_mode)) return std::nullopt;
-  return static_cast<std::uint64_t>(information.st_size);
+  const auto info = os::file_info(path);
+  if (!info.ok() || !info->is_regular()) return std::nullopt;
+  return info->bytes;
 }
 
 bool looks_like_a_path(const std::string& text) {
@@ -273,7 +273,6 @@ std::string Store::share_path(const Name& name) const {
 }
 
 std::vector<StoredShares> Store::shares() const {
-  constexpr std::uint64_t kBlock = 512;  // of stat()
   std::map<std::string, StoredShares> found;
   std::error_code failure;
   for (const fs::directory_entry& folder : fs::directory_iterator(root_ + "/shares", failure)) {
@@ -285,9 +284,7 @@ std::vector<StoredShares> Store::shares() const {
         fmt::format("{}/{}:{}", name.substr(0, repo), name.substr(repo + 2, tag - repo - 2), name.substr(tag + 2));
     ++share.folders;
     for (const fs::directory_entry& file : fs::directory_iterator(folder, failure)) {
-      struct stat information = {};
-      if (stat(file.path().c_str(), &information) == 0)
-        share.bytes += static_cast<std::uint64_t>(information.st_blocks) * kBlock;
+      if (const auto info = os::file_info(file.path().string()); info.ok()) share.bytes += info->disk_bytes;
     }
   }
   std::vector<StoredShares> all;

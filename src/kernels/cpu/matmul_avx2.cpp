@@ -8,6 +8,7 @@
 #include "kernels/cpu/matmul_floats.h"
 #include "kernels/cpu/matmul_panel.h"
 #include "kernels/cpu/matmul_segments.h"
+#include "kernels/cpu/segments_blocks.h"
 
 namespace millrace::kernels::avx2 {
 namespace {
@@ -131,9 +132,11 @@ struct V256 {
 
 }  // namespace
 
-void matmul(const MatmulArgs& args) {
-  if (args.x_rows == 1 && args.dtype == DType::mxfp4) return matmul_mxfp4_row(args);
-  if (args.x_rows == 1 && matmul_grid_row(args)) return;
+void matmul(const MatmulArgs& few_args) {
+  if (few_args.x_rows <= kFewRows && matmul_few(few_args)) return;
+  std::memset(few_args.workspace, 0, segments::kArrangedBytes);  // what lies behind it is about to be written over
+  MatmulArgs args = few_args;
+  args.workspace += segments::kArrangedBytes;
   switch (args.dtype) {
     case DType::f32:
       return floats::product<V256, floats::F32<V256>>(args);
@@ -148,11 +151,19 @@ void matmul(const MatmulArgs& args) {
 
 std::int64_t matmul_workspace_bytes(std::int64_t cols) {
   const std::int64_t quantized = panel::workspace_bytes<V256>(cols), floating = floats::workspace_bytes<V256>(cols);
-  return quantized > floating ? quantized : floating;
+  const std::int64_t many = segments::kArrangedBytes + (quantized > floating ? quantized : floating);
+  const std::int64_t few = matmul_few_workspace_bytes(cols);
+  return many > few ? many : few;
 }
 
-void matmul_segments(const MatmulArgs& args) { segments::multiply<V256>(args); }
+void matmul_segments(const MatmulArgs& args) {
+  if (segments_blocks(args)) return;
+  segments::multiply<V256>(args);
+}
 
-std::int64_t matmul_segments_workspace_bytes(std::int64_t cols) { return segments::workspace_bytes<V256>(cols); }
+std::int64_t matmul_segments_workspace_bytes(std::int64_t cols) {
+  const std::int64_t many = segments::workspace_bytes<V256>(cols), few = segments_blocks_workspace_bytes(cols);
+  return many > few ? many : few;
+}
 
 }  // namespace millrace::kernels::avx2

@@ -1,5 +1,4 @@
-// Products with one to eight x rows, straight from the blocks of the file; on AVX2 with one, of MXFP4 and of weights on
-// a grid.
+// Products with few x rows, straight from the blocks of the file.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +30,10 @@ std::int64_t matmul_few_workspace_bytes(std::int64_t cols);
 
 namespace millrace::kernels::avx2 {
 
-/// matmul() for one x row and MXFP4. The workspace is as matmul()'s.
-void matmul_mxfp4_row(const MatmulArgs& args);
-/// matmul() for one x row and weights on a grid; needs no workspace. False if the dtype's are on none.
-bool matmul_grid_row(const MatmulArgs& args);
+/// The same on AVX2, whose workspace begins with segments::Arranged (arranged_segments.h), and which leaves some dtypes'
+/// products with several rows to panels, too.
+constexpr std::int64_t kFewRows = 8;
+bool matmul_few(const MatmulArgs& args);
+std::int64_t matmul_few_workspace_bytes(std::int64_t cols);
 
 }  // namespace millrace::kernels::avx2

@@ -5,14 +5,14 @@
 // are sixteen segments: each group leaves its blocks' integers and scales as vectors, and a transposition makes of
 // those eight vectors one for each block of the sixteen segments. Rows follow each other without a gap, and so do
 // their segments: a batch ends where it ends, in the middle of a row, too, and no lane is idle.
-#include "kernels/cpu/arranged_segments.h"
 #include "kernels/cpu/grid_formats_avx512.h"
+#include "kernels/cpu/segment_rows.h"
 #include "kernels/cpu/segments_blocks.h"
 
 namespace millrace::kernels::avx512 {
 namespace {
 
-using segments::Arranged, segments::kArrangedBytes;
+using segments::kArrangedBytes, segments::kBlocksArrangement;
 
 constexpr int kBatch = 16;                  // segments
 constexpr int kBatchGroups = kBatch / 2;    // a group has two segments
@@ -135,24 +135,6 @@ inline __attribute__((always_inline)) __m512 add_batch(const Terms& terms, const
   return sum;
 }
 
-/// y[n] = the sum of row n's segments, in ascending order; rows lie `period` apart.
-void add_rows(const float* sums, std::int64_t segments, std::int64_t period, std::int64_t rows, float* y) {
-  constexpr int kAtOnce = 4;  // a row's sum is one long chain
-  std::int64_t n = 0;
-  for (; n + kAtOnce <= rows; n += kAtOnce, sums += kAtOnce * period) {
-    float total[kAtOnce] = {};
-    for (std::int64_t s = 0; s < segments; ++s) {
-      for (int i = 0; i < kAtOnce; ++i) total[i] += sums[i * period + s];
-    }
-    for (int i = 0; i < kAtOnce; ++i) y[n + i] = total[i];
-  }
-  for (; n < rows; ++n, sums += period) {
-    float total = 0;
-    for (std::int64_t s = 0; s < segments; ++s) total += sums[s];
-    y[n] = total;
-  }
-}
-
 /// `count` rows of x, and weight rows [first, first + rows), whose segments' sums fit in `sums`
 /// ([count][order.sums()]).
 template <class Format>
@@ -210,7 +192,7 @@ void some_rows(const MatmulArgs& args, const Order& order, const XRow* x, int co
     }
   }
   for (int r = 0; r < count; ++r)
-    add_rows(sums + r * order.sums(), order.segments, period, rows, y + r * args.y_stride + first);
+    segments::add_rows(sums + r * order.sums(), order.segments, period, rows, y + r * args.y_stride + first);
 }
 
 /// x rows [r0, r0 + count), which lie arranged at x.
@@ -229,19 +211,10 @@ void product(const MatmulArgs& args) {
   const Order order(args.cols);
   XRow x[kMostX];
   for (int r = 0; r < kMostX; ++r) x[r] = x_row(args.workspace, order, r);
-  auto& there = *reinterpret_cast<Arranged*>(args.workspace);
-  const bool named = args.x_index == nullptr || args.x_rows == 1;  // others pick rows as they like
-  const auto source = [&](std::int64_t r) { return args.x_index ? args.x_index[r] : r; };
-  for (std::int64_t r0 = 0; r0 < args.x_rows; r0 += kMostX) {
-    const int count = args.x_rows - r0 < kMostX ? static_cast<int>(args.x_rows - r0) : kMostX;
-    const Arranged wanted{named ? args.x_name : 0, kBlocksArrangement + static_cast<std::int64_t>(args.dtype), count,
-                          args.cols, source(r0)};
-    if (wanted.name == 0 || std::memcmp(&there, &wanted, sizeof wanted) != 0) {
-      for (int r = 0; r < count; ++r) arrange<Format>(args, source(r0 + r), order, x[r]);
-      there = wanted;
-    }
-    all_rows<Format>(args, order, x, r0, count);
-  }
+  segments::for_arranged<kMostX>(
+      args, kBlocksArrangement + static_cast<std::int64_t>(args.dtype),
+      [&](std::int64_t source, int r) { arrange<Format>(args, source, order, x[r]); },
+      [&](std::int64_t r0, int count) { all_rows<Format>(args, order, x, r0, count); });
 }
 
 }  // namespace

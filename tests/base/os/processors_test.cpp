@@ -1,4 +1,4 @@
-#include "base/processors.h"
+#include "base/os/processors.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 
 #include "base/thread_pool.h"
 
-namespace millrace {
+namespace millrace::os {
 namespace {
 
 class CgroupQuotaTest : public ::testing::Test {
@@ -55,4 +55,4 @@ TEST(Processors, AtLeastOneAndWithinTheMask) {
 }
 
 }  // namespace
-}  // namespace millrace
+}  // namespace millrace::os

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace millrace {
+namespace millrace::os {
 
 /// The processors of the calling thread's affinity mask, in ascending order; {0} if the kernel will not say.
 std::vector<int> allowed_processors();
@@ -16,4 +16,4 @@ std::vector<int> allowed_processors();
 /// all their parents, as found under `mount` (usually /sys/fs/cgroup). 0: no quota.
 double cgroup_cpu_quota(std::string_view self_cgroup, const std::string& mount);
 
-}  // namespace millrace
+}  // namespace millrace::os

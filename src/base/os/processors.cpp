@@ -1,4 +1,4 @@
-#include "base/processors.h"
+#include "base/os/processors.h"
 
 #include <sched.h>
 
@@ -6,7 +6,7 @@
 #include <fstream>
 #include <sstream>
 
-namespace millrace {
+namespace millrace::os {
 namespace {
 
 std::string first_line(const std::string& path) {
@@ -83,4 +83,4 @@ double cgroup_cpu_quota(std::string_view self_cgroup, const std::string& mount) 
   return tightest;
 }
 
-}  // namespace millrace
+}  // namespace millrace::os

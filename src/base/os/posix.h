@@ -1,0 +1,36 @@
+// What the POSIX sources of this folder share. No other file includes it.
+#pragma once
+
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include <cerrno>
+
+#include "base/os/file.h"
+#include "base/status.h"
+
+namespace millrace::os {
+
+/// errno in the system's words, with the code that file.h names; io_error where it names none.
+Status last_error();
+
+FileInfo from_stat(const struct stat& found);
+int flags_of(const File::Options& options);
+int mode_of(const File::Options& options);
+timespec to_timespec(std::int64_t ns);
+
+/// Calls until no signal has interrupted it; -1 with errno.
+template <typename Call>
+auto retry(Call call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+inline Status outcome(int result) { return result == 0 ? Status() : last_error(); }
+
+inline std::uint64_t free_of(const struct statvfs& disk) {
+  return static_cast<std::uint64_t>(disk.f_bavail) * disk.f_frsize;
+}
+
+}  // namespace millrace::os
