@@ -14,6 +14,10 @@
 
 namespace millrace::engine {
 
+/// A token and the `top` likeliest of a row of logits, [vocab]. `likeliest` holds what the result points to.
+TokenChoice token_choice(std::span<const float> logits, text::TokenId id, int top,
+                         std::vector<TokenChoice::Candidate>& likeliest);
+
 class Chooser {
  public:
   explicit Chooser(const Request& request);
@@ -36,9 +40,12 @@ class Chooser {
   void tell(const Request& request, std::span<const float> logits, text::TokenId id);
 
  private:
+  std::span<const LogitBias> bias_now(const Request& request, std::span<const text::TokenId> history);
+
   Sampler sampler_;
   bool needs_all_;
   std::vector<LogitBias> bias_;         // ascending id
+  std::vector<LogitBias> bias_now_;     // and what may not be picked now
   std::vector<std::uint32_t> allowed_;  // [ceil(vocab / 32)]
   std::vector<TokenChoice::Candidate> likeliest_;
 };

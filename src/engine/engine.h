@@ -195,10 +195,15 @@ struct Request {
   int priority = 0;    // higher goes first
   std::string client;  // among equals, the client with the fewest live requests goes first
   SamplerOptions sampler;
-  std::int64_t max_tokens = -1;             // -1: to the end of the context
-  std::vector<std::string> stop;            // stop strings, also across token borders
-  std::vector<text::TokenId> shown_tokens;  // control tokens that are part of the text, ascending
-  bool ignore_end_tokens = false;           // bench
+  std::int64_t max_tokens = -1;            // -1: to the end of the context
+  std::vector<std::string> stop;           // stop strings, also across token borders
+  std::vector<text::TokenId> stop_tokens;  // end the answer and are no part of it, also where end tokens are ignored
+  /// The first tokens of the answer are none of `late_tokens` (ascending).
+  std::int64_t min_tokens = 0;
+  std::vector<text::TokenId> late_tokens;
+  std::vector<std::vector<text::TokenId>> banned;  // sequences of tokens that the answer never has
+  std::vector<text::TokenId> shown_tokens;         // control tokens that are part of the text, ascending
+  bool ignore_end_tokens = false;                  // bench
   /// The first tokens of the answer, taken instead of what the sampler would pick (bench: text that does not repeat).
   std::vector<text::TokenId> forced_tokens;
   /// Bench, for weights that are random: in place of what the drafter guessed, each guess is the forced token with this
@@ -218,6 +223,9 @@ struct Request {
   /// Each token of the answer as it is picked, before the on_text that holds it; with the `top_logprobs` likeliest.
   std::function<void(const TokenChoice& choice)> on_token;
   int top_logprobs = 0;
+  /// Asked after each piece of the answer, when on_text has seen it: true ends the answer with Finish::stop. May be
+  /// null.
+  std::function<bool()> enough;
   /// Other than none: the result is the prompt's embedding, and no token is generated. Nothing is taken from KV that
   /// other requests or the session left, and nothing left for them.
   model::Pooling pooling = model::Pooling::none;
@@ -227,6 +235,7 @@ struct Result {
   Finish finish = Finish::error;
   Status status;  // why, when finish == error
   std::string text;
+  std::string stop;                   // the stop string that ended the answer; empty: none did
   std::vector<text::TokenId> tokens;  // generated, without the end token
   std::int64_t prompt_tokens = 0;
   std::int64_t cached_tokens = 0;  // of the prompt, that were not computed: an earlier request's KV, or the disk's

@@ -1,5 +1,5 @@
-// Picks the next token from logits. Greedy, temperature, top-k, top-p, min-p, penalties, seed.
-// The same logits, options and seed give the same tokens on every machine.
+// Picks the next token from logits. Greedy, temperature, top-k, top-p, min-p, typical-p, top-n-sigma, XTC, DRY and
+// other penalties, seed. The same logits, options and seed give the same tokens on every machine.
 //
 // With a top-k, what it keeps is put in order and drawn from. Without one nothing is: sorting a vocabulary takes tens
 // of milliseconds (kernels/draw.h).
@@ -21,8 +21,19 @@ struct SamplerOptions {
   float min_p = 0.05f;          // 0: off
   float repeat_penalty = 1.0f;  // 1: off
   float presence_penalty = 0, frequency_penalty = 0;
-  int repeat_last_n = 64;  // tokens the penalties look back on; -1: all
-  std::uint64_t seed = 0;  // 0: chosen at random by the app, and told
+  int repeat_last_n = 64;                          // tokens the penalties look back on; -1: all
+  float typical_p = 1.0f;                          // 1: off
+  float top_n_sigma = 0;                           // 0: off
+  float xtc_probability = 0;                       // 0: off
+  float xtc_threshold = 0.1f;                      // above 0.5: off
+  bool mirostat = false;                           // version 2, in place of all rules from top-n-sigma to XTC
+  float mirostat_tau = 5.0f, mirostat_eta = 0.1f;  // the surprise it aims at, in bits, and how fast it learns
+  float dry_multiplier = 0;                        // 0: off
+  float dry_base = 1.75f;
+  int dry_allowed_length = 2;
+  int dry_last_n = -1;                      // tokens that DRY looks back on; -1: as many as it may
+  std::vector<text::TokenId> dry_breakers;  // no repetition reaches across these; ascending
+  std::uint64_t seed = 0;                   // 0: chosen at random by the app, and told
 };
 
 struct LogitBias {
@@ -39,13 +50,19 @@ struct Shaping {
 class Sampler {
  public:
   explicit Sampler(const SamplerOptions& options);
-  /// logits: [vocab], read only. `history`: tokens so far, newest last. Order: penalties, top-k, top-p, min-p,
-  /// temperature, draw. Ties go to the smaller id.
+  /// logits: [vocab], read only. `history`: tokens so far, newest last. Order: penalties, DRY, top-n-sigma, top-k,
+  /// typical-p, top-p, min-p, XTC, temperature, draw. Ties go to the smaller id. At temperature 0 the penalties and DRY
+  /// alone count.
   /// Repeat penalty p: a positive logit is divided by p, another multiplied (CTRL, arXiv:1909.05858); presence and
   /// frequency are subtracted, once and for each occurrence (OpenAI). Top-p keeps the smallest set of the likeliest
   /// tokens that holds the probability (arXiv:1904.09751); min-p drops what has less than that share of the likeliest
-  /// one's probability (arXiv:2407.01082). A logit that is not a number is never picked. REQUIRES: logits not empty,
-  /// shaping allows at least one token.
+  /// one's probability (arXiv:2407.01082). Typical-p keeps the tokens whose surprise is nearest to the entropy, until
+  /// they hold the probability (arXiv:2202.00666). Top-n-sigma drops logits that lie more than n standard deviations
+  /// below the largest (arXiv:2411.07641). XTC drops, with its probability, all but the least likely of the tokens that
+  /// have its threshold's probability. DRY lowers a token that would lengthen a repetition of n >= dry_allowed_length
+  /// tokens by multiplier * base ^ (n - dry_allowed_length). Mirostat keeps the tokens whose surprise is at most what
+  /// it has learned gives the surprise it aims at (arXiv:2007.14966). A logit that is not a number is never picked.
+  /// REQUIRES: logits not empty, shaping allows at least one token.
   text::TokenId pick(std::span<const float> logits, std::span<const text::TokenId> history,
                      const Shaping& shaping = {});
 
@@ -59,6 +76,9 @@ class Sampler {
   /// The same token as pick() would take, from a row's largest logits in descending order (ties: the smaller id).
   /// REQUIRES: as many as logits_needed() says, or the whole vocabulary.
   text::TokenId pick_from_largest(std::span<const float> logits, std::span<const text::TokenId> ids);
+
+  /// Tokens that DRY looks back on at most: it takes 12 bytes for each.
+  static constexpr std::size_t kMostDryTokens = 16384;
 
   /// Memory a sampler may take for each token of the vocabulary (with top_k 0).
   static constexpr std::uint64_t kBytesPerToken = 12;
@@ -77,19 +97,29 @@ class Sampler {
     return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
   }
 
+  bool penalises() const;
+  bool filters() const;
   void count_history(std::span<const text::TokenId> history);
+  void find_repetitions(std::span<const text::TokenId> history);
   float penalised(float logit, int count) const;
   template <typename Visit>
   void visit_logits(std::span<const float> logits, const Shaping& shaping, Visit visit) const;
   text::TokenId greedy(std::span<const float> logits, const Shaping& shaping) const;
   text::TokenId draw_from_all(std::span<const float> logits, const Shaping& shaping);
   void keep_top_k(std::span<const float> logits, const Shaping& shaping);
+  void keep_near_largest(std::span<const float> logits);
+  void keep_typical();
   void keep_probable();
+  void drop_top_choices();
+  text::TokenId draw_by_surprise();
   text::TokenId draw();
 
   SamplerOptions options_;
   std::uint64_t state_;
-  std::vector<Seen> seen_;  // tokens the penalties apply to, ascending id
+  double most_surprise_;        // of mirostat, which learns it
+  std::vector<Seen> seen_;      // tokens the penalties apply to, ascending id
+  std::vector<LogitBias> dry_;  // what DRY takes from these tokens, ascending id
+  std::vector<std::int32_t> repeats_;
   std::vector<Candidate> candidates_;
   std::vector<float> shaped_;           // logits that may be drawn
   std::vector<std::uint64_t> weights_;  // of them

@@ -331,6 +331,7 @@ void Scheduler::finish(Entry& entry, Finish reason, Status status) {
   live->result.finish = reason;
   live->result.cached_tokens = std::clamp<std::int64_t>(live->result.cached_tokens, 0, live->result.prompt_tokens);
   live->result.status = std::move(status);
+  live->result.stop = live->stream.stop();
   // Room that was reserved for a pass that failed goes back, and KV on its way from the disk.
   // Other ranks have let go of what windows passed in a pass that is under way; what is before it cannot be gone on
   // from.

@@ -154,12 +154,15 @@ void Scheduler::pick(Entry& entry, std::int64_t logit_row) {
   if (Status held = hold_form(live); !held.ok()) return finish(entry, Finish::error, std::move(held));
   const TokenId id = *picked;
   if (!live.request.ignore_end_tokens && parts_.tokenizer->ends_generation(id)) return finish(entry, Finish::stop);
+  const std::vector<TokenId>& stops = live.request.stop_tokens;
+  if (std::find(stops.begin(), stops.end(), id) != stops.end()) return finish(entry, Finish::stop);
   live.tokens.push_back(id);
   live.result.tokens.push_back(id);
   live.chooser.tell(live.request, logits_of(logit_row), id);
   emit(live, live.stream.push(id));
   const bool whole = live.request.constraint != nullptr && live.request.constraint->done();
-  if (whole || live.stream.stopped()) return finish(entry, Finish::stop);
+  const bool enough = live.request.enough && live.request.enough();
+  if (whole || enough || live.stream.stopped()) return finish(entry, Finish::stop);
   const bool full = static_cast<std::int64_t>(live.tokens.size()) >= parts_.limits.context_tokens;
   if (full || generated() == live.request.max_tokens) finish(entry, Finish::length);
 }
@@ -171,7 +174,7 @@ void Scheduler::emit(Live& live, TextStream::Piece piece) {
   live.result.text += piece.text;
   if (!live.request.on_text) return;
   live.untold.push_back(std::move(piece));
-  if (live.request.on_token || !parts_.executor->waits()) tell(live);
+  if (live.request.on_token || live.request.enough || !parts_.executor->waits()) tell(live);
 }
 
 void Scheduler::tell(Live& live) {

@@ -13,7 +13,12 @@ std::string StopMatcher::push(std::string_view text) {
   if (matched_) return {};
   held_ += text;
   std::size_t match = std::string::npos;
-  for (const std::string& stop : stops_) match = std::min(match, held_.find(stop));
+  for (const std::string& stop : stops_) {
+    const std::size_t place = held_.find(stop);
+    if (place >= match) continue;
+    match = place;
+    match_ = stop;
+  }
   if (match != std::string::npos) {
     matched_ = true;
     held_.resize(match);

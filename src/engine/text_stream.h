@@ -23,10 +23,12 @@ class StopMatcher {
   /// What still waits, at the end.
   std::string flush();
   bool matched() const { return matched_; }
+  /// The stop string that was found; empty: none was.
+  const std::string& match() const { return match_; }
 
  private:
   std::vector<std::string> stops_;
-  std::string held_;
+  std::string held_, match_;
   bool matched_ = false;
 };
 
@@ -47,6 +49,8 @@ class TextStream {
   /// The end of the answer: what waited.
   Piece finish();
   bool stopped() const { return stops_.matched(); }
+  /// The stop string that ended the answer; empty: none did.
+  const std::string& stop() const { return stops_.match(); }
 
  private:
   Piece piece(std::string text);

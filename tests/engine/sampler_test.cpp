@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <random>
 
 namespace millrace::engine {
@@ -21,6 +22,22 @@ std::vector<float> random_logits(unsigned seed, std::size_t vocab) {
   return logits;
 }
 
+/// DRY: what each token costs that would lengthen a repetition of the history's end.
+void repetitions_cost(std::vector<float>& logits, const std::vector<TokenId>& history, const SamplerOptions& options) {
+  if (options.dry_multiplier <= 0) return;
+  std::map<TokenId, float> cost;
+  for (std::size_t next = 1; next < history.size(); ++next) {
+    std::size_t n = 0;
+    while (n < next && history[next - 1 - n] == history[history.size() - 1 - n]) ++n;
+    if (n < static_cast<std::size_t>(options.dry_allowed_length)) continue;
+    const float one =
+        options.dry_multiplier *
+        std::pow(options.dry_base, static_cast<float>(n) - static_cast<float>(options.dry_allowed_length));
+    cost[history[next]] = std::max(cost[history[next]], one);
+  }
+  for (const auto& [id, one] : cost) logits[static_cast<std::size_t>(id)] -= one;
+}
+
 /// The distribution the header describes, worked out the slow way: every step on a full sorted copy, in double.
 std::map<TokenId, double> expected_distribution(std::vector<float> logits, const std::vector<TokenId>& history,
                                                 const SamplerOptions& options) {
@@ -34,6 +51,8 @@ std::map<TokenId, double> expected_distribution(std::vector<float> logits, const
     logit = logit > 0 ? logit / options.repeat_penalty : logit * options.repeat_penalty;
     logit -= options.presence_penalty + static_cast<float>(count) * options.frequency_penalty;
   }
+  const std::vector<float> given = logits;
+  repetitions_cost(logits, history, options);
   std::vector<std::pair<double, TokenId>> order;
   for (std::size_t i = 0; i < logits.size(); ++i) order.emplace_back(-logits[i], static_cast<TokenId>(i));
   std::sort(order.begin(), order.end());
@@ -43,6 +62,29 @@ std::map<TokenId, double> expected_distribution(std::vector<float> logits, const
     for (const auto& [negative, id] : order) total += std::exp((order[0].first - negative) / temperature);
     return std::exp((order[0].first - order[i].first) / temperature) / total;
   };
+  if (options.top_n_sigma > 0) {
+    const double mean = std::accumulate(given.begin(), given.end(), 0.0) / static_cast<double>(given.size());
+    double squares = 0;
+    for (const float logit : given) squares += (logit - mean) * (logit - mean);
+    const double least = -order[0].first - options.top_n_sigma * std::sqrt(squares / static_cast<double>(given.size()));
+    std::erase_if(order, [&](const auto& one) { return -one.first < least; });
+  }
+  if (options.typical_p < 1) {
+    double entropy = 0, held = 0;
+    std::vector<std::pair<double, std::size_t>> surprise;
+    for (std::size_t i = 0; i < order.size(); ++i) entropy -= probability(i, 1) * std::log(probability(i, 1));
+    for (std::size_t i = 0; i < order.size(); ++i)
+      surprise.emplace_back(std::abs(-std::log(probability(i, 1)) - entropy), i);
+    std::sort(surprise.begin(), surprise.end());
+    std::vector<std::pair<double, TokenId>> kept;
+    for (const auto& [distance, i] : surprise) {
+      if (held >= options.typical_p) break;
+      held += probability(i, 1);
+      kept.push_back(order[i]);
+    }
+    std::sort(kept.begin(), kept.end());
+    order = kept;
+  }
   if (options.top_p < 1) {
     double held = 0;
     std::size_t kept = 0;
@@ -56,6 +98,11 @@ std::map<TokenId, double> expected_distribution(std::vector<float> logits, const
     std::size_t kept = 1;
     while (kept < order.size() && probability(kept, 1) >= options.min_p * best) ++kept;
     order.resize(kept);
+  }
+  if (options.xtc_probability == 1) {
+    std::size_t likely = 0;
+    while (likely < order.size() && probability(likely, 1) >= options.xtc_threshold) ++likely;
+    if (likely > 1) order.erase(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(likely - 1));
   }
   std::map<TokenId, double> result;
   for (std::size_t i = 0; i < order.size(); ++i) result[order[i].second] = probability(i, options.temperature);
@@ -116,6 +163,12 @@ INSTANTIATE_TEST_SUITE_P(
                     with("look_back_4", [](SamplerOptions& o) { o.frequency_penalty = 1, o.repeat_last_n = 4; }),
                     with("look_back_all", [](SamplerOptions& o) { o.frequency_penalty = 1, o.repeat_last_n = -1; }),
                     with("look_back_none", [](SamplerOptions& o) { o.repeat_penalty = 9, o.repeat_last_n = 0; }),
+                    with("typical", [](SamplerOptions& o) { o.typical_p = 0.5f; }),
+                    with("typical_among_k", [](SamplerOptions& o) { o.typical_p = 0.8f, o.top_k = 10; }),
+                    with("sigma", [](SamplerOptions& o) { o.top_n_sigma = 1, o.temperature = 2; }),
+                    with("xtc", [](SamplerOptions& o) { o.xtc_probability = 1, o.xtc_threshold = 0.05f; }),
+                    with("xtc_of_one", [](SamplerOptions& o) { o.xtc_probability = 1, o.xtc_threshold = 0.45f; }),
+                    with("dry", [](SamplerOptions& o) { o.dry_multiplier = 0.8f, o.dry_allowed_length = 1; }),
                     with("all",
                          [](SamplerOptions& o) {
                            o.top_k = 20, o.top_p = 0.9f, o.min_p = 0.05f, o.temperature = 0.8f;
@@ -177,6 +230,54 @@ TEST(Sampler, DrawsAreTheSameOnEveryMachine) {
   for (int i = 0; i < 12; ++i) tokens.push_back(sampler.pick(logits, {}));
   // Worked out by hand with another program.
   EXPECT_EQ(tokens, (std::vector<TokenId>{18, 22, 31, 13, 13, 22, 27, 17, 9, 26, 12, 18}));
+}
+
+TEST(Sampler, DryCostsTheLongestRepetitionAndStopsAtBreakers) {
+  SamplerOptions options;
+  options.temperature = 0;
+  options.dry_multiplier = 1;
+  options.dry_base = 2;
+  const std::vector<TokenId> history = {1, 2, 3, 7, 1, 2};  // 3 would lengthen a repetition of two
+  const std::vector<float> logits = {0, 0, 0, 5, 4.5f, 0, 0, 0};
+  EXPECT_EQ(Sampler(options).pick(logits, history), 4);
+  options.dry_breakers = {2};
+  EXPECT_EQ(Sampler(options).pick(logits, history), 3);
+  options.dry_breakers = {};
+  options.dry_allowed_length = 3;
+  EXPECT_EQ(Sampler(options).pick(logits, history), 3);
+}
+
+TEST(Sampler, MirostatKeepsTheSurpriseItAimsAt) {
+  const std::vector<float> logits = random_logits(9, 3000);
+  for (const float tau : {2.0f, 5.0f}) {
+    SamplerOptions options = plain();
+    options.mirostat = true;
+    options.mirostat_tau = tau;
+    Sampler sampler(options);
+    EXPECT_EQ(sampler.logits_needed(), -1);
+    double surprise = 0;
+    constexpr int kDraws = 3000;
+    std::map<TokenId, int> drawn;
+    for (int i = 0; i < kDraws; ++i) ++drawn[sampler.pick(logits, {})];
+    for (const auto& [id, count] : drawn) {
+      const double share = static_cast<double>(count) / kDraws;
+      surprise -= share * std::log2(share);
+    }
+    EXPECT_NEAR(surprise, tau, 1.0);
+  }
+}
+
+TEST(Sampler, RulesBeyondAGpusDrawsAskForAllLogits) {
+  const auto needed = [](auto change) {
+    SamplerOptions options = plain();
+    change(options);
+    return Sampler(options).logits_needed();
+  };
+  EXPECT_EQ(needed([](SamplerOptions&) {}), 0);
+  EXPECT_EQ(needed([](SamplerOptions& o) { o.typical_p = 0.9f; }), -1);
+  EXPECT_EQ(needed([](SamplerOptions& o) { o.top_n_sigma = 1; }), -1);
+  EXPECT_EQ(needed([](SamplerOptions& o) { o.xtc_probability = 0.1f; }), -1);
+  EXPECT_EQ(needed([](SamplerOptions& o) { o.dry_multiplier = 0.1f; }), -1);
 }
 
 TEST(Sampler, HistoryOutsideTheVocabularyDoesNoHarm) {

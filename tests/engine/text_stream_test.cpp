@@ -51,6 +51,14 @@ TEST(StopMatcher, TheFirstOfSeveralStopsCounts) {
   EXPECT_TRUE(matcher.matched());
 }
 
+TEST(StopMatcher, TellsWhichOneItWas) {
+  StopMatcher stops({"later", "now"});
+  stops.push("so no");
+  EXPECT_EQ(stops.match(), "");
+  stops.push("w and later");
+  EXPECT_EQ(stops.match(), "now");
+}
+
 TEST(StopMatcher, EveryWayOfCuttingTheTextGivesTheSame) {
   const std::string text = "one\n\ntwo\nthree\n\n\nfour###five";
   const std::vector<std::string> stops = {"\n\n\n", "###", "fours"};

@@ -1,8 +1,10 @@
 #include "app/anthropic/messages.h"
 
+#include <algorithm>
 #include <random>
 #include <utility>
 
+#include "app/anthropic/tools.h"
 #include "app/generate/fields.h"
 #include "app/generate/thinking.h"
 #include "app/openai/request.h"
@@ -40,20 +42,53 @@ Expected<std::string> document_text(const Json& block) {
   return words + text + "\n</document>\n";
 }
 
-/// What a tool answers: a text, or blocks of texts and documents.
+/// Where a search found something, and what it says there.
+std::string search_text(const Json& block) {
+  std::string words = fmt::format("<document>\ntitle: {}\nsource: {}\n", word(block, "title"), word(block, "source"));
+  if (const Json content = block.value("content", Json()); content.is_array())
+    for (const Json& part : content) words += word(part, "text") + "\n";
+  return words + "</document>\n";
+}
+
+/// What a tool answers: a text, or blocks of texts, documents and others, which are noted.
 Expected<std::string> result_text(const Json& content) {
   if (!content.is_array()) return openai::content_text(content, "messages");
   std::string text;
   for (const Json& block : content) {
-    std::string part;
-    if (kind_of(block) == "document") {
-      MR_ASSIGN_OR_RETURN(part, document_text(block));
+    const std::string kind = kind_of(block);
+    if (kind == "document") {
+      const Expected<std::string> words = document_text(block);
+      text += words.ok() ? *words : openai::note_of(kind);
+    } else if (kind == "search_result") {
+      text += search_text(block);
+    } else if (kind == "tool_reference") {
+      text += word(block, "tool_name") + "\n";
     } else {
-      MR_ASSIGN_OR_RETURN(part, openai::content_text(Json::array({block}), "messages"));
+      MR_ASSIGN_OR_RETURN(const std::string part,
+                          openai::content_text(Json::array({block}), "messages", openai::Unreadable::noted));
+      text += part;
     }
-    text += part;
   }
   return text;
+}
+
+/// What tools did that another server has run, in words: it stays in a conversation that goes on here.
+std::string foreign_text(const Json& block) {
+  constexpr std::size_t kMost = 2000;
+  const std::string kind = kind_of(block);
+  if (kind == "compaction") return word(block, "content") + "\n";
+  const Json what = block.value(kind.ends_with("_use") ? "input" : "content", Json());
+  std::string words =
+      what.is_string() ? what.get<std::string>() : what.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (words.size() > kMost)
+    words.resize(words.find_last_of(' ', kMost) == std::string::npos ? 0 : words.find_last_of(' ', kMost));
+  const std::string name = word(block, "name");
+  return fmt::format("[{}{}{}: {}]\n", kind, name.empty() ? "" : " ", name, words);
+}
+
+bool is_foreign(const std::string& kind) {
+  return kind == "server_tool_use" || kind == "mcp_tool_use" || kind == "compaction" ||
+         (kind.ends_with("_tool_result") && kind != "tool_result");
 }
 
 /// A message's blocks into the messages that say the same: results of tools become messages of their own.
@@ -79,6 +114,10 @@ Status add_blocks(const std::string& role, const Json& blocks, Json& messages) {
       MR_ASSIGN_OR_RETURN(std::string content, result_text(block.value("content", Json())));
       messages.push_back(
           {{"role", "tool"}, {"content", std::move(content)}, {"tool_call_id", word(block, "tool_use_id")}});
+    } else if (kind == "search_result") {
+      text += search_text(block);
+    } else if (is_foreign(kind)) {
+      text += foreign_text(block);
     } else if (kind != "redacted_thinking") {
       return error(Code::invalid_argument, "messages: a content block of type '{}' is not supported; send text", kind);
     }
@@ -103,12 +142,15 @@ Json without_billing(const Json& system) {
 Status parse_format(const Json& body, Job& job) {
   const Fields fields(body);
   const Json* format = fields.find("output_format");
+  if (const Json* config = fields.find("output_config"); config != nullptr && !config->is_object())
+    return error(Code::invalid_argument, "output_config: must be an object");
   if (const Json* config = fields.find("output_config"); config != nullptr && config->is_object())
     if (const Json* inner = Fields(*config).find("format"); inner != nullptr) format = inner;
   if (format == nullptr) return {};
   if (kind_of(*format) != "json_schema" || !format->contains("schema"))
     return error(Code::invalid_argument,
-                 "output_config: format must be {{\"type\": \"json_schema\", \"schema\": ...}}");
+                 "output_config: format (output_format as it was called) must be {{\"type\": \"json_schema\", "
+                 "\"schema\": ...}}");
   job.format = generate::Format::schema;
   job.schema = (*format)["schema"];
   return {};
@@ -138,34 +180,9 @@ Status parse_messages(const Json& body, Job& job) {
   return {};
 }
 
-Status parse_tools(const Json& body, Job& job) {
-  const Fields fields(body);
-  if (const Json* tools = fields.find("tools"); tools != nullptr) {
-    if (!tools->is_array()) return error(Code::invalid_argument, "tools: must be a list");
-    for (const Json& tool : *tools) {
-      if (word(tool, "name").empty())
-        return error(Code::invalid_argument, "tools: each needs a name and an input_schema");
-      job.tools.push_back({{"type", "function"},
-                           {"function",
-                            {{"name", word(tool, "name")},
-                             {"description", word(tool, "description")},
-                             {"parameters", tool.value("input_schema", Json::object())}}}});
-    }
-  }
-  const Json* choice = fields.find("tool_choice");
-  if (choice == nullptr || job.tools.empty()) return {};
-  const std::string kind = kind_of(*choice);
-  if (kind == "none") job.tool_choice = ToolChoice::none;
-  if (kind == "any") job.tool_choice = ToolChoice::required;
-  if (kind == "tool") {
-    job.tool_choice = ToolChoice::named;
-    job.tool_name = word(*choice, "name");
-  }
-  return {};
-}
-
-const char* stop_reason(const std::string& reason) {
+const char* stop_reason(const std::string& reason, const std::string& stop) {
   if (reason == "length") return "max_tokens";
+  if (reason == "stop" && !stop.empty()) return "stop_sequence";
   return reason == "tool_calls" ? "tool_use" : "end_turn";
 }
 
@@ -198,6 +215,8 @@ std::string call_id() { return openai::random_id("toolu_"); }
 
 Expected<Job> parse(const Json& body, bool needs_max_tokens) {
   Job job;
+  job.words = Job::Words::anthropic;
+  job.any_length = !needs_max_tokens;
   engine::SamplerOptions& sampler = job.sampler;
   sampler = {};
   sampler.temperature = 1;
@@ -205,7 +224,7 @@ Expected<Job> parse(const Json& body, bool needs_max_tokens) {
   sampler.top_p = 1;
   sampler.min_p = 0;
   sampler.seed = (static_cast<std::uint64_t>(std::random_device{}()) & 0x7fffffff) + 1;
-  Fields fields(body);
+  Fields fields(generate::RequestKind::message, body);
   fields.text("model", job.model);
   fields.integer("max_tokens", job.max_tokens, 1, 1e9);
   if (needs_max_tokens && !fields.has("max_tokens")) fields.fail("max_tokens", "is missing");
@@ -232,7 +251,8 @@ Json body(const Job& job, const generate::Answer& answer, const generate::Totals
     content.push_back({{"type", "text"}, {"text", answer.content}});
   for (const auto& call : answer.tool_calls)
     content.push_back({{"type", "tool_use"}, {"id", call_id()}, {"name", call.name}, {"input", call.object()}});
-  message["stop_reason"] = stop_reason(answer.reason);
+  message["stop_reason"] = stop_reason(answer.reason, answer.stop);
+  if (!answer.stop.empty()) message["stop_sequence"] = answer.stop;
   return message;
 }
 
@@ -270,12 +290,14 @@ std::string Stream::event(const generate::Event& event) {
   std::string out = begin(0);
   if (const auto* finished = std::get_if<Finished>(&event)) {
     reason_ = finished->reason;
+    stop_ = finished->stop;
     failed_ = !finished->status.ok();
     if (!failed_) return out;
     return out + sse("error",
                      {{"type", "error"}, {"error", {{"type", "api_error"}, {"message", finished->status.message()}}}});
   }
   const auto* piece = std::get_if<Delta>(&event);
+  if (piece == nullptr) return out;
   if (!piece->reasoning.empty()) {
     out += open_block("thinking", {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}});
     out += delta({{"type", "thinking_delta"}, {"thinking", piece->reasoning}});
@@ -297,9 +319,11 @@ std::string Stream::event(const generate::Event& event) {
 std::string Stream::end(const generate::Totals& totals) {
   if (failed_) return "";
   std::string out = close_block();
-  out += sse("message_delta", {{"type", "message_delta"},
-                               {"delta", {{"stop_reason", stop_reason(reason_)}, {"stop_sequence", nullptr}}},
-                               {"usage", usage_of(totals)}});
+  out += sse("message_delta",
+             {{"type", "message_delta"},
+              {"delta",
+               {{"stop_reason", stop_reason(reason_, stop_)}, {"stop_sequence", stop_.empty() ? Json() : Json(stop_)}}},
+              {"usage", usage_of(totals)}});
   return out + sse("message_stop", {{"type", "message_stop"}});
 }
 

@@ -36,7 +36,7 @@ class Stream {
   const std::int64_t prompt_tokens_;
   std::string open_;  // the type of the block that is open; empty: none
   int index_ = -1;
-  std::string reason_;
+  std::string reason_, stop_;
   bool begun_ = false, failed_ = false;
 };
 

@@ -9,6 +9,7 @@
 #include "app/batch/request.h"
 #include "app/generate/choice.h"
 #include "app/generate/prompt.h"
+#include "app/openai/response.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "engine/embed.h"
@@ -132,6 +133,9 @@ class Worker {
         const std::size_t answer = prepared.size();
         const auto on_event = [item, answer](generate::Event event) {
           if (auto* delta = std::get_if<generate::Delta>(&event)) item->answers[answer].add(std::move(*delta));
+          if (auto* prompted = std::get_if<generate::Prompted>(&event))
+            for (int i = 0; i < item->request.jobs.front().n; ++i)
+              item->answers[answer + static_cast<std::size_t>(i)].prompt = prompted->tokens;
         };
         const auto on_end = [item, answer, finished = finished_](Ended ended) {
           finished->push({item, answer, std::move(ended)});
@@ -141,6 +145,7 @@ class Worker {
       }
       item->totals.prompt_tokens += std::ssize(prompt.ids);
       job.messages = job.tools = job.schema = {};  // what the answer's line does not need
+      openai::write_prompt(service_.engine().tokenizer(), job);
       job.prompt_tokens = {};
     }
     open_bytes_ += item->line_bytes;

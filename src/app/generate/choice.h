@@ -14,7 +14,7 @@ namespace millrace::generate {
 struct Ended {
   Finished finished;
   engine::Result result;
-  std::int64_t completion_tokens = 0;
+  std::int64_t completion_tokens = 0, reasoning_tokens = 0;
 };
 
 /// For Service::submit().

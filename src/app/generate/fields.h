@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "app/generate/job.h"
+#include "app/generate/request_fields.h"
 
 namespace millrace::generate {
 
@@ -14,6 +15,8 @@ namespace millrace::generate {
 class Fields {
  public:
   explicit Fields(const Json& object) : object_(object) {}
+  /// The same, with what check_fields says of the whole request.
+  Fields(RequestKind kind, const Json& object) : object_(object), status_(check_fields(kind, object)) {}
 
   const Json* find(const char* name) const {
     const auto found = object_.find(name);

@@ -24,6 +24,7 @@ enum class ToolChoice { automatic, none, required, named };
 struct ClientTool {
   std::string name, name_space;  // name_space empty: none
   bool custom = false;           // takes a text instead of JSON: "input" of its arguments
+  std::string runs = {};         // "shell", "local_shell" or "apply_patch": OpenAI's own, which the client runs
   std::string syntax, grammar;   // of a custom one: what its text keeps (see text::grammar_syntax); empty: any text
 };
 
@@ -72,12 +73,22 @@ struct Job {
   bool logprobs = false;
   int top_logprobs = 0;
   std::map<text::TokenId, float> logit_bias;
+  int prompt_logprobs = -1;       // likeliest tokens at each place of the prompt; -1: the prompt's are not wanted
+  int told_prompt_logprobs = -1;  // of them those that the answer has apart from its echo
+  std::int64_t min_tokens = 0;
+  std::vector<text::TokenId> stop_tokens;
+  std::vector<std::string> bad_words;     // texts that the answer never has
+  std::vector<std::string> dry_breakers;  // texts that no repetition reaches across
+  bool parallel_calls = true;             // false: the first call of a tool ends the answer
   bool echo = false;
   bool ignore_end = false;   // the model's own end of the answer does not end it
   bool progress = false;     // prompt progress is wanted
   bool keep_tokens = false;  // Meter::tokens is wanted
   bool stream = false, include_usage = false;
   int priority = 0;
+  /// Whose clients read the error of a prompt that is too long: they look for other words.
+  enum class Words { openai, responses, anthropic, ollama } words = Words::openai;
+  bool any_length = false;  // the prompt is counted, not answered
 };
 
 /// What a Modelfile gives every conversation of its model.

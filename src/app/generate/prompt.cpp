@@ -84,10 +84,32 @@ class Shortening {
     }
     if (best) return std::move(*best);
     std::size_t count = std::min(low, most_);
-    return without(count);
+    MR_ASSIGN_OR_RETURN(text::Prompt shortest, without(count));
+    return std::ssize(shortest.ids) < context_ ? std::move(shortest) : cut_last(std::move(shortest));
   }
 
  private:
+  /// The last question without its beginning, so that a quarter of the context is for the answer. As it was where that
+  /// does not help.
+  Expected<text::Prompt> cut_last(text::Prompt whole) {
+    const text::Tokenizer& tokenizer = engine_.tokenizer();
+    constexpr int kTries = 3;  // a text may have more tokens without its beginning
+    text::Prompt made = std::move(whole);
+    for (int i = 0; i < kTries && std::ssize(made.ids) >= context_; ++i) {
+      const auto last = std::find_if(job_.messages.rbegin(), job_.messages.rend(),
+                                     [](const Json& message) { return message.value("role", Json()) == "user"; });
+      if (last == job_.messages.rend() || !last->contains("content") || !(*last)["content"].is_string()) break;
+      const auto ids = tokenizer.encode((*last)["content"].get<std::string>(), text::Specials::as_text);
+      const std::int64_t beyond = std::ssize(made.ids) - (context_ - context_ / 4);
+      if (beyond >= std::ssize(ids)) break;
+      std::string rest = tokenizer.decode({ids.begin() + std::max<std::int64_t>(beyond, 0), ids.end()}, true);
+      while (!rest.empty() && (static_cast<unsigned char>(rest.front()) & 0xc0u) == 0x80u) rest.erase(0, 1);
+      (*last)["content"] = rest;
+      MR_ASSIGN_OR_RETURN(made, render(engine_, job_, grant_));
+    }
+    return made;
+  }
+
   /// Leaves out `count`, or one more where the template refuses that: some want a question first.
   Expected<text::Prompt> without(std::size_t& count) {
     auto made = render_without(count);
@@ -213,6 +235,25 @@ Expected<Ids> fill_prompt(const engine::Engine& engine, const Job& job, std::int
   return ids;
 }
 
+/// In the words that each API's clients look for.
+Status too_long_error(Job::Words words, std::int64_t tokens, std::int64_t context) {
+  const std::string all = fmt::format(
+      "This model's maximum context length is {} tokens, but the prompt has {}; shorten it, or serve with a larger "
+      "--ctx",
+      context, tokens);
+  switch (words) {
+    case Job::Words::anthropic:
+      return error(Code::invalid_argument, "prompt is too long: {} tokens > {} maximum", tokens, context - 1);
+    case Job::Words::responses:
+      return error(Code::invalid_argument, "Your input exceeds the context window of this model. {}", all);
+    case Job::Words::ollama:
+      return error(Code::invalid_argument, "the input length exceeds the context length. {}", all);
+    case Job::Words::openai:
+      break;
+  }
+  return error(Code::invalid_argument, "{}", all);
+}
+
 }  // namespace
 
 std::string begun_answer(const Job& job) {
@@ -244,11 +285,7 @@ Expected<text::Prompt> make_prompt(const engine::Engine& engine, const Job& job,
       ids.erase(ids.begin() + 1, ids.begin() + 1 + (std::ssize(ids) - context + context / 4));
   }
   if (ids.empty()) return error(Code::invalid_argument, "prompt: it is empty; write something");
-  if (too_long(ids))
-    return error(Code::invalid_argument,
-                 "this model's maximum context length is {} tokens, but the prompt has {}; shorten it, or serve with a "
-                 "larger --ctx",
-                 context, ids.size());
+  if (too_long(ids) && !job.any_length) return too_long_error(job.words, std::ssize(ids), context);
   MR_RETURN_IF_ERROR(check_ids(engine, ids, "prompt"));
   return prompt;
 }

@@ -125,6 +125,7 @@ std::optional<Event> Run::next(std::chrono::milliseconds time) {
     totals.cached_tokens =
         first ? ended.result.cached_tokens : std::min(totals.cached_tokens, ended.result.cached_tokens);
     totals.completion_tokens += ended.completion_tokens;
+    totals.reasoning_tokens += ended.reasoning_tokens;
     meter_->tokens = std::move(ended.result.tokens);
     totals.prompt_seconds = std::max(totals.prompt_seconds, ended.result.prompt_seconds);
     totals.decode_seconds = std::max(totals.decode_seconds, ended.result.decode_seconds);
@@ -161,7 +162,11 @@ Expected<std::vector<Answer>> collect(Run& run, int choices, const std::function
       run.take_whole();  // from now on: when the first piece came is told
     } else if (auto* finished = std::get_if<Finished>(&*event)) {
       if (!finished->status.ok()) return finished->status;
-      answers[static_cast<std::size_t>(finished->choice)].reason = finished->reason;
+      Answer& answer = answers[static_cast<std::size_t>(finished->choice)];
+      answer.reason = finished->reason;
+      answer.stop = finished->stop;
+    } else if (auto* prompted = std::get_if<Prompted>(&*event)) {
+      for (Answer& answer : answers) answer.prompt = prompted->tokens;
     }
   }
   return answers;

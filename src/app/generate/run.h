@@ -24,7 +24,10 @@ struct TokenLogprob {
   };
   Candidate chosen;
   std::vector<Candidate> likeliest;
+  std::int64_t rank = 0;  // of the chosen one; 0: not counted
 };
+/// Each token of a prompt. Nothing comes before the first, whose log probability is not a number.
+using PromptTokens = std::vector<TokenLogprob>;
 
 /// Prompt tokens done of total.
 struct Progress {
@@ -43,12 +46,18 @@ struct Finished {
   int choice = 0;
   std::string reason;
   Status status;
+  std::string stop = {};  // the stop string that ended it; empty: none did
 };
-using Event = std::variant<Progress, Delta, Finished>;
+/// Before anything of the answers, where the job wants it.
+struct Prompted {
+  std::shared_ptr<const PromptTokens> tokens;
+};
+using Event = std::variant<Progress, Delta, Finished, Prompted>;
 
 /// Tokens and seconds of all choices together, complete when done().
 struct Totals {
   std::int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;
+  std::int64_t reasoning_tokens = 0;  // of the completion's
   double prompt_seconds = 0, decode_seconds = 0;
 };
 
@@ -100,9 +109,10 @@ class Run {
 
 /// All of an answer.
 struct Answer {
-  std::string content, reasoning, reason;
+  std::string content, reasoning, reason, stop;
   std::vector<ToolCall> tool_calls;
   std::vector<TokenLogprob> logprobs;
+  std::shared_ptr<const PromptTokens> prompt;  // all answers' own; null: not asked for
 
   void add(Delta delta);
 

@@ -5,30 +5,11 @@
 #include <string_view>
 
 #include "app/openai/request.h"
+#include "modelfile/escape.h"
 #include "text/utf8.h"
 
 namespace millrace::openai {
 namespace {
-
-/// RFC 4648, section 4; none where the text is something else. Padding may be left out.
-std::optional<std::string> from_base64(std::string_view text) {
-  static constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  while (text.ends_with('=')) text.remove_suffix(1);
-  std::string out;
-  out.reserve(text.size() / 4 * 3 + 2);
-  unsigned bits = 0;
-  int count = 0;
-  for (const char c : text) {
-    const auto place = kLetters.find(c);
-    if (place == std::string_view::npos) return std::nullopt;
-    bits = bits << 6 | static_cast<unsigned>(place);
-    count += 6;
-    if (count < 8) continue;
-    count -= 8;
-    out += static_cast<char>(bits >> count & 255u);
-  }
-  return out;
-}
 
 /// The words of a file that lies in the request: its name and its text.
 Expected<std::string> file_text(const Json& file, const char* where) {
@@ -57,14 +38,39 @@ Expected<std::string> part_text(const Json& part, const char* where) {
 
 }  // namespace
 
-Expected<std::string> content_text(const Json& content, const char* where) {
+std::optional<std::string> from_base64(std::string_view text) {
+  static constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  while (text.ends_with('=')) text.remove_suffix(1);
+  std::string out;
+  out.reserve(text.size() / 4 * 3 + 2);
+  unsigned bits = 0;
+  int count = 0;
+  for (const char c : text) {
+    const auto place = kLetters.find(c);
+    if (place == std::string_view::npos) return std::nullopt;
+    bits = bits << 6 | static_cast<unsigned>(place);
+    count += 6;
+    if (count < 8) continue;
+    count -= 8;
+    out += static_cast<char>(bits >> count & 255u);
+  }
+  return out;
+}
+
+std::string note_of(std::string_view what) {
+  return fmt::format("[{}: this model reads text only]", what.empty() ? "content" : modelfile::escape(what, 40));
+}
+
+Expected<std::string> content_text(const Json& content, const char* where, Unreadable others) {
   if (content.is_null()) return std::string();
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array()) return error(Code::invalid_argument, "{}: content must be a text or a list of parts", where);
   std::string text;
   for (const Json& part : content) {
-    MR_ASSIGN_OR_RETURN(const std::string one, part_text(part, where));
-    text += one;
+    Expected<std::string> one = part_text(part, where);
+    if (!one.ok() && others == Unreadable::noted) one = note_of(word(part, "type"));
+    MR_RETURN_IF_ERROR(one.status());
+    text += *one;
   }
   return text;
 }

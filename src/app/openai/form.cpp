@@ -44,10 +44,36 @@ Status take_schema(const char* field, const Json& schema, Job& job) {
   return {};
 }
 
+/// A form as huggingface_hub's clients and TGI send it: the type, and the schema or expression as "value". A schema may
+/// stand in there with a name. None: the format is not spelled that way.
+Expected<bool> take_value(const char* field, const Json& format, Job& job) {
+  if (!format.is_object() || !format.contains("value") || format["value"].is_null()) return false;
+  const std::string type = word(format, "type");
+  const Json& value = format["value"];
+  if (type == "regex" || type == "regexp") {
+    if (!value.is_string()) return error(Code::invalid_argument, "{}: value must be a text", field);
+    take_grammar(value.get<std::string>(), job);
+    job.syntax = text::GrammarSyntax::regex;
+    return true;
+  }
+  if (type != "json" && type != "json_object" && type != "json_schema")
+    return error(Code::invalid_argument, "{}: a value goes with the types json, json_object, json_schema and regex",
+                 field);
+  const bool named = value.is_object() && value.contains("schema") && value.contains("name");
+  MR_RETURN_IF_ERROR(take_schema(field, named ? value["schema"] : value, job));
+  return true;
+}
+
 /// A form by the name that llama-server, vLLM or sglang has for it.
 Status take_form(const char* field, std::string_view kind, const Json& value, Job& job) {
   if (kind == "json") return take_schema(field, value, job);
   if (kind == "choice") return take_choices(field, value, job);
+  if (kind == "object") {
+    if (value == true) job.format = Format::json;
+    return value.is_boolean() ? Status() : error(Code::invalid_argument, "{}: json_object must be true", field);
+  }
+  MR_ASSIGN_OR_RETURN(const bool taken, take_value(field, value, job));
+  if (taken) return {};
   if (!value.is_string()) return error(Code::invalid_argument, "{}: must be a text", field);
   take_grammar(value.get<std::string>(), job);
   if (kind == "gbnf") job.syntax = text::GrammarSyntax::gbnf;
@@ -60,6 +86,10 @@ Status take_form(const char* field, std::string_view kind, const Json& value, Jo
 Status parse_response_format(const Json& format, Job& job) {
   const std::string type = word(format, "type");
   if (type == "text") return {};
+  MR_ASSIGN_OR_RETURN(const bool taken, take_value("response_format", format, job));
+  if (taken) return {};
+  if (type == "regex" && format.contains("pattern"))  // Together's
+    return take_form("response_format", "regex", format["pattern"], job);
   if (type == "json_object") {
     job.format = format.contains("schema") ? Format::schema : Format::json;  // llama-server has schemas there, too
     if (job.format == Format::schema) job.schema = format["schema"];
@@ -72,7 +102,8 @@ Status parse_response_format(const Json& format, Job& job) {
     return {};
   }
   if (type != "json_schema")
-    return error(Code::invalid_argument, "response_format: type must be text, json_object, json_schema or grammar");
+    return error(Code::invalid_argument,
+                 "response_format: type must be text, json_object, json_schema, json, regex or grammar");
   // Chat completions put the schema below json_schema, responses beside the type.
   const Json& holder = format.contains("json_schema") ? format["json_schema"] : format;
   if (!holder.is_object() || !holder.contains("schema"))
@@ -84,13 +115,6 @@ Status parse_response_format(const Json& format, Job& job) {
 }
 
 Status parse_other_forms(const Fields& fields, Job& job) {
-  for (const char* name : {"functions", "function_call"})
-    if (fields.has(name))
-      return error(Code::invalid_argument, "{}: this form of OpenAI's API has given way to tools; send those", name);
-  if (fields.has("structural_tag"))
-    return error(Code::unsupported, "structural_tag: not supported; send a JSON schema as response_format");
-  if (const Json* lazy = fields.find("grammar_lazy"); lazy != nullptr && *lazy == true)
-    return error(Code::unsupported, "grammar_lazy: not supported; the whole answer keeps a grammar");
   struct Form {
     const char* field;
     const char* kind;
@@ -100,7 +124,7 @@ Status parse_other_forms(const Fields& fields, Job& job) {
                                    {"guided_json", "json"},   {"guided_grammar", "grammar"},
                                    {"guided_regex", "regex"}, {"guided_choice", "choice"}};
   static constexpr Form outputs_forms[] = {
-      {"grammar", "grammar"}, {"json", "json"}, {"regex", "regex"}, {"choice", "choice"}};
+      {"grammar", "grammar"}, {"json", "json"}, {"regex", "regex"}, {"choice", "choice"}, {"json_object", "object"}};
   int taken = job.format == Format::text ? 0 : 1;
   for (const Form& form : forms) {
     const Json* const value = fields.find(form.field);
@@ -111,12 +135,13 @@ Status parse_other_forms(const Fields& fields, Job& job) {
   if (const Json* outputs = fields.find("structured_outputs"); outputs != nullptr) {
     const int before = taken;
     for (const Form& form : outputs_forms) {
-      if (!outputs->is_object() || !outputs->contains(form.field)) continue;
+      if (!outputs->is_object() || !outputs->contains(form.field) || (*outputs)[form.field].is_null()) continue;
       MR_RETURN_IF_ERROR(take_form("structured_outputs", form.kind, (*outputs)[form.field], job));
       ++taken;
     }
     if (taken == before)
-      return error(Code::unsupported, "structured_outputs: only json, grammar, regex and choice are supported");
+      return error(Code::unsupported,
+                   "structured_outputs: only json, json_object, grammar, regex and choice are supported");
   }
   if (taken > 1) return error(Code::invalid_argument, "grammar: several forms are asked for; send one");
   return {};

@@ -1,6 +1,7 @@
 // Messages and the calls in them.
 #include "app/generate/fields.h"
 #include "app/openai/request.h"
+#include "modelfile/escape.h"
 #include "text/past_arguments.h"
 
 namespace millrace::openai {
@@ -40,12 +41,24 @@ Status parse_calls(const Json& calls, Json& out) {
   return {};
 }
 
+/// OpenAI's, and those that templates of published models know beside them.
+Status check_role(const std::string& role) {
+  for (const char* known : {"system", "developer", "user", "assistant", "tool", "function", "ipython", "observation",
+                            "control", "document", "context"})
+    if (role == known) return {};
+  return error(Code::invalid_argument, "messages: there is no role {}; send system, developer, user, assistant or tool",
+               modelfile::escape(role, 40));
+}
+
 Expected<Json> parse_message(const Json& message) {
   if (!message.is_object() || !message.contains("role") || !message["role"].is_string())
     return error(Code::invalid_argument, "messages: each must be an object with a role");
+  MR_RETURN_IF_ERROR(check_role(message["role"].get_ref<const std::string&>()));
   Json out = {{"role", message["role"]}};
   const auto content = message.find("content");
-  MR_ASSIGN_OR_RETURN(out["content"], content_text(content == message.end() ? Json() : *content, "messages"));
+  const bool of_tool = message["role"] == "tool" || message["role"] == "function";
+  MR_ASSIGN_OR_RETURN(out["content"], content_text(content == message.end() ? Json() : *content, "messages",
+                                                   of_tool ? Unreadable::noted : Unreadable::refused));
   if (const auto calls = message.find("tool_calls"); calls != message.end() && !calls->is_null())
     MR_RETURN_IF_ERROR(parse_calls(*calls, out["tool_calls"]));
   for (const char* name : {"name", "tool_call_id", "reasoning_content"})

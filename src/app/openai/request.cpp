@@ -14,7 +14,7 @@ namespace {
 using generate::Fields;
 
 constexpr int kMostChoices = 16, kMostTopLogprobs = 20;
-constexpr std::size_t kMostStops = 16, kMostPrompts = 256;
+constexpr std::size_t kMostStops = 16, kMostPrompts = 256, kMostWords = 256;
 constexpr double kMostTokens = 1e9;
 
 std::uint64_t drawn_seed() {
@@ -33,6 +33,43 @@ bool read_tokens(const Json& list, std::vector<text::TokenId>& out) {
   return true;
 }
 
+/// The rules by which tokens are picked, beyond OpenAI's own.
+void parse_rules(Fields& fields, Job& job) {
+  engine::SamplerOptions& sampler = job.sampler;
+  fields.number("min_p", sampler.min_p, 0, 1);
+  fields.integer("top_k", sampler.top_k, -1, 1e6);
+  sampler.top_k = std::max(sampler.top_k, 0);  // vLLM's -1: all
+  fields.number("typical_p", sampler.typical_p, 0, 1);
+  fields.number("top_n_sigma", sampler.top_n_sigma, -1, 100);
+  fields.number("xtc_probability", sampler.xtc_probability, 0, 1);
+  fields.number("xtc_threshold", sampler.xtc_threshold, 0, 1);
+  fields.number("repeat_penalty", sampler.repeat_penalty, 0.01, 100);
+  fields.number("repetition_penalty", sampler.repeat_penalty, 0.01, 100);
+  fields.integer("repeat_last_n", sampler.repeat_last_n, -1, kMostTokens);
+  fields.number("dry_multiplier", sampler.dry_multiplier, 0, 100);
+  fields.number("dry_base", sampler.dry_base, 1, 100);
+  fields.integer("dry_allowed_length", sampler.dry_allowed_length, 0, 1e6);
+  fields.integer("dry_penalty_last_n", sampler.dry_last_n, -1, kMostTokens);
+  job.dry_breakers = {"\n", ":", "\"", "*"};  // where a text begins anew
+  fields.texts("dry_sequence_breakers", job.dry_breakers);
+  std::erase(job.dry_breakers, std::string());
+  parse_mirostat(fields, sampler);
+}
+
+/// What bounds an answer.
+void parse_bounds(Fields& fields, Job& job) {
+  fields.texts("stop", job.stop);
+  if (job.stop.size() > kMostStops) fields.fail("stop", "has too many entries");
+  fields.integer("min_tokens", job.min_tokens, 0, kMostTokens);
+  fields.texts("bad_words", job.bad_words);
+  if (job.bad_words.size() > kMostWords || job.dry_breakers.size() > kMostWords)
+    fields.fail(job.bad_words.size() > kMostWords ? "bad_words" : "dry_sequence_breakers", "has too many entries");
+  if (const Json* ids = fields.find("stop_token_ids"); ids != nullptr)
+    if (!ids->is_array() || ids->size() > kMostWords || !read_tokens(*ids, job.stop_tokens))
+      fields.fail("stop_token_ids", "must be a list of token ids");
+  fields.flag("ignore_eos", job.ignore_end);
+}
+
 /// What chat completions and completions have in common, with OpenAI's defaults.
 void parse_sampling(Fields& fields, Job& job) {
   engine::SamplerOptions& sampler = job.sampler;
@@ -44,24 +81,23 @@ void parse_sampling(Fields& fields, Job& job) {
   sampler.repeat_last_n = -1;
   fields.number("temperature", sampler.temperature, 0, 2);
   fields.number("top_p", sampler.top_p, 0, 1);
-  fields.number("min_p", sampler.min_p, 0, 1);
-  fields.integer("top_k", sampler.top_k, 0, 1e6);
   fields.number("presence_penalty", sampler.presence_penalty, -2, 2);
   fields.number("frequency_penalty", sampler.frequency_penalty, -2, 2);
-  fields.number("repeat_penalty", sampler.repeat_penalty, 0.01, 100);
+  parse_rules(fields, job);
   sampler.seed = 0;
   fields.integer("seed", sampler.seed, -9e15, 9e15);
   if (!fields.has("seed")) sampler.seed = drawn_seed();
-  fields.texts("stop", job.stop);
-  if (job.stop.size() > kMostStops) fields.fail("stop", "has too many entries");
-  fields.integer("n", job.n, 1, kMostChoices);
+  parse_bounds(fields, job);
   fields.flag("stream", job.stream);
-  fields.flag("ignore_eos", job.ignore_end);
   fields.flag("return_progress", job.progress);
   fields.flag("prompt_progress", job.progress);
   fields.integer("priority", job.priority, -100, 100);
-  if (const Json* options = fields.find("stream_options"); options != nullptr && options->is_object())
-    job.include_usage = options->value("include_usage", false);
+  if (const Json* options = fields.find("stream_options"); options != nullptr) {
+    if (!options->is_object()) return fields.fail("stream_options", "must be an object");
+    Fields inner(*options);
+    inner.flag("include_usage", job.include_usage);
+    if (!inner.status().ok()) fields.fail(inner.status());
+  }
   fields.text("model", job.model);
 }
 
@@ -79,11 +115,38 @@ void parse_logit_bias(Fields& fields, Job& job) {
   }
 }
 
+/// A number of the likeliest tokens; with echo also those of the prompt.
+void parse_completion_logprobs(Fields& fields, Job& job) {
+  const Json* const logprobs = fields.find("logprobs");
+  if (logprobs != nullptr && logprobs->is_boolean()) {
+    job.logprobs = logprobs->get<bool>();
+  } else if (logprobs != nullptr) {
+    fields.integer("logprobs", job.top_logprobs, 0, kMostTopLogprobs);
+    job.logprobs = true;
+  }
+  fields.integer("prompt_logprobs", job.prompt_logprobs, 0, kMostTopLogprobs);
+  if (job.stream && job.prompt_logprobs >= 0) fields.fail("prompt_logprobs", "is not streamed; leave stream out");
+  job.told_prompt_logprobs = job.prompt_logprobs;
+  if (job.echo && job.logprobs) job.prompt_logprobs = std::max(job.prompt_logprobs, job.top_logprobs);
+}
+
 }  // namespace
 
-Expected<Job> parse_chat(const Json& body) {
+void parse_mirostat(Fields& fields, engine::SamplerOptions& sampler) {
+  int version = sampler.mirostat ? 2 : 0;
+  fields.integer("mirostat", version, 0, 2);
+  if (version == 1) fields.fail("mirostat", "version 1 is not supported; send 2");
+  sampler.mirostat = version == 2;
+  fields.number("mirostat_tau", sampler.mirostat_tau, 0, 100);
+  fields.number("mirostat_eta", sampler.mirostat_eta, 0, 1);
+}
+
+Expected<Job> parse_chat(const Json& body) { return parse_chat(generate::RequestKind::chat, body); }
+
+Expected<Job> parse_chat(generate::RequestKind kind, const Json& body) {
   Job job;
   Fields fields(body);
+  if (kind == generate::RequestKind::chat) fields.fail(generate::check_fields(kind, body));
   parse_sampling(fields, job);
   parse_logit_bias(fields, job);
   std::vector<std::string> modalities;
@@ -92,6 +155,12 @@ Expected<Job> parse_chat(const Json& body) {
     fields.fail("modalities", "answers are text only");
   fields.flag("logprobs", job.logprobs);
   fields.integer("top_logprobs", job.top_logprobs, 0, kMostTopLogprobs);
+  if (job.top_logprobs > 0 && !job.logprobs) fields.fail("top_logprobs", "goes with logprobs: true");
+  fields.integer("prompt_logprobs", job.prompt_logprobs, 0, kMostTopLogprobs);
+  job.told_prompt_logprobs = job.prompt_logprobs;
+  if (job.stream && job.prompt_logprobs >= 0) fields.fail("prompt_logprobs", "is not streamed; leave stream out");
+  fields.flag("parallel_tool_calls", job.parallel_calls);
+  if (kind == generate::RequestKind::chat) fields.integer("n", job.n, 1, kMostChoices);
   fields.integer("max_tokens", job.max_tokens, -1, kMostTokens);
   fields.integer("max_completion_tokens", job.max_tokens, 0, kMostTokens);
   MR_RETURN_IF_ERROR(fields.status());
@@ -107,15 +176,13 @@ Expected<std::vector<Job>> parse_completion(const Json& body) {
   Job common;
   common.chat = false;
   common.max_tokens = 16;  // OpenAI's default here
-  Fields fields(body);
+  Fields fields(generate::RequestKind::completion, body);
   parse_sampling(fields, common);
   parse_logit_bias(fields, common);
   fields.integer("max_tokens", common.max_tokens, -1, kMostTokens);
+  fields.integer("n", common.n, 1, kMostChoices);
   fields.flag("echo", common.echo);
-  if (const Json* logprobs = fields.find("logprobs"); logprobs != nullptr && !logprobs->is_boolean()) {
-    fields.integer("logprobs", common.top_logprobs, 0, kMostTopLogprobs);
-    common.logprobs = true;
-  }
+  parse_completion_logprobs(fields, common);
   std::string suffix;
   fields.text("suffix", suffix);
   if (!suffix.empty()) common.fill.emplace().suffix = suffix;
@@ -154,7 +221,7 @@ Expected<Job> parse_infill(const Json& body) {
   job.chat = false;
   job.truncate = true;
   job.fill.emplace();
-  Fields fields(body);
+  Fields fields(generate::RequestKind::infill, body);
   parse_sampling(fields, job);
   parse_logit_bias(fields, job);
   fields.integer("max_tokens", job.max_tokens, -1, kMostTokens);
@@ -163,7 +230,6 @@ Expected<Job> parse_infill(const Json& body) {
   fields.text("input_suffix", job.fill->suffix);
   fields.text("prompt", job.fill->begun);
   if (Status status = parse_other_forms(fields, job); !status.ok()) fields.fail(std::move(status));
-  if (job.n > 1) fields.fail("n", "one filling at a time");
   const Json* const files = fields.find("input_extra");
   const auto is_file = [](const Json& file) {
     return file.is_object() && file.contains("text") && file["text"].is_string() &&
@@ -178,9 +244,27 @@ Expected<Job> parse_infill(const Json& body) {
   return job;
 }
 
+Expected<Job> parse_native_completion(const Json& body) {
+  Job job;
+  job.chat = false;
+  Fields fields(generate::RequestKind::native_completion, body);
+  parse_sampling(fields, job);
+  parse_logit_bias(fields, job);
+  fields.integer("max_tokens", job.max_tokens, -1, kMostTokens);
+  fields.integer("n_predict", job.max_tokens, -1, kMostTokens);
+  if (Status status = parse_other_forms(fields, job); !status.ok()) fields.fail(std::move(status));
+  const Json* const prompt = fields.find("prompt");
+  const bool tokens = prompt != nullptr && prompt->is_array() && !prompt->empty();
+  if (tokens ? !read_tokens(*prompt, job.prompt_tokens) : prompt == nullptr || !prompt->is_string())
+    fields.fail("prompt", "must be a text or token ids");
+  MR_RETURN_IF_ERROR(fields.status());
+  if (!tokens) job.prompt = prompt->get<std::string>();
+  return job;
+}
+
 Expected<EmbeddingJob> parse_embeddings(const Json& body) {
   EmbeddingJob job;
-  Fields fields(body);
+  Fields fields(generate::RequestKind::embedding, body);
   std::string format = "float";
   fields.text("model", job.model);
   fields.text("encoding_format", format);
@@ -210,7 +294,7 @@ Expected<EmbeddingJob> parse_embeddings(const Json& body) {
 
 Expected<RerankJob> parse_rerank(const Json& body) {
   RerankJob job;
-  Fields fields(body);
+  Fields fields(generate::RequestKind::rerank, body);
   fields.text("model", job.model);
   fields.text("query", job.query);
   fields.flag("return_documents", job.return_documents);

@@ -2,7 +2,9 @@
 // Pure functions; errors are invalid_argument and begin with the field's name.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "app/generate/fields.h"
@@ -16,6 +18,14 @@ using generate::word;
 
 /// POST /v1/chat/completions.
 Expected<Job> parse_chat(const Json& body);
+/// The same of what another API's request was made into: its fields are checked there.
+Expected<Job> parse_chat(generate::RequestKind kind, const Json& body);
+
+/// POST /completion, as llama-server has it: prompt, n_predict.
+Expected<Job> parse_native_completion(const Json& body);
+
+/// mirostat, mirostat_tau and mirostat_eta, as llama-server and Ollama have them: version 2, or none.
+void parse_mirostat(generate::Fields& fields, engine::SamplerOptions& sampler);
 
 /// POST /v1/completions: a job a prompt (`prompt` may be a list).
 Expected<std::vector<Job>> parse_completion(const Json& body);
@@ -47,8 +57,15 @@ struct RerankJob {
 Expected<RerankJob> parse_rerank(const Json& body);
 
 /// A message's content as one text: a string, or parts joined: texts, refusals, files of text that lie in them in
-/// base64. Errors: invalid_argument (pictures, sound, other files).
-Expected<std::string> content_text(const Json& content, const char* where);
+/// base64. Errors: invalid_argument (pictures, sound, other files), unless these are only noted: what a tool has
+/// answered stays in its conversation, which would be refused from then on.
+enum class Unreadable { refused, noted };
+Expected<std::string> content_text(const Json& content, const char* where, Unreadable others = Unreadable::refused);
+/// "[image: this model reads text only]"
+std::string note_of(std::string_view what);
+
+/// RFC 4648, section 4; none where the text is something else. Padding may be left out.
+std::optional<std::string> from_base64(std::string_view text);
 
 /// response_format into the job's form: {"type": "text" | "json_object" | "json_schema" | "grammar", ...}.
 Status parse_response_format(const Json& format, Job& job);

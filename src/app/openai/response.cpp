@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <random>
 
 namespace millrace::openai {
@@ -92,7 +93,8 @@ Json usage(const Totals& totals) {
   return {{"prompt_tokens", totals.prompt_tokens},
           {"completion_tokens", totals.completion_tokens},
           {"total_tokens", totals.prompt_tokens + totals.completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", totals.cached_tokens}}}};
+          {"prompt_tokens_details", {{"cached_tokens", totals.cached_tokens}}},
+          {"completion_tokens_details", {{"reasoning_tokens", totals.reasoning_tokens}}}};
 }
 
 Json timings(const Totals& totals) {
@@ -120,6 +122,8 @@ Json chat_body(const Envelope& envelope, const Job& job, const std::vector<Answe
                        {"finish_reason", answer.reason}});
   }
   Json body = chunk(envelope, "chat.completion", std::move(choices));
+  if (job.told_prompt_logprobs >= 0 && answers.front().prompt != nullptr)
+    body["prompt_logprobs"] = prompt_logprobs(*answers.front().prompt, job.told_prompt_logprobs);
   body["usage"] = usage(totals);
   body["timings"] = timings(totals);
   return body;
@@ -172,29 +176,91 @@ Json chat_last_chunk(const Envelope& envelope, const Finished& finished) {
 
 Json chat_empty_chunk(const Envelope& envelope) { return chunk(envelope, "chat.completion.chunk", Json::array()); }
 
-Json completion_logprobs(const std::vector<TokenLogprob>& logprobs) {
+void write_prompt(const text::Tokenizer& tokenizer, Job& job) {
+  if (!job.echo || job.prompt_tokens.empty()) return;
+  job.prompt.clear();
+  for (const text::TokenId id : job.prompt_tokens) job.prompt += tokenizer.token_bytes(id, true);
+}
+
+std::vector<TokenLogprob> echoed_tokens(const Job& job, const generate::PromptTokens& prompt) {
+  std::vector<TokenLogprob> tokens = prompt;
+  std::string all;
+  for (const TokenLogprob& one : tokens) all += one.chosen.bytes;
+  const auto is_prompt = [&job](std::string_view text) {
+    return text == job.prompt || (text.starts_with(' ') && text.substr(1) == job.prompt);
+  };
+  // A BOS that the model wants before every text was not in the client's, nor was the space that some vocabularies
+  // begin a text with.
+  const std::size_t first = tokens.empty() ? 0 : tokens.front().chosen.bytes.size();
+  if (!tokens.empty() && !is_prompt(all) && is_prompt(std::string_view(all).substr(first))) {
+    tokens.erase(tokens.begin());
+    all.erase(0, first);
+  }
+  if (!tokens.empty() && all != job.prompt && is_prompt(all)) tokens.front().chosen.bytes.erase(0, 1);
+  // As many of the likeliest as the completion's own tokens have.
+  for (TokenLogprob& one : tokens)
+    if (std::ssize(one.likeliest) > job.top_logprobs) one.likeliest.resize(static_cast<std::size_t>(job.top_logprobs));
+  return tokens;
+}
+
+Json prompt_logprobs(const generate::PromptTokens& tokens, int most) {
+  Json all = Json::array();
+  for (const TokenLogprob& one : tokens) {
+    if (std::isnan(one.chosen.log_probability)) {
+      all.push_back(nullptr);
+      continue;
+    }
+    Json entry = Json::object();
+    const auto add = [&entry](const TokenLogprob::Candidate& token, std::int64_t rank) {
+      entry[std::to_string(token.id)] = {
+          {"logprob", token.log_probability}, {"rank", rank}, {"decoded_token", as_text(token.bytes)}};
+    };
+    add(one.chosen, one.rank);
+    for (std::size_t i = 0; i < one.likeliest.size() && i < static_cast<std::size_t>(most); ++i)
+      if (one.likeliest[i].id != one.chosen.id) add(one.likeliest[i], static_cast<std::int64_t>(i) + 1);
+    all.push_back(std::move(entry));
+  }
+  return all;
+}
+
+Json completion_logprobs(const std::vector<TokenLogprob>& logprobs, std::size_t& offset) {
   Json out = {{"tokens", Json::array()},
               {"token_logprobs", Json::array()},
               {"top_logprobs", Json::array()},
               {"text_offset", Json::array()}};
-  std::size_t offset = 0;
+  const auto begins = [](char byte) { return (static_cast<unsigned char>(byte) & 0xc0u) != 0x80u; };
   for (const TokenLogprob& one : logprobs) {
-    out["tokens"].push_back(as_text(one.chosen.bytes));
-    out["token_logprobs"].push_back(one.chosen.log_probability);
-    Json top = Json::object();
+    const std::string& bytes = one.chosen.bytes;
+    const bool known = !std::isnan(one.chosen.log_probability);
+    out["tokens"].push_back(as_text(bytes));
+    out["token_logprobs"].push_back(known ? Json(one.chosen.log_probability) : Json());
+    Json top = known ? Json::object() : Json();
     for (const auto& other : one.likeliest) top[as_text(other.bytes)] = other.log_probability;
     out["top_logprobs"].push_back(std::move(top));
-    out["text_offset"].push_back(offset);
-    offset += one.chosen.bytes.size();
+    // A token may begin within a character: where that stands in the text.
+    const bool within = !bytes.empty() && !begins(bytes.front()) && offset > 0;
+    out["text_offset"].push_back(offset - (within ? 1 : 0));
+    offset += static_cast<std::size_t>(std::count_if(bytes.begin(), bytes.end(), begins));
   }
   return out;
 }
 
 Json completion_choice(const Job& job, const Answer& answer, int index) {
-  return {{"text", (job.echo ? job.prompt : std::string()) + answer.content},
-          {"index", index},
-          {"logprobs", job.logprobs ? completion_logprobs(answer.logprobs) : Json()},
-          {"finish_reason", answer.reason}};
+  Json logprobs;
+  if (job.logprobs) {
+    std::vector<TokenLogprob> tokens;
+    if (job.echo && answer.prompt != nullptr) tokens = echoed_tokens(job, *answer.prompt);
+    tokens.insert(tokens.end(), answer.logprobs.begin(), answer.logprobs.end());
+    std::size_t offset = 0;
+    logprobs = completion_logprobs(tokens, offset);
+  }
+  Json choice = {{"text", (job.echo ? job.prompt : std::string()) + answer.content},
+                 {"index", index},
+                 {"logprobs", std::move(logprobs)},
+                 {"finish_reason", answer.reason}};
+  if (job.told_prompt_logprobs >= 0 && answer.prompt != nullptr)
+    choice["prompt_logprobs"] = prompt_logprobs(*answer.prompt, job.told_prompt_logprobs);
+  return choice;
 }
 
 Json completion_chunk(const Envelope& envelope, int index, const std::string& text, const Json& logprobs,
@@ -241,7 +307,7 @@ Json error_body(int http, const Status& status) {
   if (http == 405) code = "method_not_allowed";
   if (http == 413) code = "request_too_large";
   if (http == 503) code = "overloaded";
-  if (message.find("maximum context length") != std::string::npos) code = "context_length_exceeded";
+  if (http == 400 && message.find("maximum context length") != std::string::npos) code = "context_length_exceeded";
   const char* type = http == 401   ? "authentication_error"
                      : http == 403 ? "permission_error"
                      : http == 503 ? "overloaded_error"

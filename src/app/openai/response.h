@@ -53,12 +53,20 @@ Json chat_last_chunk(const Envelope& envelope, const generate::Finished& finishe
 /// choices [] with usage or progress.
 Json chat_empty_chunk(const Envelope& envelope);
 
-/// `first_index`: of the first answer among those of all prompts.
+/// What an echo begins with where the prompt came as tokens: their text becomes the job's prompt.
+void write_prompt(const text::Tokenizer& tokenizer, Job& job);
+/// The prompt's tokens as vLLM tells of them: a list of {id: {"logprob", "rank", "decoded_token"}}, null for the first.
+Json prompt_logprobs(const generate::PromptTokens& tokens, int most);
+/// The prompt's tokens as an echo has them.
+std::vector<generate::TokenLogprob> echoed_tokens(const Job& job, const generate::PromptTokens& tokens);
+
+/// `index`: of the answer among those of all prompts.
 Json completion_choice(const Job& job, const generate::Answer& answer, int index);
 Json completion_chunk(const Envelope& envelope, int index, const std::string& text, const Json& logprobs,
                       const Json& finish_reason);
 Json completion_body(const Envelope& envelope, Json choices, const generate::Totals& totals);
-Json completion_logprobs(const std::vector<generate::TokenLogprob>& logprobs);
+/// `offset`: characters of the text before them; it moves on.
+Json completion_logprobs(const std::vector<generate::TokenLogprob>& logprobs, std::size_t& offset);
 
 /// {"error": {message, type, param, code}}; param is taken from "param: ..." in the message.
 Json error_body(int http_status, const Status& status);

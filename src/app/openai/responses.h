@@ -2,6 +2,7 @@
 // between requests is the server's matter. Pure functions, but for the Stream, which one thread feeds in order.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "app/generate/job.h"
@@ -33,6 +34,39 @@ Expected<Job> parse_response(const Json& body, const Json& earlier = Json::array
 Json response_body(const Envelope& envelope, const Job& job, const ResponseLink& link, const generate::Answer& answer,
                    const generate::Totals& totals);
 
+/// What a response says of its tokens.
+Json response_usage(const generate::Totals& totals);
+
+/// A summary as a compaction item's encrypted_content, and out of it. None: another server made it.
+std::string seal_summary(const std::string& summary);
+std::optional<std::string> summary_of(const Json& item);
+
+/// The events of a response that is there already, from behind the one of that number on (-1: all).
+std::string replay(const Json& response, int after);
+
+/// Server-sent events of a response, numbered in the order in which they are made. One thread.
+class ResponseEvents {
+ public:
+  /// `after`: events up to this number are left out.
+  explicit ResponseEvents(int after = -1) : after_(after) {}
+  std::string sse(const char* type, const Json& data);
+  /// An item begins, with its first part (null: it has none).
+  std::string open(const Json& item, const Json& part);
+  std::string more_text(const std::string& text, Json logprobs);
+  std::string more_thought(const std::string& text);
+  /// The item that is open ends as this.
+  std::string close(const Json& item);
+  /// Data of the item that is open.
+  Json in_item(Json data) const;
+
+ private:
+  Json in_part(Json data) const;
+
+  const int after_;
+  int next_ = 0, index_ = 0;
+  std::string id_;  // of the open item
+};
+
 /// One answer as server-sent events.
 class ResponseStream {
  public:
@@ -44,22 +78,21 @@ class ResponseStream {
   const Json& response() const { return response_; }
 
  private:
-  std::string sse(const char* type, const Json& data);
-  std::string open_text();
-  std::string close_text();
+  enum class Open { nothing, thought, text };
+  std::string open(Open what);
+  std::string close();
+  std::string event_of_call(const generate::CallPiece& piece);
 
   const Job job_;
   const ResponseLink link_;
   const Envelope envelope_;
-  generate::Answer answer_;
-  std::string text_id_;
-  std::string event_of_call(const generate::CallPiece& piece);
-  std::string event_of_custom_call(const generate::CallPiece& piece);
-
-  Json call_;                 // the function_call or custom_tool_call that is open
-  std::string custom_input_;  // of a custom_tool_call, as the JSON it comes in
-  int sequence_ = 0, output_index_ = 0;
-  bool text_open_ = false, failed_ = false;
+  ResponseEvents events_;
+  Open open_ = Open::nothing;
+  Json item_;                      // the one that is open, or the call
+  std::string text_, reason_;      // of the open item; of the answer's end
+  Json logprobs_ = Json::array();  // of the open item
+  generate::ToolCall call_;        // that is open
+  bool said_ = false, failed_ = false;
   Json output_ = Json::array(), response_;
 };
 

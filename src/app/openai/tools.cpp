@@ -18,8 +18,10 @@ Status allow_tools(const Json& allowed, Job& job) {
   if ((mode != "auto" && mode != "required") || !listed.is_array())
     return error(Code::invalid_argument, "tool_choice: allowed_tools needs a mode, auto or required, and tools");
   std::set<std::string> names;
-  for (const Json& one : listed)
-    names.insert(word(one.is_object() ? one.value("function", one.value("custom", one)) : one, "name"));
+  for (const Json& one : listed) {
+    const std::string name = word(one.is_object() ? one.value("function", one.value("custom", one)) : one, "name");
+    names.insert(name.empty() ? word(one, "type") : name);  // OpenAI's own tools have no name
+  }
   Json kept = Json::array();
   for (const Json& tool : job.tools)
     if (names.contains(word(tool["function"], "name"))) kept.push_back(tool);

@@ -25,6 +25,14 @@ void metrics(Context& context, const Request&, Response& response) {
   response.set_content(context.metrics.render(context.models), "text/plain; version=0.0.4; charset=utf-8");
 }
 
+/// Null where the model is not loaded.
+std::shared_ptr<const engine::ModelManager::Loaded> loaded_of(Context& context, const ModelInfo& info) {
+  const std::string file = engine::ModelManager::file_at(info.path);
+  for (const auto& running : context.models.running())
+    if (running.loaded->file == file) return running.loaded;
+  return nullptr;
+}
+
 /// What a token takes at most on its way into an answer of /tokenize, alone and with its text.
 constexpr std::uint64_t kBytesAToken = 72, kBytesAPiece = 512;
 
@@ -36,6 +44,8 @@ void tokenize(Context& context, const Request& request, Response& response) {
   generate::Fields fields(*body);
   fields.text("model", model);
   fields.text("content", content);
+  fields.text("prompt", content);  // vLLM's word, as are the next
+  fields.flag("add_special_tokens", add_special);
   fields.flag("add_special", add_special);
   fields.flag("parse_special", parse_special);
   fields.flag("with_pieces", with_pieces);
@@ -51,7 +61,10 @@ void tokenize(Context& context, const Request& request, Response& response) {
   Json tokens = Json::array();
   for (const text::TokenId id : ids)
     tokens.push_back(with_pieces ? Json{{"id", id}, {"piece", tokenizer.token_bytes(id, true)}} : Json(id));
-  reply(response, {{"tokens", std::move(tokens)}});
+  const std::size_t count = tokens.size();
+  reply(
+      response,
+      {{"tokens", std::move(tokens)}, {"count", count}, {"max_model_len", (*use)->service->engine().context_tokens()}});
 }
 
 void detokenize(Context& context, const Request& request, Response& response) {
@@ -73,7 +86,28 @@ void detokenize(Context& context, const Request& request, Response& response) {
     return fail(Api::openai, response, error(Code::out_of_budget, "tokens: too many"));
   const auto use = use_model(context, model);
   if (!use.ok()) return fail(Api::openai, response, use.status());
-  reply(response, {{"content", (*use)->service->engine().tokenizer().decode(ids, true)}});
+  const std::string content = (*use)->service->engine().tokenizer().decode(ids, true);
+  reply(response, {{"content", content}, {"prompt", content}});
+}
+
+/// As vLLM tells of it: lm-evaluation-harness asks for it instead of a tokenizer's files.
+void tokenizer_info(Context& context, const Request& request, Response& response) {
+  const auto info = model_meant(context, request.get_param_value("model"));
+  if (!info.ok()) return fail(Api::openai, response, info.status());
+  const auto loaded = loaded_of(context, *info);
+  if (loaded == nullptr)
+    return fail(Api::openai, response,
+                error(Code::unavailable, "model '{}' is not loaded; ask it something", info->name));
+  const text::Tokenizer& tokenizer = loaded->service->engine().tokenizer();
+  const auto text_of = [&](std::optional<text::TokenId> id) {
+    return id ? Json(tokenizer.token_bytes(*id, true)) : Json();
+  };
+  reply(response, {{"tokenizer_class", "millrace"},
+                   {"bos_token", text_of(tokenizer.bos())},
+                   {"eos_token", text_of(tokenizer.eos())},
+                   {"pad_token", nullptr},
+                   {"model_max_length", loaded->service->engine().context_tokens()},
+                   {"chat_template", info->chat_template}});
 }
 
 void apply_template(Context& context, const Request& request, Response& response) {
@@ -110,8 +144,11 @@ Json infill_end(const Job& job, const std::string& content, const std::string& r
           {"timings", openai::timings(totals)}};
 }
 
-void infill(Context& context, const Request& request, Response& response) {
-  const auto begun = begin_run(context, request, openai::parse_infill);
+using Parse = Expected<Job> (*)(const Json& body);
+
+/// /infill and /completion: one text after a prompt, in llama-server's form.
+void go_on(Context& context, const Request& request, Response& response, Parse parse) {
+  const auto begun = begin_run(context, request, parse);
   if (!begun.ok()) return fail(Api::openai, response, begun.status());
   const Job& job = begun->job;
   const std::shared_ptr<generate::Run>& run = begun->run;
@@ -138,14 +175,6 @@ void infill(Context& context, const Request& request, Response& response) {
     return sse(infill_end(job, "", *reason, ended->totals()));
   };
   stream(context, response, run, std::move(form));
-}
-
-/// Null where the model is not loaded.
-std::shared_ptr<const engine::ModelManager::Loaded> loaded_of(Context& context, const ModelInfo& info) {
-  const std::string file = engine::ModelManager::file_at(info.path);
-  for (const auto& running : context.models.running())
-    if (running.loaded->file == file) return running.loaded;
-  return nullptr;
 }
 
 void props(Context& context, const Request& request, Response& response) {
@@ -187,7 +216,13 @@ void add_native_routes(Context& context) {
   context.http.Post("/tokenize", on(tokenize));
   context.http.Post("/detokenize", on(detokenize));
   context.http.Post("/apply-template", on(apply_template));
-  context.http.Post("/infill", on(infill));
+  context.http.Post("/completion", [&context](const Request& request, Response& response) {
+    go_on(context, request, response, openai::parse_native_completion);
+  });
+  context.http.Post("/infill", [&context](const Request& request, Response& response) {
+    go_on(context, request, response, openai::parse_infill);
+  });
+  context.http.Get("/tokenizer_info", on(tokenizer_info));
   context.http.Get("/props", on(props));
   context.http.Get("/slots", on(slots));
 }

@@ -105,7 +105,8 @@ void show(Context& context, const Request& request, Response& response) {
   if (!info.ok()) return fail(Api::ollama, response, info.status());
   const bool embeds = info->metadata.contains(info->architecture + ".pooling_type");
   Json capabilities = Json::array({embeds ? "embedding" : "completion"});
-  if (info->chat_template.find("tools") != std::string::npos) capabilities.push_back("tools");
+  // Where a template knows nothing of tools, the system's message tells of them.
+  if (!embeds && !info->chat_template.empty()) capabilities.push_back("tools");
   if (info->chat_template.find("think") != std::string::npos) capabilities.push_back("thinking");
   Json out = {{"license", license_of(*info)},
               {"modelfile", modelfile_of(*info)},

@@ -1,5 +1,6 @@
 #include "app/server/ollama_request.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
@@ -51,10 +52,13 @@ double go_seconds(std::string_view text) {
 }
 
 void parse_options(const Json& options, Job& job, Fields& errors) {
-  Fields fields(options);
+  Fields fields(generate::RequestKind::ollama_options, options);
   engine::SamplerOptions& sampler = job.sampler;
   fields.number("temperature", sampler.temperature, 0, 100);
-  fields.integer("top_k", sampler.top_k, 0, kAny);
+  fields.integer("top_k", sampler.top_k, -1, kAny);
+  sampler.top_k = std::max(sampler.top_k, 0);
+  fields.number("typical_p", sampler.typical_p, 0, 1);
+  openai::parse_mirostat(fields, sampler);
   fields.number("top_p", sampler.top_p, 0, 1);
   fields.number("min_p", sampler.min_p, 0, 1);
   fields.integer("repeat_last_n", sampler.repeat_last_n, -1, kAny);
@@ -84,15 +88,16 @@ void parse_format(const Json& body, Job& job, Fields& fields) {
 }
 
 /// What generate and chat have in common.
-Status parse_common(const Json& body, const ModelInfo& info, OllamaRequest& out) {
+Status parse_common(generate::RequestKind kind, const Json& body, const ModelInfo& info, OllamaRequest& out) {
   Job& job = out.job;
+  job.words = Job::Words::ollama;
   job.model = info.name;
   job.stream = true;
   job.truncate = true;
   job.sampler = {};
   job.sampler.top_p = 0.9f;
   job.sampler.min_p = 0;
-  Fields fields(body);
+  Fields fields(kind, body);
   parse_options(info.parameters, job, fields);
   if (const Json* options = fields.find("options"); options != nullptr) {
     if (options->is_object())
@@ -135,6 +140,8 @@ Status parse_context(const Json& body, Job& job) {
 
 Status refuse_pictures(const Json& holder) {
   const auto images = holder.find("images");
+  if (images != holder.end() && !images->is_null() && !images->is_array())
+    return error(Code::invalid_argument, "images: must be a list");
   if (images == holder.end() || !images->is_array() || images->empty()) return {};
   return error(Code::invalid_argument, "images: this model reads text only");
 }
@@ -164,7 +171,7 @@ Expected<KeepAlive> parse_keep_alive(const Json& body) {
 
 Expected<OllamaRequest> parse_ollama_generate(const Json& body, const ModelInfo& info) {
   OllamaRequest out;
-  MR_RETURN_IF_ERROR(parse_common(body, info, out));
+  MR_RETURN_IF_ERROR(parse_common(generate::RequestKind::ollama_generate, body, info, out));
   Job& job = out.job;
   std::string system, suffix;
   bool raw = false;
@@ -194,7 +201,7 @@ Expected<OllamaRequest> parse_ollama_generate(const Json& body, const ModelInfo&
 
 Expected<OllamaRequest> parse_ollama_chat(const Json& body, const ModelInfo& info) {
   OllamaRequest out;
-  MR_RETURN_IF_ERROR(parse_common(body, info, out));
+  MR_RETURN_IF_ERROR(parse_common(generate::RequestKind::ollama_chat, body, info, out));
   const Fields fields(body);
   const Json* messages = fields.find("messages");
   out.empty = messages == nullptr || (messages->is_array() && messages->empty());
@@ -202,13 +209,16 @@ Expected<OllamaRequest> parse_ollama_chat(const Json& body, const ModelInfo& inf
   if (out.empty) return out;
   if (messages->is_array())
     for (const Json& message : *messages)
-      if (message.is_object()) MR_RETURN_IF_ERROR(refuse_pictures(message));
+      if (message.is_object() && message.value("role", Json()) != "tool") MR_RETURN_IF_ERROR(refuse_pictures(message));
   MR_RETURN_IF_ERROR(openai::parse_messages(*messages, out.job));
   // Ollama's clients send a tool's name as tool_name, and past thoughts as thinking.
   for (std::size_t i = 0; i < messages->size(); ++i) {
     const Json& message = (*messages)[i];
     if (message.contains("tool_name") && message["tool_name"].is_string())
       out.job.messages[i]["name"] = message["tool_name"];
+    if (message.contains("images") && !message["images"].empty())  // of a tool: its answer stays in the conversation
+      out.job.messages[i]["content"] =
+          out.job.messages[i]["content"].get<std::string>() + "\n" + openai::note_of("image");
     if (message.contains("thinking") && message["thinking"].is_string())
       out.job.messages[i]["reasoning_content"] = message["thinking"];
   }
@@ -218,13 +228,15 @@ Expected<OllamaRequest> parse_ollama_chat(const Json& body, const ModelInfo& inf
 
 Expected<OllamaEmbedRequest> parse_ollama_embed(const Json& body, const char* field) {
   OllamaEmbedRequest out;
-  Fields fields(body);
+  Fields fields(generate::RequestKind::ollama_embed, body);
   fields.texts(field, out.texts);
   fields.flag("truncate", out.truncate);
   fields.integer("dimensions", out.dimensions, 0, kAny);
   if (out.texts.size() > openai::kMostEmbeddings)
     fields.fail(field, fmt::format("at most {} texts at once", openai::kMostEmbeddings));
-  if (const Json* options = fields.find("options"); options != nullptr && options->is_object()) {
+  if (const Json* options = fields.find("options"); options != nullptr && !options->is_object()) {
+    fields.fail("options", "must be an object");
+  } else if (options != nullptr) {
     Fields inner(*options);
     inner.integer("num_ctx", out.context, 0, kAny);
     if (!inner.status().ok()) fields.fail(inner.status());

@@ -20,16 +20,29 @@ using httplib::Response;
 
 constexpr const char* kDone = "data: [DONE]\n\n";
 
+/// What a file does not say is null.
+Json known(std::int64_t tokens) { return tokens > 0 ? Json(tokens) : Json(); }
+
 Json model_json(const ModelInfo& info) {
   return {{"id", info.name},
           {"object", "model"},
           {"created", std::chrono::duration_cast<std::chrono::seconds>(info.modified.time_since_epoch()).count()},
-          {"owned_by", "library"}};
+          {"owned_by", "library"},
+          // As vLLM and OpenRouter name it, and llama-server.
+          {"max_model_len", known(info.context_length)},
+          {"context_length", known(info.context_length)},
+          {"meta", {{"n_ctx_train", known(info.context_length)}}}};
 }
 
 /// As Anthropic's clients ask for it: their header is there.
 Json anthropic_model(const ModelInfo& info) {
-  return {{"type", "model"}, {"id", info.name}, {"display_name", info.name}, {"created_at", rfc3339(info.modified)}};
+  return {{"type", "model"},
+          {"id", info.name},
+          {"display_name", info.name},
+          {"created_at", rfc3339(info.modified)},
+          {"lifecycle", "active"},
+          {"max_input_tokens", known(info.context_length)},
+          {"max_tokens", known(info.context_length)}};
 }
 
 bool speaks_anthropic(const Request& request) { return request.has_header("anthropic-version"); }
@@ -78,7 +91,9 @@ StreamForm chat_stream(const std::shared_ptr<generate::Run>& run, const Job& job
       for (int i = 0; i < job.n; ++i) roles += first(i, false);
       return roles + sse(chunk);
     }
-    const auto& finished = std::get<Finished>(event);
+    const auto* const found = std::get_if<Finished>(&event);
+    if (found == nullptr) return "";
+    const Finished& finished = *found;
     if (!finished.status.ok()) return sse(openai::error_body(openai::http_status(finished.status), finished.status));
     return first(finished.choice, false) + sse(openai::chat_last_chunk(*envelope, finished));
   };
@@ -94,7 +109,7 @@ StreamForm chat_stream(const std::shared_ptr<generate::Run>& run, const Job& job
 }
 
 void chat(Context& context, const Request& request, Response& response) {
-  const auto begun = begin_run(context, request, openai::parse_chat);
+  const auto begun = begin_run(context, request, [](const Json& body) { return openai::parse_chat(body); });
   if (!begun.ok()) return fail(Api::openai, response, begun.status());
   const Job& job = begun->job;
   const std::shared_ptr<generate::Run>& run = begun->run;
@@ -105,31 +120,67 @@ void chat(Context& context, const Request& request, Response& response) {
   reply(response, openai::chat_body(openai::make_envelope("chatcmpl-", job.model), job, *answers, run->totals()));
 }
 
-StreamForm completion_stream(const std::shared_ptr<generate::Run>& run, const Job& job) {
-  const auto envelope = std::make_shared<openai::Envelope>(openai::make_envelope("cmpl-", job.model));
-  StreamForm form{"text/event-stream", kStreamComment, {}, {}, {}};
-  form.begin = [envelope, job] {
-    return job.echo ? sse(openai::completion_chunk(*envelope, 0, job.prompt, nullptr, nullptr)) : std::string();
-  };
-  form.event = [envelope, job](const generate::Event& event) -> std::string {
+/// A completion as a stream of chunks.
+class CompletionStream {
+ public:
+  explicit CompletionStream(const Job& job)
+      : job_(job), envelope_(openai::make_envelope("cmpl-", job.model)), offsets_(static_cast<std::size_t>(job.n), 0) {}
+
+  /// The echo, unless it has to wait for what comes with it.
+  std::string begin() const {
+    std::string out;
+    for (int i = 0; job_.echo && job_.prompt_logprobs < 0 && i < job_.n; ++i) out += chunk(i, job_.prompt);
+    return out;
+  }
+
+  std::string event(const generate::Event& event) {
+    if (const auto* prompted = std::get_if<generate::Prompted>(&event)) return echo(*prompted->tokens);
     if (const auto* delta = std::get_if<Delta>(&event)) {
-      const Json logprobs = job.logprobs ? openai::completion_logprobs(delta->logprobs) : Json();
-      return sse(openai::completion_chunk(*envelope, delta->choice, delta->content, logprobs, nullptr));
+      std::size_t& offset = offsets_[static_cast<std::size_t>(delta->choice)];
+      return chunk(delta->choice, delta->content,
+                   job_.logprobs ? openai::completion_logprobs(delta->logprobs, offset) : Json());
     }
     if (const auto* progress = std::get_if<Progress>(&event)) {
-      Json chunk = openai::completion_chunk(*envelope, 0, "", nullptr, nullptr);
+      Json chunk = openai::completion_chunk(envelope_, 0, "", nullptr, nullptr);
       chunk["choices"] = Json::array();
       chunk["prompt_progress"] = {{"total", progress->total}, {"processed", progress->done}};
       return sse(chunk);
     }
     const auto& finished = std::get<Finished>(event);
     if (!finished.status.ok()) return sse(openai::error_body(openai::http_status(finished.status), finished.status));
-    return sse(openai::completion_chunk(*envelope, finished.choice, "", nullptr, finished.reason));
-  };
-  form.end = [envelope, job, weak = std::weak_ptr(run)] {
+    return sse(openai::completion_chunk(envelope_, finished.choice, "", nullptr, finished.reason));
+  }
+
+  std::string end(const generate::Totals& totals) const {
+    if (!job_.include_usage) return kDone;
+    return sse(openai::completion_body(envelope_, Json::array(), totals)) + kDone;
+  }
+
+ private:
+  std::string chunk(int choice, const std::string& text, const Json& logprobs = nullptr) const {
+    return sse(openai::completion_chunk(envelope_, choice, text, logprobs, nullptr));
+  }
+  std::string echo(const generate::PromptTokens& tokens) {
+    const auto echoed = openai::echoed_tokens(job_, tokens);
+    std::string out;
+    for (int i = 0; i < job_.n; ++i)
+      out += chunk(i, job_.prompt, openai::completion_logprobs(echoed, offsets_[static_cast<std::size_t>(i)]));
+    return out;
+  }
+
+  const Job job_;
+  const openai::Envelope envelope_;
+  std::vector<std::size_t> offsets_;  // characters of each answer so far
+};
+
+StreamForm completion_stream(const std::shared_ptr<generate::Run>& run, const Job& job) {
+  const auto told = std::make_shared<CompletionStream>(job);
+  StreamForm form{"text/event-stream", kStreamComment, {}, {}, {}};
+  form.begin = [told] { return told->begin(); };
+  form.event = [told](const generate::Event& event) { return told->event(event); };
+  form.end = [told, weak = std::weak_ptr(run)] {
     const auto ended = weak.lock();
-    if (!job.include_usage || ended == nullptr) return std::string(kDone);
-    return sse(openai::completion_body(*envelope, Json::array(), ended->totals())) + kDone;
+    return ended == nullptr ? std::string(kDone) : told->end(ended->totals());
   };
   return form;
 }
@@ -145,6 +196,7 @@ void complete(Context& context, const Request& request, Response& response) {
   for (Job& job : *jobs) {
     auto started = start_run(context, job, request);
     if (!started.ok()) return fail(Api::openai, response, started.status());
+    openai::write_prompt((*started)->model().service->engine().tokenizer(), job);
     runs.push_back(std::move(*started));
   }
   const Job& first = jobs->front();
@@ -161,6 +213,7 @@ void complete(Context& context, const Request& request, Response& response) {
     totals.prompt_tokens += own.prompt_tokens;
     totals.cached_tokens += own.cached_tokens;
     totals.completion_tokens += own.completion_tokens;
+    totals.reasoning_tokens += own.reasoning_tokens;
     totals.prompt_seconds = std::max(totals.prompt_seconds, own.prompt_seconds);
     totals.decode_seconds = std::max(totals.decode_seconds, own.decode_seconds);
   }

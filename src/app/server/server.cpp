@@ -53,7 +53,8 @@ Status shutting_down() { return error(Code::unavailable, "the server is shutting
 Handled before_routing(Context& context, const Request& request, Response& response) {
   Connection& connection = Connection::current();
   response.set_header("X-Request-Id", connection.record().id);
-  if (api_of(request.path) == Api::anthropic) response.set_header("Request-Id", connection.record().id);
+  if (api_of(request.path) == Api::anthropic || request.has_header("anthropic-version"))
+    response.set_header("Request-Id", connection.record().id);
   const auto framing = read_framing(request);
   connection.begin_body(framing.ok() && framing->content_length);
   if (!framing.ok())

@@ -5,7 +5,9 @@
 #include <map>
 
 #include "app/store/name.h"
+#include "base/log.h"
 #include "base/words.h"
+#include "modelfile/escape.h"
 #include "text/chat_template.h"
 
 namespace millrace::store {
@@ -170,6 +172,11 @@ Status add_message(Recipe& recipe, const std::string& role, std::string content)
   return {};
 }
 
+/// What newer Modelfiles say to Ollama alone: which of its programs renders prompts and reads answers, and its version.
+bool is_ollamas_own(std::string_view instruction) {
+  return same_word(instruction, "RENDERER") || same_word(instruction, "PARSER") || same_word(instruction, "REQUIRES");
+}
+
 Status apply(Recipe& recipe, std::string_view instruction, std::string_view rest, Reader& reader) {
   if (same_word(instruction, "PARAMETER") || same_word(instruction, "MESSAGE")) {
     const auto [word, tail] = first_word(rest);
@@ -189,6 +196,9 @@ Status apply(Recipe& recipe, std::string_view instruction, std::string_view rest
     recipe.chat_template = std::move(value);
   } else if (same_word(instruction, "LICENSE")) {
     recipe.license = std::move(value);
+  } else if (is_ollamas_own(instruction)) {
+    log::warn("Modelfile: {} {} has no effect: the chat template says how prompts and answers are written",
+              modelfile::escape(instruction, 20), modelfile::escape(value, 60));
   } else {
     return error(Code::invalid_argument,
                  "'{}' is no instruction; use FROM, PARAMETER, SYSTEM, TEMPLATE, LICENSE or MESSAGE",
