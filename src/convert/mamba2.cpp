@@ -59,7 +59,10 @@ Status write(const Header& header, nlohmann::json& config) {
 
 }  // namespace
 
-void expect_endless_time_steps(Config& config) { config.expect("time_step_limit", {0.0, {{"__float__", "Infinity"}}}); }
+void expect_endless_time_steps(Config& config) {
+  const nlohmann::json infinite = nlohmann::json::object({{"__float__", "Infinity"}});
+  config.expect("time_step_limit", nlohmann::json::array({0.0, infinite}));
+}
 
 const Family kMamba2{.model_type = "mamba2",
                      .model_class = "Mamba2ForCausalLM",

@@ -313,7 +313,7 @@ class Files(Case):
                                          ("nemotron_h", "mamba_hidden_act", "gelu"), ("mamba2", "time_step_limit", [0.0, 0.1]), ("deepseek_v3", "rope_interleave", False),
                                          ("gemma3_text", "attn_logit_softcapping", 30.0)):
             with self.subTest(model_type, field=field):
-                changes = {"mamba_n_heads": 4, "num_heads": 1, "expand": 2} | {field: value}
+                changes = {"mamba_n_heads": 4, "num_heads": 4, "expand": 2, "hybrid_override_pattern": "*"} | {field: value}
                 if model_type == "gemma3_text":
                     changes["query_pre_attn_scalar"] = checkpoints.DIM
                 checkpoints.write_checkpoint(self.source, model_type, **changes)
