@@ -1,5 +1,5 @@
 # What people type. The presets in CMakePresets.json say how things are built; cmake/millrace.cmake says with which flags.
-.PHONY: all demo install package test-package wheel test-python test kernels test-fresh test-portable test-gpu test-gpu-80 test-hostile test-asan test-tsan fuzz bench lint format readme reference clients setup setup-dev clean help
+.PHONY: all demo install package test-package test-python test kernels test-fresh test-portable test-gpu test-gpu-80 test-hostile test-asan test-tsan test-transformers fuzz bench lint format readme reference clients setup setup-dev clean help
 
 PREFIX ?= /usr/local
 
@@ -66,6 +66,10 @@ test-asan: setup-dev ## every test under AddressSanitizer and UBSan
 test-tsan: setup-dev ## the concurrent rooms under ThreadSanitizer
 	@TESTS=ON scripts/build.sh tsan millrace_base_test millrace_storage_test millrace_residency_test millrace_exec_test
 	@cd build/tsan && ctest --output-on-failure -R '^(base|storage|residency|exec)$$'
+
+test-transformers: setup ## convert and export against transformers on the CPU (pip fetches it; NAMES="llama qwen3": these models alone)
+	@scripts/build.sh release millrace
+	@scripts/test_transformers.sh $(NAMES)
 
 fuzz: setup-dev ## a minute of libFuzzer a parser (FUZZ_SECONDS=60)
 	@scripts/build.sh fuzz fuzz/all

@@ -1,6 +1,8 @@
 #include "convert/config.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "base/json_nesting.h"
@@ -18,7 +20,34 @@ std::string shown(const json& value) {
   return modelfile::escape(value.dump(-1, ' ', false, json::error_handler_t::replace), 40);
 }
 
+/// Python writes infinities and NaN as bare words; they become what transformers 5 writes, {"__float__": "Infinity"}.
+void tag_infinities(std::string& text) {
+  std::string out;
+  bool quoted = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const std::string_view rest = std::string_view(text).substr(i);
+    if (text[i] == '"') quoted = !quoted;
+    if (quoted && text[i] == '\\' && i + 1 < text.size()) out += text[i++];
+    std::string_view word;
+    for (const std::string_view known : {"-Infinity", "Infinity", "NaN"})
+      if (!quoted && rest.starts_with(known)) word = known;
+    if (word.empty()) {
+      out += text[i];
+      continue;
+    }
+    out += fmt::format("{{\"__float__\": \"{}\"}}", word);
+    i += word.size() - 1;
+  }
+  text = std::move(out);
+}
+
 }  // namespace
+
+const ConfigClass* config_class(std::string_view model_type) {
+  for (const ConfigClass& known : config_classes())
+    if (known.model_type == model_type) return &known;
+  return nullptr;
+}
 
 Expected<json> read_json(const std::string& path) {
   MR_ASSIGN_OR_RETURN(const modelfile::File file, modelfile::File::open_read(path));
@@ -28,21 +57,59 @@ Expected<json> read_json(const std::string& path) {
   std::string text(static_cast<std::size_t>(bytes), '\0');
   MR_RETURN_IF_ERROR(file.read_at(0, std::as_writable_bytes(std::span(text.data(), text.size()))));
   if (nests_too_deep(text)) return error(Code::corrupt, "{}: it nests too deep; get the file again", name);
+  tag_infinities(text);
   json parsed = json::parse(text, nullptr, false);
   if (!parsed.is_object()) return error(Code::corrupt, "{}: is no JSON object; get the file again", name);
   return parsed;
 }
 
-Config::Config(json read, std::string_view defaults)
-    : json_(defaults.empty() ? json::object() : json::parse(defaults)) {
+Config::Config(json read, const ConfigClass* known)
+    : json_(known == nullptr ? json::object() : json::parse(known->defaults)), known_(known) {
   if (!read.is_object()) return;
+  const json aliases = known == nullptr ? json::object() : json::parse(known->aliases);
+  if (known != nullptr)
+    for (const auto& [alias, name] : aliases.items())
+      if (const std::string& field = name.get_ref<const std::string&>(); read.contains(alias) && !read.contains(field))
+        read[field] = read[alias];
+  // None is a value, but for a rotation: there it means the class's.
   for (auto& [key, value] : read.items())
-    if (!value.is_null() || !json_.contains(key)) json_[key] = std::move(value);
+    if (!value.is_null() || key != "rope_parameters") json_[key] = std::move(value);
 }
 
 const json* Config::find(std::string_view key) const {
+  read_.emplace(key);
   const auto found = json_.find(std::string(key));
   return found == json_.end() || found->is_null() ? nullptr : &*found;
+}
+
+void Config::set(std::string_view key, json value) { json_[std::string(key)] = std::move(value); }
+
+void Config::drop(std::string_view key) {
+  read_.emplace(key);
+  json_.erase(std::string(key));
+}
+
+void Config::disregard(std::initializer_list<std::string_view> keys) {
+  for (const std::string_view key : keys) read_.emplace(key);
+}
+
+void Config::refuse_the_rest() {
+  if (known_ == nullptr) return;
+  // Felt by tensors that are there or not: one that a family has no place for is refused by its name.
+  static constexpr std::string_view kByTensors[] = {
+      "attention_bias",  "mlp_bias",        "use_bias",        "use_conv_bias",    "use_qk_norm",        "vocab_size",
+      "mamba_conv_bias", "mamba_proj_bias", "moe_latent_size", "n_shared_experts", "tie_word_embeddings"};
+  const json defaults = json::parse(known_->defaults), felt = json::parse(known_->felt);
+  for (const json& field : felt) {
+    const std::string& name = field.get_ref<const std::string&>();
+    if (read_.contains(name) || std::find(std::begin(kByTensors), std::end(kByTensors), name) != std::end(kByTensors))
+      continue;
+    const auto value = json_.find(name);
+    const json given = value == json_.end() ? json() : *value, usual = defaults.value(name, json());
+    if (given != usual)
+      fail(error(Code::unsupported, "{} in config.json is {}: this version has such models with {} alone", name,
+                 shown(given), shown(usual)));
+  }
 }
 
 void Config::wrong(std::string_view key, std::string_view wanted) {
@@ -124,7 +191,7 @@ std::vector<std::string> Config::texts(std::string_view key) {
 
 Config Config::within(std::string_view key) const {
   const json* value = find(key);
-  return {value == nullptr || !value->is_object() ? json::object() : *value, ""};
+  return Config(value == nullptr || !value->is_object() ? json::object() : *value);
 }
 
 void Config::expect(std::string_view key, const json& wanted) {

@@ -4,12 +4,15 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/status.h"
+#include "convert/config_fields.h"
 
 namespace millrace::convert {
 
@@ -21,8 +24,8 @@ Expected<nlohmann::json> read_json(const std::string& path);
 
 class Config {
  public:
-  /// `json`: an object. `defaults`: what it means where it lacks a key, as JSON; empty: nothing.
-  Config(nlohmann::json json, std::string_view defaults);
+  /// `json`: an object. `known`: its class in transformers, whose default a key that is left out takes; nullptr: none.
+  explicit Config(nlohmann::json json, const ConfigClass* known = nullptr);
 
   /// Present, and not null.
   bool has(std::string_view key) const { return find(key) != nullptr; }
@@ -36,6 +39,17 @@ class Config {
   /// Numbers or texts of a list; empty where it is absent.
   std::vector<double> numbers(std::string_view key);
   std::vector<std::string> texts(std::string_view key);
+  /// Replaces a value, or takes it out: what a family makes of a key before the others are read.
+  void set(std::string_view key, nlohmann::json value);
+  void drop(std::string_view key);
+  /// These have no effect in this configuration.
+  void disregard(std::initializer_list<std::string_view> keys);
+  /// Whether the class rotates a part of each head where config.json names no scaling.
+  bool partial_by_default() const { return known_ != nullptr && known_->partial_by_default; }
+  /// Fails with `unsupported` for each field that changes what the model computes, is not transformers' default and was
+  /// not asked for until now. Call it when everything has been read.
+  void refuse_the_rest();
+
   /// An object or a list within; an empty config where it is absent or something else.
   Config within(std::string_view key) const;
 
@@ -50,6 +64,8 @@ class Config {
  private:
   void wrong(std::string_view key, std::string_view wanted);
   nlohmann::json json_;
+  const ConfigClass* known_ = nullptr;
+  mutable std::set<std::string, std::less<>> read_;
   Status status_;
 };
 

@@ -51,13 +51,13 @@ Expected<ModelConfig> read_model_config(const fs::path& folder) {
   ModelConfig model;
   MR_ASSIGN_OR_RETURN(model.config, read_json(path.string()));
   json& config = model.config;
-  model.type = Config(config, "").text("model_type", "");
+  model.type = Config(config).text("model_type", "");
   for (const char* part : {"text_config", "llm_config", "language_config"}) {
     if (!config.contains(part) || !config[part].is_object()) continue;
     json text = config[part];
     for (const auto& [key, value] : config.items())
       if (key != part && !text.contains(key)) text[key] = value;
-    if (const std::string own = Config(text, "").text("model_type", ""); family_of_checkpoint(own) != nullptr)
+    if (const std::string own = Config(text).text("model_type", ""); family_of_checkpoint(own) != nullptr)
       model.type = own;
     config = std::move(text);
     break;
@@ -106,6 +106,7 @@ class Converter {
   void set_keys(Keys rules, Config& config);
   void set_heads();
   Status plan_tensors();
+  Status check_head(bool tied);
   Status plan_group(const Group& group, const std::vector<NamedTensor>& tensors, const Geometry& geometry);
   Expected<DType> kept_dtype(const Target& target, const std::vector<Stored>& parts) const;
   DType dtype_for(const Target& target, DType stored, const modelfile::MixtureContext& context) const;
@@ -140,7 +141,10 @@ Status Converter::open() {
                       read_model_config(fs::is_directory(in_, ignored) ? fs::path(in_) : fs::path(in_).parent_path()));
   family_ = model.family;
   report_.model_type = model.type;
-  config_ = std::make_unique<Config>(std::move(model.config), family_->defaults);
+  const std::string_view own = family_->config_class.empty() ? family_->model_type : family_->config_class;
+  config_ = std::make_unique<Config>(std::move(model.config), config_class(own));
+  if (family_->prepare != nullptr) family_->prepare(*config_);
+  if (family_->dense != nullptr && !config_->has("num_local_experts")) family_ = family_->dense;
   MR_ASSIGN_OR_RETURN(checkpoint_, modelfile::Checkpoint::open(in_));
   MR_ASSIGN_OR_RETURN(files_, modelfile::open_files(checkpoint_.paths()));
   return {};
@@ -190,6 +194,7 @@ Status Converter::read_config() {
   set_heads();
   factors_ = read_rotations(config, header_);
   if (family_->read != nullptr) family_->read(config, header_);
+  config.refuse_the_rest();
   return config.status();
 }
 
@@ -210,7 +215,7 @@ Status Converter::plan_tensors() {
   for (const NamedTensor& tensor : tensors) names.push_back(tensor.name);
   const bool tied = config_->flag("tie_word_embeddings", false);
   MR_RETURN_IF_ERROR(config_->status());
-  MR_ASSIGN_OR_RETURN(const Mapping mapping, map_names(names, *family_, layers, kMostDraftBlocks, tied));
+  MR_ASSIGN_OR_RETURN(const Mapping mapping, map_names(names, *family_, layers, kMostDraftBlocks));
   metadata_.erase(header_.name("nextn_predict_layers"));
   if (mapping.draft_blocks > 0) {
     header_.set_integer("nextn_predict_layers", mapping.draft_blocks);
@@ -225,7 +230,44 @@ Status Converter::plan_tensors() {
   const auto table = std::find_if(planned_.begin(), planned_.end(),
                                   [](const Planned& one) { return one.target.name == "token_embd.weight"; });
   if (table == planned_.end()) return error(Code::corrupt, "the checkpoint has no embedding; get all of its files");
+  MR_RETURN_IF_ERROR(check_head(tied));
   header_.set_integer("vocab_size", table->target.shape.back());
+  return {};
+}
+
+/// Whether both targets have the same numbers.
+Expected<bool> same_numbers(const Target& a, const Target& b, std::span<const Source> sources) {
+  if (a.rows != b.rows || a.cols != b.cols) return false;
+  const std::int64_t step = std::max<std::int64_t>(1, (1 << 18) / a.cols);
+  std::vector<float> of_a, of_b;
+  Scratch scratch;
+  for (std::int64_t row = 0; row < a.rows; row += step) {
+    const std::int64_t rows = std::min(step, a.rows - row);
+    of_a.resize(static_cast<std::size_t>(rows * a.cols));
+    of_b.resize(of_a.size());
+    MR_RETURN_IF_ERROR(gather_floats(a, sources, row, rows, scratch, of_a.data()));
+    MR_RETURN_IF_ERROR(gather_floats(b, sources, row, rows, scratch, of_b.data()));
+    if (of_a != of_b) return false;
+  }
+  return true;
+}
+
+/// Some checkpoints that say their head is the embedding have one of their own, which transformers then takes. One that
+/// is the embedding again is left out.
+Status Converter::check_head(bool tied) {
+  const auto find = [&](std::string_view name) {
+    return std::find_if(planned_.begin(), planned_.end(), [&](const Planned& one) { return one.target.name == name; });
+  };
+  const auto head = find("output.weight");
+  if (head == planned_.end()) {
+    if (tied || report_.model_type != family_->model_type) return {};  // what sees says it of the whole
+    return error(Code::corrupt,
+                 "the checkpoint has no lm_head.weight, and config.json says that it is not the embedding "
+                 "(tie_word_embeddings); get all of its files");
+  }
+  if (!tied) return {};
+  MR_ASSIGN_OR_RETURN(const bool same, same_numbers(find("token_embd.weight")->target, head->target, sources_));
+  if (same) planned_.erase(head);
   return {};
 }
 
@@ -352,11 +394,7 @@ Status Converter::check_header(const modelfile::Writer& writer) const {
   if (const auto tokenizer = text::Tokenizer::from_model(file); !tokenizer.ok()) return tokenizer.status();
   const auto model = model::load(file, {});
   if (model.ok()) return {};
-  if (model.status().code() == Code::unsupported) {
-    log::warn("{}; it is converted all the same", model.status().message());
-    return {};
-  }
-  return error(model.status().code(), "the checkpoint does not fit its config.json: {}", model.status().message());
+  return error(model.status().code(), "what the checkpoint gives cannot run: {}", model.status().message());
 }
 
 Status Converter::write_tensors(modelfile::Writer& writer) {

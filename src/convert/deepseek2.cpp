@@ -30,7 +30,25 @@ constexpr KeyRule kKeys[] = {{"n_routed_experts", "expert_count"},
 
 constexpr std::int64_t kMost = 1 << 16;
 
+/// Dense layers come first; GLM's class has a list where the others have their number.
+void prepare_glm(Config& config) {
+  const auto kinds = config.texts("mlp_layer_types");
+  std::size_t dense = 0;
+  while (dense < kinds.size() && kinds[dense] == "dense") ++dense;
+  for (std::size_t i = dense; i < kinds.size(); ++i)
+    if (kinds[i] != "sparse")
+      config.fail(error(Code::unsupported,
+                        "mlp_layer_types in config.json: layer {} is dense behind a mixture; this version has dense "
+                        "layers in front alone",
+                        i));
+  config.set("first_k_dense_replace", kinds.empty() ? 1 : dense);
+}
+
 void read(Config& config, Header& header) {
+  if (header.has("rope.dimension_count"))
+    config.fail(error(Code::unsupported,
+                      "partial_rotary_factor in config.json is not 1: this version rotates all channels that latent "
+                      "attention keeps for positions"));
   const std::int64_t rank = config.required("kv_lora_rank", 1, kMost),
                      turned = config.required("qk_rope_head_dim", 2, kMost);
   header.set_integer("attention.head_count_kv", 1);  // latents are the keys of all heads
@@ -42,9 +60,6 @@ void read(Config& config, Header& header) {
   config.expect("rope_interleave", true);
   config.expect("moe_layer_freq", 1);
   config.expect("hidden_act", "silu");
-  const std::string rope_name = config.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  if (const double all = config.within(rope_name).number("mscale_all_dim", 0); all != 0)
-    header.set_number("rope.scaling.yarn_log_multiplier", 0.1 * all);
 }
 
 /// Sigmoids, a bias for the choice, groups.
@@ -59,6 +74,7 @@ void read_v3(Config& config, Header& header) {
 
 void read_v2(Config& config, Header& header) {
   read(config, header);
+  config.disregard({"head_dim", "n_group", "topk_group"});  // groups count by their method alone
   header.set_integer("expert_gating_func", kSoftmaxGating);
   config.expect("norm_topk_prob", false);
   config.expect("scoring_func", "softmax");
@@ -78,6 +94,13 @@ Status write(const Header& header, nlohmann::json& config) {
   if (header.integer("attention.q_lora_rank") == 0) config["q_lora_rank"] = nullptr;
   config.erase("head_dim");
   config["moe_layer_freq"] = 1;
+  const std::int64_t dense = header.integer("leading_dense_block_count");
+  config["first_k_dense_replace"] = dense;
+  if (config["model_type"] == "glm4_moe_lite") {
+    config["mlp_layer_types"] = nlohmann::json::array();
+    for (std::int64_t i = 0; i < header.layers(); ++i)
+      config["mlp_layer_types"].push_back(i < dense ? "dense" : "sparse");
+  }
   if (header.has("rope.scaling.yarn_log_multiplier")) {
     const double all = header.number("rope.scaling.yarn_log_multiplier") * 10;
     for (const char* rope : {"rope_scaling", "rope_parameters"})
@@ -96,11 +119,6 @@ Status write(const Header& header, nlohmann::json& config) {
 
 bool is_v2(const Header& header) { return header.integer("expert_gating_func", kSoftmaxGating) == kSoftmaxGating; }
 
-constexpr std::string_view kV3Defaults =
-    R"({"rms_norm_eps": 1e-6, "max_position_embeddings": 4096, "rope_theta": 10000.0, "norm_topk_prob": true,
-        "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "v_head_dim": 128, "qk_nope_head_dim": 128,
-        "n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5})";
-
 }  // namespace
 
 const Family kDeepSeekV2{.model_type = "deepseek_v2",
@@ -108,8 +126,6 @@ const Family kDeepSeekV2{.model_type = "deepseek_v2",
                          .architecture = "deepseek2",
                          .names = kNames,
                          .keys = {kKeys},
-                         .defaults = R"({"rms_norm_eps": 1e-6, "max_position_embeddings": 2048, "rope_theta": 10000.0,
-                           "routed_scaling_factor": 1.0})",
                          .pre = "deepseek-llm",
                          .read = read_v2,
                          .write = write,
@@ -119,7 +135,6 @@ const Family kDeepSeekV3{.model_type = "deepseek_v3",
                          .architecture = "deepseek2",
                          .names = kNames,
                          .keys = {kKeys},
-                         .defaults = kV3Defaults,
                          .pre = "deepseek-v3",
                          .read = read_v3,
                          .write = write};
@@ -128,7 +143,7 @@ const Family kKimiK2{.model_type = "kimi_k2",
                      .architecture = "deepseek2",
                      .names = kNames,
                      .keys = {kKeys},
-                     .defaults = kV3Defaults,
+                     .config_class = "deepseek_v3",
                      .pre = "kimi-k2",
                      .read = read_v3,
                      .write = write};
@@ -137,10 +152,8 @@ const Family kGlm4MoeLite{.model_type = "glm4_moe_lite",
                           .architecture = "deepseek2",
                           .names = kNames,
                           .keys = {kKeys},
-                          .defaults = R"({"rms_norm_eps": 1e-5, "max_position_embeddings": 202752,
-                            "rope_theta": 1000000.0, "norm_topk_prob": true, "n_group": 1, "topk_group": 1,
-                            "routed_scaling_factor": 1.8})",
                           .pre = "glm4",
+                          .prepare = prepare_glm,
                           .read = read_v3,
                           .write = write};
 

@@ -81,6 +81,7 @@ class Exporter {
   Status declare(modelfile::CheckpointWriter& writer);
   Status write_one(const Wanted& wanted, Work& work, const modelfile::CheckpointWriter& writer);
   Status write_decay(const Wanted& wanted, const modelfile::CheckpointWriter& writer) const;
+  std::string torch_dtype() const;
   json nvfp4_config() const;
   DType dtype_for(const modelfile::TensorInfo& tensor) const;
 
@@ -322,17 +323,31 @@ Expected<json> Exporter::config() const {
   config["tie_word_embeddings"] = model_.find("output.weight") == nullptr;
   config["attention_bias"] = model_.find("blk.0.attn_q.bias") != nullptr;
   config["mlp_bias"] = false;
-  if (model_.find("blk.0.attn_q_norm.weight") != nullptr) config["use_qk_norm"] = true;
+  config["use_qk_norm"] = model_.find("blk.0.attn_q_norm.weight") != nullptr;
   if (const json quantization = nvfp4_config(); !quantization.is_null()) config["quantization_config"] = quantization;
-  config["torch_dtype"] = options_.quantized == DType::f16 ? "float16" : "bfloat16";
+  config["torch_dtype"] = torch_dtype();
   MR_RETURN_IF_ERROR(write_rotations(
       *header_, [&](std::string_view name) { return factors(name); }, config));
   if (family_->write != nullptr) MR_RETURN_IF_ERROR(family_->write(*header_, config));
+  // transformers 5 takes rope_scaling before rope_parameters, older versions know it alone: both say the same.
+  if (const json rope = config.value("rope_parameters", json()); config.contains("rope_scaling"))
+    config["rope_scaling"] = rope.contains("full_attention") ? rope["full_attention"] : rope;
   for (const auto& [ours, theirs] : {std::pair("tokenizer.ggml.bos_token_id", "bos_token_id"),
                                      std::pair("tokenizer.ggml.eos_token_id", "eos_token_id"),
                                      std::pair("tokenizer.ggml.padding_token_id", "pad_token_id")})
     if (const auto id = model_.get_int(ours); id.ok()) config[theirs] = *id;
   return config;
+}
+
+/// What most of the floats are: transformers loads all of them as that.
+std::string Exporter::torch_dtype() const {
+  std::map<DType, std::int64_t> elements;
+  for (const Wanted& wanted : wanted_)
+    if (info(wanted.dtype).block_elements == 1) elements[wanted.dtype] += wanted.target.rows * wanted.target.cols;
+  const auto most = std::max_element(elements.begin(), elements.end(),
+                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (most == elements.end() || most->first == DType::bf16) return "bfloat16";
+  return most->first == DType::f16 ? "float16" : "float32";
 }
 
 Element element_of(DType dtype) {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "base/log.h"
 #include "convert/family.h"
@@ -8,11 +9,12 @@ namespace millrace::convert {
 namespace {
 
 // Of families that one GGUF file might be, the first that matches is exported.
-constexpr std::array kFamilies{&kLlama,       &kMixtral,   &kMistral,    &kMinistral3,    &kQwen2,
-                               &kQwen3,       &kQwen3Moe,  &kQwen3Next,  &kQwen35,        &kQwen35Moe,
-                               &kGemma3,      &kGptOss,    &kGranite,    &kGraniteHybrid, &kPhi3,
-                               &kGlm4Moe,     &kMiniMaxM2, &kDeepSeekV2, &kDeepSeekV3,    &kKimiK2,
-                               &kGlm4MoeLite, &kLfm2,      &kLfm2Moe,    &kMamba2,        &kNemotronH};
+constexpr std::array kFamilies{&kLlama,    &kMixtral,     &kMistral,   &kMinistral3,    &kQwen2,
+                               &kQwen3,    &kQwen3Moe,    &kQwen3Next, &kQwen35,        &kQwen35Moe,
+                               &kGemma3,   &kGptOss,      &kGranite,   &kGraniteHybrid, &kGraniteHybridDense,
+                               &kPhi3,     &kGlm4Moe,     &kMiniMaxM2, &kDeepSeekV2,    &kDeepSeekV3,
+                               &kKimiK2,   &kGlm4MoeLite, &kLfm2,      &kLfm2Moe,       &kMamba2,
+                               &kNemotronH};
 
 /// Of models that see and hear, the part that writes; and names of one thing.
 struct Alias {
@@ -56,6 +58,7 @@ nlohmann::json periodic_layer_types(const Header& header, std::int64_t period, s
 void expect_mixtures_alone(Config& config) {
   config.expect("decoder_sparse_step", 1);
   config.expect("mlp_only_layers", nlohmann::json::array());
+  config.disregard({"intermediate_size"});  // of dense layers, which are none
 }
 
 void write_mixtures_alone(const Header& header, nlohmann::json& config) {
@@ -88,6 +91,15 @@ std::string architecture_of(const Family& family, const Config& config) {
   return std::string(mixture ? family.mixture : family.architecture);
 }
 
+std::vector<std::string> layer_kinds(Config& config, std::string_view key) {
+  static const std::map<std::string, std::string, std::less<>> kNow = {
+      {"attention", "full_attention"}, {"mamba", "linear_attention"}, {"mamba2", "linear_attention"}};
+  std::vector<std::string> kinds = config.texts(key);
+  for (std::string& kind : kinds)
+    if (const auto now = kNow.find(kind); now != kNow.end()) kind = now->second;
+  return kinds;
+}
+
 void shorten_to_window(Config& config, Header& header) {
   if (!config.has("sliding_window")) return;
   const std::int64_t window = config.required("sliding_window", 1, 1 << 28);
@@ -101,7 +113,8 @@ void shorten_to_window(Config& config, Header& header) {
 
 std::string known_families() {
   std::string list;
-  for (const Family* family : kFamilies) list += (list.empty() ? "" : ", ") + std::string(family->model_type);
+  for (const Family* family : kFamilies)
+    if (family != &kGraniteHybridDense) list += (list.empty() ? "" : ", ") + std::string(family->model_type);
   return list;
 }
 

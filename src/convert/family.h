@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "convert/config.h"
@@ -72,12 +73,16 @@ struct Family {
   std::string_view architecture;  // GGUF's
   std::string_view mixture = "";  // GGUF's of those with experts, where it is another
   std::span<const Names> names;
-  std::array<Keys, 3> keys = {};   // beside those that all have
-  std::string_view defaults = "";  // as JSON: what a config.json that lacks a key means
-  bool neighbours = false;         // GGUF turns channels (2i, 2i + 1), the checkpoint (i, i + n / 2)
+  std::array<Keys, 3> keys = {};       // beside those that all have
+  std::string_view config_class = "";  // the class of transformers that reads its config.json; empty: model_type's
+  bool neighbours = false;             // GGUF turns channels (2i, 2i + 1), the checkpoint (i, i + n / 2)
   float norm_shift = 0;
   bool draft_apart = false;   // the block that guesses is "mtp." in the checkpoint, not a layer behind the last
   std::string_view pre = "";  // the name of its pre-tokenizer, where several cut alike
+  /// Brings what config.json spells in several ways into one, before any key is read.
+  void (*prepare)(Config& config) = nullptr;
+  /// The family of those without experts, where their tensors go by other names.
+  const Family* dense = nullptr;
   /// What no row of `keys` says, into GGUF's keys and back. Errors by Config::fail(); of the way back by return.
   void (*read)(Config& config, Header& header) = nullptr;
   Status (*write)(const Header& header, nlohmann::json& config) = nullptr;
@@ -90,6 +95,8 @@ const Family* family_of_checkpoint(std::string_view model_type);
 const Family* family_of_file(const Header& header);
 /// GGUF's architecture of a checkpoint of this family.
 std::string architecture_of(const Family& family, const Config& config);
+/// A list of layers' kinds by the names of transformers 5, whichever the file has.
+std::vector<std::string> layer_kinds(Config& config, std::string_view key);
 /// Of architectures whose readers know of no window: a context no longer than it. Says so.
 void shorten_to_window(Config& config, Header& header);
 /// Which layers attend, those with KV heads, as config.json's layer_types has it; and how many heads these have.
@@ -110,7 +117,7 @@ extern const Family kQwen2, kQwen3, kQwen3Moe;
 extern const Family kQwen3Next, kQwen35, kQwen35Moe;
 extern const Family kGemma3;
 extern const Family kGptOss;
-extern const Family kGranite, kGraniteHybrid;
+extern const Family kGranite, kGraniteHybrid, kGraniteHybridDense;
 extern const Family kPhi3;
 extern const Family kGlm4Moe, kMiniMaxM2;
 extern const Family kDeepSeekV2, kDeepSeekV3, kKimiK2, kGlm4MoeLite;

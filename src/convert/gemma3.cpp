@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "convert/names.h"
+#include "modelfile/escape.h"
 
 namespace millrace::convert {
 namespace {
@@ -30,6 +31,12 @@ std::int64_t period_of(Config& config, const std::vector<std::string>& kinds) {
 
 void read(Config& config, Header& header) {
   const auto kinds = config.texts("layer_types");
+  const std::string local = config.within("rope_parameters").within("sliding_attention").text("rope_type", "default");
+  if (local != "default")
+    config.fail(error(Code::unsupported,
+                      "rope_parameters in config.json scale sliding_attention by '{}': this version has windows with "
+                      "the default alone",
+                      modelfile::escape(local, 40)));
   const std::int64_t period =
       kinds.empty() ? config.optional("sliding_window_pattern", kUsualPeriod, 1, 1 << 16) : period_of(config, kinds);
   if (period != kUsualPeriod) header.set_integer("attention.sliding_window_pattern", period);
@@ -64,11 +71,6 @@ const Family kGemma3{.model_type = "gemma3_text",
                      .architecture = "gemma3",
                      .names = kNames,
                      .keys = {kKeys},
-                     .defaults = R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
-                       "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
-                       "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "tie_word_embeddings": true,
-                       "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0, "sliding_window": 4096,
-                       "query_pre_attn_scalar": 256})",
                      .norm_shift = 1,
                      .read = read,
                      .write = write};

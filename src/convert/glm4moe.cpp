@@ -1,5 +1,6 @@
 // GLM-4.5 to 4.7, and MiniMax-M2: routers of sigmoids that choose with a bias.
 #include "convert/names.h"
+#include "convert/rope.h"
 
 namespace millrace::convert {
 namespace {
@@ -23,7 +24,7 @@ void read(Config& config, Header& header) {
 }
 
 Status write(const Header& header, nlohmann::json& config) {
-  config["use_qk_norm"] = header.flag("has_qk_norm");
+  config["first_k_dense_replace"] = header.integer("leading_dense_block_count");
   config["attention_bias"] = true;
   config["num_nextn_predict_layers"] = header.integer("nextn_predict_layers");
   return {};
@@ -47,10 +48,11 @@ constexpr KeyRule kMiniMaxKeys[] = {{"num_local_experts", "expert_count"},
 
 void read_minimax(Config& config, Header& header) {
   header.set_integer("expert_gating_func", kSigmoidGating);
-  header.set_integer(
-      "rope.dimension_count",
-      config.optional("rotary_dim", header.integer("rope.dimension_count", header.integer("attention.key_length")), 2,
-                      1 << 12));
+  // A part in the rotation itself goes before the number of channels, as published files have it.
+  if (!rotation_of(config).has("partial_rotary_factor") && config.has("rotary_dim"))
+    header.set_integer("rope.dimension_count", config.required("rotary_dim", 2, 1 << 12));
+  if (!header.has("rope.dimension_count"))
+    header.set_integer("rope.dimension_count", header.integer("attention.key_length"));
   config.expect("hidden_act", "silu");
   config.expect("scoring_func", "sigmoid");
   config.expect("use_qk_norm", true);
@@ -72,10 +74,6 @@ const Family kGlm4Moe{.model_type = "glm4_moe",
                       .architecture = "glm4moe",
                       .names = kNames,
                       .keys = {kKeys},
-                      .defaults = R"({"rms_norm_eps": 1e-5, "max_position_embeddings": 131072, "rope_theta": 10000.0,
-                        "num_key_value_heads": 8, "norm_topk_prob": true, "routed_scaling_factor": 1.0, "n_group": 1,
-                        "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1,
-                        "partial_rotary_factor": 0.5})",
                       .pre = "glm4",
                       .read = read,
                       .write = write};
@@ -84,8 +82,6 @@ const Family kMiniMaxM2{.model_type = "minimax_m2",
                         .architecture = "minimax-m2",
                         .names = kMiniMaxNames,
                         .keys = {kMiniMaxKeys},
-                        .defaults = R"({"rms_norm_eps": 1e-6, "max_position_embeddings": 196608,
-                          "rope_theta": 5000000.0, "num_key_value_heads": 8, "head_dim": 128})",
                         .pre = "minimax-m2",
                         .read = read_minimax,
                         .write = write_minimax};

@@ -38,11 +38,7 @@ nlohmann::json kinds_of(std::int64_t layers) {
   return kinds;
 }
 
-void read(Config& config, Header& header) {
-  config.expect("layer_types", kinds_of(header.layers()));
-  config.expect("swiglu_limit", 7.0);
-  config.expect("hidden_act", "silu");
-}
+void read(Config& config, Header& header) { config.expect("layer_types", kinds_of(header.layers())); }
 
 Status write(const Header& header, nlohmann::json& config) {
   config["layer_types"] = kinds_of(header.layers());
@@ -59,9 +55,6 @@ const Family kGptOss{.model_type = "gpt_oss",
                      .architecture = "gpt-oss",
                      .names = kNames,
                      .keys = {kKeys},
-                     .defaults = R"({"rms_norm_eps": 1e-5, "head_dim": 64, "num_key_value_heads": 8,
-                       "num_experts_per_tok": 4, "sliding_window": 128, "max_position_embeddings": 131072,
-                       "rope_theta": 150000.0})",
                      .pre = "gpt-4o",
                      .read = read,
                      .write = write};

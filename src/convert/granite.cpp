@@ -16,7 +16,6 @@ constexpr KeyRule kKeys[] = {{"attention_multiplier", "attention.scale", KeyRule
 
 void read(Config& config, Header& header) {
   header.set_integer("rope.dimension_count", header.integer("attention.key_length"));
-  config.expect("hidden_act", "silu");
 }
 
 constexpr NameRule kHybridExperts[] = {
@@ -29,8 +28,14 @@ constexpr NameRule kHybridExperts[] = {
     {"model.layers.#.shared_mlp.input_linear.weight", "blk.#.ffn_up_shexp.weight", Form::second_half},
     {"model.layers.#.shared_mlp.output_linear.weight", "blk.#.ffn_down_shexp.weight"},
 };
+constexpr NameRule kHybridDense[] = {
+    {"model.layers.#.shared_mlp.input_linear.weight", "blk.#.ffn_gate.weight", Form::first_half},
+    {"model.layers.#.shared_mlp.input_linear.weight", "blk.#.ffn_up.weight", Form::second_half},
+    {"model.layers.#.shared_mlp.output_linear.weight", "blk.#.ffn_down.weight"},
+};
 constexpr NameRule kMixer[] = {MR_MAMBA2_NAMES("model.layers.#.mamba.")};
 constexpr Names kHybridNames[] = {kTopNames, kAttentionNames, kMixer, kFfnNorm, kHybridExperts};
+constexpr Names kHybridDenseNames[] = {kTopNames, kAttentionNames, kMixer, kFfnNorm, kHybridDense};
 constexpr KeyRule kHybridKeys[] = {{"num_local_experts", "expert_count"},
                                    {"num_experts_per_tok", "expert_used_count"},
                                    {"shared_intermediate_size", "expert_shared_feed_forward_length"},
@@ -39,21 +44,36 @@ constexpr KeyRule kHybridKeys[] = {{"num_local_experts", "expert_count"},
                                    {"mamba_n_groups", "ssm.group_count"},
                                    {"mamba_n_heads", "ssm.time_step_rank"}};
 
+/// Without experts the shared feed-forward is the only one.
+void prepare_hybrid(Config& config) {
+  const bool dense = config.optional("num_local_experts", 0, 0, 1 << 14) == 0;
+  if (dense) {
+    config.set("intermediate_size", config.optional("shared_intermediate_size", 1, 1, 1 << 20));
+    for (const char* key : {"num_local_experts", "num_experts_per_tok", "shared_intermediate_size"}) config.drop(key);
+  }
+  const std::int64_t heads = config.required("mamba_n_heads", 1, 1 << 16);
+  const std::int64_t inner = config.optional("mamba_expand", 2, 1, 64) * config.required("hidden_size", 1, 1 << 20);
+  if (const nlohmann::json* dim = config.find("mamba_d_head"); dim == nullptr || *dim == "auto")
+    config.set("mamba_d_head", inner / heads);
+  if (config.required("mamba_d_head", 1, 1 << 16) * heads != inner)
+    config.fail(error(Code::corrupt,
+                      "mamba_d_head and mamba_n_heads in config.json do not give the mixer's width of {}", inner));
+}
+
 void read_hybrid(Config& config, Header& header) {
-  const auto kinds = config.texts("layer_types");
+  auto kinds = layer_kinds(config, "layer_types");
+  if (kinds.empty()) kinds.assign(static_cast<std::size_t>(header.layers()), "linear_attention");
   std::vector<std::int64_t> kv_heads;
   for (const std::string& kind : kinds)
-    kv_heads.push_back(kind == "attention" ? header.integer("attention.head_count_kv") : 0);
+    kv_heads.push_back(kind == "full_attention" ? header.integer("attention.head_count_kv") : 0);
   if (static_cast<std::int64_t>(kinds.size()) != header.layers())
     config.fail(
         error(Code::corrupt, "layer_types in config.json is there of {} of {} layers", kinds.size(), header.layers()));
   header.set_integers("attention.head_count_kv", kv_heads);
   header.set_integer("ssm.inner_size",
                      config.required("mamba_n_heads", 1, 1 << 16) * config.required("mamba_d_head", 1, 1 << 16));
-  if (config.text("position_embedding_type", "nope") == "nope") header.set("rope.scaling.finetuned", false);
-  if (config.optional("num_local_experts", 0, 0, 1 << 14) == 0)
-    config.fail(error(Code::unsupported,
-                      "num_local_experts in config.json is 0: this version has Granite 4 H with experts alone"));
+  if (config.text("position_embedding_type", "nope") != "rope") header.set("rope.scaling.finetuned", false);
+  expect_endless_time_steps(config);
 }
 
 Status write_hybrid(const Header& header, nlohmann::json& config) {
@@ -63,8 +83,14 @@ Status write_hybrid(const Header& header, nlohmann::json& config) {
   config["position_embedding_type"] = header.flag("rope.scaling.finetuned", true) ? "rope" : "nope";
   config["mamba_conv_bias"] = true;
   config["mamba_proj_bias"] = false;
+  if (header.integer("expert_count") == 0) {
+    config["num_local_experts"] = 0;
+    config["shared_intermediate_size"] = header.integer("feed_forward_length");
+  }
   return {};
 }
+
+bool has_experts(const Header& header) { return header.integer("expert_count") > 0; }
 
 }  // namespace
 
@@ -73,9 +99,6 @@ const Family kGranite{.model_type = "granite",
                       .architecture = "granite",
                       .names = kNames,
                       .keys = {kKeys},
-                      .defaults = R"({"rms_norm_eps": 1e-6, "max_position_embeddings": 2048, "rope_theta": 10000.0,
-                        "attention_multiplier": 1.0, "embedding_multiplier": 1.0, "residual_multiplier": 1.0,
-                        "logits_scaling": 1.0})",
                       .neighbours = true,
                       .pre = "refact",
                       .read = read};
@@ -84,11 +107,20 @@ const Family kGraniteHybrid{.model_type = "granitemoehybrid",
                             .architecture = "granitehybrid",
                             .names = kHybridNames,
                             .keys = {kKeys, kHybridKeys},
-                            .defaults = R"({"rms_norm_eps": 1e-6, "max_position_embeddings": 2048,
-                              "attention_multiplier": 1.0, "embedding_multiplier": 1.0, "residual_multiplier": 1.0,
-                              "logits_scaling": 1.0, "mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_conv": 4})",
                             .neighbours = true,
+                            .prepare = prepare_hybrid,
+                            .dense = &kGraniteHybridDense,
                             .read = read_hybrid,
-                            .write = write_hybrid};
+                            .write = write_hybrid,
+                            .matches = has_experts};
+const Family kGraniteHybridDense{.model_type = "granitemoehybrid",
+                                 .model_class = "GraniteMoeHybridForCausalLM",
+                                 .architecture = "granitehybrid",
+                                 .names = kHybridDenseNames,
+                                 .keys = {kKeys, kHybridKeys},
+                                 .neighbours = true,
+                                 .prepare = prepare_hybrid,
+                                 .read = read_hybrid,
+                                 .write = write_hybrid};
 
 }  // namespace millrace::convert

@@ -37,6 +37,15 @@ constexpr KeyRule kKeys[] = {{"norm_eps", "attention.layer_norm_rms_epsilon", Ke
                              {"conv_L_cache", "shortconv.l_cache"}};
 constexpr KeyRule kMoeKeys[] = {{"num_dense_layers", "leading_dense_block_count"}};
 
+/// The names that files had before transformers knew the model.
+void prepare(Config& config) {
+  if (const nlohmann::json* width = config.find("block_ff_dim"); width != nullptr)
+    config.set("intermediate_size", nlohmann::json(*width));
+  if (const nlohmann::json* tied = config.find("tie_embedding"); tied != nullptr)
+    config.set("tie_word_embeddings", nlohmann::json(*tied));
+  config.disregard({"full_attn_idxs", "block_ffn_dim_multiplier", "block_multiple_of"});  // read where they count
+}
+
 /// Layers that attend, by layer_types or by their numbers.
 std::vector<std::int64_t> kv_heads_of(Config& config, const Header& header) {
   const std::int64_t heads = header.integer("attention.head_count_kv");
@@ -44,6 +53,7 @@ std::vector<std::int64_t> kv_heads_of(Config& config, const Header& header) {
   const auto kinds = config.texts("layer_types");
   for (std::size_t i = 0; i < std::min(kinds.size(), kv_heads.size()); ++i)
     if (kinds[i] == "full_attention") kv_heads[i] = heads;
+  if (kinds.empty() && !config.has("full_attn_idxs")) std::fill(kv_heads.begin(), kv_heads.end(), heads);
   if (kinds.empty())
     for (const double index : config.numbers("full_attn_idxs"))
       if (index >= 0 && index < static_cast<double>(kv_heads.size())) kv_heads[static_cast<std::size_t>(index)] = heads;
@@ -54,8 +64,7 @@ std::vector<std::int64_t> kv_heads_of(Config& config, const Header& header) {
 void read(Config& config, Header& header) {
   header.set_integers("attention.head_count_kv", kv_heads_of(config, header));
   if (config.flag("block_auto_adjust_ff_dim", false)) {
-    const std::int64_t given =
-        config.optional("block_ff_dim", config.optional("intermediate_size", 1, 1, 1 << 20), 1, 1 << 20);
+    const std::int64_t given = config.required("intermediate_size", 1, 1 << 20);
     const std::int64_t multiple = config.optional("block_multiple_of", 256, 1, 1 << 16);
     const double factor = config.number("block_ffn_dim_multiplier", 1.0);
     const std::int64_t two_thirds = 2 * given / 3;  // cut, as the model's own code does
@@ -88,13 +97,6 @@ Status write(const Header& header, nlohmann::json& config) {
   return {};
 }
 
-constexpr std::string_view kDefaults =
-    R"({"norm_eps": 1e-5, "max_position_embeddings": 128000, "rope_theta": 1000000.0, "num_key_value_heads": 8,
-        "conv_L_cache": 3, "tie_word_embeddings": true, "block_auto_adjust_ff_dim": true})";
-constexpr std::string_view kMoeDefaults =
-    R"({"norm_eps": 1e-5, "max_position_embeddings": 128000, "rope_theta": 1000000.0, "num_key_value_heads": 8,
-        "conv_L_cache": 3, "tie_word_embeddings": true})";
-
 }  // namespace
 
 const Family kLfm2{.model_type = "lfm2",
@@ -102,8 +104,8 @@ const Family kLfm2{.model_type = "lfm2",
                    .architecture = "lfm2",
                    .names = kNames,
                    .keys = {kKeys},
-                   .defaults = kDefaults,
                    .pre = "lfm2",
+                   .prepare = prepare,
                    .read = read,
                    .write = write};
 const Family kLfm2Moe{.model_type = "lfm2_moe",
@@ -111,8 +113,8 @@ const Family kLfm2Moe{.model_type = "lfm2_moe",
                       .architecture = "lfm2moe",
                       .names = kNames,
                       .keys = {kKeys, kMixtureKeys, kMoeKeys},
-                      .defaults = kMoeDefaults,
                       .pre = "lfm2",
+                      .prepare = prepare,
                       .read = read_moe,
                       .write = write};
 

@@ -1,5 +1,6 @@
 // Llama 2 to 3.3, Mistral 7B and Nemo, Ministral 3, Mixtral, and what is made of them.
 #include "convert/names.h"
+#include "convert/rope.h"
 
 namespace millrace::convert {
 namespace {
@@ -28,33 +29,31 @@ void read_plain(Config& config, Header& header) {
 
 void read_ministral3(Config& config, Header& header) {
   read_plain(config, header);
-  Config rope = config.within("rope_parameters");
+  Config rope = rotation_of(config);
   const double beta = rope.number("llama_4_scaling_beta", 0);
   if (beta != 0) header.set_number("attention.temperature_scale", beta);
-  if (const double all = rope.number("mscale_all_dim", 0); all != 0)
-    header.set_number("rope.scaling.yarn_log_multiplier", all);
   config.fail(rope.status());
 }
 
 Status write_ministral3(const Header& header, nlohmann::json& config) {
   nlohmann::json& rope = config["rope_parameters"];
-  if (header.has("attention.temperature_scale"))
-    rope["llama_4_scaling_beta"] = header.number("attention.temperature_scale");
+  // transformers multiplies by both, whether they are there or not.
+  rope["llama_4_scaling_beta"] = header.number("attention.temperature_scale", 0);
+  if (!rope.contains("original_max_position_embeddings"))
+    rope["original_max_position_embeddings"] = header.integer("context_length");
   if (header.has("rope.scaling.yarn_log_multiplier"))
     rope["mscale"] = rope["mscale_all_dim"] = header.number("rope.scaling.yarn_log_multiplier");
   return {};
 }
 
+/// The file has no window, and Mistral's class has one of 4096 where config.json says nothing.
+Status write_windowless(const Header&, nlohmann::json& config) {
+  config["sliding_window"] = nullptr;
+  return {};
+}
+
 bool has_experts(const Header& header) { return header.integer("expert_count") > 0; }
 bool has_none(const Header& header) { return !has_experts(header); }
-
-constexpr std::string_view kLlamaDefaults =
-    R"({"rms_norm_eps": 1e-6, "max_position_embeddings": 2048, "rope_theta": 10000.0})";
-constexpr std::string_view kMistralDefaults =
-    R"({"rms_norm_eps": 1e-6, "max_position_embeddings": 131072, "rope_theta": 10000.0, "num_key_value_heads": 8})";
-constexpr std::string_view kMixtralDefaults =
-    R"({"rms_norm_eps": 1e-5, "max_position_embeddings": 131072, "rope_theta": 1000000.0, "num_key_value_heads": 8,
-        "num_local_experts": 8, "num_experts_per_tok": 2})";
 
 }  // namespace
 
@@ -62,7 +61,6 @@ const Family kLlama{.model_type = "llama",
                     .model_class = "LlamaForCausalLM",
                     .architecture = "llama",
                     .names = kNames,
-                    .defaults = kLlamaDefaults,
                     .neighbours = true,
                     .pre = "llama-bpe",
                     .read = read_plain,
@@ -71,16 +69,15 @@ const Family kMistral{.model_type = "mistral",
                       .model_class = "MistralForCausalLM",
                       .architecture = "llama",
                       .names = kNames,
-                      .defaults = kMistralDefaults,
                       .neighbours = true,
                       .pre = "tekken",
                       .read = read_plain,
+                      .write = write_windowless,
                       .matches = has_none};
 const Family kMinistral3{.model_type = "ministral3",
                          .model_class = "Ministral3ForCausalLM",
                          .architecture = "mistral3",
                          .names = kNames,
-                         .defaults = kMistralDefaults,
                          .neighbours = true,
                          .pre = "tekken",
                          .read = read_ministral3,
@@ -90,7 +87,6 @@ const Family kMixtral{.model_type = "mixtral",
                       .architecture = "llama",
                       .names = kMixtralNames,
                       .keys = {kMixtralKeys},
-                      .defaults = kMixtralDefaults,
                       .neighbours = true,
                       .read = read_plain,
                       .matches = has_experts};

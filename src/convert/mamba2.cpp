@@ -33,6 +33,11 @@ void read(Config& config, Header& header) {
   header.set_integer("context_length", config.optional("max_position_embeddings", kUsualContext, 1, 1 << 28));
   header.set_integer("feed_forward_length", 0);
   header.set_integer("attention.head_count", 0);
+  if (config.has("num_heads") && config.required("num_heads", 1, 1 << 16) * dim != inner)
+    config.fail(
+        error(Code::corrupt, "num_heads and head_dim in config.json do not give the mixer's width of {}", inner));
+  expect_endless_time_steps(config);
+  config.disregard({"time_step_min", "time_step_rank"});  // they draw new weights
   config.expect("use_bias", false);
   config.expect("rms_norm", true);
 }
@@ -54,12 +59,16 @@ Status write(const Header& header, nlohmann::json& config) {
 
 }  // namespace
 
+void expect_endless_time_steps(Config& config) {
+  const nlohmann::json infinite = nlohmann::json::object({{"__float__", "Infinity"}});
+  config.expect("time_step_limit", nlohmann::json::array({0.0, infinite}));
+}
+
 const Family kMamba2{.model_type = "mamba2",
                      .model_class = "Mamba2ForCausalLM",
                      .architecture = "mamba2",
                      .names = kNames,
                      .keys = {kKeys},
-                     .defaults = R"({"layer_norm_epsilon": 1e-5, "conv_kernel": 4, "n_groups": 8, "state_size": 128})",
                      .read = read,
                      .write = write};
 

@@ -23,4 +23,7 @@ inline constexpr NameRule kBackboneNames[] = {
     prefix "out_proj.weight", "blk.#.ssm_out.weight"                                                                 \
   }
 
+/// Fails unless time_step_limit bounds no time step.
+void expect_endless_time_steps(Config& config);
+
 }  // namespace millrace::convert

@@ -116,7 +116,7 @@ Duty duty_of(std::string_view name) {
 }
 
 Expected<Mapping> map_names(const std::vector<std::string>& names, const Family& family, std::int64_t layers,
-                            std::int64_t most_draft_blocks, bool tied) {
+                            std::int64_t most_draft_blocks) {
   const RuleTable table = table_of(family);
   std::map<std::tuple<std::int64_t, std::size_t>, Group> groups;
   std::map<std::tuple<std::int64_t, std::size_t>, std::map<std::int64_t, std::size_t>> experts;
@@ -138,7 +138,6 @@ Expected<Mapping> map_names(const std::vector<std::string>& names, const Family&
     }
     if (parsed.layer >= layers) mapping.draft_blocks = std::max(mapping.draft_blocks, parsed.layer - layers + 1);
     for (const auto& [place, rule] : rules->second) {
-      if (tied && rule->ours == "output.weight") continue;
       const std::tuple key(rank_of(*rule, parsed.layer), place);
       Group& group = groups[key];
       group.rule = rule;

@@ -50,11 +50,10 @@ struct Mapping {
   std::int64_t draft_blocks = 0;
 };
 
-/// `names`: all tensors, without the scales that belong to others. `tied`: the head is the embedding, so a tensor of it
-/// is left out. Errors: unsupported (a tensor that the family does not know, named), corrupt (an expert that is missing
-/// or there twice, a layer behind the last).
+/// `names`: all tensors, without the scales that belong to others. Errors: unsupported (a tensor that the family does
+/// not know, named), corrupt (an expert that is missing or there twice, a layer behind the last).
 Expected<Mapping> map_names(const std::vector<std::string>& names, const Family& family, std::int64_t layers,
-                            std::int64_t most_draft_blocks, bool tied);
+                            std::int64_t most_draft_blocks);
 
 /// The rule and the layer of a GGUF file's tensor; no rule where the family's table has none.
 struct OurName {

@@ -1,6 +1,7 @@
 // Nemotron-H and Nemotron 3 Nano: each layer is one thing alone; the model type is one, the architectures are two.
 #include <algorithm>
 
+#include "base/log.h"
 #include "convert/mamba2.h"
 #include "convert/names.h"
 
@@ -41,8 +42,37 @@ constexpr KeyRule kKeys[] = {{"layer_norm_epsilon", "attention.layer_norm_rms_ep
                              {"routed_scaling_factor", "expert_weights_scale", KeyRule::Kind::number},
                              {"n_group", "expert_group_count"}};
 
+constexpr std::pair<std::string_view, char> kKinds[] = {
+    {"linear_attention", 'M'}, {"full_attention", '*'}, {"mlp", '-'}, {"moe", 'E'}};
+
+/// Layers by a pattern or by a list, which also says how many there are; without experts their keys mean nothing.
+void prepare(Config& config) {
+  std::string pattern;
+  for (const std::string& kind : layer_kinds(config, "layers_block_type")) {
+    const auto known =
+        std::find_if(std::begin(kKinds), std::end(kKinds), [&](const auto& k) { return k.first == kind; });
+    pattern += known == std::end(kKinds) ? '?' : known->second;
+  }
+  if (pattern.empty()) pattern = config.text("hybrid_override_pattern", "");
+  config.set("hybrid_override_pattern", pattern);
+  config.set("num_hidden_layers", pattern.size());
+  config.disregard(
+      {"head_dim", "expand", "mtp_layers_block_type", "time_step_limit"});  // the class computes with others
+  if (pattern.find('E') != std::string::npos) return;
+  for (const char* key :
+       {"n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "moe_shared_expert_intermediate_size",
+        "n_shared_experts", "norm_topk_prob", "routed_scaling_factor", "n_group", "topk_group", "moe_latent_size"})
+    config.drop(key);
+}
+
 void read(Config& config, Header& header) {
   const std::string pattern = config.text("hybrid_override_pattern", "");
+  if (const double least = config.number("time_step_min", 0); least > 0)
+    log::warn(
+        "time_step_min in config.json is {}: transformers raises smaller time steps to it, this version does not; "
+        "answers "
+        "may differ where dt_bias is low",
+        least);
   const std::int64_t heads = header.integer("attention.head_count_kv");
   const bool mixture = header.has("expert_count");
   const std::int64_t width =
@@ -80,6 +110,7 @@ Status write(const Header& header, nlohmann::json& config) {
   config["mamba_head_dim"] = header.integer("ssm.inner_size") / header.integer("ssm.time_step_rank");
   config["mlp_hidden_act"] = "relu2";
   config["use_conv_bias"] = true;
+  config["time_step_min"] = 0.0;  // readers of GGUF raise no time step
   if (mixture) config["topk_group"] = 1;
   config.erase("rms_norm_eps");
   config.erase("rope_theta");
@@ -94,8 +125,7 @@ const Family kNemotronH{.model_type = "nemotron_h",
                         .mixture = "nemotron_h_moe",
                         .names = kNames,
                         .keys = {kKeys},
-                        .defaults = R"({"layer_norm_epsilon": 1e-5, "max_position_embeddings": 4096, "n_groups": 8,
-                          "conv_kernel": 4, "ssm_state_size": 128})",
+                        .prepare = prepare,
                         .read = read,
                         .write = write};
 

@@ -15,11 +15,12 @@ constexpr Names kNames[] = {kTopNames, kAttentionNames, kFfnNorm, kOwn};
 void read(Config& config, Header& header) {
   header.set_integer("attention.sliding_window", 0);
   shorten_to_window(config, header);
-  config.expect("hidden_act", "silu");
+  config.disregard({"original_max_position_embeddings"});  // of the rotation
 }
 
-Status write(const Header&, nlohmann::json& config) {
-  config["sliding_window"] = nullptr;
+Status write(const Header& header, nlohmann::json& config) {
+  const std::int64_t window = header.integer("attention.sliding_window");
+  config["sliding_window"] = window > 0 ? nlohmann::json(window) : nlohmann::json();
   return {};
 }
 
@@ -29,8 +30,6 @@ const Family kPhi3{.model_type = "phi3",
                    .model_class = "Phi3ForCausalLM",
                    .architecture = "phi3",
                    .names = kNames,
-                   .defaults = R"({"rms_norm_eps": 1e-5, "max_position_embeddings": 4096, "rope_theta": 10000.0,
-                     "original_max_position_embeddings": 4096})",
                    .read = read,
                    .write = write};
 

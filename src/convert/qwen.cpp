@@ -1,5 +1,6 @@
 // Qwen2 and 2.5, Qwen3, dense and with experts, and what is made of them (DeepSeek-R1-Distill-Qwen is a Qwen2).
 #include "convert/names.h"
+#include "modelfile/escape.h"
 
 namespace millrace::convert {
 namespace {
@@ -10,8 +11,13 @@ constexpr KeyRule kMoeKeys[] = {{"num_local_experts", "expert_count"},
                                 {"norm_topk_prob", "expert_weights_norm", KeyRule::Kind::flag}};
 
 void read_dense(Config& config, Header&) {
-  config.expect("hidden_act", "silu");
   config.expect("use_sliding_window", false);
+  for (const std::string& kind : config.texts("layer_types"))
+    if (kind != "full_attention")
+      config.fail(error(Code::unsupported,
+                        "layer_types in config.json has '{}': this version has Qwen's layers with full_attention alone",
+                        modelfile::escape(kind, 40)));
+  config.disregard({"sliding_window", "max_window_layers"});  // of layers with a window, which are none
 }
 
 /// Every layer is a mixture.
@@ -26,35 +32,23 @@ Status write_moe(const Header& header, nlohmann::json& config) {
   return {};
 }
 
-constexpr std::string_view kQwen2Defaults =
-    R"({"rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "rope_theta": 10000.0, "num_key_value_heads": 32})";
-constexpr std::string_view kQwen3Defaults =
-    R"({"rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "rope_theta": 10000.0, "num_key_value_heads": 32,
-        "head_dim": 128})";
-constexpr std::string_view kMoeDefaults =
-    R"({"rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "rope_theta": 10000.0, "num_key_value_heads": 4,
-        "norm_topk_prob": false})";
-
 }  // namespace
 
 const Family kQwen2{.model_type = "qwen2",
                     .model_class = "Qwen2ForCausalLM",
                     .architecture = "qwen2",
                     .names = kNames,
-                    .defaults = kQwen2Defaults,
                     .read = read_dense};
 const Family kQwen3{.model_type = "qwen3",
                     .model_class = "Qwen3ForCausalLM",
                     .architecture = "qwen3",
                     .names = kNames,
-                    .defaults = kQwen3Defaults,
                     .read = read_dense};
 const Family kQwen3Moe{.model_type = "qwen3_moe",
                        .model_class = "Qwen3MoeForCausalLM",
                        .architecture = "qwen3moe",
                        .names = kMoeNames,
                        .keys = {kMixtureKeys, kMoeKeys},
-                       .defaults = kMoeDefaults,
                        .read = read_moe,
                        .write = write_moe};
 

@@ -98,11 +98,6 @@ Status write(const Header& header, nlohmann::json& config) {
   return {};
 }
 
-constexpr std::string_view kDefaults =
-    R"({"rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "rope_theta": 10000.0, "num_key_value_heads": 2,
-        "head_dim": 256, "partial_rotary_factor": 0.25, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
-        "linear_value_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32})";
-
 }  // namespace
 
 const Family kQwen3Next{.model_type = "qwen3_next",
@@ -110,7 +105,6 @@ const Family kQwen3Next{.model_type = "qwen3_next",
                         .architecture = "qwen3next",
                         .names = kNextNames,
                         .keys = {kKeys, kMixtureKeys, kMoeKeys},
-                        .defaults = kDefaults,
                         .norm_shift = 1,
                         .draft_apart = true,
                         .read = read,
@@ -120,7 +114,6 @@ const Family kQwen35{.model_type = "qwen3_5_text",
                      .architecture = "qwen35",
                      .names = kDenseNetNames,
                      .keys = {kKeys},
-                     .defaults = kDefaults,
                      .norm_shift = 1,
                      .draft_apart = true,
                      .pre = "qwen35",
@@ -131,7 +124,6 @@ const Family kQwen35Moe{.model_type = "qwen3_5_moe_text",
                         .architecture = "qwen35moe",
                         .names = kMoeNetNames,
                         .keys = {kKeys, kMixtureKeys, kMoeKeys},
-                        .defaults = kDefaults,
                         .norm_shift = 1,
                         .draft_apart = true,
                         .pre = "qwen35",

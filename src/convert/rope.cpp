@@ -13,19 +13,6 @@ namespace {
 
 constexpr std::int64_t kMostContext = 1 << 28;
 
-/// The rotation of the layers that see all, in one object, however the file says it.
-Config rotation_of(const Config& config) {
-  json rope = json::object();
-  if (const json* scaling = config.find("rope_scaling"); scaling != nullptr && scaling->is_object()) rope = *scaling;
-  if (const json* whole = config.find("rope_parameters"); whole != nullptr && whole->is_object())
-    rope = whole->contains("full_attention") ? (*whole)["full_attention"] : *whole;
-  if (!rope.is_object()) rope = json::object();
-  for (const char* key : {"rope_theta", "partial_rotary_factor", "original_max_position_embeddings"})
-    if (const json* own = config.find(key); own != nullptr && !rope.contains(key)) rope[key] = *own;
-  if (!rope.contains("rope_type") && rope.contains("type")) rope["rope_type"] = rope["type"];
-  return {rope, ""};
-}
-
 /// What Llama 3 divides frequencies by: those whose waves are longer than the old context by the factor, those that are
 /// much shorter by nothing, and between by something between.
 struct Llama3 {
@@ -44,29 +31,43 @@ struct Llama3 {
 
 std::vector<float> floats_of(const std::vector<double>& numbers) { return {numbers.begin(), numbers.end()}; }
 
+double growth(double factor, double multiplier) { return factor <= 1 ? 1 : 0.1 * multiplier * std::log(factor) + 1; }
+
+/// What transformers multiplies sines and cosines by, as readers of GGUF have it: a factor on what they take
+/// themselves.
 void read_yarn(Config& config, Config& rope, Header& header) {
-  const double factor = rope.number("factor", 1);
+  const std::int64_t original = rope.required("original_max_position_embeddings", 1, kMostContext);
+  const double factor =
+      rope.number("factor", static_cast<double>(header.integer("context_length")) / static_cast<double>(original));
   header.set("rope.scaling.type", std::string("yarn"));
   header.set_number("rope.scaling.factor", factor);
-  header.set_integer(
-      "rope.scaling.original_context_length",
-      rope.optional("original_max_position_embeddings", header.integer("context_length"), 1, kMostContext));
+  header.set_integer("rope.scaling.original_context_length", original);
   header.set_number("rope.scaling.yarn_beta_fast", rope.number("beta_fast", 32));
   header.set_number("rope.scaling.yarn_beta_slow", rope.number("beta_slow", 1));
-  const double usual = factor > 1 ? 0.1 * std::log(factor) + 1 : 1;
-  if (rope.has("attention_factor") && std::abs(rope.number("attention_factor", usual) - usual) > 1e-4)
+  const double scale = rope.number("mscale", 0), all = rope.number("mscale_all_dim", 0);
+  const double wanted = rope.number(
+      "attention_factor", scale != 0 && all != 0 ? growth(factor, scale) / growth(factor, all) : growth(factor, 1));
+  const bool latent = header.architecture() == "deepseek2";
+  double taken = growth(factor, 1);
+  if (all != 0 && latent) {  // scores grow by it, rotations do not
+    header.set_number("rope.scaling.yarn_log_multiplier", 0.1 * all);
+    taken = 1;
+  } else if (all != 0 && header.architecture() == "mistral3") {
+    header.set_number("rope.scaling.yarn_log_multiplier", all);
+    taken /= growth(factor, all);
+  }
+  if (std::abs(wanted / taken - 1) > 1e-7) header.set_number("rope.scaling.attn_factor", wanted / taken);
+  const bool exact = header.architecture() == "gpt-oss";
+  if (rope.flag("truncate", true) == exact)
     config.fail(error(Code::unsupported,
-                      "attention_factor of rope_scaling is {}: this version has YaRN with {:.4f} alone",
-                      rope.number("attention_factor", usual), usual));
-  if (rope.number("mscale", 1) != rope.number("mscale_all_dim", rope.number("mscale", 1)))
-    config.fail(
-        error(Code::unsupported, "mscale and mscale_all_dim of rope_scaling differ, which this version has not"));
+                      "truncate of YaRN in config.json is {}: this version has such models with {} alone", exact,
+                      !exact));
 }
 
 std::vector<Factors> read_longrope(Config& config, Config& rope, Header& header) {
   const std::int64_t context = header.integer("context_length");
-  const std::int64_t original = rope.optional("original_max_position_embeddings", context, 1, kMostContext);
-  const double stretch = static_cast<double>(context) / static_cast<double>(original);
+  const std::int64_t original = rope.required("original_max_position_embeddings", 1, kMostContext);
+  const double stretch = rope.number("factor", static_cast<double>(context) / static_cast<double>(original));
   const double usual = stretch <= 1 ? 1 : std::sqrt(1 + std::log(stretch) / std::log(static_cast<double>(original)));
   header.set("rope.scaling.type", std::string("longrope"));
   header.set_integer("rope.scaling.original_context_length", original);
@@ -81,6 +82,32 @@ std::vector<Factors> read_longrope(Config& config, Config& rope, Header& header)
 
 }  // namespace
 
+/// As transformers 5 puts it together: rope_scaling goes before rope_parameters, the base and the part beside it count
+/// where it names none, and a context beside it goes before its own.
+Config rotation_of(const Config& config) {
+  json rope = json::object();
+  const json *whole = config.find("rope_parameters"), *scaling = config.find("rope_scaling");
+  const bool two = config.has("rope_local_base_freq");  // of windows another
+  if (whole != nullptr && whole->is_object())
+    rope = whole->contains("full_attention") ? (*whole)["full_attention"] : *whole;
+  if (!rope.is_object()) rope = json::object();
+  if (scaling != nullptr && scaling->is_object() && !scaling->empty()) {
+    if (two)
+      rope.update(*scaling);
+    else
+      rope = *scaling;
+  }
+  if (!rope.contains("rope_type") && rope.contains("type")) rope["rope_type"] = rope["type"];
+  for (const char* key : {"rope_theta", "partial_rotary_factor"})
+    if (const json* own = config.find(key); own != nullptr && !rope.contains(key)) rope[key] = *own;
+  const char* context = "original_max_position_embeddings";
+  if (const json* own = config.find(context); own != nullptr)
+    rope[context] = *own;
+  else if (const json* all = config.find("max_position_embeddings"); all != nullptr && !rope.contains(context))
+    rope[context] = *all;
+  return Config(rope);
+}
+
 std::vector<Factors> read_rotations(Config& config, Header& header) {
   Config rope = rotation_of(config);
   std::vector<Factors> factors;
@@ -91,15 +118,22 @@ std::vector<Factors> read_rotations(Config& config, Header& header) {
     header.set_number("rope.freq_base_swa",
                       Config(local).number("rope_theta", config.number("rope_local_base_freq", 0)));
   const std::int64_t dim = header.integer("attention.key_length");
-  if (const double part = rope.number("partial_rotary_factor", 1); part != 1)
+  std::string type = rope.text("rope_type", "default");
+  if (header.architecture() == "phi3" && (type == "su" || type == "yarn")) type = "longrope";
+  if (const double part = rope.number("partial_rotary_factor", 1); part != 1 && config.partial_by_default())
     header.set_integer("rope.dimension_count", static_cast<std::int64_t>(static_cast<double>(dim) * part));
-  const std::string type = rope.text("rope_type", "default");
+  else if (part != 1 && type != "default")
+    config.fail(
+        error(Code::unsupported,
+              "partial_rotary_factor in config.json is {}: such models have it without a scaling alone, where it "
+              "has no effect",
+              part));
   if (type == "linear") {
     header.set("rope.scaling.type", type);
     header.set_number("rope.scaling.factor", rope.number("factor", 1));
   } else if (type == "yarn") {
     read_yarn(config, rope, header);
-  } else if (type == "longrope" || type == "su") {
+  } else if (type == "longrope") {
     factors = read_longrope(config, rope, header);
   } else if (type == "llama3") {
     const Llama3 llama3{rope.number("factor", 8), rope.number("low_freq_factor", 1), rope.number("high_freq_factor", 4),
@@ -161,6 +195,13 @@ Status write_rotations(const Header& header,
                {"original_max_position_embeddings", header.integer("rope.scaling.original_context_length")},
                {"beta_fast", header.number("rope.scaling.yarn_beta_fast", 32)},
                {"beta_slow", header.number("rope.scaling.yarn_beta_slow", 1)}};
+    if (header.has("rope.scaling.attn_factor")) {
+      const double factor = header.number("rope.scaling.factor", 1);
+      const double multiplier = header.number("rope.scaling.yarn_log_multiplier", 0);
+      const bool scores = header.has("attention.kv_lora_rank") && multiplier != 0;
+      scaling["attention_factor"] =
+          header.number("rope.scaling.attn_factor") * (scores ? 1 : growth(factor, 1) / growth(factor, multiplier));
+    }
     if (header.architecture() == "gpt-oss") scaling["truncate"] = false;
   } else if (type == "linear") {
     scaling = {{"rope_type", "linear"}, {"factor", header.number("rope.scaling.factor", 1)}};

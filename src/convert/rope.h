@@ -23,6 +23,9 @@ struct Factors {
   std::vector<float> floats;
 };
 
+/// The rotation of layers that see all, in one object, however config.json spells it.
+Config rotation_of(const Config& config);
+
 /// Sets keys "rope." and gives the factors that stand in tensors. Errors: unsupported (a scaling, named) by
 /// config.fail().
 std::vector<Factors> read_rotations(Config& config, Header& header);

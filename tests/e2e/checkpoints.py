@@ -17,6 +17,14 @@ def write_safetensors(path, tensors):
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
+def read_safetensors(path):
+    """What write_safetensors wrote."""
+    raw = path.read_bytes()
+    length, = struct.unpack_from("<Q", raw)
+    return {name: (entry["dtype"], entry["shape"], raw[8 + length + entry["data_offsets"][0]:8 + length + entry["data_offsets"][1]])
+            for name, entry in json.loads(raw[8:8 + length]).items() if name != "__metadata__"}
+
+
 def bf16(numbers):
     """Numbers that bfloat16 holds exactly, as its bytes."""
     return b"".join(struct.pack("<f", number)[2:] for number in numbers)

@@ -1,5 +1,6 @@
 """convert, export, split, merge and verify, against checkpoints and a reader of GGUF that are other code (checkpoints.py)."""
 import json
+import math
 import pathlib
 import signal
 import struct
@@ -250,6 +251,146 @@ class Files(Case):
         if process.returncode != 0:  # else it was done before
             self.assertEqual(process.returncode, 130)
             self.assertEqual(list(self.folder.glob("big.gguf*")), [])
+
+    def test_a_head_of_its_own_stays(self):
+        """transformers 5 takes lm_head.weight where there is one that differs, whatever tie_word_embeddings says."""
+        theirs = checkpoints.write_checkpoint(self.source, tie_word_embeddings=True)
+        self.assertEqual(self.numbers(self.convert(), "output.weight"), theirs["lm_head.weight"])
+        path = self.source / "model.safetensors"
+        tensors = checkpoints.read_safetensors(path)
+        checkpoints.write_safetensors(path, tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"]})
+        self.assertNotIn("output.weight", self.convert().tensors)
+        del tensors["lm_head.weight"]
+        checkpoints.write_safetensors(path, tensors)
+        self.assertNotIn("output.weight", self.convert().tensors)
+        config = json.loads((self.source / "config.json").read_text()) | {"tie_word_embeddings": False}
+        (self.source / "config.json").write_text(json.dumps(config))
+        self.cannot_convert("no lm_head.weight")
+
+    def converted_key(self, key, model_type="llama", **changes):
+        self.source.mkdir(exist_ok=True)
+        checkpoints.write_checkpoint(self.source, model_type, **changes)
+        return self.convert().keys.get(key)
+
+    def test_yarn_has_transformers_factor(self):
+        """mscale over mscale_all_dim where there are both, else 0.1 ln(factor) + 1; readers multiply by the latter themselves."""
+        usual = 0.1 * math.log(4) + 1
+        yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 1e4}
+        key = "llama.rope.scaling.attn_factor"
+        self.assertIsNone(self.converted_key(key, rope_parameters=yarn))
+        self.assertAlmostEqual(self.converted_key(key, rope_parameters=yarn | {"mscale": 1.0, "mscale_all_dim": 1.0}), 1 / usual, 5)
+        self.assertAlmostEqual(self.converted_key(key, rope_parameters=yarn | {"mscale": 0.7, "mscale_all_dim": 2.0}),
+                               (0.07 * math.log(4) + 1) / (0.2 * math.log(4) + 1) / usual, 5)
+        self.assertAlmostEqual(self.converted_key(key, rope_parameters=yarn | {"attention_factor": 1.5}), 1.5 / usual, 5)
+        self.assertAlmostEqual(self.converted_key("llama.rope.scaling.factor", rope_parameters={"rope_type": "default"},
+                                                  rope_scaling=yarn | {"factor": 2.0}), 2)
+        checkpoints.write_checkpoint(self.source, rope_parameters=yarn | {"truncate": False})
+        self.cannot_convert("truncate")
+
+    def test_rotations_take_transformers_defaults(self):
+        """What a class has where config.json says nothing, and what it ignores."""
+        key = "mistral3.rope.scaling."
+        checkpoints.write_checkpoint(self.source, "ministral3", **{"rope_theta": 5e5})
+        keys = self.convert().keys
+        self.assertEqual((keys[key + "type"], keys[key + "factor"], keys[key + "original_context_length"]), ("yarn", 16, 16384))
+        self.assertAlmostEqual(keys["mistral3.attention.temperature_scale"], 0.1)
+        self.assertEqual(keys["mistral3.rope.freq_base"], 1e6)
+        scaling = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.3,
+                   "mscale": 1.0, "mscale_all_dim": 1.0}
+        checkpoints.write_checkpoint(self.source, "ministral3", rope_scaling=scaling)
+        keys = self.convert().keys
+        self.assertAlmostEqual(keys["mistral3.attention.temperature_scale"], 0.3)
+        self.assertEqual((keys[key + "factor"], keys["mistral3.rope.freq_base"]), (8, 500000))
+        self.assertEqual(self.converted_key("llama.rope.dimension_count", partial_rotary_factor=0.5), checkpoints.DIM)
+        checkpoints.write_checkpoint(self.source, rope_parameters={"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5})
+        self.cannot_convert("partial_rotary_factor")
+
+    def test_fields_that_change_the_result_are_used_or_refused(self):
+        for model_type, field, value in (("llama", "hidden_act", "gelu"), ("qwen3", "use_sliding_window", True),
+                                         ("qwen3", "layer_types", ["sliding_attention"]), ("mixtral", "hidden_act", "gelu"),
+                                         ("gpt_oss", "swiglu_alpha", 1.5), ("gpt_oss", "swiglu_limit", 6.0),
+                                         ("mamba2", "hidden_act", "gelu"), ("granitemoehybrid", "hidden_act", "gelu"),
+                                         ("nemotron_h", "mamba_hidden_act", "gelu"), ("mamba2", "time_step_limit", [0.0, 0.1]), ("deepseek_v3", "rope_interleave", False),
+                                         ("gemma3_text", "attn_logit_softcapping", 30.0)):
+            with self.subTest(model_type, field=field):
+                changes = {"mamba_n_heads": 4, "num_heads": 4, "expand": 2, "hybrid_override_pattern": "*"} | {field: value}
+                if model_type == "gemma3_text":
+                    changes["query_pre_attn_scalar"] = checkpoints.DIM
+                checkpoints.write_checkpoint(self.source, model_type, **changes)
+                self.cannot_convert(field)
+        checkpoints.write_checkpoint(self.source, "gemma3_text", query_pre_attn_scalar=checkpoints.DIM, rope_parameters={
+            "sliding_attention": {"rope_type": "linear", "factor": 2.0}, "full_attention": {"rope_type": "default"}})
+        self.cannot_convert("sliding_attention")
+
+    def test_what_cannot_run_is_an_error(self):
+        """Biases that the architecture has no place for: no file, and no exit status of 0."""
+        shapes = checkpoints.dense_shapes() | {"model.layers.0.self_attn.q_norm.weight": [checkpoints.DIM],
+                                               "model.layers.0.self_attn.k_norm.weight": [checkpoints.DIM],
+                                               "model.layers.0.self_attn.q_proj.bias": [checkpoints.HEADS * checkpoints.DIM]}
+        checkpoints.write_checkpoint(self.source, "qwen3", shapes, attention_bias=True)
+        self.cannot_convert("cannot run")
+
+    def exported(self, name, *args):
+        folder = self.folder / f"{name}-{len(args)}"
+        self.ok("export", ROOT / f"tests/data/reference/{name}.gguf", folder, *args)
+        return json.loads((folder / "config.json").read_text())
+
+    def test_exported_configurations_say_all(self):
+        """Each key here was left out once, and transformers then took its class's default, or nothing at all."""
+        self.assertTrue(self.exported("glm-4.7-flash")["mlp_layer_types"])
+        self.assertIs(self.exported("glm4moe")["use_qk_norm"], True)
+        mistral3 = self.exported("mistral3")
+        self.assertEqual(mistral3["rope_scaling"], mistral3["rope_parameters"])
+        for key in ("llama_4_scaling_beta", "original_max_position_embeddings", "mscale", "mscale_all_dim"):
+            self.assertIn(key, mistral3["rope_scaling"])
+        self.assertEqual(self.exported("deepseek-v2-lite")["first_k_dense_replace"], 1)
+        self.assertIsNone(self.exported("phi3")["sliding_window"])
+        llama = self.exported("llama3")
+        self.assertEqual(llama["torch_dtype"], "float16")
+
+    def test_null_and_infinity_are_values(self):
+        """Python writes Infinity into config.json, and null where a class's default is a number."""
+        checkpoints.write_checkpoint(self.source, head_dim=None, time_step_limit=[0.0, float("inf")])
+        self.assertEqual(self.convert().keys["llama.attention.key_length"], checkpoints.WIDTH // checkpoints.HEADS)
+        self.ok("export", ROOT / "tests/data/reference/deepseek-v2-lite.gguf", self.folder / "v2")
+        self.assertIsNone(json.loads((self.folder / "v2/config.json").read_text())["q_lora_rank"])
+        self.ok("convert", self.folder / "v2", "-o", self.out)
+        self.assertEqual(checkpoints.Gguf(self.out).keys["deepseek2.attention.q_lora_rank"], 0)
+
+    def test_as_transformers_5_saves_them(self):
+        """Lists of layers' kinds in the place of patterns and numbers."""
+        kinds = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
+        for name in ("nemotron-h", "nemotron-h-moe", "granitehybrid", "glm-4.7-flash", "qwen3next", "lfm2"):
+            with self.subTest(name):
+                config, folder = self.exported(name), self.folder / f"{name}-0"
+                if "hybrid_override_pattern" in config:
+                    config["layers_block_type"] = [kinds[kind] for kind in config.pop("hybrid_override_pattern")]
+                    del config["num_hidden_layers"]
+                    config.setdefault("n_routed_experts", 8)
+                if name == "granitehybrid":
+                    config["layer_types"] = [{"attention": "full_attention", "mamba": "linear_attention"}[kind] for kind in config["layer_types"]]
+                    config["time_step_limit"] = [0.0, {"__float__": "Infinity"}]
+                config.pop("first_k_dense_replace", None)
+                (folder / "config.json").write_text(json.dumps(config))
+                self.ok("convert", folder, "-o", self.out)
+                before, after = checkpoints.Gguf(ROOT / f"tests/data/reference/{name}.gguf"), checkpoints.Gguf(self.out)
+                self.assertEqual(after.tensors, before.tensors)
+                self.assertEqual(after.keys["general.architecture"], before.keys["general.architecture"])
+
+    def test_granite_4_h_without_experts(self):
+        """Its only feed-forward is called shared."""
+        config, folder = self.exported("granitehybrid"), self.folder / "granitehybrid-0"
+        path = folder / "model.safetensors"
+        tensors = {name: tensor for name, tensor in checkpoints.read_safetensors(path).items() if "block_sparse_moe" not in name}
+        checkpoints.write_safetensors(path, tensors)
+        (folder / "config.json").write_text(json.dumps(config | {"num_local_experts": 0, "num_experts_per_tok": 0}))
+        self.ok("convert", folder, "-o", self.out)
+        gguf = checkpoints.Gguf(self.out)
+        self.assertIn("blk.0.ffn_gate.weight", gguf.tensors)
+        self.assertEqual(gguf.keys["granitehybrid.feed_forward_length"], config["shared_intermediate_size"])
+        again = self.folder / "again"
+        self.ok("export", self.out, again)
+        self.assertEqual(checkpoints.read_safetensors(again / "model.safetensors"), tensors)
 
 
 def checkpoints_keys(path):

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <memory>
 
@@ -15,6 +16,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "convert/export.h"
+#include "engine/engine.h"
 
 namespace millrace::cli {
 namespace {
@@ -38,6 +40,28 @@ bool is_on_hub(const std::string& in) {
   return std::any_of(std::begin(kHubs), std::end(kHubs), [&](std::string_view hub) { return in.starts_with(hub); });
 }
 
+/// Opens what was written and lets one token through. A file that cannot run is no result.
+Status try_pass(const std::string& path, int threads) {
+  engine::EngineOptions options;
+  options.model_path = path;
+  options.device = engine::DeviceChoice::cpu;
+  options.context_tokens = 16;
+  options.threads = threads;
+  MR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, engine::Engine::create(options));
+  bool finite = true;
+  engine::Request request;
+  request.prompt = {0};
+  request.max_tokens = 1;
+  request.ignore_end_tokens = true;
+  request.on_logits = [&](std::int64_t, std::span<const float> row) {
+    for (const float logit : row) finite &= std::isfinite(logit);
+  };
+  const engine::Result result = engine->run(std::move(request));
+  if (result.finish == engine::Finish::error) return result.status;
+  if (finite) return {};
+  return error(Code::corrupt, "it gives logits that are no numbers");
+}
+
 int convert_folder(const std::string& in, const std::string& out, convert::ConvertOptions& options,
                    const Program& program) {
   Progress progress("Converting", Unit::bytes, program.quiet);
@@ -45,6 +69,13 @@ int convert_folder(const std::string& in, const std::string& out, convert::Conve
   const auto report = convert::convert(in, out, options);
   progress.finish();
   if (!report.ok()) return fail(report.status());
+  if (const Status ran = try_pass(out, options.work.threads); ran.code() == Code::out_of_budget) {
+    log::warn("{} was not tried: {}", out, ran.message());
+  } else if (!ran.ok()) {
+    std::error_code ignored;
+    std::filesystem::remove(out, ignored);
+    return fail(error(ran.code(), "the converted model cannot run, and its file is removed: {}", ran.message()));
+  }
   for (const std::string& line : report->left_out) log::warn("left out: {}", line);
   fmt::print("{}: {} as {}, {} tensors, {}\n", out, report->model_type, report->architecture, report->tensors,
              format_bytes(report->bytes));

@@ -1,0 +1,174 @@
+"""`make test-transformers`: random checkpoints of odd shapes, as transformers saves them, converted and computed by both.
+
+Each of tools/reference-models/zoo.py's models is made again with heads of 48 and 80, one KV head, 5 experts, widths that are
+no multiple of 32 and a vocabulary of 517; then single fields of its configuration are changed (the walk). `convert` either
+refuses a checkpoint by the field's name, or Millrace gives transformers' log-probabilities. What `export` writes is loaded by
+transformers again. Needs the packages of transformers.txt; $MILLRACE is the program.
+Usage: transformers_check.py [NAME...]
+"""
+import copy
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+
+import torch
+import transformers
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "tools/reference-models")]
+import checkpoints  # noqa: E402
+import zoo  # noqa: E402
+
+MILLRACE = os.environ.get("MILLRACE", str(ROOT / "build/release/millrace"))
+VOCABULARY, TOKENS, TOLERANCE = 517, 64, 2e-3
+ODD = {"vocab_size": VOCABULARY, "vocab_size_per_layer_input": VOCABULARY, "num_experts": 5, "num_local_experts": 5,
+       "n_routed_experts": 5, "intermediate_size": 52, "moe_intermediate_size": 44, "pad_token_id": None}
+NOT_CONVERTED = {"gemma4", "gemma4-moe"}
+IDS = {"a": 0, "b": 1, "c": 2, " ": 3}
+
+
+def odd(model, head_dim):
+    """The model's configuration in another shape; groups of experts and states keep theirs."""
+    changes = {key: value for key, value in ODD.items() if key in model.config}
+    if model.config.get("n_group"):
+        changes.pop("n_routed_experts", None)
+    if "head_dim" in model.config and "expand" not in model.config:
+        changes |= {"head_dim": head_dim, "num_key_value_heads": 1}
+    return copy.deepcopy(model.config) | changes
+
+
+def make(model, config, folder):
+    """(the network, its configuration) of random weights, saved to the folder."""
+    package = getattr(__import__("transformers.models", fromlist=[model.module]), model.module)
+    torch.manual_seed(7)
+    made = getattr(package, model.config_class)(**copy.deepcopy(config))
+    net = getattr(package, model.model_class)(made).eval().float()
+    with torch.no_grad():
+        for name, values in net.named_parameters():
+            if values.ndim > 1:
+                values.normal_(0, 0.6 / values.shape[-1] ** 0.5 if "embed" not in name else 0.3)
+            elif "bias" in name or name.endswith(("sinks", "dt_bias")):
+                values.normal_(0, 0.3)
+    net.save_pretrained(folder)
+    checkpoints.write_tokenizer(pathlib.Path(folder))
+    return net
+
+
+def sample():
+    """Text of which each letter is a token."""
+    state, text = 12345, "c"
+    while len(text) < TOKENS:
+        state = (state * 1103515245 + 12345) % 2**31
+        letter = "abc "[state >> 16 & 3]
+        if text[-1] + letter not in ("ab", " a"):
+            text += letter
+    return text
+
+
+def theirs(net, text):
+    ids = torch.tensor([[IDS[letter] for letter in text]])
+    with torch.no_grad():
+        return torch.log_softmax(net(ids).logits[0].float(), dim=-1), ids[0]
+
+
+def millrace(*args):
+    return subprocess.run([MILLRACE, *map(str, args)], capture_output=True, text=True, timeout=120)
+
+
+def distance(net, gguf, folder):
+    """The greatest difference of log-probabilities of the text's tokens."""
+    text, saved = folder / "text.txt", folder / "logits"
+    text.write_text(sample())
+    ran = millrace("perplexity", text, "-m", gguf, "-c", TOKENS, "--kv", "f32", "--save-logits", saved)
+    if ran.returncode != 0:
+        raise RuntimeError(ran.stderr)
+    raw = saved.read_bytes()
+    vocabulary, = struct.unpack_from("<I", raw, 8)
+    rows, = struct.unpack_from("<q", raw, 40)
+    logs, ids = theirs(net, sample())
+    worst = 0.0
+    for row in range(rows):
+        right, = struct.unpack_from("<f", raw, 256 + row * (24 + 2 * vocabulary) + 16)
+        at = TOKENS - rows + row
+        worst = max(worst, abs(right - logs[at - 1, ids[at]].item()))
+    return worst
+
+
+def walk(model, config):
+    """Changes of one field each: what is refused must be refused by that name, the rest must agree."""
+    others = {"hidden_act": "gelu", "rms_norm_eps": 1e-2, "layer_norm_epsilon": 1e-2, "norm_eps": 1e-2, "tie_word_embeddings": True,
+              "attention_bias": True, "norm_topk_prob": False, "routed_scaling_factor": 0.5, "swiglu_alpha": 1.2, "swiglu_limit": 0.5,
+              "attention_multiplier": 0.3, "embedding_multiplier": 3.0, "residual_multiplier": 0.3, "logits_scaling": 2.0,
+              "sliding_window": 8, "final_logit_softcapping": 2.0, "attn_logit_softcapping": 2.0, "rope_interleave": False,
+              "time_step_limit": [0.0, 0.01], "mlp_bias": True, "use_sliding_window": True, "num_experts_per_tok": 1,
+              "mamba_hidden_act": "gelu", "mlp_hidden_act": "silu", "use_conv_bias": False, "conv_bias": True}
+    package = getattr(__import__("transformers.models", fromlist=[model.module]), model.module)
+    known = getattr(package, model.config_class)(**copy.deepcopy(config)).to_dict()
+    for field, value in others.items():
+        if field in known and known[field] != value:
+            yield f"{field}={value}", config | {field: value}
+    scalings = {"yarn": {"factor": 4.0, "original_max_position_embeddings": 16},
+                "yarn mscale": {"factor": 4.0, "original_max_position_embeddings": 16, "mscale": 1.0, "mscale_all_dim": 1.0},
+                "yarn mscales": {"factor": 4.0, "original_max_position_embeddings": 16, "mscale": 0.7, "mscale_all_dim": 2.0},
+                "yarn exact": {"factor": 4.0, "original_max_position_embeddings": 16, "truncate": False},
+                "linear": {"factor": 4.0}}
+    flat = config.get("rope_parameters")
+    if flat and "rope_theta" in flat and model.module not in ("phi3",):
+        for name, scaling in scalings.items():
+            extra = {key: flat[key] for key in ("partial_rotary_factor", "llama_4_scaling_beta", "mrope_section") if key in flat}
+            yield name, config | {"rope_parameters": {"rope_type": name.split()[0], "rope_theta": 1e4, **scaling, **extra}}
+        yield "partial", config | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}
+
+
+def check(model, what, config, round_trip):
+    """None, or what is wrong."""
+    with tempfile.TemporaryDirectory() as room:
+        folder = pathlib.Path(room)
+        try:
+            net = make(model, config, folder / "checkpoint")
+            theirs(net, sample())
+        except Exception as failure:  # transformers has no such model
+            return None if what != "odd" else f"transformers: {failure!r}"
+        gguf = folder / "model.gguf"
+        ran = millrace("convert", folder / "checkpoint", "-o", gguf)
+        if ran.returncode != 0:
+            named = what.split("=")[0].split()[0] in ran.stderr or any(word in ran.stderr for word in ("cannot run", "truncate", "rope", "bias", "partial"))
+            return None if what != "odd" and named else ran.stderr.strip()
+        found = distance(net, gguf, folder)
+        if not found < TOLERANCE:
+            return f"differs by {found:.3g}"
+        if not round_trip:
+            return None
+        ran = millrace("export", gguf, folder / "again")
+        if ran.returncode != 0:
+            return ran.stderr.strip()
+        again = type(net).from_pretrained(folder / "again", dtype=torch.float32).eval()
+        apart = (theirs(again, sample())[0] - theirs(net, sample())[0]).abs().max().item()
+        return None if apart < 1e-3 else f"exported: differs by {apart:.3g}"
+
+
+def main():
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    failed = tried = 0
+    for model in zoo.MODELS:
+        if model.name in NOT_CONVERTED or (sys.argv[1:] and model.name not in sys.argv[1:]):
+            continue
+        cases = [("odd", odd(model, 48), True), ("odd", odd(model, 80), False)]
+        cases += [(what, config, False) for what, config in walk(model, odd(model, 48))]
+        for what, config, round_trip in cases:
+            tried += 1
+            wrong = check(model, what, config, round_trip)
+            if wrong:
+                failed += 1
+                print(f"{model.name}, {what}: {wrong}", flush=True)
+    print(f"{tried} checkpoints, {failed} wrong")
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()
