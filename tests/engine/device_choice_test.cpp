@@ -2,9 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "device/gpu.h"
-#include "kernels/kernels.h"
-#include "residency/calibrate.h"
 #include "residency/store_fixture.h"
 
 namespace millrace::engine {
@@ -71,21 +68,6 @@ TEST_F(DeviceChoice, OnlyWhatEveryTokenNeedsStreams) {
   EXPECT_FALSE(streams_to_gpu(tied, plan));
   plan.homes.front() = Tier::ram;  // the embedding, which is the head
   EXPECT_TRUE(streams_to_gpu(tied, plan));
-}
-
-TEST(MeasureSharing, TakesAMomentOrSaysWhyNot) {
-  const kernels::Table& kernels = kernels::table(kernels::Isa::plain);
-  EXPECT_EQ(residency::measure_sharing(kernels, 2, 100 * kMiB, 2048 * kMiB).status().code(), Code::out_of_budget);
-  EXPECT_EQ(residency::measure_sharing(kernels, 2, 2048 * kMiB, 100 * kMiB).status().code(), Code::out_of_budget);
-  const auto rates = residency::measure_sharing(kernels, 2, 256 * kMiB, 1024 * kMiB);
-  if (!device::gpus().ok()) {
-    EXPECT_EQ(rates.status().code(), Code::unsupported) << rates.status().message();
-    return;
-  }
-  ASSERT_TRUE(rates.ok()) << rates.status().message();
-  EXPECT_GT(rates->shared_decode(), 0);
-  EXPECT_GT(rates->shared_link(), 0);
-  EXPECT_EQ(rates->disk, 0);
 }
 
 }  // namespace

@@ -2,14 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
 
-#include "base/clock.h"
 #include "device/cpu.h"
+#include "device/gpu.h"
 #include "kernels/kernels.h"
 #include "residency/calibrate.h"
 
@@ -82,6 +81,25 @@ TEST_F(BriefTest, TakesNoMoreMemoryThanThereIs) {
   ASSERT_TRUE(measured.ok()) << measured.status().message();
   EXPECT_GT(measured->disk, 0);
   EXPECT_EQ(measured->cpu_decode, 0) << "not measured is not guessed";
+}
+
+TEST_F(BriefTest, BesideAGpuBothAreMeasuredOrStayUnknown) {
+  BriefOptions brief = options();
+  brief.gpu = true;
+  brief.model_bytes = brief.host_bytes = brief.device_bytes = 1024u << 20;
+  const auto measured = measure_briefly({}, brief);
+  ASSERT_TRUE(measured.ok()) << measured.status().message();
+  EXPECT_GT(measured->disk, 0);
+  if (!device::gpus().ok()) {
+    EXPECT_EQ(measured->cpu_decode, 0);
+    EXPECT_EQ(measured->host_to_device, 0);
+    return;
+  }
+  EXPECT_GT(measured->shared_decode(), 0);
+  EXPECT_GT(measured->shared_link(), 0);
+  EXPECT_FALSE(measured->gpu.empty());
+  brief.device_bytes = 100u << 20;
+  EXPECT_EQ(measure_briefly({}, brief)->host_to_device, 0) << "so little memory is no measure of a link";
 }
 
 TEST_F(BriefTest, HolesAreNoDisk) {
