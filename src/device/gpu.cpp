@@ -68,7 +68,9 @@ std::string built_cuda_version() { return {}; }
 std::string driver_cuda_version() { return {}; }
 
 Expected<std::vector<Gpu>> gpus() {
-  return error(Code::unsupported, "this program was built without its GPU part; build it again where an NVIDIA driver is installed, or with CUDA=ON make");
+  return error(Code::unsupported,
+               "this program was built without its GPU part; build it again where an NVIDIA driver is installed, or "
+               "with CUDA=ON make");
 }
 
 #endif

@@ -86,7 +86,7 @@ Expected<Mpi> load_plugin() {
     // MPI's own plugins look for its symbols among those of all.
     auto loaded = os::Library::load(place, os::Library::Symbols::shared);
     if (loaded.ok()) {
-      library = std::move(*loaded);
+      library = *loaded;
       break;
     }
     why = loaded.status().message();

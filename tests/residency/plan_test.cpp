@@ -387,23 +387,25 @@ TEST(Plan, ReadsLikeATable) {
 }
 
 TEST(Rates, SurviveTheirJson) {
-  const Rates rates{3.25e9,
-                    41e9,
-                    24.5e9,
-                    55e9,
-                    44e9,
-                    20e9,
-                    4.1e12,
-                    1.5e11,
-                    2.5e14,
-                    4e-6,
-                    4e11,
-                    3e11,
-                    "a CPU \"quoted\" \xff",
-                    {{DType::f16, 1e9, 2e9, 3e9}, {DType::iq2_xxs, 4e9, 5e9, 0}}};
+  const Rates rates{.disk = 3.25e9,
+                    .disk_latency = 8e-5,
+                    .ram = 41e9,
+                    .cpu_decode = 24.5e9,
+                    .host_to_device = 55e9,
+                    .host_to_device_busy = 44e9,
+                    .cpu_decode_busy = 20e9,
+                    .device_memory = 4.1e12,
+                    .cpu_prefill_macs = 1.5e11,
+                    .device_prefill_macs = 2.5e14,
+                    .cpu_product = 4e-6,
+                    .cpu_few_macs = 4e11,
+                    .cpu_rows_macs = 3e11,
+                    .machine = "a CPU \"quoted\" \xff",
+                    .types = {{DType::f16, 1e9, 2e9, 3e9}, {DType::iq2_xxs, 4e9, 5e9, 0}}};
   const auto parsed = parse_rates_json(rates_to_json(rates));
   ASSERT_TRUE(parsed.ok()) << parsed.status().message();
   EXPECT_EQ(parsed->disk, rates.disk);
+  EXPECT_EQ(parsed->disk_latency, rates.disk_latency);
   EXPECT_EQ(parsed->cpu_prefill_macs, rates.cpu_prefill_macs);
   EXPECT_EQ(parsed->cpu_product, rates.cpu_product);
   EXPECT_EQ(parsed->cpu_few_macs, rates.cpu_few_macs);

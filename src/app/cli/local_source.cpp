@@ -94,8 +94,7 @@ class LocalSource final : public Source {
   std::int64_t context_tokens() const override { return engine_.context_tokens(); }
 
   std::string describe(std::string_view what) const override {
-    if (what == "plan")
-      return residency::render_plan(engine_.plan(), engine_.plan_options(), engine_.rates());
+    if (what == "plan") return residency::render_plan(engine_.plan(), engine_.plan_options(), engine_.rates());
     std::string out;
     if (what == "budget") {
       for (const auto& entry : engine_.budget().entries())

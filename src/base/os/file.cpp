@@ -104,7 +104,7 @@ Status replace_file(const std::string& from, const std::string& to) {
 Status sync_folder(const std::string& path) {
   const int handle = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (handle < 0) return last_error();
-  const Status status = outcome(::fsync(handle));
+  Status status = outcome(::fsync(handle));
   (void)::close(handle);
   return status;
 }
