@@ -1,5 +1,6 @@
 #include "base/trace.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +8,9 @@
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <utility>
+
+#include "base/open_output.h"
 
 namespace millrace {
 
@@ -23,31 +27,33 @@ void Trace::add(std::string row, std::string name, std::uint64_t begin_ns, std::
 
 Status Trace::write(const std::string& path) const {
   const MutexLock lock(mutex_);
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "w"), &std::fclose);
+  MR_ASSIGN_OR_RETURN(const int fd, open_output(path, O_CREAT | O_TRUNC));
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(::fdopen(fd, "w"), &std::fclose);
   if (file == nullptr) return error(Code::io_error, "{}: the trace cannot be written here", path);
+  // Not fmt::print, which throws where the disk is full.
+  const auto print = [&]<typename... Args>(fmt::format_string<Args...> format, Args&&... args) {
+    const std::string text = fmt::format(format, std::forward<Args>(args)...);
+    std::fwrite(text.data(), 1, text.size(), file.get());
+  };
   std::uint64_t origin = UINT64_MAX;
   for (const Span& span : spans_) origin = std::min(origin, span.begin_ns);
   const auto microseconds = [](std::uint64_t ns) { return static_cast<double>(ns) * 1e-3; };
   // Names are our own literals: nothing in them needs escaping.
-  fmt::print(file.get(), "{{\"displayTimeUnit\": \"ns\", \"traceEvents\": [");
+  print("{{\"displayTimeUnit\": \"ns\", \"traceEvents\": [");
   std::map<std::string, int> rows;
   const char* separator = "\n";
   for (const Span& span : spans_) {
     const auto [row, fresh] = rows.emplace(span.row, static_cast<int>(rows.size()) + 1);
     if (fresh) {
-      fmt::print(
-          file.get(),
-          "{}{{\"ph\": \"M\", \"pid\": 1, \"tid\": {}, \"name\": \"thread_name\", \"args\": {{\"name\": \"{}\"}}}}",
-          separator, row->second, span.row);
+      print("{}{{\"ph\": \"M\", \"pid\": 1, \"tid\": {}, \"name\": \"thread_name\", \"args\": {{\"name\": \"{}\"}}}}",
+            separator, row->second, span.row);
       separator = ",\n";
     }
-    fmt::print(file.get(),
-               "{}{{\"ph\": \"X\", \"pid\": 1, \"tid\": {}, \"name\": \"{}\", \"ts\": {:.3f}, \"dur\": {:.3f}}}",
-               separator, row->second, span.name, microseconds(span.begin_ns - origin),
-               microseconds(span.end_ns - span.begin_ns));
+    print("{}{{\"ph\": \"X\", \"pid\": 1, \"tid\": {}, \"name\": \"{}\", \"ts\": {:.3f}, \"dur\": {:.3f}}}", separator,
+          row->second, span.name, microseconds(span.begin_ns - origin), microseconds(span.end_ns - span.begin_ns));
     separator = ",\n";
   }
-  fmt::print(file.get(), "\n]}}\n");
+  print("\n]}}\n");
   if (std::ferror(file.get()) != 0 || std::fclose(file.release()) != 0)
     return error(Code::io_error, "{}: the trace could not be written to its end", path);
   return {};

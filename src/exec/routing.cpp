@@ -1,5 +1,6 @@
 #include "exec/routing.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <numeric>
 #include <random>
 
+#include "base/open_output.h"
 #include "modelfile/escape.h"
 #include "residency/expert_use.h"
 #include "residency/small_file.h"
@@ -208,7 +210,8 @@ Expected<std::unique_ptr<Routing>> Routing::from_trace(std::string_view text, co
 }
 
 Expected<std::unique_ptr<RoutingRecord>> RoutingRecord::create(const std::string& path, const RoutingShape& shape) {
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "we"), std::fclose);
+  MR_ASSIGN_OR_RETURN(const int fd, open_output(path, O_CREAT | O_TRUNC));
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(::fdopen(fd, "w"), std::fclose);
   if (file == nullptr) return error(Code::io_error, "{}: cannot be written; check the path", modelfile::escape(path));
   std::unique_ptr<RoutingRecord> record(new RoutingRecord(std::move(file), path, shape));
   record->text_ = fmt::format("{} layers {} experts {} of {}\n", kTitle, shape.layers, shape.experts, shape.top_k);

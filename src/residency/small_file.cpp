@@ -1,6 +1,7 @@
 #include "residency/small_file.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <filesystem>
 
 #include "base/bytes.h"
+#include "base/open_output.h"
 #include "storage/file_set.h"
 
 namespace millrace::residency {
@@ -42,8 +44,15 @@ storage::ScopedFd create_new(const std::string& path) {
 }  // namespace
 
 Expected<std::string> read_small_file(const std::string& path, std::uint64_t most_bytes) {
-  const storage::ScopedFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // A named pipe without a writer would hold open() for ever.
+  const storage::ScopedFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd.open()) return system_failure(path, "read it", errno == ENOENT ? Code::not_found : Code::io_error);
+  constexpr int kPatienceMs = 5000;
+  struct stat there {};
+  pollfd pipe{fd.get(), POLLIN, 0};
+  if (::fstat(fd.get(), &there) == 0 && S_ISFIFO(there.st_mode) && ::poll(&pipe, 1, kPatienceMs) == 0)
+    return error(Code::io_error, "{}: is a pipe into which nobody writes; start its writer first", path);
+  ::fcntl(fd.get(), F_SETFL, ::fcntl(fd.get(), F_GETFL, 0) & ~O_NONBLOCK);
   std::string text;
   char buffer[16384];
   for (;;) {
@@ -63,8 +72,9 @@ Status write_small_file(const std::string& path, std::string_view text, Links li
   const int looked = links == Links::follow ? ::stat(path.c_str(), &there) : ::lstat(path.c_str(), &there);
   const bool is_link = looked == 0 && S_ISLNK(there.st_mode);
   if (looked == 0 && !S_ISREG(there.st_mode) && !is_link) {
-    const storage::ScopedFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
-    return fd.open() ? write_all(fd.get(), path, text) : system_failure(path, "write it");
+    MR_ASSIGN_OR_RETURN(const int pipe, open_output(path, O_NOFOLLOW));
+    const storage::ScopedFd fd(pipe);
+    return write_all(fd.get(), path, text);
   }
   std::string target = path;
   if (looked == 0 && !is_link) {

@@ -9,11 +9,12 @@ TEST(Guard, KnowsThisMachinesNames) {
   ServerOptions options;
   options.allowed_hosts = {"box.example"};
   const Guard guard(options);
-  for (const char* host : {"", "localhost", "Localhost:11434", "127.0.0.1", "192.168.1.2:80", "[::1]", "[::1]:80",
-                           "::1", "[fe80::1%25eth0]:80", "box.example", "box.example.:80", "a.localhost", "b.local"})
+  for (const char* host :
+       {"", "localhost", "Localhost:11434", "127.0.0.1", "192.168.1.2:80", "[::1]", "[::1]:80", "::1",
+        "[fe80::1%25eth0]:80", "box.example", "box.example.:80", "a.localhost", "host.docker.internal"})
     EXPECT_TRUE(guard.host_allowed(host)) << host;
   for (const char* host : {"evil.com", "evil.com:80", "evil.com:1:2", ":80", ":", "[evil.com]", "[::1", "[::1]x", "[]",
-                           "localhost:x", "localhost:1:2", "evil.com:::1", "a::b::c"})
+                           "localhost:x", "localhost:1:2", "evil.com:::1", "a::b::c", "b.local", "metadata.internal"})
     EXPECT_FALSE(guard.host_allowed(host)) << host;
 }
 

@@ -12,18 +12,19 @@ namespace millrace::batch {
 
 constexpr std::size_t kBufferBytes = 64 << 10;
 
-Expected<LineReader> LineReader::open(const std::string& path) {
-  storage::ScopedFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+Expected<LineReader> LineReader::open(const std::string& path, std::size_t most_line_bytes) {
+  storage::ScopedFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a pipe would wait for its writer
   if (!file.open()) return error(Code::not_found, "{}: cannot open this file: {}", path, std::strerror(errno));
   struct stat known {};
   if (::fstat(file.get(), &known) != 0 || !S_ISREG(known.st_mode))
     return error(Code::invalid_argument, "{}: is not a regular file; write the requests into one", path);
-  LineReader reader(file.get(), path);
+  LineReader reader(file.get(), path, most_line_bytes);
   reader.own_ = std::move(file);
   return reader;
 }
 
-LineReader::LineReader(int fd, std::string path) : fd_(fd), path_(std::move(path)), buffer_(kBufferBytes) {}
+LineReader::LineReader(int fd, std::string path, std::size_t most_line_bytes)
+    : fd_(fd), path_(std::move(path)), most_line_bytes_(most_line_bytes), buffer_(kBufferBytes) {}
 
 Expected<bool> LineReader::fill() {
   begin_ = end_ = 0;
@@ -51,7 +52,7 @@ Expected<std::optional<Line>> LineReader::next() {
     const void* const feed = std::memchr(from, '\n', end_ - begin_);
     const std::size_t bytes =
         feed != nullptr ? static_cast<std::size_t>(static_cast<const char*>(feed) - from) : end_ - begin_;
-    line.too_long = line.too_long || line_.size() + bytes > kMostLineBytes;
+    line.too_long = line.too_long || line_.size() + bytes > most_line_bytes_;
     if (line.too_long)
       line_.clear();
     else

@@ -7,9 +7,11 @@
 
 #include <cerrno>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "base/log.h"
+#include "modelfile/file_io.h"
 
 namespace millrace::batch {
 namespace {
@@ -29,14 +31,12 @@ bool begins_like_ours(std::string_view text) {
 }  // namespace
 
 Expected<Output> Output::open(const std::string& path, const std::string& input, Index& index) {
+  MR_RETURN_IF_ERROR(modelfile::check_output(path, std::span(&input, 1)));
   storage::ScopedFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!file.open()) return failed(path, "cannot write this file");
-  struct stat ours {
-  }, asked{};
+  struct stat ours {};
   if (::fstat(file.get(), &ours) != 0 || !S_ISREG(ours.st_mode))
     return error(Code::invalid_argument, "{}: is not a regular file; a batch that is stopped could not go on", path);
-  if (::stat(input.c_str(), &asked) == 0 && ours.st_dev == asked.st_dev && ours.st_ino == asked.st_ino)
-    return error(Code::invalid_argument, "{}: holds the requests; give another file to write to", path);
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0)
     return error(Code::unavailable, "{}: another process writes to this file; wait for it, or give another", path);
   Output output(std::move(file), path);

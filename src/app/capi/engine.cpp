@@ -7,6 +7,7 @@
 #include <set>
 
 #include "app/capi/common.h"
+#include "app/generate/json.h"
 #include "base/json_nesting.h"
 #include "base/mutex.h"
 #include "device/cpu.h"
@@ -107,7 +108,7 @@ std::string written(const residency::Plan& plan, const residency::PlanOptions& o
 Expected<Json> read_json(const char* text, Json otherwise, const char* name) {
   if (text == nullptr) return otherwise;
   if (nests_too_deep(text)) return error(Code::invalid_argument, "{}: it nests too deep", name);
-  Json read = Json::parse(text, nullptr, false);
+  Json read = generate::parse_json(text);
   if (read.is_discarded()) return error(Code::invalid_argument, "{}: not JSON", name);
   return read;
 }

@@ -3,12 +3,16 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <iostream>
+#include <new>
 #include <numeric>
 #include <string>
 #include <system_error>
@@ -18,6 +22,7 @@
 #include "app/cli/command.h"
 #include "app/cli/help.h"
 #include "base/log.h"
+#include "base/say.h"
 #include "device/cpu.h"
 
 namespace {
@@ -27,6 +32,27 @@ void make_heap_small() {
   mallopt(M_ARENA_MAX, 1);
   mallopt(M_TRIM_THRESHOLD, 64 << 10);
   mallopt(M_MMAP_THRESHOLD, 64 << 10);
+}
+
+/// Destructors of JSON take memory, and one that gets none ends the process. While an exception leaves the stack, most
+/// likely for lack of memory, they get what is held back here.
+std::array<std::atomic<void*>, 16> held_back;
+
+void hold_back() {
+  constexpr std::size_t kPiece = 64 << 10;
+  for (std::atomic<void*>& piece : held_back)
+    if (piece == nullptr)
+      if (void* const bytes = std::malloc(kPiece); bytes != nullptr) std::free(piece.exchange(bytes));
+}
+
+void on_no_memory() {
+  if (std::uncaught_exceptions() == 0) {
+    hold_back();  // what was given out before may be free again
+    throw std::bad_alloc();
+  }
+  for (std::atomic<void*>& piece : held_back)
+    if (void* const bytes = piece.exchange(nullptr); bytes != nullptr) return std::free(bytes);
+  throw std::bad_alloc();
 }
 
 /// "--max-tokens: ..." as "-n,--max-tokens: ...": a message names the flag as it was typed, too.
@@ -48,8 +74,7 @@ int end_output(int exit_code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good()) return exit_code;
   if (exit_code != 0) return exit_code;
   // A reader that has left (`| head`) wants no word about it.
-  if (errno != EPIPE)
-    fmt::print(stderr, "error: cannot write the output: {}\n", std::generic_category().message(errno));
+  if (errno != EPIPE) say(stderr, "error: cannot write the output: {}\n", std::generic_category().message(errno));
   return cli::kExitFailed;
 }
 
@@ -162,6 +187,8 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   make_heap_small();
+  hold_back();
+  std::set_new_handler(on_no_memory);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow shows as a failed write, too
   std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away shows as a failed write, not as a death
   try {
@@ -170,11 +197,11 @@ int main(int argc, char** argv) {
     std::fputs("error: out of memory; close other programs or use a smaller model or context\n", stderr);
   } catch (const std::system_error& failed) {  // fmt::print, of more than its buffer holds
     if (std::ferror(stdout) == 0)
-      fmt::print(stderr, "error: {} (a bug of ours: please report it)\n", failed.what());
+      say(stderr, "error: {} (a bug of ours: please report it)\n", failed.what());
     else if (failed.code().value() != EPIPE)
-      fmt::print(stderr, "error: cannot write the output: {}\n", failed.code().message());
+      say(stderr, "error: cannot write the output: {}\n", failed.code().message());
   } catch (const std::exception& unexpected) {
-    fmt::print(stderr, "error: {} (a bug of ours: please report it)\n", unexpected.what());
+    say(stderr, "error: {} (a bug of ours: please report it)\n", unexpected.what());
   }
   return millrace::cli::kExitFailed;
 }

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/open_output.h"
 #include "residency/small_file.h"
 
 namespace millrace::cli {
@@ -44,8 +45,8 @@ std::vector<std::string> parse_lines(const std::string& text) {
   std::vector<std::string> lines;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
-    const Json line = Json::parse(text.begin() + static_cast<std::ptrdiff_t>(at),
-                                  text.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
+    const Json line = Json(nlohmann::json::parse(text.begin() + static_cast<std::ptrdiff_t>(at),
+                                                 text.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false));
     if (line.is_string()) lines.push_back(line.get<std::string>());
     at = end + 1;
   }
@@ -54,8 +55,9 @@ std::vector<std::string> parse_lines(const std::string& text) {
 
 /// A file of the user alone, whatever the umask.
 bool write_private(const std::string& path, std::string_view text, int flags) {
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
-  if (file < 0) return false;
+  const auto opened = open_output(path, O_CREAT | O_NOFOLLOW | flags, 0600);
+  if (!opened.ok()) return false;
+  const int file = *opened;
   const bool good = ::fchmod(file, 0600) == 0 && ::write(file, text.data(), text.size()) == std::ssize(text);
   return ::close(file) == 0 && good;
 }
@@ -132,7 +134,7 @@ Expected<SavedChat> load_chat(const std::string& name) {
   if (text.status().code() == Code::not_found)
     return error(Code::not_found, "there is no chat '{}'; /list shows those that were saved", name);
   if (!text.ok()) return text.status();
-  const Json saved = Json::parse(*text, nullptr, false);
+  const Json saved = Json(nlohmann::json::parse(*text, nullptr, false));
   const auto word = [](const Json& object, const char* key) {
     const auto found = object.is_object() ? object.find(key) : object.end();
     return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();

@@ -84,8 +84,7 @@ struct Choice {
 }  // namespace
 
 Expected<Prepared> prepare(const engine::Engine& engine, const Job& job, const text::Prompt& prompt, int choice,
-                           std::function<void(Event)> on_event, std::function<void(Ended)> on_end,
-                           text::WorkGrant* grant) {
+                           std::function<void(Event)> on_event, std::function<void(Ended)> on_end, WorkGrant* grant) {
   const text::AnswerForm form = answer_form(job, prompt);
   const auto state = std::make_shared<Choice>(choice, form);
   const text::Tokenizer* const tokenizer = &engine.tokenizer();
