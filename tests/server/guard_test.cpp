@@ -29,5 +29,16 @@ TEST(Guard, TakesAKeyInEitherHeader) {
     EXPECT_FALSE(guard.key_accepted(given, "")) << given;
 }
 
+TEST(Guard, DistinguishesClientsByTheKeyThatWasAccepted) {
+  ServerOptions options;
+  options.api_keys = {"first", "second"};
+  const Guard guard(options);
+  EXPECT_EQ(guard.key_of("Bearer second", ""), 1);
+  EXPECT_EQ(guard.key_of("", "second"), 1);
+  EXPECT_EQ(guard.key_of("Bearer first", "second"), 0);
+  EXPECT_EQ(guard.key_of("Bearer invented", ""), -1);
+  EXPECT_EQ(Guard(ServerOptions()).key_of("Bearer invented", ""), -1);
+}
+
 }  // namespace
 }  // namespace millrace::server
