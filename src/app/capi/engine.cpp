@@ -7,7 +7,6 @@
 #include <set>
 
 #include "app/capi/common.h"
-#include "app/generate/json.h"
 #include "base/json_nesting.h"
 #include "base/mutex.h"
 #include "device/cpu.h"
@@ -108,7 +107,7 @@ std::string written(const residency::Plan& plan, const residency::PlanOptions& o
 Expected<Json> read_json(const char* text, Json otherwise, const char* name) {
   if (text == nullptr) return otherwise;
   if (nests_too_deep(text)) return error(Code::invalid_argument, "{}: it nests too deep", name);
-  Json read = generate::parse_json(text);
+  Json read = Json::parse(text, nullptr, false);
   if (read.is_discarded()) return error(Code::invalid_argument, "{}: not JSON", name);
   return read;
 }
