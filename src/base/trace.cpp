@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
+#include <iterator>
 #include <map>
-#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/open_output.h"
 
 namespace millrace {
 
@@ -23,32 +26,31 @@ void Trace::add(std::string row, std::string name, std::uint64_t begin_ns, std::
 
 Status Trace::write(const std::string& path) const {
   const MutexLock lock(mutex_);
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "w"), &std::fclose);
-  if (file == nullptr) return error(Code::io_error, "{}: the trace cannot be written here", path);
+  std::string text;
+  const auto print = [&]<typename... Args>(fmt::format_string<Args...> format, Args&&... args) {
+    fmt::format_to(std::back_inserter(text), format, std::forward<Args>(args)...);
+  };
   std::uint64_t origin = UINT64_MAX;
   for (const Span& span : spans_) origin = std::min(origin, span.begin_ns);
   const auto microseconds = [](std::uint64_t ns) { return static_cast<double>(ns) * 1e-3; };
   // Names are our own literals: nothing in them needs escaping.
-  fmt::print(file.get(), "{{\"displayTimeUnit\": \"ns\", \"traceEvents\": [");
+  print("{{\"displayTimeUnit\": \"ns\", \"traceEvents\": [");
   std::map<std::string, int> rows;
   const char* separator = "\n";
   for (const Span& span : spans_) {
     const auto [row, fresh] = rows.emplace(span.row, static_cast<int>(rows.size()) + 1);
     if (fresh) {
-      fmt::print(
-          file.get(),
-          "{}{{\"ph\": \"M\", \"pid\": 1, \"tid\": {}, \"name\": \"thread_name\", \"args\": {{\"name\": \"{}\"}}}}",
-          separator, row->second, span.row);
+      print("{}{{\"ph\": \"M\", \"pid\": 1, \"tid\": {}, \"name\": \"thread_name\", \"args\": {{\"name\": \"{}\"}}}}",
+            separator, row->second, span.row);
       separator = ",\n";
     }
-    fmt::print(file.get(),
-               "{}{{\"ph\": \"X\", \"pid\": 1, \"tid\": {}, \"name\": \"{}\", \"ts\": {:.3f}, \"dur\": {:.3f}}}",
-               separator, row->second, span.name, microseconds(span.begin_ns - origin),
-               microseconds(span.end_ns - span.begin_ns));
+    print("{}{{\"ph\": \"X\", \"pid\": 1, \"tid\": {}, \"name\": \"{}\", \"ts\": {:.3f}, \"dur\": {:.3f}}}", separator,
+          row->second, span.name, microseconds(span.begin_ns - origin), microseconds(span.end_ns - span.begin_ns));
     separator = ",\n";
   }
-  fmt::print(file.get(), "\n]}}\n");
-  if (std::ferror(file.get()) != 0 || std::fclose(file.release()) != 0)
+  print("\n]}}\n");
+  MR_ASSIGN_OR_RETURN(os::File file, open_output(path, {.create = os::File::Create::if_missing, .empty = true}));
+  if (!file.write(text).ok() || !file.close().ok())
     return error(Code::io_error, "{}: the trace could not be written to its end", path);
   return {};
 }

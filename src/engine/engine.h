@@ -82,8 +82,9 @@ struct EngineOptions {
   int ranks = 1;       // of that cluster
   /// Brings what the engine needs of the model's file, of which the header alone is there; empty: the file is whole.
   std::function<Status(const residency::UnitTable& units)> fetch;
-  std::string identity;  // what ranks compare in the place of their files' own pages; empty: nothing
-  std::string overlay;   // a file whose tensors take the place of the model's (modelfile/overlay.h); empty: none
+  std::string identity;                 // what ranks compare in the place of their files' own pages; empty: nothing
+  std::uint64_t most_header_bytes = 0;  // of memory for the file's metadata and tensor table; 0: ram_bytes, or no bound
+  std::string overlay;  // a file whose tensors take the place of the model's (modelfile/overlay.h); empty: none
   DeviceChoice device = DeviceChoice::automatic;
   int cuda_index = 0;
   bool cuda_named = false;         // that one was asked for; else the processes of one host take a GPU each
@@ -192,8 +193,8 @@ enum class Finish { stop, length, cancelled, error };
 /// A request's life: created by submit(), finished exactly once.
 struct Request {
   std::vector<text::TokenId> prompt;
-  int priority = 0;    // higher goes first
-  std::string client;  // among equals, the client with the fewest live requests goes first
+  int priority = 0;    // among the waiting requests of its own client, higher goes first
+  std::string client;  // the client with the fewest live requests goes first
   SamplerOptions sampler;
   std::int64_t max_tokens = -1;            // -1: to the end of the context
   std::vector<std::string> stop;           // stop strings, also across token borders
@@ -285,10 +286,10 @@ class Engine {
   virtual ~Engine() = default;
 
   using Id = std::uint64_t;
-  /// Requests beyond max_sequences wait for their turn: the highest priority first, then the client with the fewest
-  /// live requests, then the first come. A callback may call submit() and cancel(), not step().
-  /// Errors: unavailable (max_queue requests wait already); invalid_argument (prompt empty, longer than the context, or
-  /// with ids outside the vocabulary; a session whose last request is not finished).
+  /// Requests beyond max_sequences wait for their turn: the client with the fewest live requests first, then the
+  /// first come; of one client's requests the highest priority first. A callback may call submit() and cancel(), not
+  /// step(). Errors: unavailable (max_queue requests wait already); invalid_argument (prompt empty, longer than the
+  /// context, or with ids outside the vocabulary; a session whose last request is not finished).
   virtual Expected<Id> submit(Request request) = 0;
   /// The same, in a session: the tokens it already holds are a prefix of request.prompt and are not computed again.
   virtual Expected<Id> submit(Request request, Session& session) = 0;

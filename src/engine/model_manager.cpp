@@ -20,9 +20,10 @@ constexpr std::uint64_t kHostSideOfGpu = 256 * kMiB;
 
 /// All parts of a split file. 0 where nothing can be read: opening it will say why.
 std::uint64_t file_bytes_of(const std::string& path) {
-  modelfile::OpenOptions no_words;
-  no_words.skip_vocabulary = true;
-  const auto file = modelfile::Model::open(path, no_words);
+  modelfile::OpenOptions splits;
+  splits.outline = true;
+  splits.wanted = [](std::string_view key) { return key.starts_with("split.") || key == "general.alignment"; };
+  const auto file = modelfile::Model::open(path, splits);
   std::uint64_t bytes = 0;
   if (!file.ok()) return 0;
   for (const std::string& part : file->paths()) {
@@ -66,7 +67,11 @@ std::list<ModelManager::Entry>::iterator ModelManager::find(const std::string& f
                       [&](const Entry& entry) { return entry.loaded->file == file && !entry.leaving; });
 }
 
-ModelManager::Use ModelManager::use_of(Entry& entry, bool loaded_now, std::optional<Duration> keep_alive) {
+ModelManager::Use ModelManager::use_of(Entry& entry, const std::string& name, bool loaded_now,
+                                       std::optional<Duration> keep_alive) {
+  constexpr std::size_t kMostNames = 64;
+  if (entry.names.size() < kMostNames && std::find(entry.names.begin(), entry.names.end(), name) == entry.names.end())
+    entry.names.push_back(name);
   ++entry.users;
   entry.last_use = Clock::now();
   if (keep_alive) entry.keep_alive = *keep_alive;
@@ -100,7 +105,7 @@ Expected<ModelManager::Use> ModelManager::use(const std::string& name, const std
     entry = find(file);
     const bool is_loaded = entry != entries_.end();
     if (is_loaded && wanted > entry->loaded->context_asked) entry->next_context = std::max(entry->next_context, wanted);
-    if (is_loaded && entry->next_context == 0) return use_of(*entry, false, keep_alive);
+    if (is_loaded && entry->next_context == 0) return use_of(*entry, name, false, keep_alive);
     // One load at a time: two would measure each other's memory.
     if (loading_.empty() && (!is_loaded || entry->users == 0)) break;
     changed_.wait(mutex_);
@@ -116,13 +121,17 @@ Expected<ModelManager::Use> ModelManager::use(const std::string& name, const std
     let_go(entry);
   }
   Expected<std::shared_ptr<Loaded>> loaded = load_what_fits(name, path, context);
+  if (loaded.ok() && options_.on_loaded) {
+    const MutexUnlock unlocked(mutex_);  // it may write to a pipe that nobody reads
+    options_.on_loaded(**loaded);
+  }
   loading_.clear();
   changed_.notify_all();
   if (!loaded.ok() && stopping_) return error(Code::unavailable, "the server is shutting down");
   if (!loaded.ok()) return loaded.status();
-  if (options_.on_loaded) options_.on_loaded(**loaded);
   entries_.push_back({std::move(*loaded), kept, Clock::now()});
-  return use_of(entries_.back(), true, keep_alive);
+  loaded_ = entries_.size();
+  return use_of(entries_.back(), name, true, keep_alive);
 }
 
 /// Unloads it, without the mutex.
@@ -258,6 +267,7 @@ Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(const std::st
 std::shared_ptr<const ModelManager::Loaded> ModelManager::remove(std::list<Entry>::iterator entry) {
   std::shared_ptr<const Loaded> loaded = std::move(entry->loaded);
   entries_.erase(entry);
+  loaded_ = entries_.size();
   changed_.notify_all();
   return loaded;
 }
@@ -276,17 +286,12 @@ std::vector<ModelManager::Running> ModelManager::running() const {
   const MutexLock lock(mutex_);
   std::vector<Running> running;
   for (const Entry& entry : entries_) {
-    Running one{entry.loaded, {}, entry.users};
+    Running one{entry.loaded, entry.names, {}, entry.users};
     const Clock::time_point expires = expiry(entry.users > 0 ? Clock::now() : entry.last_use, entry.keep_alive);
     if (expires != Clock::time_point::max()) one.expires_at = expires;
     running.push_back(std::move(one));
   }
   return running;
-}
-
-bool ModelManager::loading() const {
-  const MutexLock lock(mutex_);
-  return !loading_.empty();
 }
 
 /// Unloads what has expired or was asked to leave.

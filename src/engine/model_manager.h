@@ -66,6 +66,7 @@ class ModelManager {
   };
   struct Running {
     std::shared_ptr<const Loaded> loaded;
+    std::vector<std::string> names;               // by which it was used, the first one first
     std::optional<Clock::time_point> expires_at;  // none: never
     int users = 0;
   };
@@ -85,7 +86,8 @@ class ModelManager {
   /// Unloads once nobody uses it any more; false: not loaded.
   bool unload(const std::string& path);
   std::vector<Running> running() const;
-  bool loading() const;
+  /// Whether any model is. Waits for nothing.
+  bool has_loaded() const { return loaded_ > 0; }
   /// Requests get `grace` to end.
   void shutdown(std::chrono::milliseconds grace);
   const Options& options() const { return options_; }
@@ -101,11 +103,13 @@ class ModelManager {
     Clock::time_point last_use;
     int users = 0;
     bool leaving = false;
+    std::vector<std::string> names = {};
     std::int64_t next_context = 0;  // to be loaded anew with; 0: stays as it is
   };
 
   std::list<Entry>::iterator find(const std::string& file) MR_REQUIRES(mutex_);  // end(): none, or it is leaving
-  Use use_of(Entry& entry, bool loaded_now, std::optional<Duration> keep_alive) MR_REQUIRES(mutex_);
+  Use use_of(Entry& entry, const std::string& name, bool loaded_now, std::optional<Duration> keep_alive)
+      MR_REQUIRES(mutex_);
   void end_use(const Loaded* loaded);
   std::uint64_t request_share() const { return std::min(ram_ / 8, options_.most_request_bytes); }
   std::uint64_t models_ram() const { return ram_ - requests_.cap_bytes(); }
@@ -133,6 +137,7 @@ class ModelManager {
   std::list<Entry> entries_ MR_GUARDED_BY(mutex_);
   std::string loading_ MR_GUARDED_BY(mutex_);  // the path that is being loaded
   std::atomic<bool> stopping_{false};
+  std::atomic<std::size_t> loaded_{0};  // entries
   std::thread reaper_;
 };
 

@@ -258,13 +258,16 @@ std::size_t Scheduler::next_in_queue() const {
   std::size_t best = 0;
   std::ptrdiff_t best_live = live_of_client(queue_[0]);
   for (std::size_t i = 1; i < queue_.size(); ++i) {
-    const Live &one = *queue_[i].live, &other = *queue_[best].live;
-    if (one.request.priority < other.request.priority) continue;
     const std::ptrdiff_t live = live_of_client(queue_[i]);
-    const bool same_priority = one.request.priority == other.request.priority;
-    if (same_priority && (live > best_live || (live == best_live && other.id < one.id))) continue;
+    if (live > best_live || (live == best_live && queue_[best].live->before(*queue_[i].live))) continue;
     best = i;
     best_live = live;
+  }
+  // The turn is the client's; which of its requests takes it is for its own priorities to say.
+  for (std::size_t i = 0; i < queue_.size(); ++i) {
+    const Live &one = *queue_[i].live, &other = *queue_[best].live;
+    if (one.request.client != other.request.client || one.request.priority < other.request.priority) continue;
+    if (one.request.priority > other.request.priority || one.before(other)) best = i;
   }
   return best;
 }

@@ -51,10 +51,8 @@ struct Live {
   bool embeds() const { return request.pooling != model::Pooling::none; }
   /// Whether its prompt may go on from other requests' KV: all of its rows would be computed otherwise.
   bool shares_prefix() const { return !request.logits_of_prompt && !embeds(); }
-  /// Whether this one goes before the other.
-  bool before(const Live& other) const {
-    return request.priority != other.request.priority ? request.priority > other.request.priority : id < other.id;
-  }
+  /// Whether this one came before the other.
+  bool before(const Live& other) const { return id < other.id; }
 
   Request request;
   std::shared_ptr<Conversation> conversation;

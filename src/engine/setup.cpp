@@ -149,7 +149,12 @@ static Status prepare_routing(const EngineOptions& options, Parts& parts) {
 }
 
 Expected<modelfile::Model> open_file(const EngineOptions& options, const modelfile::OpenOptions& how) {
-  MR_ASSIGN_OR_RETURN(modelfile::Model model, modelfile::Model::open(options.model_path, how));
+  // A file's texts may be of any size, and nothing has granted them: they may not take more than all else may together.
+  const std::uint64_t most = options.most_header_bytes > 0 ? options.most_header_bytes : options.ram_bytes;
+  GrantedBytes memory(most > 0 ? most : UINT64_MAX, nullptr);
+  modelfile::OpenOptions bounded = how;
+  if (bounded.memory == nullptr) bounded.memory = &memory;
+  MR_ASSIGN_OR_RETURN(modelfile::Model model, modelfile::Model::open(options.model_path, bounded));
   if (options.overlay.empty()) return model;
   MR_ASSIGN_OR_RETURN(const modelfile::Model over, modelfile::Model::open(options.overlay));
   return modelfile::lay_over(std::move(model), over);

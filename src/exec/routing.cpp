@@ -10,6 +10,7 @@
 #include <numeric>
 #include <random>
 
+#include "base/open_output.h"
 #include "modelfile/escape.h"
 #include "residency/expert_use.h"
 #include "residency/small_file.h"
@@ -208,8 +209,7 @@ Expected<std::unique_ptr<Routing>> Routing::from_trace(std::string_view text, co
 }
 
 Expected<std::unique_ptr<RoutingRecord>> RoutingRecord::create(const std::string& path, const RoutingShape& shape) {
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "we"), std::fclose);
-  if (file == nullptr) return error(Code::io_error, "{}: cannot be written; check the path", modelfile::escape(path));
+  MR_ASSIGN_OR_RETURN(os::File file, open_output(path, {.create = os::File::Create::if_missing, .empty = true}));
   std::unique_ptr<RoutingRecord> record(new RoutingRecord(std::move(file), path, shape));
   record->text_ = fmt::format("{} layers {} experts {} of {}\n", kTitle, shape.layers, shape.experts, shape.top_k);
   return record;
@@ -233,8 +233,7 @@ Status RoutingRecord::end_pass() {
   for (std::size_t r = 0; r < tokens_.size(); ++r)
     fmt::format_to(std::back_inserter(text_), "{} {}\n", tokens_[r],
                    fmt::join(std::span(chosen_).subspan(r * each, each), " "));
-  const bool written =
-      std::fwrite(text_.data(), 1, text_.size(), file_.get()) == text_.size() && std::fflush(file_.get()) == 0;
+  const bool written = file_.write(text_).ok();
   text_.clear();
   if (!written) return error(Code::io_error, "{}: cannot be written; the disk may be full", modelfile::escape(path_));
   return {};

@@ -7,13 +7,13 @@
 
 #include <atomic>
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/os/file.h"
 #include "base/status.h"
 #include "exec/program.h"
 #include "kv/sequence.h"
@@ -84,11 +84,10 @@ class RoutingRecord {
   Status end_pass();
 
  private:
-  using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
-  RoutingRecord(File file, std::string path, const RoutingShape& shape)
+  RoutingRecord(os::File file, std::string path, const RoutingShape& shape)
       : file_(std::move(file)), path_(std::move(path)), shape_(shape) {}
 
-  const File file_;
+  const os::File file_;
   const std::string path_;
   const RoutingShape shape_;
   std::vector<std::int32_t> tokens_, chosen_;  // of the pass: [rows], [rows, layers, top_k]

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/os/library.h"
+#include "base/say.h"
 #include "link/mpi_plugin.h"
 
 namespace millrace::link {
@@ -300,7 +301,7 @@ class MpiLink final : public Link {
 
   void end_job(int gone) {
     gone_ = gone;
-    fmt::print(stderr, "error: {}; the job ends\n", silent(gone).message());
+    say(stderr, "error: {}; the job ends\n", silent(gone).message());
     std::this_thread::sleep_for(kLastWords);  // also where this process is done: its end would be the job's
     const MutexLock lock(mutex_);
     mpi_.abort(kExitGone);

@@ -1,7 +1,10 @@
 #include "modelfile/file_io.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "base/bytes.h"
 #include "modelfile/escape.h"
@@ -55,6 +58,44 @@ Status check_replaceable(const std::string& path) {
   if (info->kind == os::FileKind::folder)
     return error(Code::invalid_argument, "{}: is a directory; name a file in it", escape(path));
   return error(Code::invalid_argument, "{}: is no regular file, which this would replace; name another", escape(path));
+}
+
+namespace {
+
+/// "PREFIX-00001-of-00003.gguf" without its number; empty for other names.
+std::string split_of(const std::string& path) {
+  const auto part = path.rfind("-of-");
+  if (part == std::string::npos || part < 6 || !path.ends_with(".gguf") || path[part - 6] != '-') return "";
+  return path.substr(0, part - 5) + path.substr(part);
+}
+
+bool replaces(const std::string& out, const std::string& input) {
+  namespace fs = std::filesystem;
+  std::error_code absent;
+  if (fs::equivalent(out, input, absent)) return true;
+  if (fs::is_directory(input, absent))
+    return fs::is_regular_file(out, absent) && fs::path(out).extension() != ".gguf" &&
+           fs::equivalent(fs::absolute(out).parent_path(), input, absent);
+  const std::string split = split_of(fs::weakly_canonical(input, absent).string());
+  return !split.empty() && split == split_of(fs::weakly_canonical(out, absent).string());
+}
+
+}  // namespace
+
+Status check_output(const std::string& out, std::span<const std::string> inputs) {
+  if (out.empty()) return {};
+  for (const std::string& input : inputs)
+    for (const char* aside : {"", ".partial", ".part"})
+      if (!input.empty() && replaces(out + aside, input))
+        return error(Code::invalid_argument, "{}: is read by this command, too; name another file for the output",
+                     escape(out + aside));
+  return {};
+}
+
+bool begins_like_gguf(const std::string& path) {
+  const auto file = File::open_read(path);
+  std::array<std::byte, 4> head{};
+  return file.ok() && file->read_at(0, head).ok() && std::memcmp(head.data(), "GGUF", head.size()) == 0;
 }
 
 Expected<File> File::open_direct_write(const std::string& path) {

@@ -53,6 +53,14 @@ class File {
 /// pipe's, too, for everybody on this machine. Errors: invalid_argument.
 Status check_replaceable(const std::string& path);
 
+/// Refuses an output that would replace what the same command reads: one of `inputs`, by whatever path or link, another
+/// part of a split model among them, or a file in a folder among them that is no GGUF file (a checkpoint's own). What
+/// is written aside first is checked, too. Errors: invalid_argument.
+Status check_output(const std::string& out, std::span<const std::string> inputs);
+
+/// Whether a regular file lies there that begins as GGUF files do.
+bool begins_like_gguf(const std::string& path);
+
 /// All of them, in order. Errors: those of open_read().
 Expected<std::vector<File>> open_files(std::span<const std::string> paths);
 

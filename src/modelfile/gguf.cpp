@@ -123,8 +123,20 @@ Expected<Model> Model::parse(std::span<const std::byte> bytes, const std::string
 
 std::uint64_t Model::tensor_bytes() const {
   std::uint64_t total = 0;
-  for (const TensorInfo& tensor : tensors_) total += tensor.bytes;
+  for (const auto& [type, bytes] : bytes_by_type()) total += bytes;
   return total;
+}
+
+std::uint64_t Model::elements() const {
+  std::uint64_t total = totals_.elements;
+  for (const TensorInfo& tensor : tensors_) total += static_cast<std::uint64_t>(tensor.cols() * tensor.rows());
+  return total;
+}
+
+std::map<DType, std::uint64_t> Model::bytes_by_type() const {
+  std::map<DType, std::uint64_t> bytes = totals_.bytes;
+  for (const TensorInfo& tensor : tensors_) bytes[tensor.dtype] += tensor.bytes;
+  return bytes;
 }
 
 const TensorInfo* Model::find(std::string_view name) const {

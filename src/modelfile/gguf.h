@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/work_grant.h"
 #include "tensor/dtype.h"
 
 namespace millrace::modelfile {
@@ -47,13 +49,21 @@ struct TensorInfo {
 struct OpenOptions {
   // Leaves the arrays tokenizer.ggml.{tokens,scores,token_type,merges} out (a 6 MB budget counts every byte).
   bool skip_vocabulary = false;
+  // Leaves all arrays out, and keeps only totals of the tensors: what a list of models needs. Tensors have no names
+  // then, so that neither duplicates nor overlaps are found.
+  bool outline = false;
+  // Keys for which this is false are skipped. Empty: all keys are read.
+  std::function<bool(std::string_view key)> wanted = {};
+  // Charged for what the model holds, before it is allocated; must outlive the model. Null: the file's size is the
+  // limit.
+  GrantedBytes* memory = nullptr;
 };
 
 /// A model's metadata and tensor table, over one file or all its splits.
 class Model {
  public:
   /// `path`: a .gguf file; any split of -00001-of-0000N opens all. Errors: not_found (a missing split is named),
-  /// corrupt, unsupported (a version or dtype, named).
+  /// corrupt, unsupported (a version or dtype, named), out_of_budget (options.memory grants too little).
   static Expected<Model> open(const std::string& path, const OpenOptions& options = {});
   /// The same from bytes in memory (fuzzing): a single file whose size is bytes.size().
   static Expected<Model> parse(std::span<const std::byte> bytes, const std::string& name);
@@ -64,6 +74,8 @@ class Model {
   std::uint32_t version() const { return version_; }
   std::uint64_t file_bytes() const { return file_bytes_; }  // all splits
   std::uint64_t tensor_bytes() const;
+  std::uint64_t elements() const;                        // of all tensors; also of an outline
+  std::map<DType, std::uint64_t> bytes_by_type() const;  // likewise
 
   const TensorInfo* find(std::string_view name) const;               // nullptr if absent
   Expected<const TensorInfo*> require(std::string_view name) const;  // not_found names the tensor
@@ -91,6 +103,12 @@ class Model {
   std::map<std::string, std::size_t, std::less<>> by_name_;
   std::uint32_t version_ = 3;
   std::uint64_t file_bytes_ = 0;
+  struct Totals {  // of an outline's tensors
+    std::int64_t tensors = 0;
+    std::uint64_t elements = 0, last_byte = 0;
+    std::map<DType, std::uint64_t> bytes;
+  };
+  Totals totals_;
 };
 
 }  // namespace millrace::modelfile

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <set>
+#include <utility>
 
 #include "base/bytes.h"
 #include "modelfile/escape.h"
@@ -15,8 +17,10 @@ namespace millrace::modelfile {
 namespace {
 
 constexpr int kMaxArrayDepth = 4;
-constexpr std::uint64_t kMaxNameBytes = 65535;                    // the specification's limit for keys
-constexpr std::uint64_t kSmallestPair = 8 + 1 + 4 + 1;            // key length, key, type, value
+constexpr std::uint64_t kMaxNameBytes = 65535;          // the specification's limit for keys
+constexpr std::uint64_t kNodeBytes = 160;               // of a key or a tensor in a map, with its value's head
+constexpr std::uint64_t kElementBytes = 40;             // of a string or an array in an array, but its bytes
+constexpr std::uint64_t kSmallestPair = 8 + 1 + 4 + 1;  // key length, key, type, value
 constexpr std::uint64_t kSmallestTensor = 8 + 1 + 4 + 8 + 4 + 8;  // name length, name, n_dims, dim, type, offset
 
 /// Bytes of one value of a fixed size, 0 for strings and arrays.
@@ -92,9 +96,12 @@ Status GgufParser::parse() {
   MR_RETURN_IF_ERROR(check_count(tensors, kSmallestTensor, "tensors"));
   MR_RETURN_IF_ERROR(parse_metadata(pairs));
   MR_RETURN_IF_ERROR(check_count(tensors, kSmallestTensor, "tensors"));
-  model_.tensors_.reserve(static_cast<std::size_t>(tensors));
+  if (!options_.outline) {
+    MR_RETURN_IF_ERROR(charge(tensors * sizeof(TensorInfo)));
+    model_.tensors_.reserve(static_cast<std::size_t>(tensors));
+  }
   for (std::uint64_t i = 0; i < tensors; ++i) MR_RETURN_IF_ERROR(parse_tensor(i));
-  return check_tensors();
+  return options_.outline ? check_outline() : check_tensors();
 }
 
 Status GgufParser::parse_magic() {
@@ -131,37 +138,63 @@ Status GgufParser::check_count(std::uint64_t count, std::uint64_t smallest_bytes
                count, what, cursor_.remaining());
 }
 
+Status GgufParser::charge(std::uint64_t bytes) {
+  if (options_.memory == nullptr || options_.memory->grow(bytes)) return {};
+  return error(Code::out_of_budget, "its header takes more than the {} of memory that are left for it",
+               format_bytes(options_.memory->most()));
+}
+
 Status GgufParser::parse_metadata(std::uint64_t count) {
   for (std::uint64_t i = 0; i < count; ++i) {
     std::string key;
-    MR_RETURN_IF_ERROR(read_string(key, fmt::format("the name of metadata key {}", i)));
+    MR_RETURN_IF_ERROR(read_name(key, fmt::format("the name of metadata key {}", i)));
     const std::string what = fmt::format("metadata key '{}'", escape(key, 80));
-    if (key.empty() || key.size() > kMaxNameBytes) {
-      return error(Code::corrupt, "metadata key {} has a name of {} bytes; download the file again", i, key.size());
-    }
     if (model_.metadata_.contains(key)) return error(Code::corrupt, "{} occurs twice; download the file again", what);
     std::uint32_t type = 0;
     MR_RETURN_IF_ERROR(cursor_.read_number(type, what));
     if (type > static_cast<std::uint32_t>(ValueType::f64)) {
       return error(Code::corrupt, "{} has the unknown value type {}; download the file again", what, type);
     }
-    if (options_.skip_vocabulary && type == static_cast<std::uint32_t>(ValueType::array) && is_vocabulary(key)) {
-      MR_RETURN_IF_ERROR(skip_array(what, 1));
+    const auto value_type = static_cast<ValueType>(type);
+    const bool is_array = value_type == ValueType::array;
+    if ((options_.wanted && !options_.wanted(key)) || (is_array && options_.outline) ||
+        (is_array && options_.skip_vocabulary && is_vocabulary(key))) {
+      MR_RETURN_IF_ERROR(skip_value(value_type, what));
       continue;
     }
-    MR_ASSIGN_OR_RETURN(Value value, read_value(static_cast<ValueType>(type), what, 0));
+    MR_RETURN_IF_ERROR(charge(kNodeBytes + key.size()));
+    MR_ASSIGN_OR_RETURN(Value value, read_value(value_type, what, 0));
     model_.metadata_.emplace(std::move(key), std::move(value));
   }
   return {};
 }
 
-Status GgufParser::read_string(std::string& out, std::string_view what) {
+Status GgufParser::skip_value(ValueType type, const std::string& what) {
+  if (type == ValueType::array) return skip_array(what, 1);
+  if (type != ValueType::string) return cursor_.skip(fixed_bytes(type), what);
+  std::uint64_t bytes = 0;
+  MR_RETURN_IF_ERROR(cursor_.read_number(bytes, what));
+  return cursor_.skip(bytes, what);
+}
+
+Status GgufParser::read_string(std::string& out, std::string_view what, std::uint64_t most_bytes) {
   std::uint64_t bytes = 0;
   MR_RETURN_IF_ERROR(cursor_.read_number(bytes, what));
   // Skipping nothing past the end gives the error without an allocation.
   if (bytes > cursor_.remaining()) return cursor_.skip(bytes, what);
+  if (bytes > most_bytes) return error(Code::corrupt, "{} has {} bytes; download the file again", what, bytes);
+  MR_RETURN_IF_ERROR(charge(bytes));
   out.resize(static_cast<std::size_t>(bytes));
   return cursor_.read(std::as_writable_bytes(std::span(out)), what);
+}
+
+/// Of a key or a tensor. It is charged by whoever keeps it.
+Status GgufParser::read_name(std::string& out, std::string_view what) {
+  GrantedBytes* const memory = std::exchange(options_.memory, nullptr);
+  const Status status = read_string(out, what, kMaxNameBytes);
+  options_.memory = memory;
+  if (status.ok() && out.empty()) return error(Code::corrupt, "{} is empty; download the file again", what);
+  return status;
 }
 
 template <typename T>
@@ -219,6 +252,7 @@ Expected<Value> GgufParser::read_value(ValueType type, const std::string& what, 
 
 template <typename T>
 Expected<std::vector<T>> GgufParser::read_numbers(std::uint64_t count, const std::string& what) {
+  MR_RETURN_IF_ERROR(charge(count * sizeof(T)));
   std::vector<T> numbers(static_cast<std::size_t>(count));
   MR_RETURN_IF_ERROR(cursor_.read(std::as_writable_bytes(std::span(numbers)), what));
   return numbers;
@@ -241,6 +275,8 @@ Expected<std::shared_ptr<const Array>> GgufParser::read_array(const std::string&
                                  : element == ValueType::array ? 12
                                                                : fixed_bytes(element);
   MR_RETURN_IF_ERROR(check_count(count, smallest, fmt::format("elements of {}", what)));
+  if (element == ValueType::string || element == ValueType::array || element == ValueType::boolean)
+    MR_RETURN_IF_ERROR(charge(count * (element == ValueType::boolean ? 1 : kElementBytes)));
   auto array = std::make_shared<Array>();
   const auto numbers = [&]<typename T>(T) -> Status {
     MR_ASSIGN_OR_RETURN(array->elements, read_numbers<T>(count, what));
@@ -333,30 +369,16 @@ Status GgufParser::skip_array(const std::string& what, int depth) {
 
 Status GgufParser::parse_tensor(std::uint64_t index) {
   TensorInfo tensor;
-  MR_RETURN_IF_ERROR(read_string(tensor.name, fmt::format("the name of tensor {}", index)));
-  if (tensor.name.empty() || tensor.name.size() > kMaxNameBytes) {
-    return error(Code::corrupt, "tensor {} has a name of {} bytes; download the file again", index, tensor.name.size());
-  }
+  MR_RETURN_IF_ERROR(read_name(tensor.name, fmt::format("the name of tensor {}", index)));
   const std::string what = fmt::format("tensor '{}'", escape(tensor.name, 80));
-  if (!model_.by_name_.emplace(tensor.name, model_.tensors_.size()).second) {
-    return error(Code::corrupt, "{} occurs twice; download the file again", what);
-  }
-  std::uint32_t dims = 0, type = 0;
-  MR_RETURN_IF_ERROR(cursor_.read_number(dims, what));
-  if (dims < 1 || dims > 4) {
-    return error(Code::corrupt, "{} has {} dimensions (1 to 4 are possible); download the file again", what, dims);
+  if (!options_.outline) {
+    MR_RETURN_IF_ERROR(charge(kNodeBytes + 2 * tensor.name.size()));
+    if (!model_.by_name_.emplace(tensor.name, model_.tensors_.size()).second)
+      return error(Code::corrupt, "{} occurs twice; download the file again", what);
   }
   std::int64_t elements = 1;
-  for (std::uint32_t i = 0; i < dims; ++i) {
-    std::uint64_t dim = 0;
-    MR_RETURN_IF_ERROR(cursor_.read_number(dim, what));
-    if (dim == 0) return error(Code::corrupt, "{}: dimension {} is 0; download the file again", what, i);
-    if (dim > std::numeric_limits<std::int64_t>::max() ||
-        __builtin_mul_overflow(elements, static_cast<std::int64_t>(dim), &elements)) {
-      return error(Code::corrupt, "{}: its dimensions are impossibly large; download the file again", what);
-    }
-    tensor.shape.push_back(static_cast<std::int64_t>(dim));
-  }
+  MR_RETURN_IF_ERROR(read_shape(tensor, what, elements));
+  std::uint32_t type = 0;
   MR_RETURN_IF_ERROR(cursor_.read_number(type, what));
   MR_RETURN_IF_ERROR(cursor_.read_number(tensor.offset, what));
   const Expected<DType> dtype = dtype_from_id(type);
@@ -378,8 +400,56 @@ Status GgufParser::parse_tensor(std::uint64_t index) {
     return error(Code::corrupt, "{}: its dimensions are impossibly large; download the file again", what);
   }
   tensor.bytes = static_cast<std::uint64_t>(bytes);
+  if (options_.outline) return add_to_outline(tensor);
   model_.tensors_.push_back(std::move(tensor));
   return {};
+}
+
+Status GgufParser::read_shape(TensorInfo& tensor, const std::string& what, std::int64_t& elements) {
+  std::uint32_t dims = 0;
+  MR_RETURN_IF_ERROR(cursor_.read_number(dims, what));
+  if (dims < 1 || dims > 4) {
+    return error(Code::corrupt, "{} has {} dimensions (1 to 4 are possible); download the file again", what, dims);
+  }
+  for (std::uint32_t i = 0; i < dims; ++i) {
+    std::uint64_t dim = 0;
+    MR_RETURN_IF_ERROR(cursor_.read_number(dim, what));
+    if (dim == 0) return error(Code::corrupt, "{}: dimension {} is 0; download the file again", what, i);
+    if (dim > std::numeric_limits<std::int64_t>::max() ||
+        __builtin_mul_overflow(elements, static_cast<std::int64_t>(dim), &elements)) {
+      return error(Code::corrupt, "{}: its dimensions are impossibly large; download the file again", what);
+    }
+    tensor.shape.push_back(static_cast<std::int64_t>(dim));
+  }
+  return {};
+}
+
+Status GgufParser::add_to_outline(const TensorInfo& tensor) {
+  Model::Totals& totals = model_.totals_;
+  std::uint64_t end = 0;
+  std::uint64_t& of_type = totals.bytes[tensor.dtype];
+  const auto elements = static_cast<std::uint64_t>(tensor.cols() * tensor.rows());
+  if (__builtin_add_overflow(tensor.offset, tensor.bytes, &end) ||
+      __builtin_add_overflow(of_type, tensor.bytes, &of_type) ||
+      __builtin_add_overflow(totals.elements, elements, &totals.elements))
+    return error(Code::corrupt, "tensor '{}': its offset or size is impossibly large; download the file again",
+                 escape(tensor.name, 80));
+  totals.last_byte = std::max(totals.last_byte, end);
+  ++totals.tensors;
+  return {};
+}
+
+/// What an outline knows of its tensors lies in the file.
+Status GgufParser::check_outline() const {
+  MR_ASSIGN_OR_RETURN(const std::uint64_t align, alignment());
+  std::uint64_t needed = 0;
+  if (__builtin_add_overflow(round_up(cursor_.position(), align), model_.totals_.last_byte, &needed))
+    return error(Code::corrupt, "an offset of a tensor is impossibly large; download the file again");
+  if (model_.totals_.tensors == 0 || needed <= model_.file_bytes_) return {};
+  return error(Code::corrupt,
+               "the data ends {} bytes early ({} of {} are there): the download is likely incomplete, fetch the file "
+               "again",
+               needed - model_.file_bytes_, format_bytes(model_.file_bytes_), format_bytes(needed));
 }
 
 Expected<std::uint32_t> GgufParser::alignment() const {
@@ -464,12 +534,16 @@ Expected<Model> GgufParser::join(std::vector<Model> splits) {
     }
     whole.paths_.push_back(std::move(split.paths_[0]));
     whole.file_bytes_ += split.file_bytes_;
+    whole.totals_.tensors += split.totals_.tensors;
+    whole.totals_.elements += split.totals_.elements;
+    for (const auto& [type, bytes] : split.totals_.bytes) whole.totals_.bytes[type] += bytes;
   }
   if (whole.has(kSplitTensorsKey)) {
     MR_ASSIGN_OR_RETURN(const std::int64_t promised, whole.get_int(kSplitTensorsKey));
-    if (promised != static_cast<std::int64_t>(whole.tensors_.size())) {
+    const std::int64_t held = static_cast<std::int64_t>(whole.tensors_.size()) + whole.totals_.tensors;
+    if (promised != held) {
       return error(Code::corrupt, "{}: {} tensors were promised, but the {} splits hold {}; download the splits again",
-                   escape(whole.paths_[0]), promised, splits.size(), whole.tensors_.size());
+                   escape(whole.paths_[0]), promised, splits.size(), held);
     }
   }
   return whole;
@@ -477,14 +551,11 @@ Expected<Model> GgufParser::join(std::vector<Model> splits) {
 
 Expected<Model> GgufParser::lay_over(Model model, const Model& over) {
   const auto file = static_cast<int>(model.paths_.size());
-  const auto is_new_scale = [&](const std::string& name) {
-    const auto is_its_weight = [&](const TensorInfo& other) {
-      return may_have_scale(other.name) && scale_name(other.name) == name;
-    };
-    return !model.by_name_.contains(name) && std::any_of(over.tensors_.begin(), over.tensors_.end(), is_its_weight);
-  };
+  std::set<std::string> scales;  // of weights that `over` brings
+  for (const TensorInfo& tensor : over.tensors_)
+    if (may_have_scale(tensor.name)) scales.insert(scale_name(tensor.name));
   for (const TensorInfo& tensor : over.tensors_) {
-    if (is_new_scale(tensor.name)) {
+    if (scales.contains(tensor.name) && !model.by_name_.contains(tensor.name)) {
       model.by_name_.emplace(tensor.name, model.tensors_.size());
       model.tensors_.push_back(tensor);
       model.tensors_.back().file = file;

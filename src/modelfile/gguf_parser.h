@@ -61,11 +61,17 @@ class GgufParser {
   Status parse_magic();
   Status parse_metadata(std::uint64_t count);
   Status parse_tensor(std::uint64_t index);
+  Status read_shape(TensorInfo& tensor, const std::string& what, std::int64_t& elements);
   Status check_tensors();
+  Status check_outline() const;
   Status check_overlaps() const;
   Expected<std::uint32_t> alignment() const;
 
-  Status read_string(std::string& out, std::string_view what);
+  Status read_string(std::string& out, std::string_view what, std::uint64_t most_bytes = UINT64_MAX);
+  Status read_name(std::string& out, std::string_view what);
+  Status skip_value(ValueType type, const std::string& what);
+  Status charge(std::uint64_t bytes);
+  Status add_to_outline(const TensorInfo& tensor);
   Status check_count(std::uint64_t count, std::uint64_t smallest_bytes, std::string_view what) const;
   Expected<Value> read_value(ValueType type, const std::string& what, int depth);
   Expected<std::shared_ptr<const Array>> read_array(const std::string& what, int depth);

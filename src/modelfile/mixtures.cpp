@@ -219,6 +219,13 @@ const QuantizeTypeInfo& info(QuantizeType type) {
   return *std::find_if(kTypes.begin(), kTypes.end(), [&](const QuantizeTypeInfo& row) { return row.type == type; });
 }
 
+std::string_view file_type_name(std::int64_t number) {
+  std::string_view name = number == 0 ? "F32" : "";
+  for (const QuantizeTypeInfo& row : kTypes)  // 14 is Q4_K and Q4_K_S: files of others are the latter
+    if (row.file_type == number && row.name.size() > name.size()) name = row.name;
+  return name;
+}
+
 Expected<QuantizeType> quantize_type_from_name(std::string_view name) {
   std::string upper(name);
   for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));

@@ -63,6 +63,8 @@ struct QuantizeTypeInfo {
 /// In ascending bits, nearly.
 std::span<const QuantizeTypeInfo> quantize_types();
 const QuantizeTypeInfo& info(QuantizeType type);
+/// What a number in general.file_type stands for: "F32", "Q4_K_M"; empty for one that is unknown.
+std::string_view file_type_name(std::int64_t number);
 
 /// By name in any case; "Q3_K", "Q5_K" are other names of their _M. Errors: unsupported, listing the names there are.
 Expected<QuantizeType> quantize_type_from_name(std::string_view name);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -178,20 +177,6 @@ class Converter {
   std::atomic<std::uint64_t> done_ = 0;
 };
 
-// The input must outlive its reading: neither the output nor its partial file may be one of its files.
-Status check_output(const Model& model, const std::string& out) {
-  for (const std::string& path : model.paths()) {
-    for (const std::string& written : {out, out + ".partial"}) {
-      std::error_code absent;
-      if (std::filesystem::equivalent(path, written, absent)) {
-        return error(Code::invalid_argument, "{}: is the input itself; choose another name for the output",
-                     escape(written));
-      }
-    }
-  }
-  return {};
-}
-
 /// What a tensor becomes.
 DType dtype_of(const QuantizeOptions& options, const TensorInfo& tensor, const MixtureContext& context) {
   const auto named = options.types.find(tensor.name);
@@ -289,7 +274,7 @@ Status write_header(const Model& model, const Chosen& chosen, const QuantizeOpti
 
 /// What is written of the model, whose header is then in the file. `model` outlives what is returned.
 Expected<Chosen> begin(const Model& model, const std::string& out, const QuantizeOptions& options, Writer& writer) {
-  MR_RETURN_IF_ERROR(check_output(model, out));
+  MR_RETURN_IF_ERROR(check_output(out, model.paths()));
   MR_RETURN_IF_ERROR(check_types(model, options));
   Chosen chosen = choose_tensors(model, options);
   MR_RETURN_IF_ERROR(write_header(model, chosen, options, writer));

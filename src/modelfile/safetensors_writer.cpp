@@ -15,6 +15,12 @@ namespace {
 
 constexpr std::uint64_t kAlignment = 8;  // of the data's begin
 
+/// Of an object, which a null becomes.
+ordered_json::object_t& members_of(ordered_json& json) {
+  if (json.is_null()) json = ordered_json::object();
+  return json.get_ref<ordered_json::object_t&>();
+}
+
 std::string dump(const ordered_json& json, int indent) {
   return json.dump(indent, ' ', false, ordered_json::error_handler_t::replace);
 }
@@ -56,9 +62,11 @@ Status CheckpointWriter::begin() {
     tensor.file = static_cast<int>(headers.size() - 1);
     tensor.offset = sizes.back();
     sizes.back() += tensor.bytes;
-    headers.back()[tensor.name] = {{"dtype", element_name(tensor.element)},
-                                   {"shape", tensor.shape},
-                                   {"data_offsets", {tensor.offset, tensor.offset + tensor.bytes}}};
+    // Appended: operator[] would look for each name among all before it.
+    members_of(headers.back())
+        .emplace_back(tensor.name, ordered_json{{"dtype", element_name(tensor.element)},
+                                                {"shape", tensor.shape},
+                                                {"data_offsets", {tensor.offset, tensor.offset + tensor.bytes}}});
   }
   std::vector<std::uint64_t> begins;
   for (std::size_t shard = 0; shard < headers.size(); ++shard) {
@@ -80,8 +88,9 @@ Status CheckpointWriter::begin() {
 Status CheckpointWriter::write_index() const {
   ordered_json index;
   index["metadata"] = {{"total_size", bytes_}};
+  ordered_json& map = index["weight_map"];
   for (const CheckpointTensor& tensor : tensors_)
-    index["weight_map"][tensor.name] = file_name(static_cast<std::size_t>(tensor.file), files_.size());
+    members_of(map).emplace_back(tensor.name, file_name(static_cast<std::size_t>(tensor.file), files_.size()));
   const std::string text = dump(index, 2) + "\n";
   MR_ASSIGN_OR_RETURN(const File file, File::create(folder_ + "/model.safetensors.index.json"));
   MR_RETURN_IF_ERROR(file.write_at(0, std::as_bytes(std::span(text.data(), text.size()))));

@@ -16,13 +16,10 @@ constexpr std::uint64_t kPieceBytes = 4 * kMiB;
 
 /// Splits whose number is not known before the writer has begun may fall on the input's files: then it may not begin.
 Status check_names(const Model& model, const std::string& out) {
+  MR_RETURN_IF_ERROR(check_output(out, model.paths()));
   const std::string stem = out.ends_with(".gguf") ? out.substr(0, out.size() - 5) : out;
   for (const std::string& path : model.paths()) {
-    std::error_code absent;
-    const bool same = std::filesystem::equivalent(path, out, absent);
-    const bool split =
-        path.size() > stem.size() && path.starts_with(stem + "-") && path.find("-of-", stem.size()) == stem.size() + 6;
-    if (same || split)
+    if (path.size() > stem.size() && path.starts_with(stem + "-") && path.find("-of-", stem.size()) == stem.size() + 6)
       return error(Code::invalid_argument, "{}: is a file of the input; choose another name for the output",
                    escape(path));
   }

@@ -179,12 +179,7 @@ Status write_pack(const std::string& path, const UnitTable& units, const std::ve
         fs::absolute(fs::path(folder) / fmt::format("{}.{}", fs::path(path).filename().string(), paths.size()))
             .string());
   if (paths.size() > kMostStripes) return error(Code::invalid_argument, "a pack has {} stripes at most", kMostStripes);
-  for (const std::string& one : paths) {
-    std::error_code ignored;
-    for (const std::string& file : files)
-      if (fs::equivalent(one, file, ignored))
-        return error(Code::invalid_argument, "{} is a file of the model; name another one to write", one);
-  }
+  for (const std::string& one : paths) MR_RETURN_IF_ERROR(modelfile::check_output(one, files));
   std::vector<modelfile::File> sources;
   for (const std::string& file : files) {
     MR_ASSIGN_OR_RETURN(modelfile::File source, modelfile::File::open_read(file));

@@ -154,7 +154,8 @@ std::string plan_to_json(const SavedPlan& saved) {
 
 Expected<SavedPlan> parse_plan_json(const std::string& text) {
   constexpr std::int64_t kMost = INT64_MAX;
-  const Json json = nests_too_deep(text) ? Json() : Json::parse(text, nullptr, false);
+  // Not ordered_json's own parser: it looks each key of an object up among all before it.
+  const Json json = nests_too_deep(text) ? Json() : Json(nlohmann::json::parse(text, nullptr, false));
   if (json.is_discarded() || !json.is_object() || !json.contains("millrace_plan"))
     return error(Code::invalid_argument, "this is not a plan; let `millrace plan MODEL --plan FILE` write one");
   if (json["millrace_plan"] != kVersion)

@@ -1,9 +1,11 @@
 #include "residency/small_file.h"
 
 #include <array>
+#include <chrono>
 #include <filesystem>
 
 #include "base/bytes.h"
+#include "base/open_output.h"
 #include "base/os/file.h"
 #include "base/os/process.h"
 
@@ -27,9 +29,12 @@ Expected<os::File> create_new(const std::string& path) {
 }  // namespace
 
 Expected<std::string> read_small_file(const std::string& path, std::uint64_t most_bytes) {
-  const auto file = os::File::open(path);
+  auto file = os::File::open(path, {.wait = false});
   const bool missing = file.status().code() == Code::not_found;
   if (!file.ok()) return failure(path, "read it", file.status(), missing ? Code::not_found : Code::io_error);
+  constexpr std::chrono::seconds kPatience(5);
+  if (!file->wait_for_data(kPatience).ok())
+    return error(Code::io_error, "{}: is a pipe into which nobody writes; start its writer first", path);
   std::string text;
   std::array<char, 16384> buffer{};
   for (;;) {
@@ -47,8 +52,8 @@ Status write_small_file(const std::string& path, std::string_view text, Links li
   const auto there = os::file_info(path, links == Links::follow ? os::Links::follow : os::Links::stay);
   const bool is_link = there.ok() && there->kind == os::FileKind::link;
   if (there.ok() && !there->is_regular() && !is_link) {
-    const auto file = os::File::open(path, {.access = os::File::Access::write, .links = os::Links::stay});
-    const Status status = file.ok() ? file->write(text) : file.status();
+    MR_ASSIGN_OR_RETURN(const os::File file, open_output(path, {.links = os::Links::stay}));
+    const Status status = file.write(text);
     return status.ok() ? status : failure(path, "write it", status);
   }
   std::string target = path;

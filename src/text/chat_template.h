@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/work_grant.h"
 #include "modelfile/gguf.h"
 #include "text/answer_format.h"
 #include "text/tokenizer.h"
-#include "text/work_grant.h"
 
 namespace millrace::text {
 

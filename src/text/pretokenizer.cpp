@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "base/log.h"
@@ -81,11 +82,9 @@ void cut(const pcre2_code* code, std::string_view text, const std::vector<std::u
       if (matched < 0 && matched != PCRE2_ERROR_NOMATCH) {  // the JIT's small stack: the interpreter uses the heap
         matched = pcre2_match(code, subject, length, at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data, context);
       }
-      if (matched < 0) {
-        if (matched != PCRE2_ERROR_NOMATCH)
-          log::error("PCRE2 gave up on a text of {} bytes (error {})", length, matched);
-        break;
-      }
+      if (matched == PCRE2_ERROR_NOMATCH) break;
+      // Our patterns match any text: what PCRE2 lacks is memory. Other pieces would be other tokens.
+      if (matched < 0) throw std::bad_alloc();
       if (range[1] <= range[0]) break;  // none of our patterns matches nothing
       if (range[0] > done) ends.push_back(begin + static_cast<std::uint32_t>(range[0]));
       ends.push_back(begin + static_cast<std::uint32_t>(range[1]));
@@ -155,7 +154,7 @@ void PreTokenizer::split(std::string_view text, std::vector<std::uint32_t>& ends
   }
   const std::unique_ptr<pcre2_match_data, FreeMatchData> data(pcre2_match_data_create(1, nullptr));
   const std::unique_ptr<pcre2_match_context, FreeMatchContext> context(pcre2_match_context_create(nullptr));
-  if (!data || !context) return;  // out of memory: the text stays one piece
+  if (!data || !context) throw std::bad_alloc();
   // The patterns are ours and never try more than a few times a character; a long text is no reason to give up.
   pcre2_set_match_limit(context.get(), std::numeric_limits<std::uint32_t>::max());
   std::vector<std::uint32_t> pieces;

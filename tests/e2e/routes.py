@@ -92,6 +92,8 @@ ENDPOINTS = {
     "POST /api/copy": {"source": MODEL, "destination": "made"},
     "POST /api/create": {"model": "made", "from": MODEL, "stream": False, "system": "a", "template": "{{ messages }}", "license": "b", "parameters": OPTIONS,
                          "messages": MESSAGES, "modelfile": f"FROM {MODEL}\nPARAMETER temperature 0\n", "files": {}, "adapters": {}, "quantize": "q4_0"},
+    "GET /api/blobs/NAME": {"NAME": "sha256:" + "0" * 64},
+    "POST /api/blobs/NAME": {"NAME": "sha256:" + "0" * 64},
     "POST /tokenize": {"model": MODEL, "content": "a", "prompt": "a", "add_special": True, "add_special_tokens": True, "parse_special": True, "with_pieces": True},
     "POST /detokenize": {"model": MODEL, "tokens": [1, 2]},
     "POST /apply-template": {"model": MODEL, "messages": CALLS, "tools": [TOOL], "tool_choice": "auto"},
@@ -113,7 +115,7 @@ def answered():
     """Each route that src/app/server adds, as "POST /api/chat" or "GET /v1/models/NAME"."""
     routes = set()
     for source in (ROOT / "src/app/server").glob("*.cpp"):
-        for verb, raw, plain in re.findall(r'http\.(Get|Post|Put|Patch|Delete)\((?:R"\((/.*?)\)"|(?:fmt::format\()?"(/[^"]*)")', source.read_text()):
+        for verb, raw, plain in re.findall(r'http\.(Get|Post|Put|Patch|Delete)(?:Stream)?\((?:R"\((/.*?)\)"|(?:fmt::format\()?"(/[^"]*)")', source.read_text()):
             path = (raw or plain).replace("(.+)", "NAME").replace("([^/]+)", "ID").replace("{}", "FILE")
             routes.add(f"{verb.upper()} {path}")
     return routes

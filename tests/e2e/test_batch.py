@@ -191,7 +191,7 @@ class Batch(Case):
         self.refused("batch", self.input.parent / "none", self.output, DEMO, says="none")
         self.refused("batch", self.input.parent, self.output, DEMO, says="regular file")
         self.ask([chat("a", "x", max_tokens=1)])
-        self.refused("batch", self.input, self.input, DEMO, says="holds the requests")
+        self.refused("batch", self.input, self.input, DEMO, says="is read by this command")
         self.refused("batch", self.input, self.output, "no-such-model", says="not found")
         self.assertFalse(self.output.exists())
         for text in ('{"id":"batch_req_1","custom_id":"z","response":{},"error":null}\n', "my notes\n", "my notes"):

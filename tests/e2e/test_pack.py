@@ -69,7 +69,7 @@ class Pack(Case):
 
     def test_dense_models_have_nothing_to_pack(self):
         self.refused("pack", DRAFT, "-o", self.folder / "x.pack", says="no experts")
-        self.refused("pack", self.model, "-o", self.model, says="is a file of the model")
+        self.refused("pack", self.model, "-o", self.model, says="is read by this command")
         self.refused("pack", self.model, "-o", self.folder / "no" / "x.pack", says="x.pack")
 
 

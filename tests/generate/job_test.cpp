@@ -13,7 +13,7 @@
 namespace millrace::generate {
 namespace {
 
-class CountingGrant final : public text::WorkGrant {
+class CountingGrant final : public WorkGrant {
  public:
   explicit CountingGrant(std::uint64_t most) : most_(most) {}
   bool take(std::uint64_t bytes) override {

@@ -8,20 +8,20 @@ namespace millrace::batch {
 
 constexpr std::size_t kBufferBytes = 64 << 10;
 
-Expected<LineReader> LineReader::open(const std::string& path) {
-  auto file = os::File::open(path);
+Expected<LineReader> LineReader::open(const std::string& path, std::size_t most_line_bytes) {
+  auto file = os::File::open(path, {.wait = false});  // a pipe would wait for its writer
   if (!file.ok()) return error(Code::not_found, "{}: cannot open this file: {}", path, file.status().message());
   const auto info = file->info();
   if (!info.ok() || !info->is_regular())
     return error(Code::invalid_argument, "{}: is not a regular file; write the requests into one", path);
   auto own = std::make_unique<const os::File>(std::move(*file));
-  LineReader reader(*own, path);
+  LineReader reader(*own, path, most_line_bytes);
   reader.own_ = std::move(own);
   return reader;
 }
 
-LineReader::LineReader(const os::File& file, std::string path)
-    : file_(&file), path_(std::move(path)), buffer_(kBufferBytes) {}
+LineReader::LineReader(const os::File& file, std::string path, std::size_t most_line_bytes)
+    : file_(&file), path_(std::move(path)), most_line_bytes_(most_line_bytes), buffer_(kBufferBytes) {}
 
 Expected<bool> LineReader::fill() {
   begin_ = end_ = 0;
@@ -46,7 +46,7 @@ Expected<std::optional<Line>> LineReader::next() {
     const void* const feed = std::memchr(from, '\n', end_ - begin_);
     const std::size_t bytes =
         feed != nullptr ? static_cast<std::size_t>(static_cast<const char*>(feed) - from) : end_ - begin_;
-    line.too_long = line.too_long || line_.size() + bytes > kMostLineBytes;
+    line.too_long = line.too_long || line_.size() + bytes > most_line_bytes_;
     if (line.too_long)
       line_.clear();
     else

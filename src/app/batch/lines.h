@@ -29,9 +29,9 @@ struct Line {
 class LineReader {
  public:
   /// Errors: not_found, invalid_argument (a folder, a pipe: what cannot be read twice).
-  static Expected<LineReader> open(const std::string& path);
+  static Expected<LineReader> open(const std::string& path, std::size_t most_line_bytes = kMostLineBytes);
   /// Reads the file from its first byte on. It outlives the reader.
-  LineReader(const os::File& file, std::string path);
+  LineReader(const os::File& file, std::string path, std::size_t most_line_bytes = kMostLineBytes);
 
   /// The next line; nothing at the end. Errors: io_error.
   Expected<std::optional<Line>> next();
@@ -43,6 +43,7 @@ class LineReader {
   std::unique_ptr<const os::File> own_;
   const os::File* file_;
   std::string path_;
+  std::size_t most_line_bytes_;
   std::vector<char> buffer_;
   std::size_t begin_ = 0, end_ = 0;  // what of the buffer is not taken yet
   std::uint64_t offset_ = 0;         // in the file, of begin_

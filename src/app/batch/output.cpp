@@ -1,8 +1,10 @@
 #include "app/batch/output.h"
 
+#include <span>
 #include <utility>
 
 #include "base/log.h"
+#include "modelfile/file_io.h"
 
 namespace millrace::batch {
 namespace {
@@ -23,16 +25,15 @@ bool begins_like_ours(std::string_view text) {
 }  // namespace
 
 Expected<Output> Output::open(const std::string& path, const std::string& input, Index& index) {
+  MR_RETURN_IF_ERROR(modelfile::check_output(path, std::span(&input, 1)));
   auto file = os::File::open(path, {.access = os::File::Access::both,
                                     .create = os::File::Create::if_missing,
                                     .append = true,
                                     .writable_by_all = false});
   if (!file.ok()) return named(path, "cannot write this file", file.status());
-  const auto ours = file->info(), asked = os::file_info(input);
+  const auto ours = file->info();
   if (!ours.ok() || !ours->is_regular())
     return error(Code::invalid_argument, "{}: is not a regular file; a batch that is stopped could not go on", path);
-  if (asked.ok() && ours->volume == asked->volume && ours->number == asked->number)
-    return error(Code::invalid_argument, "{}: holds the requests; give another file to write to", path);
   if (!file->lock(false).ok())
     return error(Code::unavailable, "{}: another process writes to this file; wait for it, or give another", path);
   Output output(std::move(*file), path);

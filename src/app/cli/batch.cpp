@@ -13,6 +13,7 @@
 #include "app/server/catalog.h"
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/say.h"
 
 namespace millrace::cli {
 namespace {
@@ -65,8 +66,7 @@ int execute(const BatchFlags& flags, const Program& program) {
   if (!output.ok()) return fail(output.status());
   index->freeze();
   const std::int64_t before = index->answered(), all = index->requests();
-  if (before > 0 && !program.quiet)
-    fmt::print(stderr, "{} of {} requests are answered already; going on\n", before, all);
+  if (before > 0 && !program.quiet) say(stderr, "{} of {} requests are answered already; going on\n", before, all);
   if (before == all) return 0;
 
   install_interrupt_handler(true);
@@ -91,7 +91,7 @@ int execute(const BatchFlags& flags, const Program& program) {
   batch::Counts counts;
   const Status status = batch::work_off(**service, std::move(*input), *index, *output, work, interrupted(), counts);
   progress.finish();
-  if (!program.quiet) fmt::print(stderr, "{}\n", summary(counts, (*service)->load(), seconds()));
+  if (!program.quiet) say(stderr, "{}\n", summary(counts, (*service)->load(), seconds()));
   if (status.ok()) return 0;
   return fail(Status(status.code(), fmt::format("{}; {} of {} requests are answered, and the same command goes on from "
                                                 "there",

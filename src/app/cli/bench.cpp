@@ -75,6 +75,8 @@ int execute(BenchFlags flags, const Program& program) {
   options->decode_rows = flags.sequences;
   if (flags.accept >= 0) options->speculate.acceptance = flags.accept;
   if (flags.routing != "model") options->routing = flags.routing;
+  if (const Status status = check_model_outputs({flags.trace, flags.squeeze}, *options); !status.ok())
+    return fail(status);
   Trace trace;
   if (!flags.trace.empty()) options->trace = &trace;
   install_interrupt_handler();

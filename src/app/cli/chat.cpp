@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/os/terminal.h"
+#include "base/say.h"
 
 namespace millrace::cli {
 namespace {
@@ -89,8 +90,7 @@ Status Chat::say(const std::string& text) {
   }
   if (last_.finish == engine::Finish::cancelled) return error(Code::cancelled, "stopped");
   if (last_.finish == engine::Finish::length && options_.sampling.max_tokens < 0 && !options_.quiet)
-    fmt::print(stderr, "(the context of {} tokens is full; --ctx raises it, /clear starts anew)\n",
-               source_.context_tokens());
+    say(stderr, "(the context of {} tokens is full; --ctx raises it, /clear starts anew)\n", source_.context_tokens());
   return {};
 }
 

@@ -15,6 +15,8 @@
 #include "app/cli/progress.h"
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/say.h"
+#include "modelfile/file_io.h"
 #include "residency/calibrate.h"
 
 namespace millrace::cli {
@@ -38,10 +40,38 @@ void install_interrupt_handler(bool on_term) {
 }
 
 int fail(const Status& status) {
-  fmt::print(stderr, "error: {}\n", status.message());
+  say(stderr, "error: {}\n", status.message());
   return status.code() == Code::invalid_argument ? kExitUsage
          : status.code() == Code::cancelled      ? kExitInterrupted
                                                  : kExitFailed;
+}
+
+Status check_outputs(const std::vector<std::string>& outputs, const std::vector<std::string>& inputs, Writes what) {
+  const auto place = [](const std::string& path) {
+    std::error_code failed;
+    const auto canonical = std::filesystem::weakly_canonical(path, failed);
+    return failed ? path : canonical.string();
+  };
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    MR_RETURN_IF_ERROR(modelfile::check_output(outputs[i], inputs));
+    if (what != Writes::models && modelfile::begins_like_gguf(outputs[i]))
+      return error(Code::invalid_argument, "{}: is a GGUF file, and this command writes none; name another file",
+                   outputs[i]);
+    for (std::size_t k = 0; k < i && !outputs[i].empty(); ++k)
+      if (!outputs[k].empty() && place(outputs[i]) == place(outputs[k]))
+        return error(Code::invalid_argument, "{}: two outputs would be this file; name another for one of them",
+                     outputs[i]);
+  }
+  return {};
+}
+
+Status check_model_outputs(std::vector<std::string> outputs, const engine::EngineOptions& options,
+                           std::vector<std::string> others, Writes what) {
+  outputs.push_back(options.record_routing);
+  constexpr std::string_view kTrace = "trace:";
+  if (options.routing.starts_with(kTrace)) others.push_back(options.routing.substr(kTrace.size()));
+  others.insert(others.end(), {options.model_path, options.speculate.draft_model, options.overlay});
+  return check_outputs(outputs, others, what);
 }
 
 CLI::Validator switch_or_folder() {
@@ -161,8 +191,7 @@ Status open_share(ModelFlags& flags, int rank, const Program& program) {
     options.on_event = [said = Clock::now()](const store::PullEvent& event) mutable {
       if (event.total == 0 || Clock::now() - said < std::chrono::seconds(2)) return;
       said = Clock::now();
-      fmt::print(stderr, "{}: {} of {} are here\n", event.status, format_bytes(event.completed),
-                 format_bytes(event.total));
+      say(stderr, "{}: {} of {} are here\n", event.status, format_bytes(event.completed), format_bytes(event.total));
     };
   }
   MR_ASSIGN_OR_RETURN(flags.share, store::Share::open(store::Store(), flags.model, rank, std::move(options)));

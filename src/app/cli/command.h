@@ -33,6 +33,15 @@ void install_interrupt_handler(bool on_term = false);
 /// "error: ..." on stderr; the exit code for it.
 int fail(const Status& status);
 
+/// Refuses outputs that would replace what the command reads (modelfile::check_output), two outputs that are one file,
+/// and an output that is no model in the place of one. Empty paths count for nothing. Errors: invalid_argument.
+enum class Writes { models, others };
+Status check_outputs(const std::vector<std::string>& outputs, const std::vector<std::string>& inputs,
+                     Writes what = Writes::others);
+/// The same where the inputs are a model's files, those that its options name, and `others`.
+Status check_model_outputs(std::vector<std::string> outputs, const engine::EngineOptions& options,
+                           std::vector<std::string> others = {}, Writes what = Writes::others);
+
 /// Of a file that `millrace calibrate --out` wrote. Errors: not_found, corrupt.
 Expected<residency::Rates> read_rates(const std::string& path);
 

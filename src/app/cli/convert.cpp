@@ -15,6 +15,7 @@
 #include "app/store/checkpoint.h"
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/say.h"
 #include "convert/export.h"
 #include "engine/engine.h"
 
@@ -62,8 +63,13 @@ Status try_pass(const std::string& path, int threads) {
   return error(Code::corrupt, "it gives logits that are no numbers");
 }
 
-int convert_folder(const std::string& in, const std::string& out, convert::ConvertOptions& options,
-                   const Program& program) {
+int convert_folder(const std::string& in, const std::string& out, const std::string& imatrix,
+                   convert::ConvertOptions& options, const Program& program) {
+  std::error_code ignored;
+  const std::string folder =
+      std::filesystem::is_directory(in, ignored) ? in : std::filesystem::absolute(in).parent_path().string();
+  if (const Status status = check_outputs({out}, {in, folder, imatrix}, Writes::models); !status.ok())
+    return fail(status);
   Progress progress("Converting", Unit::bytes, program.quiet);
   follow(progress, options.work);
   const auto report = convert::convert(in, out, options);
@@ -94,7 +100,7 @@ int execute_convert(const ConvertFlags& flags, const Program& program) {
   if (importance->has_value()) options.importance = &**importance;
   options.name = flags.name;
   options.work.threads = flags.threads;
-  if (!is_on_hub(flags.in)) return convert_folder(flags.in, flags.out, options, program);
+  if (!is_on_hub(flags.in)) return convert_folder(flags.in, flags.out, flags.imatrix, options, program);
   PullPrinter printer(program.quiet);
   store::PullOptions pull = pull_options(flags.fetch, printer);
   pull.type = options.type;
@@ -102,10 +108,10 @@ int execute_convert(const ConvertFlags& flags, const Program& program) {
   const auto checkpoint = store::fetch_checkpoint(store, flags.in, pull);
   if (!checkpoint.ok()) return fail(checkpoint.status());
   if (options.name.empty()) options.name = flags.in.substr(flags.in.rfind('/') + 1);
-  const int code = convert_folder(checkpoint->folder, flags.out, options, program);
+  const int code = convert_folder(checkpoint->folder, flags.out, flags.imatrix, options, program);
   if (code != 0) return code;
   checkpoint->remove();
-  if (!program.quiet) fmt::print(stderr, "{} of safetensors are deleted again\n", format_bytes(checkpoint->bytes));
+  if (!program.quiet) say(stderr, "{} of safetensors are deleted again\n", format_bytes(checkpoint->bytes));
   return code;
 }
 

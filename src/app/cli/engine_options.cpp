@@ -219,6 +219,7 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
     options.find_rates = true;
   }
   MR_RETURN_IF_ERROR(follow_plan_file(flags, options));
+  MR_RETURN_IF_ERROR(check_model_outputs({}, options, {flags.plan, flags.rates, flags.pack}));
   return options;
 }
 

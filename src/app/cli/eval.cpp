@@ -4,11 +4,11 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
+#include "app/batch/lines.h"
 #include "app/cli/command.h"
 #include "app/cli/progress.h"
-#include "residency/small_file.h"
+#include "base/bytes.h"
 
 namespace millrace::cli {
 namespace {
@@ -26,59 +26,75 @@ struct EvalFlags {
   bool show_wrong = false;
 };
 
-Expected<std::vector<Question>> read_questions(const std::string& path) {
-  constexpr std::uint64_t kMostBytes = 64u << 20;
-  MR_ASSIGN_OR_RETURN(std::string text, residency::read_small_file(path, kMostBytes));
-  std::istringstream file(std::move(text));
+constexpr std::size_t kMostLineBytes = 1 << 20;
+
+/// The next questions of the file, `most` at most; none at its end.
+Expected<std::vector<Question>> read_questions(batch::LineReader& file, int most) {
   std::vector<Question> questions;
-  std::string line;
-  for (int number = 1; std::getline(file, line); ++number) {
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const auto json = nlohmann::json::parse(line, nullptr, false);
+  while (std::ssize(questions) < most) {
+    MR_ASSIGN_OR_RETURN(const auto line, file.next());
+    if (!line) break;
+    if (line->blank()) continue;
+    if (line->too_long)
+      return error(Code::corrupt, "{}:{}: the line has more than {}", file.path(), line->number,
+                   format_bytes(kMostLineBytes));
+    const auto json = nlohmann::json::parse(line->text, nullptr, false);
     if (!json.is_object() || !json.contains("prompt") || !json.contains("answer") || !json["prompt"].is_string() ||
         !json["answer"].is_string()) {
-      return error(Code::corrupt, "{}:{}: not a line of the form {{\"prompt\": \"...\", \"answer\": \"...\"}}", path,
-                   number);
+      return error(Code::corrupt, "{}:{}: not a line of the form {{\"prompt\": \"...\", \"answer\": \"...\"}}",
+                   file.path(), line->number);
     }
     questions.push_back({json["prompt"], json["answer"]});
   }
-  if (questions.empty()) return error(Code::invalid_argument, "{}: holds no questions", path);
   return questions;
 }
 
+/// Of the whole file, of which one group of questions at a time is in memory.
+Expected<std::int64_t> count_questions(const std::string& path) {
+  MR_ASSIGN_OR_RETURN(auto file, batch::LineReader::open(path, kMostLineBytes));
+  std::int64_t count = 0;
+  for (;;) {
+    MR_ASSIGN_OR_RETURN(const auto some, read_questions(file, 64));
+    if (some.empty()) break;
+    count += std::ssize(some);
+  }
+  if (count == 0) return error(Code::invalid_argument, "{}: holds no questions", path);
+  return count;
+}
+
 /// Asks the questions in groups that share passes; counts exact answers.
-Expected<int> count_exact(engine::Engine& engine, const std::vector<Question>& questions, const EvalFlags& flags,
-                          bool quiet) {
+Expected<int> count_exact(engine::Engine& engine, std::int64_t questions, const EvalFlags& flags, bool quiet) {
   const auto* chat_template = engine.chat_template();
   if (chat_template == nullptr) return engine.chat_template_status();
+  MR_ASSIGN_OR_RETURN(auto file, batch::LineReader::open(flags.file, kMostLineBytes));
   Progress progress("Asking", Unit::items, quiet);
   int exact = 0;
-  for (std::size_t begin = 0; begin < questions.size(); begin += static_cast<std::size_t>(flags.sequences)) {
-    const std::size_t end = std::min(questions.size(), begin + static_cast<std::size_t>(flags.sequences));
+  for (std::int64_t asked = 0;;) {
+    MR_ASSIGN_OR_RETURN(const std::vector<Question> group, read_questions(file, flags.sequences));
+    if (group.empty()) return exact;
     std::vector<engine::Engine::Id> ids;
-    for (std::size_t i = begin; i < end; ++i) {
+    for (const Question& question : group) {
       engine::Request request;
-      MR_ASSIGN_OR_RETURN(request.prompt,
-                          chat_template->render(engine.tokenizer(), {{"user", questions[i].prompt}}, true));
+      MR_ASSIGN_OR_RETURN(request.prompt, chat_template->render(engine.tokenizer(), {{"user", question.prompt}}, true));
       request.sampler.temperature = 0;
       request.max_tokens = flags.max_tokens;
       MR_ASSIGN_OR_RETURN(const auto id, engine.submit(std::move(request)));
       ids.push_back(id);
     }
     while (engine.step()) {
-      if (interrupted()) return error(Code::cancelled, "stopped after {} questions", begin);
+      if (interrupted()) return error(Code::cancelled, "stopped after {} questions", asked);
     }
-    for (std::size_t i = begin; i < end; ++i) {
-      auto result = engine.take(ids[i - begin]);
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      auto result = engine.take(ids[i]);
       if (result.finish == engine::Finish::error) return result.status;
-      const bool right = result.text == questions[i].answer;
+      const bool right = result.text == group[i].answer;
       exact += right ? 1 : 0;
       if (!right && flags.show_wrong)
-        fmt::print("asked: {}\n  want: {}\n  got:  {}\n", questions[i].prompt, questions[i].answer, result.text);
+        fmt::print("asked: {}\n  want: {}\n  got:  {}\n", group[i].prompt, group[i].answer, result.text);
     }
-    progress.update(end, questions.size());
+    asked += std::ssize(group);
+    progress.update(static_cast<std::uint64_t>(asked), static_cast<std::uint64_t>(questions));
   }
-  return exact;
 }
 
 int execute(EvalFlags& flags, const Program& program) {
@@ -87,7 +103,7 @@ int execute(EvalFlags& flags, const Program& program) {
     return fail(error(Code::invalid_argument, "eval takes MODEL FILE, or FILE -m MODEL"));
   if (wanted == 2) flags.model.model = flags.words.front();
   flags.file = flags.words.back();
-  auto questions = read_questions(flags.file);
+  const auto questions = count_questions(flags.file);
   if (!questions.ok()) return fail(questions.status());
   auto options = engine_options(flags.model, program);
   if (!options.ok()) return fail(options.status());
@@ -97,8 +113,8 @@ int execute(EvalFlags& flags, const Program& program) {
   if (!created.ok()) return fail(created.status());
   auto exact = count_exact(**created, *questions, flags, program.quiet);
   if (!exact.ok()) return fail(exact.status());
-  fmt::print("{} of {} answered exactly ({:.1f} %)\n", *exact, questions->size(),
-             100.0 * *exact / static_cast<double>(questions->size()));
+  fmt::print("{} of {} answered exactly ({:.1f} %)\n", *exact, *questions,
+             100.0 * *exact / static_cast<double>(*questions));
   if ((*created)->store_counters().misses > 0) fmt::print("{}", describe_experts(**created, 0));
   return 0;
 }

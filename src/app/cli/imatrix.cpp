@@ -25,6 +25,8 @@ int execute(ImatrixFlags& flags, const Program& program) {
   if (!windows.ok()) return fail(windows.status());
   auto file = modelfile::Model::open(options->model_path, {.skip_vocabulary = true});
   if (!file.ok()) return fail(file.status());
+  if (Status status = check_model_outputs({flags.out}, *options, {flags.text.file}, Writes::models); !status.ok())
+    return fail(status);
   measure::InputSums sums(*file);
   options->observer = &sums;
   if (Status status = measure::prepare_engine(*windows, *options); !status.ok()) return fail(status);

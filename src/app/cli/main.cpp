@@ -2,12 +2,16 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <iostream>
+#include <new>
 #include <numeric>
 #include <string>
 #include <system_error>
@@ -18,9 +22,31 @@
 #include "app/cli/help.h"
 #include "base/log.h"
 #include "base/os/heap.h"
+#include "base/say.h"
 #include "device/cpu.h"
 
 namespace {
+
+/// Destructors of JSON take memory, and one that gets none ends the process. While an exception leaves the stack, most
+/// likely for lack of memory, they get what is held back here.
+std::array<std::atomic<void*>, 16> held_back;
+
+void hold_back() {
+  constexpr std::size_t kPiece = 64 << 10;
+  for (std::atomic<void*>& piece : held_back)
+    if (piece == nullptr)
+      if (void* const bytes = std::malloc(kPiece); bytes != nullptr) std::free(piece.exchange(bytes));
+}
+
+void on_no_memory() {
+  if (std::uncaught_exceptions() == 0) {
+    hold_back();  // what was given out before may be free again
+    throw std::bad_alloc();
+  }
+  for (std::atomic<void*>& piece : held_back)
+    if (void* const bytes = piece.exchange(nullptr); bytes != nullptr) return std::free(bytes);
+  throw std::bad_alloc();
+}
 
 /// "--max-tokens: ..." as "-n,--max-tokens: ...": a message names the flag as it was typed, too.
 std::string name_flag(const CLI::App& app, std::string message) {
@@ -41,8 +67,7 @@ int end_output(int exit_code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good()) return exit_code;
   if (exit_code != 0) return exit_code;
   // A reader that has left (`| head`) wants no word about it.
-  if (errno != EPIPE)
-    fmt::print(stderr, "error: cannot write the output: {}\n", std::generic_category().message(errno));
+  if (errno != EPIPE) say(stderr, "error: cannot write the output: {}\n", std::generic_category().message(errno));
   return cli::kExitFailed;
 }
 
@@ -155,6 +180,8 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   millrace::os::keep_heap_small();
+  hold_back();
+  std::set_new_handler(on_no_memory);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow shows as a failed write, too
   std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away shows as a failed write, not as a death
   try {
@@ -163,11 +190,11 @@ int main(int argc, char** argv) {
     std::fputs("error: out of memory; close other programs or use a smaller model or context\n", stderr);
   } catch (const std::system_error& failed) {  // fmt::print, of more than its buffer holds
     if (std::ferror(stdout) == 0)
-      fmt::print(stderr, "error: {} (a bug of ours: please report it)\n", failed.what());
+      millrace::say(stderr, "error: {} (a bug of ours: please report it)\n", failed.what());
     else if (failed.code().value() != EPIPE)
-      fmt::print(stderr, "error: cannot write the output: {}\n", failed.code().message());
+      millrace::say(stderr, "error: cannot write the output: {}\n", failed.code().message());
   } catch (const std::exception& unexpected) {
-    fmt::print(stderr, "error: {} (a bug of ours: please report it)\n", unexpected.what());
+    millrace::say(stderr, "error: {} (a bug of ours: please report it)\n", unexpected.what());
   }
   return millrace::cli::kExitFailed;
 }

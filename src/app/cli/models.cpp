@@ -11,6 +11,7 @@
 #include "app/store/files.h"
 #include "app/store/pull.h"
 #include "base/bytes.h"
+#include "base/say.h"
 #include "modelfile/inspect.h"
 
 namespace millrace::cli {
@@ -171,7 +172,7 @@ void add_rm_cp(CLI::App& app, int& exit_code) {
 void PullPrinter::operator()(const store::PullEvent& event) {
   if (event.status != last_) {
     bar_.reset();
-    if (!quiet_) fmt::print(stderr, "{}\n", event.status);
+    if (!quiet_) say(stderr, "{}\n", event.status);
     last_ = event.status;
     const std::string label = event.digest.empty() ? event.status : event.digest.substr(7, 12);
     if (event.total > 0) bar_ = std::make_unique<Progress>(label, Unit::bytes, quiet_);

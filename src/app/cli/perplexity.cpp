@@ -32,6 +32,8 @@ void print_divergence(const measure::Divergence& found, const std::string& refer
 int execute(PerplexityFlags& flags, const Program& program) {
   auto options = engine_options(flags.model, program);
   if (!options.ok()) return fail(options.status());
+  if (Status status = check_model_outputs({flags.save}, *options, {flags.text.file, flags.against}); !status.ok())
+    return fail(status);
   auto windows = cut_text(options->model_path, flags.text, flags.model.context);
   if (!windows.ok()) return fail(windows.status());
   std::optional<measure::LogitsReader> reference;

@@ -153,6 +153,7 @@ int calibrate_hosts(const CalibrateFlags& flags, const Program& program) {
 }
 
 int execute_calibrate(const CalibrateFlags& flags, const Program& program) {
+  if (const Status status = check_outputs({flags.out}, {flags.path}); !status.ok()) return fail(status);
   if (link::started_by_mpi()) return calibrate_hosts(flags, program);
   const Expected<residency::Rates> rates = measure_machine(flags, program.quiet);
   if (!rates.ok()) return fail(rates.status());

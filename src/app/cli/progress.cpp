@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/os/terminal.h"
+#include "base/say.h"
 
 namespace millrace::cli {
 namespace {
@@ -52,16 +53,16 @@ void Progress::update(std::uint64_t done, std::uint64_t total, const std::string
   const double rate = seconds > 0 ? static_cast<double>(done - std::min(done, before_)) / seconds : 0;
   const double left = rate > 0 ? static_cast<double>(total - std::min(done, total)) / rate : 0;
   const std::string speed = note.empty() ? amount(static_cast<std::uint64_t>(rate), unit_) + "/s" : note;
-  fmt::print(stderr, "\r\033[K{} {} {:3.0f} %  {} of {}  {}", label_, bar, share * 100, amount(done, unit_),
-             amount(total, unit_), speed);
-  if (rate > 0) fmt::print(stderr, "  {:.0f} s left", left);
+  say(stderr, "\r\033[K{} {} {:3.0f} %  {} of {}  {}", label_, bar, share * 100, amount(done, unit_),
+      amount(total, unit_), speed);
+  if (rate > 0) say(stderr, "  {:.0f} s left", left);
   std::fflush(stderr);
 }
 
 void Progress::finish() {
   const MutexLock lock(mutex_);
   if (!drawn_) return;
-  fmt::print(stderr, "\r\033[K");
+  say(stderr, "\r\033[K");
   std::fflush(stderr);
   drawn_ = false;
   enabled_ = false;

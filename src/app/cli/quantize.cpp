@@ -109,6 +109,8 @@ int execute(const QuantizeFlags& flags, const Program& program) {
     const Status status = print_plan(*before, *options);
     return status.ok() ? 0 : fail(status);
   }
+  if (const Status status = check_outputs({flags.out}, {flags.in, flags.imatrix}, Writes::models); !status.ok())
+    return fail(status);
   const auto importance = read_importance(flags.imatrix);
   if (!importance.ok()) return fail(importance.status());
   if (importance->has_value()) options->importance = &**importance;

@@ -16,6 +16,7 @@
 #include "app/cli/input.h"
 #include "app/cli/pull.h"
 #include "app/cli/repl.h"
+#include "base/say.h"
 
 namespace millrace::cli {
 namespace {
@@ -52,9 +53,9 @@ int answer_all(const RunFlags& flags, Chat& chat, const std::vector<std::string>
   if (flags.stats) {
     const auto& last = chat.last();
     if (last.decode_seconds > 0 && last.answer_tokens > 1) {
-      fmt::print(stderr, "{} prompt tokens at {:.0f} tok/s, {} answer tokens at {:.1f} tok/s\n", last.prompt_tokens,
-                 static_cast<double>(last.prompt_tokens) / last.prompt_seconds, last.answer_tokens,
-                 static_cast<double>(last.answer_tokens - 1) / last.decode_seconds);
+      say(stderr, "{} prompt tokens at {:.0f} tok/s, {} answer tokens at {:.1f} tok/s\n", last.prompt_tokens,
+          static_cast<double>(last.prompt_tokens) / last.prompt_seconds, last.answer_tokens,
+          static_cast<double>(last.answer_tokens - 1) / last.decode_seconds);
     }
   }
   return code;
@@ -71,7 +72,7 @@ Expected<std::string> read_pipe(std::uint64_t most, bool quiet) {
   pollfd input{STDIN_FILENO, POLLIN, 0};
   constexpr int patience_ms = 2000;  // then somebody wonders what we wait for
   if (!quiet && ::poll(&input, 1, patience_ms) == 0)
-    fmt::print(stderr, "Reading what is piped in to go with the prompt ('< /dev/null' where there is nothing)\n");
+    say(stderr, "Reading what is piped in to go with the prompt ('< /dev/null' where there is nothing)\n");
   MR_ASSIGN_OR_RETURN(std::string text, read_input(most));
   while (!text.empty() && text.back() == '\n') text.pop_back();
   return text;
@@ -98,8 +99,8 @@ Expected<std::vector<std::string>> read_prompts(const RunFlags& flags, std::uint
 void tell_server(const RunFlags& flags, const Source& server, const Address& address, bool quiet) {
   if (quiet) return;
   const bool dims = isatty(STDERR_FILENO) != 0;
-  fmt::print(stderr, "{}{} answers from the server at {}{}{}\n", dims ? "\x1b[2m" : "", server.name(), address.text(),
-             flags.host.empty() ? " (--local: from an engine of its own)" : "", dims ? "\x1b[0m" : "");
+  say(stderr, "{}{} answers from the server at {}{}{}\n", dims ? "\x1b[2m" : "", server.name(), address.text(),
+      flags.host.empty() ? " (--local: from an engine of its own)" : "", dims ? "\x1b[0m" : "");
 }
 
 /// A server that may answer: none where a flag asks for something that only an engine of our own does.
@@ -109,7 +110,7 @@ std::unique_ptr<Source> server_for(const RunFlags& flags, const store::Resolved&
   if (own) return nullptr;
   const auto address = call_address();
   if (!address.ok()) {
-    fmt::print(stderr, "warning: no server is asked: {}\n", address.status().message());
+    say(stderr, "warning: no server is asked: {}\n", address.status().message());
     return nullptr;
   }
   std::unique_ptr<Source> server = find_server(model, *address);
@@ -158,7 +159,7 @@ std::optional<int> execute_elsewhere(const CLI::App& command, const RunFlags& fl
   if (name.find('/') == std::string::npos)
     return fail(error(missing.code(), "{}; 'millrace pull USER/REPO' fetches others", missing.message()));
   if (isatty(STDIN_FILENO) == 0 || isatty(STDERR_FILENO) == 0) return fail(missing);
-  fmt::print(stderr, "{} is not here. Fetch it now? [Y/n] ", name);
+  say(stderr, "{} is not here. Fetch it now? [Y/n] ", name);
   std::string reply;
   if (!std::getline(std::cin, reply) || (!reply.empty() && reply[0] != 'y' && reply[0] != 'Y')) return kExitFailed;
   if (const int code = pull_model(name, program); code != 0) return code;

@@ -59,6 +59,8 @@ int execute(SensitivityFlags& flags, const Program& program) {
   if (!windows.ok()) return fail(windows.status());
   auto file = modelfile::Model::open(options->model_path, {.skip_vocabulary = true});
   if (!file.ok()) return fail(file.status());
+  if (Status status = check_model_outputs({flags.out}, *options, {flags.text.file, flags.imatrix}); !status.ok())
+    return fail(status);
   if (Status status = measure::prepare_engine(*windows, *options); !status.ok()) return fail(status);
   options->pack = "off";  // packs are of the model as it is
   install_interrupt_handler();

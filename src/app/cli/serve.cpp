@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +25,7 @@
 #include "app/server/server.h"
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/say.h"
 #include "engine/limits.h"
 #include "residency/small_file.h"
 
@@ -98,11 +100,10 @@ void tell_loaded(const engine::ModelManager::Loaded& loaded) {
   const engine::Engine& engine = loaded.service->engine();
   const std::int64_t trained = engine.model().hyperparameters().context_length;
   const std::int64_t context = engine.context_tokens(), sequences = loaded.service->load().max_sequences;
-  fmt::print("{}: loaded in {:.1f} s; a context of {} tokens{}, {} at once\n", loaded.name,
-             std::chrono::duration<double>(loaded.load_time).count(), context,
-             context < trained ? fmt::format(" (trained for {}; --ctx)", trained) : "",
-             sequences == 1 ? "1 request" : fmt::format("{} requests", sequences));
-  std::fflush(stdout);
+  say(stdout, "{}: loaded in {:.1f} s; a context of {} tokens{}, {} at once\n", loaded.name,
+      std::chrono::duration<double>(loaded.load_time).count(), context,
+      context < trained ? fmt::format(" (trained for {}; --ctx)", trained) : "",
+      sequences == 1 ? "1 request" : fmt::format("{} requests", sequences));
 }
 
 /// From the signal to the end of the process, whatever goes on.
@@ -121,6 +122,28 @@ void catch_signals() {
   action.sa_handler = on_stop_signal;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  // A terminal that closes ends the server as Ctrl-C does, unless it was told to stay (nohup).
+  struct sigaction before = {};
+  if (sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
+}
+
+/// Each connection has a descriptor, and shells give a thousand.
+void allow_many_files() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 1 << 16);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/// What whoever starts the server may not have meant.
+void warn_of_open_door(const server::ServerOptions& options) {
+  const std::string& host = options.host;
+  const bool here = host == "localhost" || host == "::1" || host.starts_with("127.");
+  if (!here && options.api_keys.empty())
+    log::warn(
+        "anyone who reaches {}:{} can use the models here, pull others and delete them: no API key is asked for; give "
+        "--api-key KEY, or --host 127.0.0.1",
+        host, options.port);
 }
 
 void wait_for_signal() {
@@ -130,6 +153,7 @@ void wait_for_signal() {
   // A second signal ends the process at once.
   signal(SIGINT, SIG_DFL);
   signal(SIGTERM, SIG_DFL);
+  signal(SIGHUP, SIG_DFL);
 }
 
 /// What `stop --server` needs to be told to end this one.
@@ -153,7 +177,6 @@ std::string stop_flags(const ServeFlags& flags) {
   const bool started = !words.empty();
   if (!started) words = "error: the server did not start; --log-file FILE keeps what it says\n";
   std::fputs(words.c_str(), started ? stdout : stderr);
-  std::fflush(stdout);
   _exit(started ? 0 : kExitFailed);
 }
 
@@ -172,9 +195,13 @@ Status become_daemon(const ServeFlags& flags, int& tell) {
   tell = ends[1];
   setsid();
   const std::string log = flags.log_file.empty() ? "/dev/null" : flags.log_file;
-  const int out = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  // A pipe that nobody reads would hold open() for ever.
+  const int out = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0600);
   const int in = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (out < 0 && errno == ENXIO)
+    return error(Code::io_error, "{}: is a pipe that nobody reads; start its reader first", log);
   if (out < 0 || in < 0) return error(Code::io_error, "{}: cannot write the log there", log);
+  (void)::fcntl(out, F_SETFL, ::fcntl(out, F_GETFL, 0) & ~O_NONBLOCK);
   dup2(in, 0);
   dup2(out, 1);
   dup2(out, 2);
@@ -200,11 +227,19 @@ int serve(ServeFlags flags, const Program& program) {
   auto options = server_options(flags, program);
   if (!options.ok()) return fail(options.status());
   options->models.engine.cluster = ranks->cluster();
+  if (const Status status = check_model_outputs({flags.log_file, flags.pid_file}, options->models.engine,
+                                                {flags.config, flags.model.rates, flags.model.plan});
+      !status.ok())
+    return fail(status);
+  std::vector<std::string> inputs = options->model_paths;
+  if (const Status status = check_outputs({flags.log_file, flags.pid_file}, inputs); !status.ok()) return fail(status);
   int tell = -1;  // the terminal that started a daemon
   if (flags.daemon) {
     if (const Status status = become_daemon(flags, tell); !status.ok()) return fail(status);
   }
   catch_signals();
+  allow_many_files();
+  warn_of_open_door(*options);
   if (!program.quiet) options->models.on_loaded = tell_loaded;
   auto started = server::Server::start(std::move(*options));
   if (!started.ok()) return fail(started.status());
@@ -216,8 +251,7 @@ int serve(ServeFlags flags, const Program& program) {
         residency::write_small_file(pid_file, fmt::format("{}\n", getpid()), residency::Links::replace);
     if (!status.ok()) return fail(status.with_context("PID file"));
   }
-  fmt::print("Listening on http://{}\n", address->text());
-  std::fflush(stdout);
+  say(stdout, "Listening on http://{}\n", address->text());
   if (tell >= 0) {
     const std::string words =
         fmt::format("Listening on http://{} in the background (process {}); 'millrace stop --server{}' ends it\n",
@@ -228,14 +262,14 @@ int serve(ServeFlags flags, const Program& program) {
   std::atomic<bool> failed{false};
   std::thread watcher([&] {
     if (const Status status = (*started)->preloaded(); !status.ok()) {
-      fmt::print(stderr, "error: {}\n", status.message());
+      say(stderr, "error: {}\n", status.message());
       failed = true;
       kill(getpid(), SIGTERM);
     }
   });
   wait_for_signal();
   if (flags.drain && !failed) {
-    fmt::print("Draining: what is under way is answered first; a second signal ends it at once\n");
+    say(stdout, "Draining: what is under way is answered first; a second signal ends it at once\n");
     std::fflush(stdout);
     (*started)->drain();
   }
@@ -245,7 +279,7 @@ int serve(ServeFlags flags, const Program& program) {
     if (end.wait_for(kLongestEnd) == std::future_status::ready) return;
     // A request that does not hear of the end must not outlive it: nothing that lasts is half written (the store and
     // the prompt cache replace files in one step).
-    fmt::print(stderr, "warning: a request went on for too long; stopped without its end\n");
+    say(stderr, "warning: a request went on for too long; stopped without its end\n");
     std::error_code ignored;
     if (has_pid_file) fs::remove(pid_file, ignored);
     _exit(failed ? kExitFailed : 0);

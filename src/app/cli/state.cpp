@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/open_output.h"
 #include "base/os/file.h"
 #include "residency/small_file.h"
 
@@ -41,8 +42,8 @@ std::vector<std::string> parse_lines(const std::string& text) {
   std::vector<std::string> lines;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
-    const Json line = Json::parse(text.begin() + static_cast<std::ptrdiff_t>(at),
-                                  text.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
+    const Json line = Json(nlohmann::json::parse(text.begin() + static_cast<std::ptrdiff_t>(at),
+                                                 text.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false));
     if (line.is_string()) lines.push_back(line.get<std::string>());
     at = end + 1;
   }
@@ -51,11 +52,10 @@ std::vector<std::string> parse_lines(const std::string& text) {
 
 /// A file of the user alone, whatever the umask.
 bool write_private(const std::string& path, std::string_view text, os::File::Options options) {
-  options.access = os::File::Access::write;
   if (options.create == os::File::Create::never) options.create = os::File::Create::if_missing;
   options.owner_only = true;
   options.links = os::Links::stay;
-  auto file = os::File::open(path, options);
+  auto file = open_output(path, options);
   const bool good = file.ok() && file->set_owner_only().ok() && file->write(text).ok();
   return good && file->close().ok();
 }
@@ -133,7 +133,7 @@ Expected<SavedChat> load_chat(const std::string& name) {
   if (text.status().code() == Code::not_found)
     return error(Code::not_found, "there is no chat '{}'; /list shows those that were saved", name);
   if (!text.ok()) return text.status();
-  const Json saved = Json::parse(*text, nullptr, false);
+  const Json saved = Json(nlohmann::json::parse(*text, nullptr, false));
   const auto word = [](const Json& object, const char* key) {
     const auto found = object.is_object() ? object.find(key) : object.end();
     return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();

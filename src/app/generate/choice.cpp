@@ -183,7 +183,7 @@ Status bind_tokens(const text::Tokenizer& tokenizer, const Job& job, engine::Req
 
 /// Asks for the log probabilities of the prompt's tokens, which the engine tells of before anything else.
 Status ask_for_prompt(const engine::Engine& engine, const Job& job, const std::shared_ptr<Choice>& state,
-                      engine::Request& request, text::WorkGrant* grant) {
+                      engine::Request& request, WorkGrant* grant) {
   constexpr std::uint64_t kBytes = 256;  // of a candidate, its place in the reply included
   const auto top = static_cast<std::uint64_t>(job.prompt_logprobs);
   if (grant != nullptr && !grant->take(request.prompt.size() * (1 + top) * kBytes))
@@ -214,8 +214,7 @@ Status ask_for_prompt(const engine::Engine& engine, const Job& job, const std::s
 }  // namespace
 
 Expected<Prepared> prepare(const engine::Engine& engine, const Job& job, const text::Prompt& prompt, int choice,
-                           std::function<void(Event)> on_event, std::function<void(Ended)> on_end,
-                           text::WorkGrant* grant) {
+                           std::function<void(Event)> on_event, std::function<void(Ended)> on_end, WorkGrant* grant) {
   text::AnswerForm form = answer_form(job, prompt), call_form;
   const bool in_messages = must_call_tool(job) && prompt.format.calls != nullptr && prompt.format.calls->channels;
   if (in_messages) {

@@ -5,8 +5,8 @@
 #include <functional>
 
 #include "app/generate/run.h"
+#include "base/work_grant.h"
 #include "engine/service.h"
-#include "text/work_grant.h"
 
 namespace millrace::generate {
 
@@ -27,6 +27,6 @@ struct Prepared {
 /// `engine` outlives the request. Errors: those of make_constraint.
 Expected<Prepared> prepare(const engine::Engine& engine, const Job& job, const text::Prompt& prompt, int choice,
                            std::function<void(Event)> on_event, std::function<void(Ended)> on_end,
-                           text::WorkGrant* grant = nullptr);
+                           WorkGrant* grant = nullptr);
 
 }  // namespace millrace::generate

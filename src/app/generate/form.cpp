@@ -71,7 +71,7 @@ std::shared_ptr<const text::TokenTrie> trie_of(const std::shared_ptr<const text:
   return all.back().trie;
 }
 
-Status charge(const text::Grammar& grammar, text::WorkGrant* grant) {
+Status charge(const text::Grammar& grammar, WorkGrant* grant) {
   if (grant == nullptr || grant->take(grammar.bytes())) return {};
   return error(Code::out_of_budget, "the form takes more memory than requests may hold together");
 }
@@ -131,7 +131,7 @@ Status name_tool(Status status, const Job& job, const text::BuildLimits& limits)
 }
 
 /// What the whole answer has to be. REQUIRES: the job asks for something.
-Expected<std::shared_ptr<const text::Grammar>> answer_grammar(const Job& job, text::WorkGrant* grant) {
+Expected<std::shared_ptr<const text::Grammar>> answer_grammar(const Job& job, WorkGrant* grant) {
   text::BuildLimits limits;
   limits.grant = grant;
   if (must_call_tool(job)) {
@@ -159,7 +159,7 @@ Expected<std::shared_ptr<const text::Grammar>> answer_grammar(const Job& job, te
 /// Where the model is free to call tools, the texts of those that have a grammar keep it. Null: no tool has one.
 Expected<std::shared_ptr<text::Constraint>> inputs_constraint(const Job& job, const text::Prompt& prompt,
                                                               const std::shared_ptr<const text::Tokenizer>& tokenizer,
-                                                              text::WorkGrant* grant) {
+                                                              WorkGrant* grant) {
   const text::TagStyle* const tags = prompt.format.calls != nullptr ? prompt.format.calls->tags : nullptr;
   std::vector<text::BoundInput> inputs;
   for (const Json& tool : job.tools) {
@@ -219,7 +219,7 @@ text::ThoughtBefore thought_before(const engine::Engine& engine, const Job& job,
 }  // namespace
 
 Expected<std::shared_ptr<text::Constraint>> make_constraint(const engine::Engine& engine, const Job& job,
-                                                            const text::Prompt& prompt, text::WorkGrant* grant) {
+                                                            const text::Prompt& prompt, WorkGrant* grant) {
   const std::shared_ptr<const text::Tokenizer> tokenizer = engine.shared_tokenizer();
   if (job.format == Format::text && !must_call_tool(job)) {
     if (job.tool_choice == ToolChoice::none) return std::shared_ptr<text::Constraint>();

@@ -5,16 +5,15 @@
 #include <memory>
 
 #include "app/generate/job.h"
+#include "base/work_grant.h"
 #include "engine/engine.h"
 #include "text/conversation.h"
-#include "text/work_grant.h"
 
 namespace millrace::generate {
 
 /// Null where the job asks for no form. Each answer needs its own. A thought that the prompt has opened is free.
 /// Errors: invalid_argument, unsupported (the schema or the grammar), out_of_budget and cancelled (by the grant).
 Expected<std::shared_ptr<text::Constraint>> make_constraint(const engine::Engine& engine, const Job& job,
-                                                            const text::Prompt& prompt,
-                                                            text::WorkGrant* grant = nullptr);
+                                                            const text::Prompt& prompt, WorkGrant* grant = nullptr);
 
 }  // namespace millrace::generate

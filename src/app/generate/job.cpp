@@ -71,7 +71,7 @@ void lay_under(const Defaults& defaults, Job& job) {
                       defaults.messages.end());
 }
 
-Expected<Json> parse_object(std::string_view body, text::WorkGrant* grant) {
+Expected<Json> parse_object(std::string_view body, WorkGrant* grant) {
   if (body.empty()) return error(Code::invalid_argument, "the request has no body; send a JSON object");
   const Extent extent = extent_of(body);
   if (extent.deepest > kMostNesting)

@@ -10,10 +10,10 @@
 
 #include "app/generate/json.h"
 #include "base/status.h"
+#include "base/work_grant.h"
 #include "engine/sampler.h"
 #include "text/constraint/written_grammar.h"
 #include "text/thinking.h"
-#include "text/work_grant.h"
 
 namespace millrace::generate {
 
@@ -102,6 +102,6 @@ void lay_under(const Defaults& defaults, Job& job);
 /// A JSON object from a request's body. `grant` (may be null) is asked, before anything is made, for the most that the
 /// JSON and what is made of it may take. Errors: invalid_argument (not JSON, not an object, nested too deep),
 /// out_of_budget.
-Expected<Json> parse_object(std::string_view body, text::WorkGrant* grant = nullptr);
+Expected<Json> parse_object(std::string_view body, WorkGrant* grant = nullptr);
 
 }  // namespace millrace::generate

@@ -27,7 +27,7 @@ Json messages_with_tools(const Job& job) {
   return out;
 }
 
-Expected<text::Prompt> render(const engine::Engine& engine, const Job& job, text::WorkGrant* grant) {
+Expected<text::Prompt> render(const engine::Engine& engine, const Job& job, WorkGrant* grant) {
   std::unique_ptr<text::ChatTemplate> own;
   const text::ChatTemplate* chat_template = engine.chat_template();
   if (!job.chat_template.empty()) {
@@ -60,7 +60,7 @@ bool must_stay(const Json& messages, std::size_t i) {
 /// A conversation that loses its oldest messages until its prompt fits.
 class Shortening {
  public:
-  Shortening(const engine::Engine& engine, const Job& job, std::int64_t context, text::WorkGrant* grant)
+  Shortening(const engine::Engine& engine, const Job& job, std::int64_t context, WorkGrant* grant)
       : engine_(engine), whole_(job.messages), job_(job), context_(context), grant_(grant) {
     for (std::size_t i = 0; i < whole_.size(); ++i) most_ += must_stay(whole_, i) ? 0 : 1;
   }
@@ -131,7 +131,7 @@ class Shortening {
   const Json& whole_;
   Job job_;
   const std::int64_t context_;
-  text::WorkGrant* const grant_;
+  WorkGrant* const grant_;
   std::size_t most_ = 0;  // messages that may be left out
 };
 
@@ -235,15 +235,24 @@ Expected<Ids> fill_prompt(const engine::Engine& engine, const Job& job, std::int
   return ids;
 }
 
+/// What of a prompt that is too long its author may not know of: clients send tools that nobody typed.
+std::string share_of_tools(const engine::Engine& engine, const Job& job) {
+  if (!job.chat || job.tools.empty() || job.tool_choice == ToolChoice::none) return "";
+  const std::size_t tokens = engine.tokenizer().encode(job.tools.dump(), text::Specials::as_text).size();
+  return fmt::format(" ({} tool{} about {} of them: send fewer)", job.tools.size(),
+                     job.tools.size() == 1 ? " takes" : "s take", tokens);
+}
+
 /// In the words that each API's clients look for.
-Status too_long_error(Job::Words words, std::int64_t tokens, std::int64_t context) {
+Status too_long_error(const engine::Engine& engine, const Job& job, std::int64_t tokens, std::int64_t context) {
+  const std::string tools = share_of_tools(engine, job);
   const std::string all = fmt::format(
-      "This model's maximum context length is {} tokens, but the prompt has {}; shorten it, or serve with a larger "
+      "This model's maximum context length is {} tokens, but the prompt has {}{}; shorten it, or serve with a larger "
       "--ctx",
-      context, tokens);
-  switch (words) {
+      context, tokens, tools);
+  switch (job.words) {
     case Job::Words::anthropic:
-      return error(Code::invalid_argument, "prompt is too long: {} tokens > {} maximum", tokens, context - 1);
+      return error(Code::invalid_argument, "prompt is too long: {} tokens > {} maximum{}", tokens, context - 1, tools);
     case Job::Words::responses:
       return error(Code::invalid_argument, "Your input exceeds the context window of this model. {}", all);
     case Job::Words::ollama:
@@ -264,7 +273,7 @@ std::string begun_answer(const Job& job) {
   return said ? last["content"].get<std::string>() : std::string();
 }
 
-Expected<text::Prompt> make_prompt(const engine::Engine& engine, const Job& job, text::WorkGrant* grant) {
+Expected<text::Prompt> make_prompt(const engine::Engine& engine, const Job& job, WorkGrant* grant) {
   std::int64_t context = engine.context_tokens();
   if (job.context > 0) context = std::min(context, job.context);
   const auto too_long = [&](const std::vector<text::TokenId>& ids) { return std::ssize(ids) >= context; };
@@ -285,7 +294,7 @@ Expected<text::Prompt> make_prompt(const engine::Engine& engine, const Job& job,
       ids.erase(ids.begin() + 1, ids.begin() + 1 + (std::ssize(ids) - context + context / 4));
   }
   if (ids.empty()) return error(Code::invalid_argument, "prompt: it is empty; write something");
-  if (too_long(ids) && !job.any_length) return too_long_error(job.words, std::ssize(ids), context);
+  if (too_long(ids) && !job.any_length) return too_long_error(engine, job, std::ssize(ids), context);
   MR_RETURN_IF_ERROR(check_ids(engine, ids, "prompt"));
   return prompt;
 }

@@ -62,7 +62,7 @@ struct Run::Queue {
 };
 
 Expected<std::unique_ptr<Run>> Run::start(engine::ModelManager::Use model, const Job& job, const std::string& client,
-                                          text::WorkGrant* grant) {
+                                          WorkGrant* grant) {
   std::unique_ptr<Run> run(new Run(std::move(model)));
   MR_ASSIGN_OR_RETURN(text::Prompt prompt, make_prompt(run->model_->service->engine(), job, grant));
   run->queue_ = std::make_shared<Queue>();
@@ -73,7 +73,7 @@ Expected<std::unique_ptr<Run>> Run::start(engine::ModelManager::Use model, const
 }
 
 Status Run::submit(const Job& job, const text::Prompt& prompt, int choice, const std::string& client,
-                   text::WorkGrant* grant) {
+                   WorkGrant* grant) {
   const std::shared_ptr<engine::Service>& service = model_->service;
   const auto on_event = [queue = queue_](Event event) { queue->push(std::move(event)); };
   const auto on_end = [queue = queue_](Ended ended) { queue->end(std::move(ended)); };
@@ -142,8 +142,7 @@ void Answer::add(Delta delta) {
   std::move(delta.logprobs.begin(), delta.logprobs.end(), std::back_inserter(logprobs));
 }
 
-Expected<std::vector<Answer>> collect(Run& run, int choices, const std::function<bool()>& gone,
-                                      text::WorkGrant* grant) {
+Expected<std::vector<Answer>> collect(Run& run, int choices, const std::function<bool()>& gone, WorkGrant* grant) {
   std::vector<Answer> answers(static_cast<std::size_t>(choices));
   constexpr std::chrono::milliseconds kQuestion(100);
   auto next_question = std::chrono::steady_clock::now() + kQuestion;

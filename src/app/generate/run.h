@@ -11,8 +11,8 @@
 
 #include "app/generate/call.h"
 #include "app/generate/job.h"
+#include "base/work_grant.h"
 #include "engine/model_manager.h"
-#include "text/work_grant.h"
 
 namespace millrace::generate {
 
@@ -76,7 +76,7 @@ class Run {
   /// and whether it is still wanted. Errors: invalid_argument (the prompt does not fit, or cannot be made),
   /// unsupported, unavailable, out_of_budget, cancelled.
   static Expected<std::unique_ptr<Run>> start(engine::ModelManager::Use model, const Job& job,
-                                              const std::string& client, text::WorkGrant* grant = nullptr);
+                                              const std::string& client, WorkGrant* grant = nullptr);
   ~Run();
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
@@ -96,8 +96,7 @@ class Run {
  private:
   struct Queue;
   explicit Run(engine::ModelManager::Use model) : model_(std::move(model)) {}
-  Status submit(const Job& job, const text::Prompt& prompt, int choice, const std::string& client,
-                text::WorkGrant* grant);
+  Status submit(const Job& job, const text::Prompt& prompt, int choice, const std::string& client, WorkGrant* grant);
 
   engine::ModelManager::Use model_;
   std::vector<text::TokenId> prompt_;
@@ -122,6 +121,6 @@ struct Answer {
 /// Takes events to the end. `gone` is asked now and then: true gives up. `grant` (may be null) is asked for what the
 /// answers take. Errors: those of the run; cancelled, out_of_budget.
 Expected<std::vector<Answer>> collect(Run& run, int choices, const std::function<bool()>& gone,
-                                      text::WorkGrant* grant = nullptr);
+                                      WorkGrant* grant = nullptr);
 
 }  // namespace millrace::generate

@@ -1,6 +1,7 @@
 #include "app/measure/model_mixture.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string_view>
 
@@ -41,6 +42,9 @@ Expected<std::vector<std::vector<MixtureOption>>> mixture_options(const modelfil
                                                                   std::span<const DType> types, ThreadPool& pool) {
   std::vector<std::vector<MixtureOption>> options;
   std::span<const DType> measured = sensitivity != nullptr ? std::span(sensitivity->types) : types;
+  std::map<std::string_view, const GroupSensitivity*> by_name;
+  if (sensitivity != nullptr)
+    for (const GroupSensitivity& one : sensitivity->groups) by_name.emplace(one.name, &one);
   for (const Group& group : groups_of(model)) {
     std::uint64_t own_bytes = 0;
     for (const modelfile::TensorInfo* tensor : group.tensors) own_bytes += file_bytes_as(*tensor, tensor->dtype);
@@ -49,12 +53,11 @@ Expected<std::vector<std::vector<MixtureOption>>> mixture_options(const modelfil
     of_group.push_back({group.tensors.front()->dtype, own_bytes, 0});
     const GroupSensitivity* known = nullptr;
     if (sensitivity != nullptr) {
-      const auto is_it = [&](const GroupSensitivity& one) { return one.name == group.name; };
-      const auto place = std::find_if(sensitivity->groups.begin(), sensitivity->groups.end(), is_it);
-      if (place == sensitivity->groups.end() || place->tensors.size() != group.tensors.size())
+      const auto place = by_name.find(group.name);
+      if (place == by_name.end() || place->second->tensors.size() != group.tensors.size())
         return error(Code::invalid_argument, "the sensitivity is of another model: it knows no {} of {} tensors",
                      group.name, group.tensors.size());
-      known = &*place;
+      known = place->second;
     }
     for (std::size_t t = 0; t < measured.size(); ++t) {
       const std::uint64_t bytes = bytes_as(group, measured[t]);

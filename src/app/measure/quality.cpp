@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <filesystem>
 #include <utility>
 
 namespace millrace::measure {
@@ -57,6 +58,21 @@ double quantile(std::span<const float> sorted, double share) {
 
 }  // namespace
 
+namespace {
+
+/// Logits of a pass are kept together. They may take a part of what the model takes: with a large vocabulary those of a
+/// whole window would be several times a small model's weights.
+std::int64_t most_logit_rows(const TextWindows& windows, const engine::EngineOptions& options) {
+  constexpr std::int64_t kLeastBytes = 128 << 20, kLeastRows = 32, kShareOfFile = 4;
+  std::error_code unknown;
+  const std::uintmax_t file_bytes = std::filesystem::file_size(options.model_path, unknown);
+  const std::int64_t bytes =
+      unknown ? kLeastBytes : std::max(kLeastBytes, static_cast<std::int64_t>(file_bytes) / kShareOfFile);
+  return std::max(kLeastRows, bytes / (std::max<std::int64_t>(1, windows.vocabulary()) * 4));
+}
+
+}  // namespace
+
 Status prepare_engine(const TextWindows& windows, engine::EngineOptions& options) {
   const std::int64_t context = windows.options().context;
   if (options.context_tokens == 0) options.context_tokens = context;
@@ -67,7 +83,7 @@ Status prepare_engine(const TextWindows& windows, engine::EngineOptions& options
   options.max_sequences = std::clamp<std::int64_t>(rows / context, 1, windows.size());
   options.fewer_sequences = true;
   if (options.batch_tokens == 0) options.batch_tokens = std::max(context, options.max_sequences * context);
-  options.logit_rows = options.max_sequences * windows.counted();
+  options.logit_rows = std::min(options.max_sequences * windows.counted(), most_logit_rows(windows, options));
   return {};
 }
 

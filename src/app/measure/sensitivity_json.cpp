@@ -116,7 +116,8 @@ std::string sensitivity_to_json(const Sensitivity& found) {
 Expected<Sensitivity> parse_sensitivity(std::string_view text) {
   if (nests_too_deep(text))
     return error(Code::corrupt, "no file of sensitivities: it nests too deep; measure it again");
-  const Json json = Json::parse(text, nullptr, false);
+  // Not ordered_json's own parser: it looks each key of an object up among all before it.
+  const Json json = Json(nlohmann::json::parse(text, nullptr, false));
   std::string format;
   if (!json.is_object() || !read_text(json, "format", format) || format != kFormat) return off("format");
   std::int64_t version = 0;

@@ -39,6 +39,7 @@ Expected<TextWindows> TextWindows::cut(const text::Tokenizer& tokenizer, std::st
   std::vector<TokenId> tokens = tokenizer.encode(text, text::Specials::as_text);
   if (bos >= 0) tokens.insert(tokens.begin(), bos);
   TextWindows windows(std::move(tokens), bos, options);
+  windows.vocabulary_ = tokenizer.vocab_size();
   const std::int64_t beyond = std::ssize(windows.tokens_) - options.context;
   if (beyond < 0)
     return error(Code::invalid_argument,

@@ -41,6 +41,7 @@ class TextWindows {
   std::vector<text::TokenId> prompt(std::int64_t window) const;
   /// The token that the logits of the i-th of these positions should tell. 0 <= i < counted().
   text::TokenId target(std::int64_t window, std::int64_t i) const;
+  std::int64_t vocabulary() const { return vocabulary_; }  // of the tokenizer
   /// Of every token that a window has, as it has it.
   std::uint64_t hash() const;
 
@@ -55,7 +56,7 @@ class TextWindows {
   WindowOptions options_;
   text::TokenId bos_;  // -1: windows begin as the text goes
   std::vector<text::TokenId> tokens_;
-  std::int64_t size_ = 0;
+  std::int64_t size_ = 0, vocabulary_ = 0;
 };
 
 /// Of the bytes that each token stands for: vocabularies of one hash give ids the same meaning.

@@ -1,11 +1,12 @@
 // Which models a server knows: those of the store and those given by path, by name, with what clients are told about
-// them.
+// them. Files are read without a lock, and what they hold is charged to whoever asks.
 // Thread-safe.
 #pragma once
 
 #include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,9 +14,11 @@
 #include "app/store/store.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/work_grant.h"
 
 namespace millrace::server {
 
+/// Small: list() makes one of each model.
 struct ModelInfo {
   std::string name;    // "demo-moe-q4_k_m:latest"
   std::string path;    // of the GGUF file (the first part)
@@ -23,17 +26,24 @@ struct ModelInfo {
   std::uint64_t bytes = 0;
   std::chrono::system_clock::time_point modified;
   std::string architecture, parameter_size, quantization;  // "qwen3moe", "12.3M", "Q4_K_M"
-  std::string chat_template;
   std::int64_t context_length = 0;
-  nlohmann::ordered_json metadata;                                       // of the file, without its arrays
-  nlohmann::ordered_json parameters = nlohmann::ordered_json::object();  // defaults of a Modelfile
-  std::string system, license;                                           // a Modelfile's
-  nlohmann::ordered_json messages = nlohmann::ordered_json::array();     // a Modelfile's: a chat begins with them
-  bool own_template = false;  // chat_template is a Modelfile's, not the file's
-  bool stored = false;        // of the store: may be removed
+  std::uint64_t parameter_count = 0;
+  bool embeds = false;  // its file names a pooling
+  bool stored = false;  // of the store: may be removed
+
+  // Of a Modelfile; only find() reads them.
+  nlohmann::ordered_json parameters = nlohmann::ordered_json::object();  // defaults
+  std::string system, license, chat_template;
+  nlohmann::ordered_json messages = nlohmann::ordered_json::array();  // a chat begins with them
 
   /// What the Modelfile gives every conversation.
-  generate::Defaults defaults() const { return {system, own_template ? chat_template : std::string(), messages}; }
+  generate::Defaults defaults() const { return {system, chat_template, messages}; }
+};
+
+/// What a model's file says of itself.
+struct FileTexts {
+  nlohmann::ordered_json metadata;  // without its arrays and its chat template
+  std::string chat_template;
 };
 
 /// What a GGUF file is called: its name without ".gguf" and the number of a part.
@@ -45,23 +55,38 @@ class Catalog {
   Catalog(std::vector<std::string> paths, std::string store_root)
       : paths_(std::move(paths)), store_(std::move(store_root)) {}
 
-  std::vector<ModelInfo> list();
+  /// Files that cannot be read are logged and left out. `memory` is charged for the list and for an answer made of it.
+  /// Errors: out_of_budget.
+  Expected<std::vector<ModelInfo>> list(WorkGrant* memory);
   /// `name` with or without ":latest". A path is no name: a client of the network learns nothing of the files here.
-  /// Errors: not_found, corrupt.
-  Expected<ModelInfo> find(const std::string& name);
+  /// `memory` is charged for what the store keeps with the model. Errors: not_found, corrupt, out_of_budget.
+  Expected<ModelInfo> find(const std::string& name, WorkGrant* memory);
+  /// As find(), without what a Modelfile gives. Errors: not_found, corrupt.
+  Expected<ModelInfo> find_outline(const std::string& name);
   /// The same for who started the server: the path of a file it was given, or a name.
   Expected<ModelInfo> find_given(const std::string& name_or_path);
+  /// Reads the model's file. `memory` is charged for the texts and for an answer made of them. Errors: those of
+  /// Model::open.
+  Expected<FileTexts> texts(const ModelInfo& model, WorkGrant& memory);
   store::Store& store() { return store_; }
 
  private:
-  Expected<ModelInfo> describe_stored(const store::Manifest& manifest) MR_REQUIRES(mutex_);
   std::vector<std::string> files() const;
-  const ModelInfo* describe(const std::string& path) MR_REQUIRES(mutex_);
+  std::optional<ModelInfo> given_file(const std::string& name);
+  std::optional<ModelInfo> describe(const std::string& path);
+  std::optional<ModelInfo> describe_stored(const store::Name& name, const store::ManifestOutline& outline);
+  Expected<ModelInfo> outline_stored(const store::Name& name, WorkGrant* memory);
+  std::optional<std::optional<ModelInfo>> known(const std::string& path, const std::string& identity);
+  void know(const std::string& path, const std::string& identity, const std::optional<ModelInfo>& info);
 
+  struct Known {
+    std::string identity;           // of the file as it was read
+    std::optional<ModelInfo> info;  // none: it cannot be read
+  };
   const std::vector<std::string> paths_;
   store::Store store_;
-  Mutex mutex_;
-  std::map<std::string, ModelInfo> known_ MR_GUARDED_BY(mutex_);  // by path, as of its size and time
+  Mutex mutex_;                                               // never held while a file is read
+  std::map<std::string, Known> known_ MR_GUARDED_BY(mutex_);  // by the path of a GGUF file or a manifest
 };
 
 }  // namespace millrace::server

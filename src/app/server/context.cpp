@@ -1,6 +1,9 @@
 #include "app/server/context.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "app/server/errors.h"
 
 namespace millrace::server {
 
@@ -24,22 +27,45 @@ Context::Context(ServerOptions asked)
       responses(models.requests()),
       http(options.http, models.requests()) {}
 
-Expected<ModelInfo> info_of(Context& context, const engine::ModelManager::Loaded& loaded) {
+std::shared_ptr<const std::uint64_t> Turns::enter() {
+  const MutexLock lock(mutex_);
+  if (places_.size() >= most_) return nullptr;
+  places_.push_back(next_);
+  const auto leave = [this](const std::uint64_t* place) {
+    {
+      const MutexLock relock(mutex_);
+      std::erase(places_, *place);
+    }
+    delete place;
+  };
+  return {new std::uint64_t(next_++), leave};
+}
+
+bool Turns::is_on(const std::uint64_t& place) const {
+  const MutexLock lock(mutex_);
+  const auto found = std::find(places_.begin(), places_.end(), place);
+  return found - places_.begin() < static_cast<std::ptrdiff_t>(at_once_);
+}
+
+Expected<ModelInfo> info_of(Context& context, const engine::ModelManager::Loaded& loaded, const std::string& name) {
   const auto same = [&](const ModelInfo& info) { return engine::ModelManager::file_at(info.path) == loaded.file; };
-  Expected<ModelInfo> info = context.catalog.find(loaded.name);
+  Expected<ModelInfo> info = context.catalog.find_outline(name);
   if (info.ok() && same(*info)) return info;
-  for (ModelInfo& other : context.catalog.list())
+  MR_ASSIGN_OR_RETURN(auto all, context.catalog.list(&Connection::current().memory()));
+  for (ModelInfo& other : all)
     if (same(other)) return std::move(other);
-  return error(Code::not_found, "model '{}' not found", loaded.name);
+  return error(Code::not_found, "model '{}' not found", name);
 }
 
 Expected<ModelInfo> model_meant(Context& context, const std::string& name) {
-  if (!name.empty()) return context.catalog.find(name);
+  RequestMemory& memory = Connection::current().memory();
+  if (!name.empty()) return context.catalog.find(name, &memory);
   for (const auto& running : context.models.running())
-    if (auto info = info_of(context, *running.loaded); info.ok()) return info;
-  auto all = context.catalog.list();
+    if (const auto info = info_of(context, *running.loaded, running.loaded->name); info.ok())
+      return context.catalog.find(info->name, &memory);
+  MR_ASSIGN_OR_RETURN(const auto all, context.catalog.list(&memory));
   if (all.size() != 1) return error(Code::invalid_argument, "model: is missing; GET /v1/models lists those there are");
-  return std::move(all.front());
+  return context.catalog.find(all.front().name, &memory);
 }
 
 Expected<engine::ModelManager::Use> use_model(Context& context, const std::string& name, KeepAlive keep_alive) {
@@ -59,7 +85,8 @@ std::int64_t context_wanted(const ModelInfo& info, const generate::Job& job) {
 Expected<std::unique_ptr<generate::Run>> start_run(const generate::Job& job, engine::ModelManager::Use model,
                                                    const httplib::Request& request) {
   RequestRecord& record = Connection::current().record();
-  record.model = model->name;
+  record.model =
+      job.model.empty() ? model->name : job.model;  // of several names of its file the one that was asked for
   MR_ASSIGN_OR_RETURN(auto run,
                       generate::Run::start(std::move(model), job, client_of(request), &Connection::current().memory()));
   record.runs.push_back(run->meter());
@@ -87,9 +114,7 @@ Expected<Begun> begin_run(Context& context, const httplib::Request& request,
 
 std::string sse(const Json& data) { return "data: " + dump(data) + "\n\n"; }
 
-std::string client_of(const httplib::Request& request) {
-  return request.remote_addr + request.get_header_value("Authorization");
-}
+std::string client_of(const httplib::Request&) { return Connection::current().client(); }
 
 Expected<Json> read_body(const httplib::Request& request) {
   return generate::parse_object(request.body, &Connection::current().memory());
@@ -120,6 +145,14 @@ struct Streaming {
   Metrics* metrics = nullptr;
   bool begun = false;
 
+  std::optional<generate::Event> next(milliseconds time) const {
+    std::optional<generate::Event> event = run->next(time);
+    if (event)
+      if (auto* finished = std::get_if<generate::Finished>(&*event))
+        finished->status = without_folders(finished->status);
+    return event;
+  }
+
   /// Writes what there is; false: the client is gone.
   bool pump(httplib::DataSink& sink) {
     std::string out;
@@ -127,12 +160,11 @@ struct Streaming {
     begun = true;
     const auto silent_until = std::chrono::steady_clock::now() + keep_line;
     while (out.empty() && !run->done()) {
-      std::optional<generate::Event> event = run->next(milliseconds(100));
+      std::optional<generate::Event> event = next(milliseconds(100));
       if (event) {
         out = form.event(*event);
         // What has come meanwhile goes along, up to a size: the rest waits where it is bounded.
-        while (out.size() < kMostAtOnce && !run->done() && (event = run->next(milliseconds(0))))
-          out += form.event(*event);
+        while (out.size() < kMostAtOnce && !run->done() && (event = next(milliseconds(0)))) out += form.event(*event);
       } else if (client_gone()) {
         return false;
       } else if (!form.keep_line.empty() && std::chrono::steady_clock::now() > silent_until) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -15,11 +16,28 @@
 #include "app/server/options.h"
 #include "app/server/request_log.h"
 #include "app/server/response_store.h"
+#include "base/mutex.h"
 #include "engine/model_manager.h"
 
 namespace millrace::server {
 
 using generate::Json;
+
+/// Whose turn it is: so many at once, in the order in which they came. Thread-safe.
+class Turns {
+ public:
+  Turns(std::size_t at_once, std::size_t most_waiting) : at_once_(at_once), most_(at_once + most_waiting) {}
+  /// A place in the row, until it is dropped; null: too many wait already. The row outlives it.
+  std::shared_ptr<const std::uint64_t> enter();
+  bool is_on(const std::uint64_t& place) const;
+  std::size_t most_waiting() const { return most_ - at_once_; }
+
+ private:
+  const std::size_t at_once_, most_;
+  mutable Mutex mutex_;
+  std::deque<std::uint64_t> places_ MR_GUARDED_BY(mutex_);
+  std::uint64_t next_ MR_GUARDED_BY(mutex_) = 0;
+};
 
 struct Context {
   explicit Context(ServerOptions asked);
@@ -31,16 +49,18 @@ struct Context {
   Metrics metrics;
   RequestLog log;
   ResponseStore responses;
+  Turns downloads{4, 32};  // each has a few threads, connections and open files
   HttpServer http;
   std::atomic<bool> stopping{false};
-  std::atomic<bool> draining{false};  // goes on to answer, but wants no more to do
+  std::atomic<bool> preloading{false};  // the model that was asked for at the start is not there yet
+  std::atomic<bool> draining{false};    // goes on to answer, but wants no more to do
 };
 
 using KeepAlive = std::optional<engine::ModelManager::Duration>;
 
-/// What is known of a model that is loaded: by the name it was loaded by, or, where that has gone, another of its file.
-/// Errors: not_found (its file has no name any more).
-Expected<ModelInfo> info_of(Context& context, const engine::ModelManager::Loaded& loaded);
+/// What is known of a model that is loaded, but what a Modelfile gives: by `name`, or, where that is gone, another name
+/// of its file. Errors: not_found (its file has no name any more), out_of_budget.
+Expected<ModelInfo> info_of(Context& context, const engine::ModelManager::Loaded& loaded, const std::string& name);
 
 /// The model a client means: the one it names, or, where it names none, the first one loaded, or the only one there is.
 /// Nothing is loaded. Errors: not_found, invalid_argument (which one?).
@@ -73,7 +93,7 @@ Expected<std::vector<generate::Answer>> collect(generate::Run& run, int choices)
 /// trained for; 0: none.
 std::int64_t context_wanted(const ModelInfo& info, const generate::Job& job);
 /// Whom a request counts for, where clients take turns.
-std::string client_of(const httplib::Request& request);
+std::string client_of(const httplib::Request& request);  // the key it has, or else its address
 
 /// Asked by whoever waits on this connection's behalf.
 bool client_gone();
@@ -100,6 +120,7 @@ void stream(Context& context, httplib::Response& response, std::shared_ptr<gener
 void add_ollama_routes(Context& context);        // generate, chat
 void add_ollama_model_routes(Context& context);  // version, tags, show, ps, pull, ...
 void add_ollama_store_routes(Context& context);  // pull, delete, copy, create
+void add_ollama_blob_routes(Context& context);   // uploads
 void add_web_routes(Context& context);           // the page
 void add_openai_routes(Context& context);        // models, chat, completions
 void add_embedding_routes(Context& context);     // OpenAI's and Ollama's

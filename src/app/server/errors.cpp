@@ -1,5 +1,8 @@
 #include "app/server/errors.h"
 
+#include <algorithm>
+#include <filesystem>
+
 #include "app/openai/response.h"
 #include "app/server/context.h"
 
@@ -10,9 +13,32 @@ Api api_of(std::string_view path) {
   return path.starts_with("/v1/messages") ? Api::anthropic : Api::openai;
 }
 
-void fail(Api api, httplib::Response& response, int http_status, const Status& status) {
+std::string without_folders(std::string_view message) {
+  constexpr std::string_view kEnds = " \t\n'\",;:()<>[]{}";
+  std::string out;
+  for (std::size_t i = 0; i < message.size();) {
+    const bool begins = message[i] == '/' && (i == 0 || kEnds.find(message[i - 1]) != std::string_view::npos);
+    const std::size_t end = begins ? std::min(message.find_first_of(kEnds, i), message.size()) : i + 1;
+    std::string_view word = message.substr(i, end - i);
+    // "/v1/models" is no path of this machine: those begin with a folder that the root has.
+    const std::size_t second = begins ? word.find('/', 1) : std::string_view::npos;
+    std::error_code ignored;
+    if (second != std::string_view::npos && std::filesystem::exists(std::string(word.substr(0, second)), ignored))
+      word.remove_prefix(word.rfind('/') + 1);
+    out += word;
+    i = end;
+  }
+  return out;
+}
+
+Status without_folders(const Status& status) {
+  return status.ok() ? status : Status(status.code(), without_folders(status.message()));
+}
+
+void fail(Api api, httplib::Response& response, int http_status, const Status& full) {
   Json body;
-  Connection::current().record().problem = status.message();
+  Connection::current().record().problem = full.message();
+  const Status status = without_folders(full);
   switch (api) {
     case Api::ollama:
       body = {{"error", status.message()}};

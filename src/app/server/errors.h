@@ -3,6 +3,7 @@
 
 #include <httplib.h>
 
+#include <string>
 #include <string_view>
 
 #include "base/status.h"
@@ -14,6 +15,9 @@ enum class Api { ollama, openai, anthropic };
 /// By the path's beginning.
 Api api_of(std::string_view path);
 void fail(Api api, httplib::Response& response, const Status& status);
+/// What a client may hear of a failure: absolute paths of this machine become the names of their files.
+std::string without_folders(std::string_view message);
+Status without_folders(const Status& status);
 /// The same with an HTTP status of its own.
 void fail(Api api, httplib::Response& response, int http_status, const Status& status);
 

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
+
+#include "base/words.h"
 
 namespace millrace::server {
 namespace {
@@ -21,6 +24,27 @@ std::optional<std::uint64_t> plain_number(const std::string& text) {
 }
 
 }  // namespace
+
+Status read_headers(std::string_view head, httplib::Headers& out) {
+  out.clear();
+  bool first = true;  // the request's own line
+  while (!head.empty()) {
+    std::string_view line = head.substr(0, head.find('\n'));
+    head.remove_prefix(std::min(head.size(), line.size() + 1));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (std::exchange(first, false) || line.empty()) continue;
+    const auto is_control = [](char c) { return (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7f; };
+    const auto colon = line.find(':');
+    if (colon == std::string_view::npos || std::any_of(line.begin(), line.end(), is_control))
+      return error(Code::invalid_argument, "a header is no line of the form NAME: VALUE, or holds a control character");
+    out.emplace(line.substr(0, colon), trim(line.substr(colon + 1)));
+  }
+  return {};
+}
+
+bool is_upload(const httplib::Request& request) {
+  return request.method == "POST" && request.path.starts_with("/api/blobs/");
+}
 
 Expected<Framing> read_framing(const httplib::Request& request) {
   for (const auto& [name, value] : request.headers)

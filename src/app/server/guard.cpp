@@ -1,6 +1,7 @@
 #include "app/server/guard.h"
 
 #include <arpa/inet.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -37,8 +38,17 @@ bool is_address(std::string_view name) {
   return is_ipv6(name) || (!name.empty() && name.find_first_not_of("0123456789.") == std::string_view::npos);
 }
 
-bool is_local_name(std::string_view name) {
-  return name == "localhost" || name.ends_with(".localhost") || name.ends_with(".local") || name.ends_with(".internal");
+bool is_local_name(std::string_view name) { return name == "localhost" || name.ends_with(".localhost"); }
+
+/// What others on the network call this machine, and what containers call the one they run on. Any other name below
+/// .local or .internal could be made to lead here by whoever answers for such names on the network.
+std::vector<std::string> names_of_this_machine() {
+  std::vector<std::string> names = {"host.docker.internal", "host.containers.internal"};
+  char name[256] = {};
+  if (::gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0') return names;
+  const std::string own = bare_host(name);
+  names.insert(names.end(), {own, own + ".local", own + ".internal"});
+  return names;
 }
 
 }  // namespace
@@ -57,6 +67,7 @@ Guard::Guard(const ServerOptions& options) : keys_(options.api_keys) {
     hosts_.push_back(bare_host(host));
   }
   hosts_.push_back(bare_host(options.host));
+  for (std::string& name : names_of_this_machine()) hosts_.push_back(std::move(name));
   for (const std::string& origin : options.origins) {
     any_origin_ = any_origin_ || origin == "*";
     origins_.push_back(origin);
@@ -84,17 +95,17 @@ bool Guard::origin_allowed(std::string_view origin) const {
   return false;
 }
 
-bool Guard::key_accepted(std::string_view authorization, std::string_view api_key) const {
-  if (keys_.empty()) return true;
+int Guard::key_of(std::string_view authorization, std::string_view api_key) const {
   constexpr std::string_view bearer = "bearer ";  // a scheme's case does not matter (RFC 9110, 11.1)
   const bool has_bearer = authorization.size() > bearer.size() &&
                           std::equal(bearer.begin(), bearer.end(), authorization.begin(), [](char want, char given) {
                             return want == (given >= 'A' && given <= 'Z' ? given + 32 : given);
                           });
   const std::string_view given = has_bearer ? authorization.substr(bearer.size()) : api_key;
-  bool accepted = false;  // every key is compared, so that the time does not tell which one is near
-  for (const std::string& key : keys_) accepted = equal_in_constant_time(given, key) || accepted;
-  return accepted;
+  int found = -1;  // every key is compared, so that the time does not tell which one is near
+  for (std::size_t i = 0; i < keys_.size(); ++i)
+    if (equal_in_constant_time(given, keys_[i])) found = static_cast<int>(i);
+  return found;
 }
 
 }  // namespace millrace::server

@@ -20,7 +20,11 @@ class Guard {
   /// Whether a page of this origin may call.
   bool origin_allowed(std::string_view origin) const;
   /// Whether the request carries a key: "Authorization: Bearer KEY" or "X-Api-Key: KEY". True where none is asked for.
-  bool key_accepted(std::string_view authorization, std::string_view api_key) const;
+  bool key_accepted(std::string_view authorization, std::string_view api_key) const {
+    return keys_.empty() || key_of(authorization, api_key) >= 0;
+  }
+  /// The place of the key that the request carries among those that are accepted; -1: none of them.
+  int key_of(std::string_view authorization, std::string_view api_key) const;
   bool asks_for_key() const { return !keys_.empty(); }
 
  private:

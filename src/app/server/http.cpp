@@ -54,29 +54,46 @@ void name_of(const sockaddr_storage& address, std::string& ip, int& port) {
   ip = text;
 }
 
-/// A thread for each connection, which leaves with it: what a waiting thread's malloc keeps to itself would add up over
-/// all threads there ever were at once, and starting one costs less than the first token's thousandth part.
-class ConnectionThreads final : public httplib::TaskQueue {
+/// httplib gives each connection that it accepts to a queue: ours leads to process_and_close_socket() at once, which
+/// takes no time. `end` when httplib has stopped listening.
+class AtOnce final : public httplib::TaskQueue {
  public:
-  explicit ConnectionThreads(std::size_t most) : most_(most) {}
+  explicit AtOnce(std::function<void()> end) : end_(std::move(end)) {}
+  void enqueue(std::function<void()> task) override { task(); }
+  void shutdown() override { end_(); }
 
-  void enqueue(std::function<void()> task) override {
+ private:
+  const std::function<void()> end_;
+};
+
+}  // namespace
+
+/// A thread for each request, which leaves with it: what a waiting thread's malloc keeps to itself would add up over
+/// all threads there ever were at once, and starting one costs less than the first token's thousandth part.
+class ConnectionThreads {
+ public:
+  ConnectionThreads(std::size_t most, std::atomic<std::size_t>& waiting, std::function<void(int socket)> serve)
+      : most_(most), waiting_(waiting), serve_(std::move(serve)) {}
+
+  void add(int socket) {
     MutexLock lock(mutex_);
-    tasks_.push_back(std::move(task));
+    sockets_.push_back(socket);
+    waiting_ = sockets_.size();
     if (threads_ >= most_) return;
     try {
       std::thread([this] { work(); }).detach();
       ++threads_;
     } catch (const std::system_error&) {  // no more threads now: those there are come to it, or this one does it
       if (threads_ > 0) return;
-      const std::function<void()> first = std::move(tasks_.front());
-      tasks_.pop_front();
+      const int first = sockets_.front();
+      sockets_.pop_front();
+      waiting_ = sockets_.size();
       lock.unlock();
-      first();
+      serve_(first);
     }
   }
 
-  void shutdown() override {
+  void shutdown() {
     MutexLock lock(mutex_);
     gone_.wait(mutex_, [this]() MR_REQUIRES(mutex_) { return threads_ == 0; });
   }
@@ -84,33 +101,37 @@ class ConnectionThreads final : public httplib::TaskQueue {
  private:
   void work() {
     mutex_.lock();
-    while (!tasks_.empty()) {
-      std::function<void()> task = std::move(tasks_.front());
-      tasks_.pop_front();
+    while (!sockets_.empty()) {
+      const int socket = sockets_.front();
+      sockets_.pop_front();
+      waiting_ = sockets_.size();
       const MutexUnlock unlocked(mutex_);
-      task();
-      task = nullptr;  // what it holds goes before the mutex is taken
+      serve_(socket);
     }
     --threads_;
     gone_.notify_all_at_thread_exit(mutex_);
   }
 
   const std::size_t most_;
+  std::atomic<std::size_t>& waiting_;
+  const std::function<void(int socket)> serve_;
   Mutex mutex_;
   CondVar gone_;
-  std::deque<std::function<void()>> tasks_ MR_GUARDED_BY(mutex_);
+  std::deque<int> sockets_ MR_GUARDED_BY(mutex_);
   std::size_t threads_ MR_GUARDED_BY(mutex_) = 0;
 };
-
-}  // namespace
 
 // --- A connection ---
 
 Connection::Connection(int socket, const HttpLimits& limits, residency::Budget& memory,
-                       std::atomic<std::int64_t>& at_work, const std::atomic<bool>& stopping)
-    : socket_(socket), limits_(limits), at_work_(at_work), stopping_(stopping), memory_(memory, [this] {
-        return client_gone();
-      }) {
+                       std::atomic<std::int64_t>& at_work, const std::atomic<bool>& stopping,
+                       const std::atomic<std::size_t>& waiting)
+    : socket_(socket),
+      limits_(limits),
+      at_work_(at_work),
+      stopping_(stopping),
+      waiting_(waiting),
+      memory_(memory, [this] { return client_gone(); }) {
   const int on = 1;
   ::setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   const int flags = ::fcntl(socket_, F_GETFL, 0);
@@ -121,6 +142,7 @@ Connection::Connection(int socket, const HttpLimits& limits, residency::Budget& 
 Connection::~Connection() {
   current_connection = nullptr;
   end_work();
+  if (socket_ < 0) return;
   if (close_) linger();
   ::shutdown(socket_, SHUT_RDWR);
   ::close(socket_);
@@ -158,15 +180,30 @@ bool Connection::wait_for_request() {
   in_body_ = false;
   bytes_left_ = limits_.header_bytes;
   lines_left_ = limits_.header_lines;
-  const auto idle_until = Clock::now() + limits_.idle_time;
-  while (begin_ == end_ && !stopping_) {
-    const int events = poll_for(socket_, POLLIN, kLook);
-    if (events != 0) break;
-    if (Clock::now() > idle_until) return false;
-  }
-  deadline_ = Clock::now() + limits_.header_time;
+  head_.clear();
+  head_status_ = {};
+  client_.clear();
+  if (begin_ == end_ && !stopping_ && poll_for(socket_, POLLIN, kLook) == 0) return false;
+  header_begin_ = Clock::now();
+  deadline_ = header_begin_ + limits_.header_time;
   record_ = new_record();
-  return !stopping_ && (begin_ < end_ || fill());
+  gone_ = stopping_ || (begin_ == end_ && !fill());
+  return !gone_;
+}
+
+std::optional<int> Connection::release() {
+  if (gone_ || close_ || begin_ < end_) return std::nullopt;
+  return std::exchange(socket_, -1);
+}
+
+ssize_t Connection::read_body(char* data, std::size_t size) {
+  bytes_left_ = std::max(bytes_left_, sizeof(buffer_));
+  deadline_ = Clock::now() + limits_.body_time;
+  if (begin_ == end_ && !fill()) return -1;
+  const std::size_t count = std::min(size, end_ - begin_);
+  std::memcpy(data, buffer_ + begin_, count);
+  begin_ += count;
+  return static_cast<ssize_t>(count);
 }
 
 bool Connection::fill() {
@@ -185,8 +222,10 @@ bool Connection::fill() {
     if (count == 0) return false;
     if (errno == EINTR) continue;
     if (errno != EAGAIN && errno != EWOULDBLOCK) return false;
-    const auto left = std::chrono::duration_cast<milliseconds>(deadline_ - Clock::now());
-    if (left.count() <= 0 || stopping_) return false;
+    const auto now = Clock::now();
+    const auto left = std::chrono::duration_cast<milliseconds>(deadline_ - now);
+    const bool in_the_way = !in_body_ && waiting_ > 0 && now - header_begin_ > limits_.crowded_time;
+    if (left.count() <= 0 || stopping_ || in_the_way) return false;
     poll_for(socket_, POLLIN, std::min(left, kLook));
   }
 }
@@ -205,6 +244,7 @@ ssize_t Connection::read(char* data, std::size_t size) {
     header_too_large_ = lines > lines_left_;
     if (header_too_large_) return -1;
     lines_left_ -= lines;
+    head_.append(data, count);
   }
   begin_ += count;
   return static_cast<ssize_t>(count);
@@ -241,7 +281,16 @@ void Connection::get_local_ip_and_port(std::string& ip, int& port) const {
 // --- The server ---
 
 HttpServer::HttpServer(HttpLimits limits, residency::Budget& memory) : limits_(limits), memory_(memory) {
-  new_task_queue = [this] { return new ConnectionThreads(limits_.max_connections); };
+  threads_ = std::make_unique<ConnectionThreads>(limits_.max_connections, waiting_, [this](int sock) { serve(sock); });
+  lobby_ = std::make_unique<Lobby>(limits_.idle_time, limits_.max_idle, stopping_,
+                                   [this](int sock) { threads_->add(sock); });
+  new_task_queue = [this] {
+    return new AtOnce([this] {
+      lobby_->close();
+      threads_->shutdown();
+      lobby_->close();  // what came back from requests that were answered meanwhile
+    });
+  };
   set_payload_max_length(limits_.body_bytes);
   // Connections keep their own time; these numbers are what clients are told.
   set_keep_alive_timeout(std::chrono::duration_cast<std::chrono::seconds>(limits_.idle_time).count());
@@ -253,12 +302,19 @@ HttpServer::HttpServer(HttpLimits limits, residency::Budget& memory) : limits_(l
   });
 }
 
+HttpServer::~HttpServer() = default;
+
 void HttpServer::Get(const std::string& pattern, Handler handler) {
   routes_.emplace_back("GET, HEAD", std::regex(pattern));
   httplib::Server::Get(pattern, std::move(handler));
 }
 
 void HttpServer::Post(const std::string& pattern, Handler handler) {
+  routes_.emplace_back("POST", std::regex(pattern));
+  httplib::Server::Post(pattern, std::move(handler));
+}
+
+void HttpServer::PostStream(const std::string& pattern, HandlerWithContentReader handler) {
   routes_.emplace_back("POST", std::regex(pattern));
   httplib::Server::Post(pattern, std::move(handler));
 }
@@ -279,18 +335,26 @@ std::string HttpServer::methods_of(const std::string& path) const {
 void HttpServer::widen_backlog() { ::listen(svr_sock_, 1024); }
 
 bool HttpServer::process_and_close_socket(socket_t sock) {
-  Connection connection(sock, limits_, memory_, at_work_, stopping_);
+  lobby_->enter(sock);
+  return true;
+}
+
+void HttpServer::serve(int socket) {
+  Connection connection(socket, limits_, memory_, at_work_, stopping_, waiting_);
   // What we have is small and made anew: thousands of ranges of one file would be thousands of times its size.
   // A body whose length is known gets its room at once, untouched: a text that grows is copied again and again.
-  const auto set_up = [this](httplib::Request& request) {
+  const auto set_up = [&](httplib::Request& request) {
+    connection.set_head_status(read_headers(connection.take_head(), request.headers));
     request.ranges.clear();
     request.headers.erase("Range");
     keep_accepted_codings(request);
+    // curl calls every body a form, and httplib reads forms otherwise: bodies are read alike, whatever they are called.
+    if (!request.is_multipart_form_data()) request.headers.erase("Content-Type");
     // Clients send none with it; httplib would read until the connection ends.
     if (request.method == "DELETE" && !request.has_header("Content-Length") && !request.has_header("Transfer-Encoding"))
       request.headers.emplace("Content-Length", "0");
     const auto framing = read_framing(request);
-    if (!framing.ok() || !framing->expects_body) return;
+    if (!framing.ok() || !framing->expects_body || is_upload(request)) return;
     const std::uint64_t length = framing->content_length.value_or(0);
     if (length <= std::min<std::uint64_t>(limits_.body_bytes, memory_.cap_bytes())) request.body.reserve(length);
   };
@@ -299,9 +363,9 @@ bool HttpServer::process_and_close_socket(socket_t sock) {
     const bool goes_on = process_request(connection, false, closed, set_up) && !closed && !connection.closing();
     connection.memory().clear();
     connection.end_work();
-    if (!goes_on) break;
+    if (!goes_on) return;
   }
-  return true;
+  if (const auto idle = connection.release()) lobby_->enter(*idle);
 }
 
 }  // namespace millrace::server

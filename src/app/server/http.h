@@ -1,8 +1,9 @@
 // The HTTP server below the APIs: cpp-httplib's routing and parsing on connections of our own, which have deadlines for
 // a request's header and body, bounds on their bytes, and notice when the client goes away without writing to it.
 //
-// Each connection has a thread, which comes and goes with it; past `max_connections` new ones wait.
-// Thread-safety: handlers run on the connections' threads, several at once. stop() may come from any thread.
+// A request has a thread while it is read and answered; past `max_connections` of them others wait. A connection
+// without a request has none: one thread waits for the first byte of all of them. Thread-safety: handlers run on the
+// connections' threads, several at once. stop() may come from any thread.
 #pragma once
 
 #include <httplib.h>
@@ -10,11 +11,14 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <memory>
+#include <optional>
 #include <regex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "app/server/lobby.h"
 #include "app/server/request_log.h"
 #include "app/server/request_memory.h"
 
@@ -26,18 +30,20 @@ struct HttpLimits {
   std::size_t header_lines = 100;                 // parsed, a line takes a hundred bytes and more, however short it is
   std::chrono::milliseconds header_time{10'000};  // from its first byte
   std::chrono::milliseconds body_time{120'000};
-  std::chrono::milliseconds idle_time{30'000};   // between requests
-  std::chrono::milliseconds write_time{30'000};  // without the client taking a byte
-  std::size_t max_connections = 512;
+  std::chrono::milliseconds idle_time{30'000};    // between requests
+  std::chrono::milliseconds write_time{30'000};   // without the client taking a byte
+  std::chrono::milliseconds crowded_time{1'000};  // for a header, while others wait for a thread
+  std::size_t max_connections = 512;              // with a request
+  std::size_t max_idle = 4096;                    // without one; past it the oldest is closed
 };
 
 /// One client's connection. The thread that handles its request may ask about it.
 class Connection final : public httplib::Stream {
  public:
   /// at_work: counts the requests of all connections that begin_work() was called for. Once `stopping` is set, nothing
-  /// more of a request is waited for.
+  /// more of a request is waited for. `waiting`: tasks of others for which there is no thread.
   Connection(int socket, const HttpLimits& limits, residency::Budget& memory, std::atomic<std::int64_t>& at_work,
-             const std::atomic<bool>& stopping);
+             const std::atomic<bool>& stopping, const std::atomic<std::size_t>& waiting);
   ~Connection() override;
 
   /// Of the request that this thread handles. REQUIRES: on a handler's thread.
@@ -49,6 +55,14 @@ class Connection final : public httplib::Stream {
   bool closing() const { return close_; }
   /// Bounds on the header ended its reading.
   bool header_too_large() const { return header_too_large_; }
+  /// The request's line and headers as they came. REQUIRES: before begin_body().
+  std::string take_head() { return std::exchange(head_, {}); }
+  /// What was wrong with them.
+  const Status& head_status() const { return head_status_; }
+  void set_head_status(Status status) { head_status_ = std::move(status); }
+  /// Whom the request counts for, where clients take turns: the key that was accepted, or else the address.
+  const std::string& client() const { return client_; }
+  void set_client(std::string client) { client_ = std::move(client); }
   /// The header is read; from here on the body's limits hold.
   void begin_body(bool length_known);
   /// The request is one that a server which drains ends first; end_work() when it is answered.
@@ -59,8 +73,13 @@ class Connection final : public httplib::Stream {
   /// What becomes known of it. REQUIRES: wait_for_request() said that there is one.
   RequestRecord& record() { return record_; }
 
-  /// Waits for the first byte of a request; false: none came, or the server stops.
+  /// Waits a moment for the first byte of a request; false: none came, or the server stops.
   bool wait_for_request();
+  /// Of a connection that may have further requests and has none now: the socket, which is no longer this one's.
+  std::optional<int> release();
+  /// Bytes of the request's body straight from the client, for bodies that are kept elsewhere than in memory.
+  /// REQUIRES: begin_body(); the caller knows the body's length. -1: the connection broke, or it is late.
+  ssize_t read_body(char* data, std::size_t size);
 
   bool is_readable() const override;
   bool is_writable() const override;
@@ -76,10 +95,15 @@ class Connection final : public httplib::Stream {
   bool fill();
   void linger();
 
-  const int socket_;
+  int socket_;  // -1: released
   const HttpLimits& limits_;
   std::atomic<std::int64_t>& at_work_;
   const std::atomic<bool>& stopping_;
+  const std::atomic<std::size_t>& waiting_;
+  std::string head_, client_;
+  Status head_status_;
+  Clock::time_point header_begin_;
+  bool gone_ = false;  // the client closed its side between two requests
   bool close_ = false, in_body_ = false, length_known_ = false, works_ = false, header_too_large_ = false;
   RequestMemory memory_;
   RequestRecord record_;
@@ -90,10 +114,13 @@ class Connection final : public httplib::Stream {
   char buffer_[16384];
 };
 
+class ConnectionThreads;
+
 class HttpServer final : public httplib::Server {
  public:
   /// `memory`: what all requests may hold; outlives this.
   HttpServer(HttpLimits limits, residency::Budget& memory);
+  ~HttpServer() override;
   /// New requests are refused by closing their connections once they are idle; then stop() ends the listening.
   void stop_serving() { stopping_ = true; }
   /// After binding: httplib's five waiting connections are too few for a burst.
@@ -108,17 +135,23 @@ class HttpServer final : public httplib::Server {
   // Routes, as httplib's; what methods a path has is remembered. REQUIRES: not listening yet.
   void Get(const std::string& pattern, Handler handler);  // answers HEAD, too
   void Post(const std::string& pattern, Handler handler);
+  /// A POST whose body the handler reads itself (body_stream.h).
+  void PostStream(const std::string& pattern, HandlerWithContentReader handler);
   void Delete(const std::string& pattern, Handler handler);
   /// "GET, POST"; empty: there is no such path.
   std::string methods_of(const std::string& path) const;
 
  private:
   bool process_and_close_socket(socket_t sock) override;
+  void serve(int socket);
 
   const HttpLimits limits_;
   residency::Budget& memory_;
   std::atomic<bool> stopping_{false};
   std::atomic<std::int64_t> at_work_{0};
+  std::atomic<std::size_t> waiting_{0};
+  std::unique_ptr<ConnectionThreads> threads_;
+  std::unique_ptr<Lobby> lobby_;
   std::vector<std::pair<std::string, std::regex>> routes_;  // methods, paths
 };
 

@@ -14,23 +14,33 @@ using generate::Job;
 using httplib::Request;
 using httplib::Response;
 
-void health(Context& context, const Request&, Response& response) {
-  if (context.models.loading()) return reply(response, {{"status", "loading model"}}, 503);
-  if (context.stopping) return reply(response, {{"status", "shutting down"}}, 503);
-  if (context.draining) return reply(response, {{"status", "draining"}}, 503);
-  reply(response, {{"status", "ok"}});
-}
-
-void metrics(Context& context, const Request&, Response& response) {
-  response.set_content(context.metrics.render(context.models), "text/plain; version=0.0.4; charset=utf-8");
-}
-
 /// Null where the model is not loaded.
 std::shared_ptr<const engine::ModelManager::Loaded> loaded_of(Context& context, const ModelInfo& info) {
   const std::string file = engine::ModelManager::file_at(info.path);
   for (const auto& running : context.models.running())
     if (running.loaded->file == file) return running.loaded;
   return nullptr;
+}
+
+/// Of the server: it answers as soon as any model can, and goes on to answer while it changes models. Of one model,
+/// where the query names it: whether that one is loaded.
+void health(Context& context, const Request& request, Response& response) {
+  if (context.stopping) return reply(response, {{"status", "shutting down"}}, 503);
+  if (context.draining) return reply(response, {{"status", "draining"}}, 503);
+  const bool loading = context.preloading && !context.models.has_loaded();
+  if (request.has_param("model")) {
+    const auto info = context.catalog.find_outline(request.get_param_value("model"));
+    if (!info.ok()) return fail(Api::openai, response, info.status());
+    if (loaded_of(context, *info) == nullptr)
+      return reply(response, {{"status", loading ? "loading model" : "not loaded"}, {"model", info->name}}, 503);
+  } else if (loading) {
+    return reply(response, {{"status", "loading model"}}, 503);
+  }
+  reply(response, {{"status", "ok"}});
+}
+
+void metrics(Context& context, const Request&, Response& response) {
+  response.set_content(context.metrics.render(context.models), "text/plain; version=0.0.4; charset=utf-8");
 }
 
 /// What a token takes at most on its way into an answer of /tokenize, alone and with its text.
@@ -177,16 +187,25 @@ void go_on(Context& context, const Request& request, Response& response, Parse p
   stream(context, response, run, std::move(form));
 }
 
+/// A Modelfile's, or the file's own.
+Expected<std::string> chat_template_of(Context& context, const ModelInfo& info) {
+  if (!info.chat_template.empty()) return info.chat_template;
+  MR_ASSIGN_OR_RETURN(const FileTexts texts, context.catalog.texts(info, Connection::current().memory()));
+  return texts.chat_template;
+}
+
 void props(Context& context, const Request& request, Response& response) {
   const auto info = model_meant(context, request.get_param_value("model"));
   if (!info.ok()) return fail(Api::openai, response, info.status());
   const auto loaded = loaded_of(context, *info);
+  const auto chat_template = chat_template_of(context, *info);
+  if (!chat_template.ok()) return fail(Api::openai, response, chat_template.status());
   const std::int64_t n_ctx = loaded != nullptr ? loaded->service->engine().context_tokens() : info->context_length;
   reply(response, {{"model_alias", info->name},
                    {"model_path", info->name},
                    {"is_loaded", loaded != nullptr},
                    {"total_slots", loaded != nullptr ? loaded->service->load().max_sequences : 0},
-                   {"chat_template", info->chat_template},
+                   {"chat_template", *chat_template},
                    {"default_generation_settings", {{"n_ctx", n_ctx}}},
                    {"build_info", std::string("millrace ") + MILLRACE_VERSION}});
 }

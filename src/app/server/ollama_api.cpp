@@ -145,7 +145,7 @@ void answer(Context& context, const Request& request, Response& response, bool c
   if (!body.ok()) return fail(Api::ollama, response, body.status());
   const auto name = ollama_model(*body);
   if (!name.ok()) return fail(Api::ollama, response, name.status());
-  const auto info = context.catalog.find(*name);
+  const auto info = context.catalog.find(*name, &Connection::current().memory());
   if (!info.ok()) return fail(Api::ollama, response, info.status());
   auto asked = chat ? parse_ollama_chat(*body, *info) : parse_ollama_generate(*body, *info);
   if (!asked.ok()) return fail(Api::ollama, response, asked.status());

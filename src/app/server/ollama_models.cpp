@@ -25,8 +25,10 @@ void version(Context&, const Request&, Response& response) {
 }
 
 void tags(Context& context, const Request&, Response& response) {
+  const auto listed = context.catalog.list(&Connection::current().memory());
+  if (!listed.ok()) return fail(Api::ollama, response, listed.status());
   Json models = Json::array();
-  for (const ModelInfo& info : context.catalog.list()) {
+  for (const ModelInfo& info : *listed) {
     models.push_back({{"name", info.name},
                       {"model", info.name},
                       {"modified_at", rfc3339(info.modified)},
@@ -37,13 +39,22 @@ void tags(Context& context, const Request&, Response& response) {
   reply(response, {{"models", std::move(models)}});
 }
 
+/// A model that was used by several names is running by each of them.
+std::vector<std::pair<engine::ModelManager::Running, std::string>> by_name(
+    const std::vector<engine::ModelManager::Running>& all) {
+  std::vector<std::pair<engine::ModelManager::Running, std::string>> rows;
+  for (const auto& running : all)
+    for (const std::string& name : running.names) rows.emplace_back(running, name);
+  return rows;
+}
+
 void ps(Context& context, const Request&, Response& response) {
   Json models = Json::array();
-  for (const auto& running : context.models.running()) {
+  for (const auto& [running, given] : by_name(context.models.running())) {
     const engine::ModelManager::Loaded& loaded = *running.loaded;
     const engine::Engine& engine = loaded.service->engine();
-    const auto info = info_of(context, loaded);
-    const std::string name = info.ok() ? info->name : loaded.name;
+    const auto info = info_of(context, loaded, given);
+    const std::string name = info.ok() ? info->name : given;
     const residency::Budget* vram = engine.vram_budget();
     const std::uint64_t in_vram = vram != nullptr ? vram->reserved_bytes() : 0;
     Json one = {{"name", name},
@@ -68,10 +79,10 @@ void ps(Context& context, const Request&, Response& response) {
   reply(response, {{"models", std::move(models)}});
 }
 
-std::string license_of(const ModelInfo& info) {
+std::string license_of(const ModelInfo& info, const FileTexts& file) {
   if (!info.license.empty()) return info.license;
-  const auto found = info.metadata.find("general.license");
-  return found != info.metadata.end() && found->is_string() ? found->get<std::string>() : std::string();
+  const auto found = file.metadata.find("general.license");
+  return found != file.metadata.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
 std::string parameter_lines(const Json& parameters) {
@@ -90,7 +101,7 @@ std::string modelfile_of(const ModelInfo& info) {
   recipe.from = info.name;
   recipe.parameters = nlohmann::json::parse(info.parameters.dump());
   recipe.system = info.system;
-  if (info.own_template) recipe.chat_template = info.chat_template;
+  recipe.chat_template = info.chat_template;
   recipe.license = info.license;
   recipe.messages = nlohmann::json::parse(info.messages.dump());
   return store::to_text(recipe);
@@ -101,21 +112,23 @@ void show(Context& context, const Request& request, Response& response) {
   if (!body.ok()) return fail(Api::ollama, response, body.status());
   const auto name = ollama_model(*body);
   if (!name.ok()) return fail(Api::ollama, response, name.status());
-  const auto info = context.catalog.find(*name);
+  const auto info = context.catalog.find(*name, &Connection::current().memory());
   if (!info.ok()) return fail(Api::ollama, response, info.status());
-  const bool embeds = info->metadata.contains(info->architecture + ".pooling_type");
-  Json capabilities = Json::array({embeds ? "embedding" : "completion"});
+  auto file = context.catalog.texts(*info, Connection::current().memory());
+  if (!file.ok()) return fail(Api::ollama, response, file.status());
+  const std::string& chat_template = info->chat_template.empty() ? file->chat_template : info->chat_template;
+  Json capabilities = Json::array({info->embeds ? "embedding" : "completion"});
   // Where a template knows nothing of tools, the system's message tells of them.
-  if (!embeds && !info->chat_template.empty()) capabilities.push_back("tools");
-  if (info->chat_template.find("think") != std::string::npos) capabilities.push_back("thinking");
-  Json out = {{"license", license_of(*info)},
+  if (!info->embeds && !chat_template.empty()) capabilities.push_back("tools");
+  if (chat_template.find("think") != std::string::npos) capabilities.push_back("thinking");
+  Json out = {{"license", license_of(*info, *file)},
               {"modelfile", modelfile_of(*info)},
               {"parameters", parameter_lines(info->parameters)},
-              {"template", info->chat_template},
+              {"template", chat_template},
               {"details", details(*info)},
-              {"model_info", info->metadata},
               {"capabilities", std::move(capabilities)},
               {"modified_at", rfc3339(info->modified)}};
+  out["model_info"] = std::move(file->metadata);
   out["digest"] = info->digest;
   if (!info->system.empty()) out["system"] = info->system;
   reply(response, out);

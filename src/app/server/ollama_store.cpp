@@ -1,12 +1,14 @@
 // Ollama's endpoints that change the store: pull, delete, copy, create.
 #include <algorithm>
 #include <deque>
+#include <new>
 #include <thread>
 
 #include "app/generate/fields.h"
 #include "app/server/context.h"
 #include "app/server/errors.h"
 #include "app/server/ollama_request.h"
+#include "app/store/digest.h"
 #include "app/store/pull.h"
 #include "base/mutex.h"
 
@@ -21,24 +23,22 @@ using httplib::Response;
 class Telling {
  public:
   using Say = std::function<void(Json line)>;
-  using Work = std::function<Status(const Say& say, const std::atomic<bool>& cancel)>;
+  /// `memory`: of the work alone, given back when it ends.
+  using Work = std::function<Status(const Say& say, const std::atomic<bool>& cancel, RequestMemory& memory)>;
+  using Turn = std::shared_ptr<const std::uint64_t>;
 
-  explicit Telling(Work work) {
-    thread_ = std::thread([this, work = std::move(work)] {
-      const Status status = work([this](Json line) { push(std::move(line)); }, cancel_);
-      const MutexLock lock(mutex_);
-      status_ = status;
-      ended_ = true;
-      came_.notify_all();
-    });
+  /// `turn`: of those who take turns; null: it begins at once.
+  Telling(Context& context, Work work, Turn turn) : context_(context), work_(std::move(work)), turn_(std::move(turn)) {
+    if (turn_ != nullptr && !context_.downloads.is_on(*turn_)) push({{"status", "waiting for other downloads to end"}});
   }
   ~Telling() {
     cancel_ = true;
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
   }
 
   /// Lines since the last call; waits a little for some.
   std::string take(bool& ended) {
+    begin();
     const MutexLock lock(mutex_);
     came_.wait_for(mutex_, std::chrono::milliseconds(100),
                    [this]() MR_REQUIRES(mutex_) { return ended_ || !lines_.empty(); });
@@ -46,20 +46,42 @@ class Telling {
     for (const Json& line : lines_) out += dump(line) + "\n";
     lines_.clear();
     ended = ended_;
-    if (ended_ && !status_.ok()) out += dump({{"error", status_.message()}}) + "\n";
+    if (ended_ && !status_.ok()) out += dump({{"error", without_folders(status_.message())}}) + "\n";
     return out;
   }
   /// Waits for the end. `gone` true gives up.
   Status wait(const std::function<bool()>& gone) {
-    const MutexLock lock(mutex_);
-    while (!came_.wait_for(mutex_, std::chrono::milliseconds(100), [this]() MR_REQUIRES(mutex_) { return ended_; })) {
+    for (;;) {
+      begin();
+      const MutexLock lock(mutex_);
+      if (came_.wait_for(mutex_, std::chrono::milliseconds(100), [this]() MR_REQUIRES(mutex_) { return ended_; }))
+        return status_;
       lines_.clear();
       if (gone()) return error(Code::cancelled, "the client went away");
     }
-    return status_;
   }
 
  private:
+  /// Starts the work when its turn has come: who waits has no thread.
+  void begin() {
+    if (thread_.joinable() || (turn_ != nullptr && !context_.downloads.is_on(*turn_))) return;
+    thread_ = std::thread([this] {
+      RequestMemory memory(context_.models.requests(), [this] { return cancel_.load(); });
+      Status status;
+      try {
+        status = work_([this](Json line) { push(std::move(line)); }, cancel_, memory);
+      } catch (const std::bad_alloc&) {
+        status = error(Code::unavailable, "out of memory; try again later");
+      }
+      // What the request itself may hold says more than who was refused.
+      if (status.code() == Code::out_of_budget && !memory.refusal().ok()) status = memory.refusal();
+      const MutexLock lock(mutex_);
+      status_ = status;
+      ended_ = true;
+      came_.notify_all();
+    });
+  }
+
   void push(Json line) {
     const MutexLock lock(mutex_);
     // Progress comes faster than some clients read: of one file only the latest matters.
@@ -68,6 +90,9 @@ class Telling {
     came_.notify_all();
   }
 
+  Context& context_;
+  const Work work_;
+  const Turn turn_;
   Mutex mutex_;
   CondVar came_;
   std::deque<Json> lines_ MR_GUARDED_BY(mutex_);
@@ -77,8 +102,8 @@ class Telling {
   std::thread thread_;
 };
 
-void tell(Response& response, bool streamed, Telling::Work work) {
-  const auto telling = std::make_shared<Telling>(std::move(work));
+void tell(Context& context, Response& response, bool streamed, Telling::Work work, Telling::Turn turn = nullptr) {
+  const auto telling = std::make_shared<Telling>(context, std::move(work), std::move(turn));
   if (!streamed) {
     const Status status = telling->wait(client_gone);
     return status.ok() ? reply(response, {{"status", "success"}}) : fail(Api::ollama, response, status);
@@ -116,35 +141,66 @@ bool streams(const Json& body) {
   return found == body.end() || !found->is_boolean() || found->get<bool>();
 }
 
+/// As many connections as memory allows, at least one. Errors: out_of_budget.
+Status take_connections(store::DownloadOptions& download, RequestMemory& memory) {
+  constexpr long kBuffer = 64L << 10;
+  constexpr std::uint64_t kBytesAConnection = 192 << 10;  // its buffer, what TLS keeps, and the used part of a stack
+  download.http.buffer_bytes = kBuffer;
+  download.http.memory = &memory;
+  download.connections = 0;
+  while (download.connections < 4 && memory.take_now(kBytesAConnection)) ++download.connections;
+  if (download.connections > 0) return {};
+  if (!memory.take(kBytesAConnection)) return error(Code::out_of_budget, "there is no memory for a download now");
+  download.connections = 1;
+  return {};
+}
+
+Status pull_model(Context& context, const std::string& name, const Telling::Say& say, const std::atomic<bool>& cancel,
+                  RequestMemory& memory) {
+  store::PullOptions options = store::pull_options_from_environment();
+  options.download.http.cancel = &cancel;
+  MR_RETURN_IF_ERROR(take_connections(options.download, memory));
+  options.on_event = [&say](const store::PullEvent& event) {
+    Json line = {{"status", event.status}};
+    if (!event.digest.empty()) {
+      line["digest"] = event.digest;
+      line["total"] = event.total;
+      line["completed"] = event.completed;
+    }
+    say(std::move(line));
+  };
+  options.fit = [&](const std::string& path) -> Expected<std::string> {
+    engine::EngineOptions engine = context.options.models.engine;
+    engine.model_path = path;
+    engine.most_header_bytes = memory.cap_bytes() / 2;
+    if (!memory.take(engine.most_header_bytes))
+      return error(Code::unavailable, "there is no memory to look at the model's header now; try again later");
+    auto fits = store::describe_fit(engine);
+    memory.give_back(engine.most_header_bytes);
+    return fits;
+  };
+  return store::pull(context.catalog.store(), name, options).status();
+}
+
 void pull(Context& context, const Request& request, Response& response) {
   const auto asked = named(request, response);
   if (!asked) return;
-  tell(response, streams(asked->first),
-       [&context, name = asked->second](const Telling::Say& say, const std::atomic<bool>& cancel) {
-         store::PullOptions options = store::pull_options_from_environment();
-         options.download.http.cancel = &cancel;
-         options.on_event = [&say](const store::PullEvent& event) {
-           Json line = {{"status", event.status}};
-           if (!event.digest.empty()) {
-             line["digest"] = event.digest;
-             line["total"] = event.total;
-             line["completed"] = event.completed;
-           }
-           say(std::move(line));
-         };
-         options.fit = [&context](const std::string& path) {
-           engine::EngineOptions engine = context.options.models.engine;
-           engine.model_path = path;
-           return store::describe_fit(engine);
-         };
-         return store::pull(context.catalog.store(), name, options).status();
-       });
+  auto turn = context.downloads.enter();
+  if (turn == nullptr)
+    return fail(
+        Api::ollama, response,
+        error(Code::unavailable, "{} downloads wait already; try again later", context.downloads.most_waiting()));
+  const auto work = [&context, name = asked->second](const Telling::Say& say, const std::atomic<bool>& cancel,
+                                                     RequestMemory& memory) {
+    return pull_model(context, name, say, cancel, memory);
+  };
+  tell(context, response, streams(asked->first), work, std::move(turn));
 }
 
 void remove(Context& context, const Request& request, Response& response) {
   const auto asked = named(request, response);
   if (!asked) return;
-  const auto info = context.catalog.find(asked->second);
+  const auto info = context.catalog.find_outline(asked->second);
   // What is stored and cannot be read can still be removed.
   if (!info.ok() && info.status().code() != Code::corrupt) return fail(Api::ollama, response, info.status());
   if (info.ok() && !info->stored)
@@ -155,10 +211,10 @@ void remove(Context& context, const Request& request, Response& response) {
   const Status status = context.catalog.store().remove(asked->second);
   if (!status.ok()) return fail(Api::ollama, response, status);
   // What is loaded stays where the file has another name still.
-  const auto rest = context.catalog.list();
-  const bool named = std::any_of(rest.begin(), rest.end(), [&](const ModelInfo& other) {
-    return engine::ModelManager::file_at(other.path) == file;
-  });
+  const auto rest = context.catalog.list(&Connection::current().memory());
+  const bool named = rest.ok() && std::any_of(rest->begin(), rest->end(), [&](const ModelInfo& other) {
+                       return engine::ModelManager::file_at(other.path) == file;
+                     });
   if (info.ok() && !named) context.models.unload(file);
   response.status = 200;
 }
@@ -173,7 +229,7 @@ void copy(Context& context, const Request& request, Response& response) {
   if (source.empty() || destination.empty()) fields.fail("source", "both source and destination are needed");
   Status status = fields.status();
   if (status.ok()) {
-    const auto info = context.catalog.find(source);
+    const auto info = context.catalog.find_outline(source);
     if (!info.ok()) return fail(Api::ollama, response, info.status());
     store::Store& store = context.catalog.store();
     status =
@@ -191,8 +247,9 @@ Expected<store::Recipe> recipe_of(const Json& body) {
   fields.text("from", recipe.from);
   fields.text("system", recipe.system);
   fields.text("template", recipe.chat_template);
-  if (fields.has("files") || fields.has("adapters") || fields.has("quantize"))
-    fields.fail("files", "only 'from' with the name of a model is supported; 'millrace create' takes files");
+  for (const char* field : {"adapters", "quantize"})
+    if (fields.has(field))
+      fields.fail(field, "is not supported; 'millrace quantize' and 'millrace convert' make files of other types");
   MR_RETURN_IF_ERROR(fields.status());
   if (!modelfile.empty()) {
     MR_ASSIGN_OR_RETURN(recipe, store::parse_recipe(modelfile));
@@ -206,8 +263,28 @@ Expected<store::Recipe> recipe_of(const Json& body) {
     recipe.messages = nlohmann::json::parse(messages->dump());
   MR_RETURN_IF_ERROR(store::check_messages(recipe.messages));
   MR_RETURN_IF_ERROR(store::check_template(recipe.chat_template));
-  if (recipe.from.empty()) return error(Code::invalid_argument, "from: names the model to begin with");
+  if (recipe.from.empty() && !fields.has("files"))
+    return error(Code::invalid_argument, "from: names the model to begin with; or files names one that was uploaded");
   return recipe;
+}
+
+/// The uploaded file that a model is to be made of; nothing where `files` is not there. Errors: invalid_argument.
+Expected<std::optional<store::ModelFile>> uploaded_file(const Json& body) {
+  const auto files = body.find("files");
+  if (files == body.end() || files->is_null()) return std::optional<store::ModelFile>();
+  if (!files->is_object() || files->size() != 1 || !files->begin()->is_string())
+    return error(
+        Code::invalid_argument,
+        "files: maps the name of one GGUF file to its digest; 'millrace merge' makes one of several parts, and "
+        "'millrace convert' one of safetensors");
+  store::ModelFile file;
+  file.name = files->begin().key();
+  file.sha256 = files->begin()->get<std::string>();
+  if (file.sha256.starts_with("sha256:")) file.sha256.erase(0, 7);
+  if (!file.name.ends_with(".gguf")) file.name += ".gguf";
+  if (!store::is_safe_file_name(file.name) || !store::is_sha256(file.sha256))
+    return error(Code::invalid_argument, "files: wants a file's name and a digest, sha256: and 64 hexadecimal digits");
+  return std::optional(std::move(file));
 }
 
 void create(Context& context, const Request& request, Response& response) {
@@ -215,12 +292,26 @@ void create(Context& context, const Request& request, Response& response) {
   if (!asked) return;
   const auto recipe = recipe_of(asked->first);
   if (!recipe.ok()) return fail(Api::ollama, response, recipe.status());
+  auto file = uploaded_file(asked->first);
+  if (!file.ok()) return fail(Api::ollama, response, file.status());
+  if (*file) {
+    if (!recipe->from.empty())
+      return fail(Api::ollama, response, error(Code::invalid_argument, "from and files name two models; give one"));
+    return tell(context, response, streams(asked->first),
+                [&context, recipe = *recipe, file = **file, name = asked->second](
+                    const Telling::Say& say, const std::atomic<bool>&, RequestMemory&) {
+                  say({{"status", "parsing GGUF"}});
+                  Status status = context.catalog.store().create_from_blob(name, recipe, file).status();
+                  if (status.ok()) say({{"status", "success"}});
+                  return status;
+                });
+  }
   // Names only: a client of the network does not get to open this machine's files.
-  const auto base = context.catalog.find(recipe->from);
+  const auto base = context.catalog.find_outline(recipe->from);
   if (!base.ok()) return fail(Api::ollama, response, base.status());
-  tell(response, streams(asked->first),
+  tell(context, response, streams(asked->first),
        [&context, recipe = *recipe, base = *base, name = asked->second](const Telling::Say& say,
-                                                                        const std::atomic<bool>&) {
+                                                                        const std::atomic<bool>&, RequestMemory&) {
          say({{"status", "writing manifest"}});
          store::Store& store = context.catalog.store();
          Status status = base.stored ? store.create_from_name(name, recipe, base.name).status()

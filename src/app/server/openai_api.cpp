@@ -48,18 +48,21 @@ Json anthropic_model(const ModelInfo& info) {
 bool speaks_anthropic(const Request& request) { return request.has_header("anthropic-version"); }
 
 void list_models(Context& context, const Request& request, Response& response) {
+  const auto models = context.catalog.list(&Connection::current().memory());
+  const bool anthropic = speaks_anthropic(request);
+  if (!models.ok()) return fail(anthropic ? Api::anthropic : Api::openai, response, models.status());
   Json data = Json::array();
-  if (speaks_anthropic(request)) {
-    for (const ModelInfo& info : context.catalog.list()) data.push_back(anthropic_model(info));
+  if (anthropic) {
+    for (const ModelInfo& info : *models) data.push_back(anthropic_model(info));
     const Json first = data.empty() ? Json() : data.front()["id"], last = data.empty() ? Json() : data.back()["id"];
     return reply(response, {{"data", std::move(data)}, {"has_more", false}, {"first_id", first}, {"last_id", last}});
   }
-  for (const ModelInfo& info : context.catalog.list()) data.push_back(model_json(info));
+  for (const ModelInfo& info : *models) data.push_back(model_json(info));
   reply(response, {{"object", "list"}, {"data", std::move(data)}});
 }
 
 void get_model(Context& context, const Request& request, Response& response) {
-  const auto info = context.catalog.find(request.matches[1]);
+  const auto info = context.catalog.find_outline(request.matches[1]);
   const bool anthropic = speaks_anthropic(request);
   if (!info.ok()) return fail(anthropic ? Api::anthropic : Api::openai, response, info.status());
   reply(response, anthropic ? anthropic_model(*info) : model_json(*info));

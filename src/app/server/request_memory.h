@@ -6,12 +6,12 @@
 #include <functional>
 
 #include "base/status.h"
+#include "base/work_grant.h"
 #include "residency/budget.h"
-#include "text/work_grant.h"
 
 namespace millrace::server {
 
-class RequestMemory final : public text::WorkGrant {
+class RequestMemory final : public WorkGrant {
  public:
   static constexpr const char* kBodies = "request bodies";
   static constexpr const char* kWork = "requests";
@@ -23,6 +23,7 @@ class RequestMemory final : public text::WorkGrant {
   /// or twice where its length was not told: a text that grows is copied. False: there is no room for them.
   bool take_body(std::uint64_t bytes, bool length_known);
   bool take(std::uint64_t bytes) override;  // waits likewise
+  bool take_now(std::uint64_t bytes) { return work_.try_grow(bytes); }
   void give_back(std::uint64_t bytes) noexcept override;
   bool cancelled() const override { return gone_(); }
 

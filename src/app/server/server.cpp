@@ -55,7 +55,8 @@ Handled before_routing(Context& context, const Request& request, Response& respo
   response.set_header("X-Request-Id", connection.record().id);
   if (api_of(request.path) == Api::anthropic || request.has_header("anthropic-version"))
     response.set_header("Request-Id", connection.record().id);
-  const auto framing = read_framing(request);
+  auto framing = read_framing(request);
+  if (!connection.head_status().ok()) framing = connection.head_status();
   connection.begin_body(framing.ok() && framing->content_length);
   if (!framing.ok())
     return refuse(request, response, framing.status().code() == Code::unsupported ? 411 : 400, framing.status());
@@ -84,13 +85,16 @@ Handled before_routing(Context& context, const Request& request, Response& respo
     response.status = 204;
     return Handled::Handled;
   }
-  if (!is_open_path(request.path) &&
-      !context.guard.key_accepted(request.get_header_value("Authorization"), request.get_header_value("X-Api-Key")))
+  const int key =
+      context.guard.key_of(request.get_header_value("Authorization"), request.get_header_value("X-Api-Key"));
+  if (!is_open_path(request.path) && context.guard.asks_for_key() && key < 0)
     return refuse(request, response, 401, error(Code::invalid_argument, "the API key is missing or wrong"));
+  // What else a client may write into these headers would give it as many turns as it invents.
+  connection.set_client(key >= 0 ? fmt::format("key {}", key) : request.remote_addr);
   if (context.stopping && !is_open_path(request.path)) return refuse(request, response, 503, shutting_down());
   if (!is_open_path(request.path) && request.path != "/metrics") connection.begin_work();
   const std::uint64_t most = std::min<std::uint64_t>(context.options.http.body_bytes, connection.memory().cap_bytes());
-  if (framing->content_length.value_or(0) > most)
+  if (framing->content_length.value_or(0) > most && !is_upload(request))
     return refuse(request, response, 413,
                   error(Code::invalid_argument,
                         "the body is larger than {}, all that requests may hold together (an eighth of --ram, 64 MB "
@@ -186,6 +190,7 @@ Expected<std::unique_ptr<Server>> Server::start(ServerOptions options) {
   add_ollama_routes(context);
   add_ollama_model_routes(context);
   add_ollama_store_routes(context);
+  add_ollama_blob_routes(context);
   add_anthropic_routes(context);
   add_responses_routes(context);
   const ServerOptions& set = context.options;
@@ -193,6 +198,7 @@ Expected<std::unique_ptr<Server>> Server::start(ServerOptions options) {
   if (!set.preload.empty()) {
     MR_ASSIGN_OR_RETURN(preload, context.catalog.find_given(set.preload));
   }
+  context.preloading = preload.has_value();
   server->port_ = set.port;
   if (set.port == 0)
     server->port_ = context.http.bind_to_any_port(set.host);
@@ -209,7 +215,9 @@ Expected<std::unique_ptr<Server>> Server::start(ServerOptions options) {
     loaded.set_value({});
   else
     server->loader_ = std::thread([&context, preload = std::move(*preload), loaded = std::move(loaded)]() mutable {
-      loaded.set_value(context.models.use(preload.name, preload.path, engine::ModelManager::kForever).status());
+      const Status status = context.models.use(preload.name, preload.path, engine::ModelManager::kForever).status();
+      context.preloading = false;
+      loaded.set_value(status);
     });
   return server;
 }

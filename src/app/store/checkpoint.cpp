@@ -190,6 +190,19 @@ Expected<Manifest> pull_checkpoint(Store& store, Name name, const std::vector<Hu
   // Half of the weights' bytes where they have fewer bits than most checkpoints', all of them where they are kept.
   MR_ASSIGN_OR_RETURN(const FetchedCheckpoint checkpoint,
                       fetch_checkpoint(store, name, listed, options, options.type ? 0.5 : 1));
+  if (WorkGrant* const memory = options.download.http.memory; memory != nullptr) {
+    // Its texts become values: the tokenizer's take most.
+    constexpr std::uint64_t kBytesAByte = 12;
+    std::uint64_t bytes = 0;
+    for (const HubFile& file : listed)
+      if (file.path.ends_with(".json") && file.path.find('/') == std::string::npos) bytes += file.bytes;
+    if (!memory->take(bytes * kBytesAByte))
+      return error(
+          Code::out_of_budget,
+          "{}: converting it takes {} of memory beside the models; run 'millrace pull' on this machine, or give "
+          "the server more --ram",
+          name.repository(), format_bytes(bytes * kBytesAByte));
+  }
   const std::string made = checkpoint.folder + "/converted.gguf";
   MR_ASSIGN_OR_RETURN(const convert::ConvertReport report, convert_fetched(checkpoint, name, made, options));
   MR_ASSIGN_OR_RETURN(const std::string hash, sha256_of_file(made, {}, options.download.http.cancel));

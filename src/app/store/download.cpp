@@ -230,9 +230,12 @@ Status download(const std::string& url, PartFile& part, const std::vector<std::s
 Expected<Reply> get_patiently(const std::string& url, std::uint64_t max_bytes, const DownloadOptions& options) {
   Connection connection(options.http);
   Patience patience(options, options.http.cancel);
+  int unreachable = 0;
   while (true) {
     Reply reply = connection.get(url, max_bytes);
     if (reply.ok()) return reply;
+    // Where nothing answers at all, waiting longer helps nobody: whoever is offline should hear it.
+    if (reply.unreachable && ++unreachable > 1) return reply.status(url);
     if (!reply.retriable || !patience.wait(reply, false)) {
       if (is_set(options.http.cancel)) return error(Code::cancelled, "stopped");
       return reply.status(url);

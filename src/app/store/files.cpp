@@ -48,11 +48,10 @@ Status write_whole(const std::string& path, std::string_view text) {
   return move_file(fresh, path);
 }
 
-Expected<std::string> read_whole(const std::string& path) {
+Expected<std::string> read_whole(const std::string& path, std::uint64_t most_bytes) {
   MR_ASSIGN_OR_RETURN(const modelfile::File file, modelfile::File::open_read(path));
   MR_ASSIGN_OR_RETURN(const std::uint64_t bytes, file.size());
-  if (bytes > kMostWholeBytes)
-    return error(Code::corrupt, "{}: it is larger than {}", path, format_bytes(kMostWholeBytes));
+  if (bytes > most_bytes) return error(Code::corrupt, "{}: it is larger than {}", path, format_bytes(most_bytes));
   std::string text(bytes, '\0');
   MR_RETURN_IF_ERROR(file.read_at(0, std::as_writable_bytes(std::span(text.data(), text.size()))));
   return text;

@@ -13,6 +13,8 @@ namespace millrace::store {
 
 /// What is read whole, or written to be read so, is at most so long.
 constexpr std::uint64_t kMostWholeBytes = 16u << 20;
+/// A model's manifest: its system message, template, licence and messages. A server reads it for each list and request.
+constexpr std::uint64_t kMostManifestBytes = 1u << 20;
 
 /// Creates a folder and those above it. Errors: io_error.
 Status make_folders(const std::string& path);
@@ -20,8 +22,8 @@ Status make_folders(const std::string& path);
 /// Replaces a file in one step: other processes see the old text or the new one, also after a crash. Errors: io_error.
 Status write_whole(const std::string& path, std::string_view text);
 
-/// Errors: not_found, io_error, corrupt (larger than any file that is read so).
-Expected<std::string> read_whole(const std::string& path);
+/// Errors: not_found, io_error, corrupt (larger than `most_bytes`).
+Expected<std::string> read_whole(const std::string& path, std::uint64_t most_bytes = kMostWholeBytes);
 
 /// Makes the names in a folder last. Errors: io_error.
 Status sync_folder(const std::string& path);

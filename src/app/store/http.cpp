@@ -92,6 +92,8 @@ Status take_body(Transfer& transfer, std::span<const std::byte> bytes) {
   if (transfer.sink == nullptr) {
     if (reply.body.size() + text.size() > transfer.max_bytes)
       return error(Code::corrupt, "the server's answer is longer than {} bytes", transfer.max_bytes);
+    if (WorkGrant* const memory = transfer.options->memory; memory != nullptr && !memory->take(2 * text.size()))
+      return error(Code::out_of_budget, "the server's answer takes more memory than requests may hold");
     reply.body += text;
     return {};
   }
@@ -157,7 +159,7 @@ void Connection::Impl::prepare(const std::string& url, const std::string& range,
   curl_easy_setopt(handle, CURLOPT_CONNECTTIMEOUT, static_cast<long>(options.connect_seconds));
   curl_easy_setopt(handle, CURLOPT_LOW_SPEED_LIMIT, 1L);
   curl_easy_setopt(handle, CURLOPT_LOW_SPEED_TIME, static_cast<long>(options.stall_seconds));
-  curl_easy_setopt(handle, CURLOPT_BUFFERSIZE, 256L * 1024);
+  curl_easy_setopt(handle, CURLOPT_BUFFERSIZE, options.buffer_bytes);
   if (!range.empty()) curl_easy_setopt(handle, CURLOPT_RANGE, range.c_str());
   if (!options.token.empty() && (url != moved || server_of(moved) == server_of(asked))) {
     curl_easy_setopt(handle, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
@@ -198,6 +200,8 @@ Reply Connection::Impl::run(const std::string& url, const std::string& range, co
     reply.failure = error(Code::io_error, "{}", curl_easy_strerror(result));
     reply.retriable = result != CURLE_URL_MALFORMAT && result != CURLE_UNSUPPORTED_PROTOCOL &&
                       result != CURLE_PEER_FAILED_VERIFICATION && result != CURLE_TOO_MANY_REDIRECTS;
+    reply.unreachable = result == CURLE_COULDNT_RESOLVE_HOST || result == CURLE_COULDNT_RESOLVE_PROXY ||
+                        result == CURLE_COULDNT_CONNECT;
   } else if (reply.code == 408 || reply.code == 429 || reply.code >= 500) {
     reply.retriable = true;
   }
@@ -229,6 +233,11 @@ Reply Connection::get_range(const std::string& url, std::uint64_t first, std::ui
 }
 
 Status Reply::status(const std::string& url) const {
+  if (unreachable)
+    return error(Code::io_error,
+                 "cannot reach {} ({}): is this machine online? Check the network, HTTPS_PROXY and "
+                 "HF_ENDPOINT",
+                 server_of(url), failure.message());
   if (!failure.ok()) return failure.code() == Code::io_error ? failure.with_context(url) : failure;
   // What a hub says of names that it does not know, so as not to tell which private ones it does.
   if (code == 401)

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "base/work_grant.h"
 
 namespace millrace::store {
 
@@ -19,6 +20,8 @@ struct HttpOptions {
   int connect_seconds = 20;
   int stall_seconds = 30;  // without a byte, the connection counts as dead
   const std::atomic<bool>* cancel = nullptr;
+  long buffer_bytes = 256L * 1024;  // of a connection
+  WorkGrant* memory = nullptr;  // charged for bodies of get(), twice, since they grow; whoever drops them gives back
 };
 
 /// Bytes first to last of total, as Content-Range says.
@@ -33,8 +36,9 @@ struct Reply {
   std::optional<std::uint64_t> length;  // Content-Length
   std::string next_link;                // Link: <...>; rel="next"
   int retry_after_seconds = 0;
-  Status failure;          // the transport's (io_error), the sink's, or cancelled
-  bool retriable = false;  // the transport failed, or the server asks to come back (408, 429, 5xx)
+  Status failure;            // the transport's (io_error), the sink's, or cancelled
+  bool unreachable = false;  // no connection was made at all
+  bool retriable = false;    // the transport failed, or the server asks to come back (408, 429, 5xx)
 
   bool ok() const { return failure.ok() && code >= 200 && code < 300; }
   /// One line that says what happened with `url`, and what to do. REQUIRES: not ok().

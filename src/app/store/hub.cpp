@@ -7,9 +7,11 @@
 #include <optional>
 #include <regex>
 #include <set>
+#include <span>
 
 #include "app/store/digest.h"
 #include "base/bytes.h"
+#include "base/json_nesting.h"
 #include "base/words.h"
 #include "modelfile/escape.h"
 #include "modelfile/safetensors.h"
@@ -45,12 +47,6 @@ std::string quant_of(const std::string& stem) {
   return found;
 }
 
-/// "size" of an entry; UINT64_MAX if it is none.
-std::uint64_t size_in(const json& entry) {
-  const json& size = entry.at("size");
-  return size.is_number_unsigned() ? size.get<std::uint64_t>() : UINT64_MAX;
-}
-
 struct Split {
   std::string stem;
   int index = 1, count = 1;
@@ -80,10 +76,12 @@ bool is_sane(const std::string& path) {
 }
 
 std::string choices(const std::vector<Variant>& variants) {
+  constexpr std::size_t kMostNamed = 32;
   std::string text;
-  for (const Variant& variant : variants)
+  for (const Variant& variant : std::span(variants).first(std::min(variants.size(), kMostNamed)))
     text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", variant.quant.empty() ? variant.stem : variant.quant,
                         format_bytes(variant.bytes()));
+  if (variants.size() > kMostNamed) text += fmt::format(" and {} others", variants.size() - kMostNamed);
   return text;
 }
 
@@ -104,36 +102,121 @@ std::uint64_t Variant::bytes() const {
   return total;
 }
 
-Expected<std::vector<HubFile>> parse_tree(std::string_view text) {
-  try {
-    const json list = json::parse(text);
-    if (!list.is_array()) return error(Code::corrupt, "the hub's list of files is no list; check HF_ENDPOINT");
-    std::vector<HubFile> files;
-    for (const json& entry : list) {
-      if (entry.at("type") != "file") continue;
-      HubFile file;
-      file.path = entry.at("path").get<std::string>();
-      if (!is_sane(file.path))
-        return error(Code::corrupt, "the hub's list has a file name that cannot be ({} bytes); check HF_ENDPOINT",
-                     file.path.size());
-      file.bytes = size_in(entry);
-      if (entry.contains("lfs") && entry["lfs"].is_object()) {
-        const json& lfs = entry["lfs"];
-        file.sha256 = lfs.at("oid").get<std::string>();
-        if (lfs.contains("size")) file.bytes = size_in(lfs);
-        if (file.sha256.starts_with("sha256:")) file.sha256.erase(0, 7);
-        if (!is_sha256(file.sha256)) return error(Code::corrupt, "the hub's list has a hash that is no SHA-256");
-      }
-      const json oid = entry.value("oid", json());
-      if (file.sha256.empty() && oid.is_string() && is_sha1(oid.get<std::string>()))
-        file.git_sha1 = oid.get<std::string>();
-      if (file.bytes > kMostFileBytes) return error(Code::corrupt, "the hub's list has a size that cannot be");
-      files.push_back(std::move(file));
-    }
-    return files;
-  } catch (const json::exception&) {
-    return error(Code::corrupt, "the hub's list of files cannot be read; check HF_ENDPOINT");
+namespace {
+
+constexpr std::uint64_t kBytesAFile = 2048;  // of a list, with the copies that are made on the way to a variant
+
+/// Whether a file of this name may be fetched at all; others are not kept.
+bool is_wanted(const std::string& path) {
+  const std::string name = lower(path);
+  return name.ends_with(".gguf") || name.ends_with(".safetensors") || name.ends_with(".json") ||
+         name.ends_with(".jinja");
+}
+
+/// Hears a list of files and keeps those that are wanted.
+class TreeReader final : public nlohmann::json_sax<json> {
+ public:
+  TreeReader(std::vector<HubFile>& files, WorkGrant* memory) : files_(files), memory_(memory) {}
+
+  /// Why reading ended early, where that was no fault of the JSON.
+  const Status& status() const { return status_; }
+  bool is_list() const { return is_list_; }
+
+  bool null() override { return scalar(); }
+  bool boolean(bool) override { return scalar(); }
+  bool number_integer(number_integer_t) override { return scalar(); }
+  bool number_unsigned(number_unsigned_t value) override {
+    if (key_ == "size" && depth_ == 2) entry_.bytes = value;
+    if (key_ == "size" && depth_ == 3 && in_lfs_) entry_.lfs_bytes = value;
+    return scalar();
   }
+  bool number_float(number_float_t, const string_t&) override { return scalar(); }
+  bool string(string_t& value) override {
+    if (depth_ == 2 && key_ == "type") entry_.is_file = value == "file";
+    if (depth_ == 2 && key_ == "type") entry_.has_type = true;
+    if (depth_ == 2 && key_ == "path") entry_.path = value;
+    if (depth_ == 2 && key_ == "oid" && is_sha1(value)) entry_.git_sha1 = value;
+    if (depth_ == 3 && in_lfs_ && key_ == "oid") entry_.lfs_oid = value;
+    return scalar();
+  }
+  bool binary(binary_t&) override { return false; }
+  bool key(string_t& name) override {
+    key_ = name.substr(0, 16);
+    if (depth_ == 2) in_lfs_ = false;
+    return true;
+  }
+  bool start_object(std::size_t) override {
+    if (depth_ == 0) return false;
+    if (depth_ == 1) entry_ = {};
+    if (depth_ == 2 && key_ == "lfs") in_lfs_ = entry_.has_lfs = true;
+    return deeper();
+  }
+  bool end_object() override { return --depth_ != 1 || end_entry(); }
+  bool start_array(std::size_t) override {
+    is_list_ = true;
+    return depth_ != 1 && deeper();
+  }
+  bool end_array() override { return --depth_ >= 0; }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+
+ private:
+  struct Entry {
+    bool has_type = false, is_file = false, has_lfs = false;
+    std::optional<std::string> path, lfs_oid;
+    std::optional<std::uint64_t> bytes, lfs_bytes;
+    std::string git_sha1;
+  };
+
+  bool scalar() const { return depth_ > 1; }
+  bool deeper() { return ++depth_ <= kMostNesting; }
+  bool fail(Status status) {
+    status_ = std::move(status);
+    return false;
+  }
+
+  bool end_entry() {
+    if (!entry_.has_type) return false;
+    if (!entry_.is_file) return true;
+    if (!entry_.path) return false;
+    if (!is_sane(*entry_.path))
+      return fail(error(Code::corrupt, "the hub's list has a file name that cannot be ({} bytes); check HF_ENDPOINT",
+                        entry_.path->size()));
+    HubFile file;
+    file.path = std::move(*entry_.path);
+    file.bytes = entry_.lfs_bytes.value_or(entry_.bytes.value_or(UINT64_MAX));
+    if (entry_.has_lfs) {
+      if (!entry_.lfs_oid) return false;
+      file.sha256 = std::move(*entry_.lfs_oid);
+      if (file.sha256.starts_with("sha256:")) file.sha256.erase(0, 7);
+      if (!is_sha256(file.sha256)) return fail(error(Code::corrupt, "the hub's list has a hash that is no SHA-256"));
+    }
+    if (file.sha256.empty()) file.git_sha1 = std::move(entry_.git_sha1);
+    if (file.bytes > kMostFileBytes) return fail(error(Code::corrupt, "the hub's list has a size that cannot be"));
+    if (!is_wanted(file.path)) return true;
+    if (memory_ != nullptr && !memory_->take(kBytesAFile))
+      return fail(error(Code::out_of_budget, "the hub's list of files takes more memory than requests may hold"));
+    files_.push_back(std::move(file));
+    return true;
+  }
+
+  std::vector<HubFile>& files_;
+  WorkGrant* const memory_;
+  Entry entry_;
+  std::string key_;
+  Status status_;
+  int depth_ = 0;  // 1: in the list, 2: in an entry
+  bool in_lfs_ = false, is_list_ = false;
+};
+
+}  // namespace
+
+Expected<std::vector<HubFile>> parse_tree(std::string_view text, WorkGrant* memory) {
+  std::vector<HubFile> files;
+  TreeReader reader(files, memory);
+  if (json::sax_parse(text.begin(), text.end(), &reader)) return files;
+  if (!reader.status().ok()) return reader.status();
+  return error(Code::corrupt, "the hub's list of files {}; check HF_ENDPOINT",
+               reader.is_list() ? "cannot be read" : "is no list");
 }
 
 std::vector<Variant> variants_of(const std::vector<HubFile>& files) {
@@ -235,7 +318,8 @@ Expected<std::vector<HubFile>> list_files(const std::string& endpoint, const std
   std::vector<HubFile> all;
   for (int page = 0; page < kMostPages && !url.empty(); ++page) {
     MR_ASSIGN_OR_RETURN(const Reply reply, get_patiently(url, kMostListBytes, options));
-    MR_ASSIGN_OR_RETURN(std::vector<HubFile> files, parse_tree(reply.body));
+    MR_ASSIGN_OR_RETURN(std::vector<HubFile> files, parse_tree(reply.body, options.http.memory));
+    if (options.http.memory != nullptr) options.http.memory->give_back(2 * reply.body.size());
     std::move(files.begin(), files.end(), std::back_inserter(all));
     url = reply.next_link.starts_with(endpoint + "/") ? reply.next_link : "";
   }

@@ -28,8 +28,9 @@ struct Variant {
   std::uint64_t bytes() const;
 };
 
-/// The files of one page of the list. Errors: corrupt.
-Expected<std::vector<HubFile>> parse_tree(std::string_view json);
+/// The files of one page of the list that a model can be made of. `memory`, where given, is charged for each. Errors:
+/// corrupt, out_of_budget.
+Expected<std::vector<HubFile>> parse_tree(std::string_view json, WorkGrant* memory = nullptr);
 
 /// GGUF models among the files; projectors and importance matrices are none. Splits with a hole are left out.
 std::vector<Variant> variants_of(const std::vector<HubFile>& files);

@@ -36,11 +36,19 @@ struct Manifest {
   nlohmann::json messages = nlohmann::json::array();     // {role, content}: turns a chat begins with
 
   std::uint64_t bytes() const;
-  /// SHA-256 of what the model is, whatever it is called and whenever it was made.
+  /// outline_of(to_json(*this)).digest: SHA-256 of what the model is, whatever it is called and whenever it was made.
   std::string digest() const;
 };
 
+/// What a list needs of a manifest, read without building its texts.
+struct ManifestOutline {
+  std::vector<ModelFile> files;
+  std::string modified, digest;  // as of Manifest
+};
+
 std::string to_json(const Manifest& manifest);
+/// Takes a few times the text's bytes at most. Errors: corrupt.
+Expected<ManifestOutline> outline_of(std::string_view json);
 /// Errors: corrupt (says what is missing or of the wrong kind).
 Expected<Manifest> parse_manifest(std::string_view json, const Name& name);
 

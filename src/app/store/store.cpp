@@ -35,9 +35,10 @@ bool looks_like_a_path(const std::string& text) {
 
 /// The files of a GGUF model where they lie, all splits.
 Expected<std::vector<ModelFile>> files_at(const std::string& path) {
-  modelfile::OpenOptions no_words;
-  no_words.skip_vocabulary = true;
-  MR_ASSIGN_OR_RETURN(const modelfile::Model model, modelfile::Model::open(path, no_words));
+  modelfile::OpenOptions splits;  // what else it holds nobody asks here
+  splits.outline = true;
+  splits.wanted = [](std::string_view key) { return key.starts_with("split.") || key == "general.alignment"; };
+  MR_ASSIGN_OR_RETURN(const modelfile::Model model, modelfile::Model::open(path, splits));
   std::vector<ModelFile> files;
   for (const std::string& each : model.paths()) {
     ModelFile file;
@@ -55,7 +56,10 @@ void lay_over(Manifest& base, const Recipe& recipe) {
   if (!recipe.system.empty()) base.system = recipe.system;
   if (!recipe.chat_template.empty()) base.chat_template = recipe.chat_template;
   if (!recipe.license.empty()) base.license = recipe.license;
-  if (!recipe.messages.empty()) base.messages = recipe.messages;
+  if (recipe.messages.empty()) return;
+  base.messages = nlohmann::json::array();
+  for (const auto& message : recipe.messages)  // what else a client sends with them is not stored
+    base.messages.push_back({{"role", message["role"]}, {"content", message["content"]}});
 }
 
 /// Links of what the name stood for before.
@@ -77,9 +81,9 @@ Expected<Name> new_name(const std::string& text) {
   return name;
 }
 
-std::vector<std::string> blobs_of(const Manifest& manifest) {
+std::vector<std::string> blobs_of(const std::vector<ModelFile>& files) {
   std::vector<std::string> blobs;
-  for (const ModelFile& file : manifest.files)
+  for (const ModelFile& file : files)
     if (file.path.empty()) blobs.push_back(file.sha256);
   return blobs;
 }
@@ -101,16 +105,42 @@ std::string Store::partial_path(const Name& name) const {
   return root_ + "/partial/" + (name.user.empty() ? "-" : name.user) + "--" + name.repo + "--" + name.tag;
 }
 
-std::string Store::file_path(const Manifest& manifest, const ModelFile& file) const {
-  return file.path.empty() ? root_ + "/models/" + manifest.name.folder() + "/" + file.name : file.path;
+std::string Store::file_path(const Name& model, const ModelFile& file) const {
+  return file.path.empty() ? root_ + "/models/" + model.folder() + "/" + file.name : file.path;
 }
 
-Expected<Manifest> Store::read(const Name& name) const {
+namespace {
+
+/// What reading a manifest takes for each byte of its text at most: as values, with the copies on the way; and as an
+/// outline. Measured with messages of a few letters, which take most.
+constexpr std::uint64_t kBytesAByte = 24, kOutlineBytesAByte = 4;
+
+Status take_memory(const std::string& path, const Name& name, std::uint64_t bytes_a_byte, WorkGrant* grant) {
+  const std::uint64_t wanted = std::min(file_bytes(path).value_or(0), kMostManifestBytes) * bytes_a_byte;
+  if (grant == nullptr || grant->take(wanted)) return {};
+  return error(Code::out_of_budget, "model '{}': what is stored with it takes {} of memory, which is not free",
+               name.text(), format_bytes(wanted));
+}
+
+}  // namespace
+
+Expected<Manifest> Store::read(const Name& name, WorkGrant* grant) const {
   const std::string path = manifest_path(name);
-  MR_ASSIGN_OR_RETURN(const std::string text, read_whole(path));
+  MR_RETURN_IF_ERROR(take_memory(path, name, kBytesAByte, grant));
+  MR_ASSIGN_OR_RETURN(const std::string text, read_whole(path, kMostManifestBytes));
   auto manifest = parse_manifest(text, name);
   if (!manifest.ok()) return manifest.status().with_context(path);
   return manifest;
+}
+
+Expected<ManifestOutline> Store::outline(const Name& name, WorkGrant* grant) const {
+  const std::string path = manifest_path(name);
+  MR_RETURN_IF_ERROR(take_memory(path, name, kOutlineBytesAByte, grant));
+  const auto text = read_whole(path, kMostManifestBytes);
+  auto outline = text.ok() ? outline_of(*text) : Expected<ManifestOutline>(text.status());
+  if (grant != nullptr) grant->give_back(file_bytes(path).value_or(0) * kOutlineBytesAByte);
+  if (!outline.ok()) return outline.status().with_context(path);
+  return outline;
 }
 
 Expected<std::vector<Name>> Store::names() const {
@@ -172,15 +202,19 @@ Expected<Name> Store::locate(const Name& wanted) const {
                                    : fmt::format("fetch it with 'millrace pull {}'", wanted.text()));
 }
 
-Expected<Manifest> Store::find(const std::string& name) const {
+Expected<Name> Store::locate(const std::string& name) const {
   MR_ASSIGN_OR_RETURN(const Name parsed, parse_name(name));
-  MR_ASSIGN_OR_RETURN(const Name here, locate(parsed));
-  return read(here);
+  return locate(parsed);
+}
+
+Expected<Manifest> Store::find(const std::string& name, WorkGrant* grant) const {
+  MR_ASSIGN_OR_RETURN(const Name here, locate(name));
+  return read(here, grant);
 }
 
 Status Store::check_files(const Manifest& manifest) const {
   for (const ModelFile& file : manifest.files) {
-    const std::string path = file_path(manifest, file);
+    const std::string path = file_path(manifest.name, file);
     const auto bytes = file_bytes(path);
     if (!bytes)
       return error(Code::corrupt, "model '{}': its file {} is gone; {} the model again", manifest.name.text(), path,
@@ -201,7 +235,7 @@ Expected<Resolved> Store::resolve(const std::string& name_or_path) const {
   MR_ASSIGN_OR_RETURN(resolved.manifest, find(name_or_path));
   MR_RETURN_IF_ERROR(check_files(resolved.manifest));
   resolved.named = true;
-  resolved.path = file_path(resolved.manifest, resolved.manifest.files.front());
+  resolved.path = file_path(resolved.manifest.name, resolved.manifest.files.front());
   return resolved;
 }
 
@@ -231,7 +265,7 @@ Status Store::publish(const Manifest& manifest) {
     if (file.path.empty() && file_bytes(blob_path(file.sha256)) != file.bytes)
       return error(Code::io_error, "{} is not whole; pull the model again", blob_path(file.sha256));
   std::vector<std::string> old_blobs;
-  if (const auto old = read(manifest.name); old.ok()) old_blobs = blobs_of(*old);
+  if (const auto old = outline(manifest.name); old.ok()) old_blobs = blobs_of(old->files);
   MR_RETURN_IF_ERROR(write_model(manifest));
   collect_garbage(old_blobs);
   return {};
@@ -244,9 +278,9 @@ void Store::collect_garbage(const std::vector<std::string>& candidates) {
   if (!all.ok()) return;
   std::set<std::string> used;
   for (const Name& name : *all) {
-    const auto manifest = read(name);
+    const auto manifest = outline(name);
     if (!manifest.ok()) return;
-    for (const std::string& blob : blobs_of(*manifest)) used.insert(blob);
+    for (const std::string& blob : blobs_of(manifest->files)) used.insert(blob);
   }
   std::error_code ignored;
   for (const std::string& blob : candidates)
@@ -315,8 +349,8 @@ Status Store::remove(const std::string& text) {
   const auto located = locate(wanted);
   if (!located.ok()) return had_shares ? Status() : located.status();
   const Name& name = *located;
-  const auto manifest = read(name);
-  const std::vector<std::string> blobs = manifest.ok() ? blobs_of(*manifest) : linked_blobs(name);
+  const auto manifest = outline(name);
+  const std::vector<std::string> blobs = manifest.ok() ? blobs_of(manifest->files) : linked_blobs(name);
   const fs::path path = manifest_path(name);
   std::error_code failure;
   fs::remove(path, failure);
@@ -360,6 +394,19 @@ Expected<Manifest> Store::create_from_file(const std::string& text, const Recipe
   return create(name, recipe, std::move(manifest));
 }
 
+Expected<Manifest> Store::create_from_blob(const std::string& text, const Recipe& recipe, ModelFile file) {
+  MR_ASSIGN_OR_RETURN(const Name name, new_name(text));
+  const std::string path = blob_path(file.sha256);
+  const auto bytes = file_bytes(path);
+  if (!bytes) return error(Code::not_found, "there is no blob sha256:{}; upload it first", file.sha256);
+  if (const auto opened = files_at(path); !opened.ok()) return opened.status();
+  file.bytes = *bytes;
+  Manifest manifest;
+  manifest.from = file.name;
+  manifest.files.push_back(std::move(file));
+  return create(name, recipe, std::move(manifest));
+}
+
 /// Nothing is stored that could not be read again.
 Expected<Manifest> Store::create(const Name& name, const Recipe& recipe, Manifest manifest) {
   MR_RETURN_IF_ERROR(check_template(recipe.chat_template));
@@ -370,9 +417,9 @@ Expected<Manifest> Store::create(const Name& name, const Recipe& recipe, Manifes
   manifest.name = name;
   manifest.modified = now_rfc3339();
   const std::string text = to_json(manifest);
-  if (text.size() > kMostWholeBytes)
+  if (text.size() > kMostManifestBytes)
     return error(Code::invalid_argument, "what is given with the model has {}; at most {} can be kept",
-                 format_bytes(text.size()), format_bytes(kMostWholeBytes));
+                 format_bytes(text.size()), format_bytes(kMostManifestBytes));
   MR_RETURN_IF_ERROR(parse_manifest(text, name).status());
   MR_RETURN_IF_ERROR(publish(manifest));
   return manifest;

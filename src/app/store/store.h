@@ -18,6 +18,7 @@
 #include "app/store/name.h"
 #include "app/store/recipe.h"
 #include "base/status.h"
+#include "base/work_grant.h"
 
 namespace millrace::store {
 
@@ -51,7 +52,15 @@ class Store {
   Expected<std::vector<Manifest>> list() const;
   /// A name without a tag finds "latest", or the only tag there is; the case of letters does not matter.
   /// Errors: not_found, corrupt, invalid_argument.
-  Expected<Manifest> find(const std::string& name) const;
+  /// `grant`, where given, is charged for what the manifest holds, and keeps it; out_of_budget where it refuses.
+  Expected<Manifest> find(const std::string& name, WorkGrant* grant = nullptr) const;
+
+  /// All names, in no order; and the name that find() would find.
+  Expected<std::vector<Name>> names() const;
+  Expected<Name> locate(const std::string& name) const;
+  /// Of a name that is here. Errors: as find().
+  Expected<ManifestOutline> outline(const Name& name, WorkGrant* grant = nullptr) const;
+  std::string manifest_path(const Name& name) const { return root_ + "/manifests/" + name.folder() + ".json"; }
 
   /// By name.
   std::vector<StoredShares> shares() const;
@@ -69,6 +78,9 @@ class Store {
   Expected<Manifest> create_from_name(const std::string& name, const Recipe& recipe, const std::string& base);
   Expected<Manifest> create_from_file(const std::string& name, const Recipe& recipe, const std::string& path);
 
+  /// As create(), of a blob that is here. Errors: not_found (the blob), corrupt (it is no GGUF file of its own).
+  Expected<Manifest> create_from_blob(const std::string& name, const Recipe& recipe, ModelFile file);
+
   /// Writes links and manifest of a model whose blobs are in place. Errors: io_error.
   Status publish(const Manifest& manifest);
 
@@ -77,12 +89,10 @@ class Store {
   /// Of shares of the model, but for the number of each.
   std::string share_path(const Name& name) const;
   /// Of a model's file: the link in the store, or where it lies.
-  std::string file_path(const Manifest& manifest, const ModelFile& file) const;
+  std::string file_path(const Name& model, const ModelFile& file) const;
 
  private:
-  std::string manifest_path(const Name& name) const { return root_ + "/manifests/" + name.folder() + ".json"; }
-  Expected<Manifest> read(const Name& name) const;
-  Expected<std::vector<Name>> names() const;
+  Expected<Manifest> read(const Name& name, WorkGrant* grant = nullptr) const;
   Expected<Name> locate(const Name& wanted) const;
   Expected<Manifest> create(const Name& name, const Recipe& recipe, Manifest base);
   Status check_files(const Manifest& manifest) const;

@@ -1,6 +1,7 @@
 #include "base/os/file.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -11,9 +12,18 @@
 #include "base/os/posix.h"
 
 namespace millrace::os {
+namespace {
+
+/// Reading and writing wait, where opening did not.
+void wait_from_now(int handle) { (void)::fcntl(handle, F_SETFL, ::fcntl(handle, F_GETFL, 0) & ~O_NONBLOCK); }
+
+}  // namespace
+
 Expected<File> File::open(const std::string& path, const Options& options) {
   const int handle = ::open(path.c_str(), flags_of(options), mode_of(options));
+  if (handle < 0 && errno == ENXIO) return Status(Code::unavailable, "it is a pipe that nobody reads");
   if (handle < 0) return last_error();
+  if (!options.wait && options.access == Access::write) wait_from_now(handle);
   return File(handle);
 }
 
@@ -26,6 +36,16 @@ Expected<FileInfo> File::info() const {
   struct stat found {};
   if (::fstat(handle_, &found) != 0) return last_error();
   return from_stat(found);
+}
+
+Status File::wait_for_data(std::chrono::milliseconds patience) const {
+  struct stat found {};
+  pollfd pipe{handle_, POLLIN, 0};
+  const bool is_pipe = ::fstat(handle_, &found) == 0 && S_ISFIFO(found.st_mode);
+  if (is_pipe && retry([&] { return ::poll(&pipe, 1, static_cast<int>(patience.count())); }) == 0)
+    return Status(Code::unavailable, "nobody writes into this pipe");
+  wait_from_now(handle_);
+  return {};
 }
 
 Expected<std::size_t> File::read(std::span<std::byte> out) const {

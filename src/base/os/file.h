@@ -6,6 +6,7 @@
 // Thread-safety: read(), write() and close() belong to one thread at a time; all else may be called from any.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -30,7 +31,8 @@ class File {
     bool owner_only = false;      // a new file is its owner's alone; else it has the user's usual permissions
     bool writable_by_all = true;  // as far as the user's permissions for new files go; else by its owner alone
     Links links = Links::follow;  // stay: a symbolic link is an error
-    bool wait = true;             // false: a pipe is opened without waiting for who is at its other end
+    bool wait = true;             // false: a pipe is opened without waiting for who is at its other end; unavailable:
+                                  // one to write to that nobody reads
     bool direct = false;          // past the page cache: what is read and written lies on whole blocks
   };
 
@@ -49,6 +51,9 @@ class File {
   Status close();
 
   Expected<FileInfo> info() const;
+  /// Waits until a pipe that was opened without waiting has something to read, or all who wrote are gone; read() waits
+  /// from then on. What is no pipe has. Errors: unavailable (nothing in that time).
+  Status wait_for_data(std::chrono::milliseconds patience) const;
   /// At most so many bytes, from where the last read() ended; 0: the file ends there.
   Expected<std::size_t> read(std::span<std::byte> out) const;
   /// The same from a place of one's own.

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "text/work_grant.h"
+#include "base/work_grant.h"
 
 namespace millrace::text::jinja {
 

@@ -1,12 +1,12 @@
-// Memory and time that a piece of work asks for while it runs (a template's rendering, a schema's compilation), so that
-// whoever lets it run can charge a budget of its own, and call the work off.
-// Thread-safety: a grant is asked by the one thread that works.
+// Memory that a piece of work asks for while it runs (rendering a template, compiling a schema, reading a file's
+// header), so that the caller can charge its own budget and cancel the work. Thread-safety: a grant is asked by the one
+// thread that works.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
-namespace millrace::text {
+namespace millrace {
 
 class WorkGrant {
  public:
@@ -61,4 +61,4 @@ class GrantedBytes {
   std::uint64_t used_ = 0, granted_ = 0;  // used_ <= granted_; used_ <= most_
 };
 
-}  // namespace millrace::text
+}  // namespace millrace

@@ -1,0 +1,21 @@
+// Words for people on stdout or stderr whose loss is no failure: a full disk below a log, or a closed terminal, must
+// not end what goes on. fmt::print throws where the stream cannot be written. Thread-safe: a line is written in one
+// piece.
+#pragma once
+
+#include <fmt/core.h>
+
+#include <cstdio>
+#include <string>
+#include <utility>
+
+namespace millrace {
+
+template <typename... Args>
+void say(std::FILE* stream, fmt::format_string<Args...> format, Args&&... args) {
+  const std::string text = fmt::format(format, std::forward<Args>(args)...);
+  std::fwrite(text.data(), 1, text.size(), stream);
+  std::fflush(stream);
+}
+
+}  // namespace millrace
