@@ -22,9 +22,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view line(reinterpret_cast<const char*>(data), size);
   batch::Request request;
   batch::Refusal refusal;
-  if (batch::parse_request(line, request, refusal)) {
+  if (batch::parse_request(line, 7, request, refusal)) {
     const bool embeds = request.endpoint == batch::Endpoint::embeddings;
-    if (request.custom_id != batch::custom_id_of(line) || request.jobs.empty() != embeds) std::abort();
+    if (request.custom_id != batch::custom_id_of(line, 7) || request.jobs.empty() != embeds) std::abort();
     if (embeds) {
       must_answer(batch::embeddings_line(request, {{1, -2.5f}, {}}, 3, "model"), request.custom_id, 0);
       return 0;

@@ -47,6 +47,8 @@ def parts_of(help_text):
     for line in help_text.splitlines():
         if re.fullmatch(r"[A-Z][A-Za-z ]*:", line):
             parts.append((line[:-1], []))
+        elif parts and parts[-1][1] and line.startswith(" " * 30):  # more of a description
+            parts[-1][1][-1] += " " + line.strip()
         elif parts and re.match(r"  \S", line):
             parts[-1][1].append(line.strip())
         elif parts and parts[-1][1] and line.startswith("      "):

@@ -187,7 +187,18 @@ class Hyperparameters {
     const auto dim = number("embedding_length"), heads = number("attention.head_count");
     return dim && heads && *heads > 0 ? std::optional(*dim / *heads) : std::nullopt;
   }
-  /// Bytes that one token adds to an f16 KV cache.
+  /// Layers whose attention sees a window of `window()` tokens alone, and which keep no more of them.
+  std::int64_t windowed_layers() const {
+    const std::int64_t layers = this->layers().value_or(0);
+    if (layers <= 0 || number("attention.sliding_window").value_or(0) <= 0) return 0;
+    if (architecture_ == "gpt-oss") return layers - layers / 2;
+    if (architecture_ == "gemma3") {
+      const std::int64_t period = number("attention.sliding_window_pattern").value_or(6);
+      return period > 0 ? layers - layers / period : 0;
+    }
+    return 0;
+  }
+  /// Bytes that one token adds to an f16 KV cache, were there no windows.
   std::optional<double> kv_bytes_per_token() const {
     const auto layers = this->layers(), width = head_dim();
     auto heads = number("attention.head_count_kv");
@@ -242,7 +253,14 @@ std::string hyperparameter_section(const Model& model, const Hyperparameters& hp
   if (const auto eps = hp.real("attention.layer_norm_rms_epsilon")) add("rms epsilon", fmt::format("{:.3g}", *eps));
   if (const auto tokens = vocabulary(model, hp)) add("vocabulary", grouped(*tokens));
   if (const auto bytes = hp.kv_bytes_per_token(); bytes && *bytes > 0 && *bytes < 1e15) {
-    add("kv cache", format_bytes(static_cast<std::uint64_t>(*bytes)) + " a token in f16");
+    const std::int64_t layers = std::max<std::int64_t>(1, hp.layers().value_or(1)), windowed = hp.windowed_layers();
+    const double lasting = *bytes * static_cast<double>(layers - windowed) / static_cast<double>(layers);
+    std::string text = format_bytes(static_cast<std::uint64_t>(lasting)) + " a token in f16";
+    if (windowed > 0)
+      text +=
+          fmt::format(", and {} for each of the last {}", format_bytes(static_cast<std::uint64_t>(*bytes - lasting)),
+                      grouped(static_cast<std::uint64_t>(*hp.number("attention.sliding_window"))));
+    add("kv cache", std::move(text));
   }
   return rows.empty() ? "" : fmt::format("\nHyperparameters\n{}", table(rows, {true, true}));
 }

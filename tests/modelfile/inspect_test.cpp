@@ -55,6 +55,13 @@ TEST(Inspect, CountsALatentOnceForAllHeads) {
   EXPECT_NE(text.find("kv cache          384 B a token in f16"), std::string::npos) << text;  // 2 layers of 64 + 32
 }
 
+TEST(Inspect, WindowedLayersKeepTheirWindowAlone) {
+  const auto model = Model::open(MILLRACE_TEST_DATA "/reference/gpt-oss.gguf");
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  const std::string text = render_inspect(model.value());
+  EXPECT_NE(text.find("256 B a token in f16, and 256 B for each of the last 12\n"), std::string::npos) << text;
+}
+
 TEST(Inspect, TellsBlocksThatGuessTokensFromLayers) {
   const auto model = Model::open(MILLRACE_TEST_DATA "/reference/glm-4.7-flash.gguf");
   ASSERT_TRUE(model.ok()) << model.status().message();

@@ -1,5 +1,7 @@
 #include "app/batch/batch.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <deque>
 #include <memory>
@@ -27,6 +29,7 @@ constexpr int kFailuresInARow = 16;  // of the engine's making: the next would f
 /// A request on its way. While answers are open the engine's thread writes to them; the last one ends that.
 struct Item {
   Request request;
+  std::int64_t line_number = 0;
   std::uint64_t line_bytes = 0;
   std::vector<Answer> answers;
   std::vector<std::vector<float>> vectors;  // of embeddings, instead
@@ -109,16 +112,19 @@ class Worker {
       refusal.code = "line_too_long";
       refusal.status = error(Code::invalid_argument, "the line has more than {} bytes", kMostLineBytes);
     }
-    if (line.too_long || !parse_request(line.text, item->request, refusal)) {
-      if (refusal.code.empty()) return fail(failure_line(refusal.custom_id, refusal.status));
-      return fail(refusal_line(refusal.custom_id, refusal.code, refusal.status, line.number));
+    if (line.too_long || !parse_request(line.text, line.number, item->request, refusal)) {
+      const std::string answer = refusal.code.empty()
+                                     ? failure_line(refusal.custom_id, refusal.status)
+                                     : refusal_line(refusal.custom_id, refusal.code, refusal.status, line.number);
+      return fail(answer, line.number, refusal.status);
     }
     note_model(item->request.model);
+    item->line_number = line.number;
     item->line_bytes = line.text.size();
     const bool embeds = item->request.endpoint == Endpoint::embeddings;
     Status submitted = embeds ? submit_embeddings(item) : submit(item);
     if (submitted.ok() || item->open > 0) return submitted;
-    return fail(failure_line(item->request.custom_id, submitted));
+    return fail(failure_line(item->request.custom_id, submitted), line.number, submitted);
   }
 
   /// Asks the engine for every answer of the request, or, where one of them cannot be asked for, for none.
@@ -218,7 +224,7 @@ class Worker {
     if (item.cancelled) return {};
     counts_.prompt_tokens += item.totals.prompt_tokens;
     if (!item.failure.ok()) {
-      MR_RETURN_IF_ERROR(fail(failure_line(item.request.custom_id, item.failure)));
+      MR_RETURN_IF_ERROR(fail(failure_line(item.request.custom_id, item.failure), item.line_number, item.failure));
       const bool ours = item.failure.code() != Code::invalid_argument && item.failure.code() != Code::unsupported;
       failures_in_a_row_ = ours ? failures_in_a_row_ + 1 : 0;
       return failures_in_a_row_ < kFailuresInARow ? Status() : item.failure;
@@ -232,8 +238,9 @@ class Worker {
     return output_.write(answer_line(item.request, item.answers, item.totals, options_.model));
   }
 
-  Status fail(std::string line) {
+  Status fail(std::string line, std::int64_t number, const Status& why) {
     ++counts_.answered;
+    if (counts_.first_failure.empty()) counts_.first_failure = fmt::format("line {}: {}", number, why.message());
     ++counts_.failed;
     return output_.write(std::move(line));
   }

@@ -19,6 +19,7 @@ namespace millrace::batch {
 struct Counts {
   std::int64_t answered = 0;  // by this run, failures included
   std::int64_t failed = 0;    // among them
+  std::string first_failure;  // "line 3: why"; empty: none failed
   std::int64_t prompt_tokens = 0, answer_tokens = 0;
 };
 

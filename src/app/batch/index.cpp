@@ -24,7 +24,7 @@ Expected<Index> Index::of(const std::string& path) {
     index.done_.push_back(false);
     if (line->blank()) continue;
     ++index.requests_;
-    if (const std::string id = custom_id_of(line->text); !id.empty())
+    if (const std::string id = custom_id_of(line->text, line->number); !id.empty())
       index.names_.push_back({hash_of(id), line->number});
   }
   if (index.requests_ == 0) return error(Code::invalid_argument, "{}: holds no requests", path);

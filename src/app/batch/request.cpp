@@ -1,9 +1,14 @@
 #include "app/batch/request.h"
 
+#include <fmt/format.h>
+
+#include <utility>
+
 #include "app/openai/embeddings.h"
 #include "app/openai/request.h"
 #include "app/openai/response.h"
 #include "app/openai/responses.h"
+#include "base/words.h"
 
 namespace millrace::batch {
 
@@ -64,14 +69,48 @@ Status parse_body(const Json& body, Request& request) {
   return {};
 }
 
+Json one_question(Json content) {
+  Json message = {{"role", "user"}};
+  message["content"] = std::move(content);
+  Json messages = Json::array();
+  messages.push_back(std::move(message));
+  return messages;
+}
+
+/// The line as a full request: the short forms are written out.
+Expected<Json> full_request(std::string_view line, std::int64_t number) {
+  const std::string id = fmt::format("line-{}", number);
+  Json body = Json::object();
+  Json given_id;
+  const std::string_view text = trim(line);
+  if (!text.starts_with('{') && !text.starts_with('[')) {
+    body["messages"] = one_question(std::string(text));
+  } else {
+    MR_ASSIGN_OR_RETURN(Json object, generate::parse_object(line));
+    const bool full = object.contains("method") || object.contains("url") || object.contains("body");
+    if (full || !(object.contains("prompt") || object.contains("messages"))) return object;
+    body = std::move(object);
+    if (body.contains("custom_id")) given_id = std::exchange(body["custom_id"], Json());
+    body.erase("custom_id");
+    if (body.contains("prompt") && !body.contains("messages")) {
+      body["messages"] = one_question(body["prompt"]);
+      body.erase("prompt");
+    }
+  }
+  return Json{{"custom_id", given_id.is_null() ? Json(id) : given_id},
+              {"method", "POST"},
+              {"url", "/v1/chat/completions"},
+              {"body", std::move(body)}};
+}
+
 }  // namespace
 
-std::string custom_id_of(std::string_view line) {
-  const auto object = generate::parse_object(line);
+std::string custom_id_of(std::string_view line, std::int64_t number) {
+  const auto object = full_request(line, number);
   return object.ok() ? word(*object, "custom_id") : std::string();
 }
 
-bool parse_request(std::string_view line, Request& request, Refusal& refusal) {
+bool parse_request(std::string_view line, std::int64_t number, Request& request, Refusal& refusal) {
   request = {};
   refusal = {};
   const auto refuse = [&](const char* code, Status status) {
@@ -79,13 +118,15 @@ bool parse_request(std::string_view line, Request& request, Refusal& refusal) {
     refusal.status = std::move(status);
     return false;
   };
-  auto object = generate::parse_object(line);
+  auto object = full_request(line, number);
   if (!object.ok()) return refuse("invalid_json_line", object.status());
   request.custom_id = refusal.custom_id = word(*object, "custom_id");
   if (request.custom_id.empty())
     return refuse("missing_custom_id", error(Code::invalid_argument, "custom_id: is missing or no text"));
   if (word(*object, "method") != "POST")
-    return refuse("invalid_method", error(Code::invalid_argument, "method: must be POST"));
+    return refuse(
+        "invalid_method",
+        error(Code::invalid_argument, "method: must be POST; a line may also be {{\"prompt\": ...}} or plain text"));
   if (Status status = find_endpoint(word(*object, "url"), request.endpoint); !status.ok())
     return refuse("invalid_url", std::move(status));
   const auto body = object->find("body");

@@ -3,11 +3,14 @@
 // and its answer:
 //   {"id": "batch_req_...", "custom_id": "a", "error": null,
 //    "response": {"status_code": 200, "request_id": "req_...", "body": {...}}}
-// A body that the API refuses has a status_code of its own and OpenAI's error as the body; a line that is no request
-// has no response but {"error": {"code", "message", "line"}}. Source: OpenAI's documentation of the batch API.
-// Thread-safety: pure functions.
+// Two shorter forms are chats whose custom_id is "line-N" where they have none: {"prompt": "...", "max_tokens": 50} or
+// {"messages": [...]}, with the fields of a chat's body beside it, and a line that is no JSON object, whose whole text
+// is the prompt. A body that the API refuses has a status_code of its own and OpenAI's error as the body; a line that
+// is no request has no response but {"error": {"code", "message", "line"}}. Source: OpenAI's documentation of the batch
+// API. Thread-safety: pure functions.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,11 +39,11 @@ struct Refusal {
   Status status;
 };
 
-/// A line's custom_id; empty where it is no JSON object or has none that is a text.
-std::string custom_id_of(std::string_view line);
+/// The custom_id of line `number`; empty where it has none: it is broken JSON, or a full request without one.
+std::string custom_id_of(std::string_view line, std::int64_t number);
 
 /// Reads a line; true: into `request`, false: into `refusal`. The body may ask for any model, or for none.
-bool parse_request(std::string_view line, Request& request, Refusal& refusal);
+bool parse_request(std::string_view line, std::int64_t number, Request& request, Refusal& refusal);
 
 /// Answers: those of the jobs in order, each job's n side by side.
 std::string answer_line(const Request& request, const std::vector<generate::Answer>& answers,

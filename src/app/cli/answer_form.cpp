@@ -1,5 +1,6 @@
 #include "app/cli/answer_form.h"
 
+#include "base/words.h"
 #include "residency/small_file.h"
 #include "text/constraint/schema.h"
 
@@ -17,14 +18,20 @@ Expected<generate::Job> written_form(text::GrammarSyntax syntax, std::string tex
   return job;
 }
 
-Expected<generate::Job> grammar_form(const std::string& path) {
-  MR_ASSIGN_OR_RETURN(std::string text, residency::read_small_file(path, kMostBytes));
+/// The text itself where it looks like one, else what the file holds.
+Expected<std::string> text_or_file(const std::string& value, bool is_text) {
+  if (is_text) return value;
+  return residency::read_small_file(value, kMostBytes);
+}
+
+Expected<generate::Job> grammar_form(const std::string& value) {
+  MR_ASSIGN_OR_RETURN(std::string text, text_or_file(value, value.find("::=") != std::string::npos));
   const bool gbnf = text.find("::=") != std::string::npos;
   return written_form(gbnf ? text::GrammarSyntax::gbnf : text::GrammarSyntax::lark, std::move(text));
 }
 
-Expected<generate::Job> schema_form(const std::string& path) {
-  MR_ASSIGN_OR_RETURN(const std::string text, residency::read_small_file(path, kMostBytes));
+Expected<generate::Job> schema_form(const std::string& value) {
+  MR_ASSIGN_OR_RETURN(const std::string text, text_or_file(value, trim(value).starts_with('{')));
   generate::Job job;
   job.format = generate::Format::schema;
   MR_ASSIGN_OR_RETURN(job.schema, generate::parse_object(text));
@@ -39,9 +46,10 @@ Expected<generate::Job> for_flag(const char* flag, Expected<generate::Job> job) 
 }  // namespace
 
 void add_form_flags(CLI::App& command, FormFlags& flags) {
-  CLI::Option* const grammar =
-      command.add_option("--grammar", flags.grammar, "Answers keep the grammar in this file, GBNF or Lark");
-  CLI::Option* const schema = command.add_option("--schema", flags.schema, "Answers keep the JSON schema in this file");
+  CLI::Option* const grammar = command.add_option(
+      "--grammar", flags.grammar, "Answers follow this grammar: a file of GBNF or Lark, or GBNF itself");
+  CLI::Option* const schema =
+      command.add_option("--schema", flags.schema, "Answers follow this JSON schema: a file, or '{...}' itself");
   CLI::Option* const regex =
       command.add_option("--regex", flags.regex, "Answers match this regular expression from end to end");
   grammar->excludes(schema)->excludes(regex);

@@ -47,7 +47,7 @@ std::string name_of(const ModelFlags& flags, const store::Manifest& manifest) {
 
 std::string summary(const batch::Counts& counts, const engine::LoadCounters& load, double seconds) {
   std::string text = fmt::format("{} requests in {:.1f} s", counts.answered, seconds);
-  if (counts.failed > 0) text += fmt::format(", {} of them failed (their lines say why)", counts.failed);
+  if (counts.failed > 0) text += fmt::format(", {} of them failed (the output has an error for each)", counts.failed);
   text += fmt::format(": {} prompt tokens", counts.prompt_tokens);
   if (load.shared_tokens > 0) text += fmt::format(" ({} shared)", load.shared_tokens);
   return text + fmt::format(", {} answer tokens, {:.1f} tok/s", counts.answer_tokens,
@@ -92,6 +92,10 @@ int execute(const BatchFlags& flags, const Program& program) {
   const Status status = batch::work_off(**service, std::move(*input), *index, *output, work, interrupted(), counts);
   progress.finish();
   if (!program.quiet) say(stderr, "{}\n", summary(counts, (*service)->load(), seconds()));
+  const bool all_failed = counts.failed > 0 && counts.failed == counts.answered;
+  if (status.ok() && all_failed)
+    return fail(error(Code::unavailable, "every request failed; {}", counts.first_failure));
+  if (counts.failed > 0 && !program.quiet) say(stderr, "warning: {}\n", counts.first_failure);
   if (status.ok()) return 0;
   return fail(Status(status.code(), fmt::format("{}; {} of {} requests are answered, and the same command goes on from "
                                                 "there",

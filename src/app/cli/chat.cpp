@@ -3,7 +3,9 @@
 #include <fmt/core.h>
 
 #include <cstdio>
+#include <optional>
 
+#include "app/cli/terminal.h"
 #include "base/os/terminal.h"
 #include "base/say.h"
 
@@ -13,7 +15,9 @@ namespace {
 /// Shows an answer while it comes, thoughts dim where there is a terminal.
 class Screen {
  public:
-  explicit Screen(bool splits) : dims_(splits && os::is_terminal(os::Stream::output)) {}
+  explicit Screen(bool splits) : dims_(splits && os::is_terminal(os::Stream::output)) {
+    if (os::is_terminal(os::Stream::output)) wrapper_.emplace(os::terminal_columns(os::Stream::output));
+  }
 
   /// False when nobody reads on.
   bool add(const Piece& piece) {
@@ -21,24 +25,35 @@ class Screen {
     for (const text::AnswerEvent& event : piece.events) {
       if (!dims_) break;
       const bool thought = event.kind == text::AnswerEvent::Kind::reasoning;
-      if (thought != dim_) show(thought ? "\x1b[2m" : "\x1b[0m\n\n");
+      if (thought != dim_) {
+        if (wrapper_) write(wrapper_->finish());
+        write(thought ? "\x1b[2m" : "\x1b[0m");  // takes no column
+        if (!thought) show("\n\n");
+      }
       dim_ = thought;
       show(event.text);
     }
     return std::fflush(stdout) == 0 && alive_;
   }
   void finish() {
-    if (dim_) show("\x1b[0m");
-    show("\n");
+    if (wrapper_) write(wrapper_->finish());
+    write(dim_ ? "\x1b[0m\n" : "\n");
     std::fflush(stdout);
   }
 
  private:
   void show(std::string_view text) {
+    if (wrapper_)
+      write(wrapper_->add(text));
+    else
+      write(text);
+  }
+  void write(std::string_view text) {
     alive_ = alive_ && std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
   }
 
   bool dims_, dim_ = false, alive_ = true;
+  std::optional<Wrapper> wrapper_;  // on a terminal
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <sstream>
 
 namespace millrace::cli {
 namespace {
@@ -125,7 +126,7 @@ class ShortFormatter final : public CLI::Formatter {
   std::string make_option_opts(const CLI::Option* option) const override {
     std::string text = CLI::Formatter::make_option_opts(option);
     if (!option->get_option_text().empty()) {  // CLI11 leaves out what it says of others
-      if (!option->get_default_str().empty()) text += "=" + option->get_default_str();
+      if (!option->get_default_str().empty() && !is_long(*option)) text += "=" + option->get_default_str();
       if (option->get_required()) text += " REQUIRED";
     }
     const auto bounds = text.rfind(':', text.find(" in ["));
@@ -133,8 +134,44 @@ class ShortFormatter final : public CLI::Formatter {
     const auto end = text.find(']', bounds);
     return end == std::string::npos ? text : text.erase(bounds, end + 1 - bounds);
   }
+  std::string make_option_desc(const CLI::Option* option) const override {
+    std::string text = CLI::Formatter::make_option_desc(option);
+    if (!is_long(*option)) return text;
+    std::string all;
+    for (const char c : option->get_default_str())
+      if (c != '[' && c != ']') all += c == ',' ? ", " : std::string(1, c);
+    return fmt::format("{} (default: {})", text, all);
+  }
+  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
+    return fit(CLI::Formatter::make_help(app, std::move(name), mode));
+  }
   std::string make_option_usage(const CLI::Option* option) const override {
     return option->get_option_text().empty() ? CLI::Formatter::make_option_usage(option) : option->get_option_text();
+  }
+
+ private:
+  static constexpr std::size_t kColumns = 80;
+
+  /// Whether the default takes too much room beside the flag.
+  static bool is_long(const CLI::Option& option) { return option.get_default_str().size() > 40; }
+
+  /// Breaks long lines between words; what goes on with an option's description stands two columns further in.
+  std::string fit(const std::string& text) const {
+    std::string out;
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+      const std::string indent(line.starts_with("  ") ? get_column_width() + 2 : 0, ' ');
+      while (line.size() > kColumns) {
+        std::size_t end = line.rfind(' ', kColumns);
+        const std::size_t begin = line.find_first_not_of(' ');
+        if (end == std::string::npos || end <= std::max(begin, indent.size())) end = line.find(' ', kColumns);
+        if (end == std::string::npos || line.find_first_not_of(' ', end) == std::string::npos) break;
+        out += line.substr(0, end) + "\n";
+        line = indent + line.substr(line.find_first_not_of(' ', end));
+      }
+      out += line + "\n";
+    }
+    return out;
   }
 };
 

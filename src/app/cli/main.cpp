@@ -9,10 +9,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <filesystem>
 #include <iostream>
 #include <new>
-#include <numeric>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -20,6 +18,7 @@
 
 #include "app/cli/command.h"
 #include "app/cli/help.h"
+#include "app/cli/suggest.h"
 #include "base/log.h"
 #include "base/os/heap.h"
 #include "base/say.h"
@@ -48,18 +47,6 @@ void on_no_memory() {
   throw std::bad_alloc();
 }
 
-/// "--max-tokens: ..." as "-n,--max-tokens: ...": a message names the flag as it was typed, too.
-std::string name_flag(const CLI::App& app, std::string message) {
-  const auto at = message.find("--");
-  if (at == std::string::npos) return message;
-  const auto end = std::min(message.find_first_of(": =", at), message.size());
-  const std::string flag = message.substr(at, end - at);
-  for (const CLI::App* verb : app.get_subcommands())
-    if (const CLI::Option* option = verb->get_option_no_throw(flag); option != nullptr)
-      return message.replace(at, flag.size(), option->get_name(false, true));
-  return message;
-}
-
 /// What was printed has come out, or the command has failed: a full disk takes no output.
 int end_output(int exit_code) {
   using namespace millrace;
@@ -69,31 +56,6 @@ int end_output(int exit_code) {
   // A reader that has left (`| head`) wants no word about it.
   if (errno != EPIPE) say(stderr, "error: cannot write the output: {}\n", std::generic_category().message(errno));
   return cli::kExitFailed;
-}
-
-/// Letters to change, add or leave out on the way from one word to the other.
-std::size_t distance(const std::string& a, const std::string& b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({changed, row[j] + 1, row[j - 1] + 1}));
-    }
-  }
-  return row.back();
-}
-
-/// What to say where the first word is no verb: a file or a model that somebody wants to run, or a slip.
-std::string no_such_verb(const CLI::App& app, const std::string& word) {
-  std::error_code ignored;
-  std::string hint = "'millrace --help' lists the verbs";
-  if (word.ends_with(".gguf") || word.find('/') != std::string::npos || std::filesystem::exists(word, ignored))
-    hint = fmt::format("did you mean 'millrace run {}'?", word);
-  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; }))
-    if (distance(word, verb->get_name()) <= 2) hint = fmt::format("did you mean 'millrace {}'?", verb->get_name());
-  return fmt::format("error: there is no verb '{}'; {}\n", word, hint);
 }
 
 /// `millrace help` and `millrace help VERB` as --help says it, and `millrace` alone likewise.
@@ -120,7 +82,11 @@ int run(int argc, char** argv) {
   app.add_flag("-q,--quiet", program.quiet, "No progress bars, no warnings");
   app.fallthrough();
   app.failure_message([](const CLI::App* failed, const CLI::Error& wrong) {
-    return fmt::format("error: {} (--help tells what there is)\n", name_flag(*failed, wrong.what()));
+    const std::vector<CLI::App*> verbs = failed->get_subcommands();
+    const CLI::App& verb = verbs.empty() ? *failed : *verbs.front();
+    if (dynamic_cast<const CLI::ExtrasError*>(&wrong) == nullptr) return cli::plain_message(verb, wrong);
+    const std::vector<std::string> extras = failed->remaining(true);
+    return cli::unknown_argument(verb, extras.empty() ? std::string(wrong.what()) : extras.front());
   });
   app.parse_complete_callback([&] {
     // What `millrace --version` holds too: the bare program, before a verb does its work.
@@ -156,7 +122,8 @@ int run(int argc, char** argv) {
   cli::add_sensitivity(app, program, exit_code);
   cli::add_bench(app, program, exit_code);
   cli::add_completion(app);
-  app.footer("Start with: millrace run MODEL.gguf --ram 8G -p \"Hello\"     Each verb explains itself with --help.");
+  app.footer(
+      "Start with: millrace run MODEL.gguf --ram 8G -p \"Hello\"\n'millrace COMMAND --help' explains a command.");
 
   try {
     std::vector<std::string> words = words_of(argc, argv);
@@ -164,7 +131,12 @@ int run(int argc, char** argv) {
     const std::vector<CLI::App*> verbs = app.get_subcommands([](CLI::App*) { return true; });
     const auto is_said = [&](const CLI::App* verb) { return verb->check_name(words[0]); };
     if (!words[0].starts_with('-') && std::none_of(verbs.begin(), verbs.end(), is_said)) {
-      std::fputs(no_such_verb(app, words[0]).c_str(), stderr);
+      std::fputs(cli::unknown_command(app, words[0]).c_str(), stderr);
+      return cli::kExitUsage;
+    }
+    if (const std::string foreign = cli::foreign_short_option(words); !foreign.empty()) {
+      const auto verb = std::find_if(verbs.begin(), verbs.end(), is_said);
+      std::fputs(cli::unknown_argument(verb == verbs.end() ? app : **verb, foreign).c_str(), stderr);
       return cli::kExitUsage;
     }
     std::reverse(words.begin(), words.end());  // CLI11 takes them from the back

@@ -1,9 +1,13 @@
 // `millrace pull`, `list`, `show`, `rm`, `cp`, `create`: the models of this machine by name.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "app/cli/command.h"
 #include "app/cli/progress.h"
@@ -12,7 +16,8 @@
 #include "app/store/pull.h"
 #include "base/bytes.h"
 #include "base/say.h"
-#include "modelfile/inspect.h"
+#include "modelfile/escape.h"
+#include "modelfile/gguf.h"
 
 namespace millrace::cli {
 namespace {
@@ -82,6 +87,78 @@ store::Recipe recipe_of(const store::Manifest& manifest, const std::string& path
   return {path, manifest.parameters, manifest.system, manifest.chat_template, manifest.license, manifest.messages};
 }
 
+void print_line(const char* what, const std::string& value) {
+  constexpr std::size_t most = 60;  // beside its name, in 80 columns
+  const std::string text = modelfile::escape(value.substr(0, value.find('\n')), most);
+  if (!text.empty()) fmt::print("  {:<16}{}\n", what, text);
+}
+
+/// Bytes by type, the largest part first: "Q4_K 70 %, Q6_K 29 %".
+std::string types_of(const modelfile::Model& model) {
+  std::map<std::string, double> bytes;
+  double all = 0;
+  for (const auto& tensor : model.tensors()) {
+    bytes[std::string(info(tensor.dtype).name)] += static_cast<double>(tensor.bytes);
+    all += static_cast<double>(tensor.bytes);
+  }
+  std::vector<std::pair<std::string, double>> order(bytes.begin(), bytes.end());
+  std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::string text;
+  for (const auto& [name, part] : order)
+    if (text.size() < 40 && part >= 0.005 * all)
+      text += fmt::format("{}{} {:.0f} %", text.empty() ? "" : ", ", name, 100 * part / all);
+  return text;
+}
+
+/// What a model is, on one screen; `inspect` has the rest.
+void print_model(const store::Resolved& resolved, const modelfile::Model& model) {
+  const store::Manifest& manifest = resolved.manifest;
+  const auto text = [&](const std::string& key) {
+    const auto value = model.get_string(key);
+    return value.ok() ? *value : std::string();
+  };
+  const std::string architecture = text("general.architecture");
+  const auto number = [&](const std::string& key) {
+    const auto value = model.get_int(fmt::format("{}.{}", architecture, key));
+    return value.ok() ? fmt::format("{}", *value) : std::string();
+  };
+  double parameters = 0;
+  std::uint64_t bytes = 0;
+  for (const auto& tensor : model.tensors()) {
+    parameters += static_cast<double>(tensor.cols() * tensor.rows());
+    bytes += tensor.bytes;
+  }
+  fmt::print("Model\n");
+  if (resolved.named) print_line("name", manifest.name.text());
+  print_line("title", text("general.name"));
+  print_line("architecture", architecture);
+  print_line("parameters",
+             parameters >= 1e9 ? fmt::format("{:.1f}B", parameters * 1e-9) : fmt::format("{:.1f}M", parameters * 1e-6));
+  print_line("context", number("context_length"));
+  print_line("quantization", types_of(model));
+  print_line("size", format_bytes(bytes));
+  if (resolved.named) print_line("from", manifest.from);
+  print_line("file", resolved.path);
+  const std::string chat = manifest.chat_template.empty() ? text("tokenizer.chat_template") : manifest.chat_template;
+  fmt::print("\nCapabilities\n  {}\n", !number("pooling_type").empty() ? "embedding" : "completion");
+  if (!chat.empty()) fmt::print("  chat\n");
+  if (chat.find("tools") != std::string::npos) fmt::print("  tools\n");
+  if (chat.find("think") != std::string::npos) fmt::print("  thinking\n");
+  if (!manifest.parameters.empty()) fmt::print("\nParameters\n");
+  for (const auto& [name, value] : manifest.parameters.items()) print_line(name.c_str(), value.dump());
+  if (!manifest.system.empty()) {
+    fmt::print("\nSystem message\n");
+    print_line("", manifest.system);
+  }
+  const std::string license = manifest.license.empty() ? text("general.license") : manifest.license;
+  if (!license.empty()) {
+    fmt::print("\nLicence\n");
+    print_line("", license);
+  }
+  fmt::print("\nMore: millrace inspect {}\n",
+             modelfile::escape(resolved.named ? manifest.name.text() : resolved.path, 100));
+}
+
 int execute_show(const ShowFlags& flags) {
   const auto resolved = store::Store().resolve(flags.name);
   if (!resolved.ok()) return fail(resolved.status());
@@ -101,14 +178,7 @@ int execute_show(const ShowFlags& flags) {
     fmt::print("{}\n", !manifest.chat_template.empty() ? manifest.chat_template : own.ok() ? *own : std::string());
     return 0;
   }
-  if (resolved->named) {
-    fmt::print("name      {}\nfrom      {}\ndigest    {}\nmodified  {}\nfile      {}\n", manifest.name.text(),
-               manifest.from, manifest.digest(), manifest.modified, resolved->path);
-    for (const auto& [name, value] : manifest.parameters.items()) fmt::print("parameter {} {}\n", name, value.dump());
-    if (!manifest.system.empty()) fmt::print("system    {}\n", manifest.system);
-    std::puts("");
-  }
-  std::fputs(modelfile::render_inspect(*model, {}).c_str(), stdout);
+  print_model(*resolved, *model);
   return 0;
 }
 
@@ -129,7 +199,10 @@ int done(const Status& status) { return status.ok() ? 0 : fail(status); }
 void add_pull(CLI::App& app, const Program& program, int& exit_code) {
   auto flags = std::make_shared<PullFlags>();
   auto* command = app.add_subcommand("pull", "Fetch a model: hf.co/user/repo:QUANT (HF_ENDPOINT, HF_TOKEN)");
-  command->add_option("name", flags->name, "user/repo or user/repo:QUANT")->required();
+  command
+      ->add_option("name", flags->name,
+                   "llama3.2:3b and other known names, user/repo, user/repo:QUANT or the address of a .gguf")
+      ->required();
   command->add_flag("--no-fit", flags->no_fit, "Fetch it even if this machine cannot run it");
   command->add_option("--ram", flags->ram, "The cap on memory that it has to fit");
   command->add_option("--vram", flags->vram, "The cap on GPU memory that it has to fit");

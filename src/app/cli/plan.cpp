@@ -12,6 +12,8 @@
 #include "app/cli/mixture_choice.h"
 #include "app/cli/plan_cluster.h"
 #include "app/cli/progress.h"
+#include "app/cli/pull.h"
+#include "app/store/aliases.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/os/process.h"
@@ -78,9 +80,33 @@ Expected<std::unique_ptr<TemporaryFile>> quantize_on_paper(const PlanFlags& flag
   return file;
 }
 
+int execute_plan(const PlanFlags& plan_flags, const Program& program);
+
+/// A model that a hub has: its file's header alone is read. Nothing: `missing` is all there is to say.
+int plan_remote(const PlanFlags& flags, const Program& program, const Status& missing) {
+  store::Store store;
+  if (flags.model.model.find('/') == std::string::npos && store::alias_of(flags.model.model, store.root()).empty())
+    return fail(missing);
+  PullPrinter printer(true);
+  store::PullOptions options = pull_options({}, printer);
+  options.fit_only = true;
+  int code = 0;
+  options.fit = [&](const std::string& path) -> Expected<std::string> {
+    PlanFlags local = flags;
+    local.model.model = path;
+    code = execute_plan(local, program);
+    return std::string();
+  };
+  const auto looked_at = store::pull(store, flags.model.model, options);
+  return looked_at.ok() ? code : fail(looked_at.status());
+}
+
 int execute_plan(const PlanFlags& plan_flags, const Program& program) {
   const ModelFlags& flags = plan_flags.model;
   auto options = engine_options(flags, program);
+  if (options.status().code() == Code::not_found &&
+      store::Store().resolve(flags.model).status().code() == Code::not_found)
+    return plan_remote(plan_flags, program, options.status());
   if (!options.ok()) return fail(options.status());
   std::unique_ptr<TemporaryFile> quantized;
   *options = engine::with_kept_rates(std::move(*options));

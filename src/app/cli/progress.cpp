@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "app/cli/terminal.h"
 #include "base/bytes.h"
 #include "base/os/terminal.h"
 #include "base/say.h"
@@ -30,6 +31,25 @@ std::string amount(std::uint64_t n, Unit unit) {
 
 }  // namespace
 
+std::string progress_line(const std::string& label, double share, const std::string& head,
+                          const std::vector<std::string>& tails, int columns) {
+  constexpr int least_bar = 6, most_bar = 28;
+  // A line that fills the last column would make some terminals begin another one.
+  int left = columns - 1 - display_width(label) - 1 - display_width(head);
+  std::string text;
+  for (const std::string& tail : tails) {
+    if (display_width(tail) > left) break;
+    text += tail;
+    left -= display_width(tail);
+  }
+  std::string bar;
+  const int width = std::min(left, most_bar);
+  if (width >= least_bar)
+    for (int i = 0; i < width; ++i) bar += i < static_cast<int>(share * width) ? "█" : "░";
+  if (left >= 0) return label + " " + bar + head + text;
+  return head.substr(0, static_cast<std::size_t>(std::max(0, columns - 1)));
+}
+
 Progress::Progress(std::string label, Unit unit, bool quiet)
     : label_(std::move(label)),
       unit_(unit),
@@ -47,15 +67,12 @@ void Progress::update(std::uint64_t done, std::uint64_t total, const std::string
   drawn_ = true;
   const double share = total > 0 ? std::min(1.0, static_cast<double>(done) / static_cast<double>(total)) : 0;
   const double seconds = std::chrono::duration<double>(now - start_).count();
-  constexpr int width = 28;
-  std::string bar;
-  for (int i = 0; i < width; ++i) bar += i < static_cast<int>(share * width) ? "█" : "░";
   const double rate = seconds > 0 ? static_cast<double>(done - std::min(done, before_)) / seconds : 0;
   const double left = rate > 0 ? static_cast<double>(total - std::min(done, total)) / rate : 0;
   const std::string speed = note.empty() ? amount(static_cast<std::uint64_t>(rate), unit_) + "/s" : note;
-  say(stderr, "\r\033[K{} {} {:3.0f} %  {} of {}  {}", label_, bar, share * 100, amount(done, unit_),
-      amount(total, unit_), speed);
-  if (rate > 0) say(stderr, "  {:.0f} s left", left);
+  const std::string head = fmt::format(" {:3.0f} %  {} of {}", share * 100, amount(done, unit_), amount(total, unit_));
+  const std::vector<std::string> tails = {"  " + speed, rate > 0 ? fmt::format("  {:.0f} s left", left) : ""};
+  say(stderr, "\r\033[K{}", progress_line(label_, share, head, tails, os::terminal_columns(os::Stream::errors)));
   std::fflush(stderr);
 }
 

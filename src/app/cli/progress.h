@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "app/cli/command.h"
 #include "base/mutex.h"
@@ -12,6 +13,10 @@
 namespace millrace::cli {
 
 enum class Unit { bytes, tokens, items };
+
+/// A line of less than `columns`: the label, a bar, `head` and as many of `tails` as there is room for.
+std::string progress_line(const std::string& label, double share, const std::string& head,
+                          const std::vector<std::string>& tails, int columns);
 
 class Progress {
  public:

@@ -102,7 +102,26 @@ void set(Chat& chat, const std::string& name, const std::string& value) {
       fmt::print("{} takes a number from {} to {}.\n", name, setting.low, setting.high);
     return;
   }
-  fmt::print("There is no setting '{}'. /? lists them.\n", name);
+  fmt::print("Unknown setting '{}'. /? lists them.\n", name);
+}
+
+/// `/set NAME VALUE`, and Ollama's spellings: `/set parameter temperature 0.2`, `/set system "..."`, `/set nothink`.
+void set_words(Chat& chat, std::string name, std::string value) {
+  if (name == "parameter") {
+    std::istringstream words(value);
+    words >> name;
+    std::getline(words >> std::ws, value);
+  }
+  if (name == "think" && value.empty()) value = "on";
+  if (name == "nothink") name = "think", value = "off";
+  if (name == "temperature") name = "temp";
+  if (name == "num_predict") name = "max_tokens";
+  if (name == "num_ctx") {
+    std::puts("The context is fixed when the model loads: millrace run MODEL --ctx TOKENS.");
+    return;
+  }
+  if (value.size() >= 2 && value.front() == '"' && value.back() == '"') value = value.substr(1, value.size() - 2);
+  set(chat, name, value);
 }
 
 void show(Chat& chat, const std::string& what) {
@@ -171,7 +190,7 @@ Next command(Chat& chat, const std::string& line) {
   } else if (verb == "/list") {
     list();
   } else if (verb == "/set" && !name.empty()) {
-    set(chat, name, rest);
+    set_words(chat, name, rest);
   } else if (verb == "/show") {
     show(chat, name);
   } else if (verb == "/?" || verb == "/help" || verb == "/set") {

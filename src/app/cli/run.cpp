@@ -16,6 +16,7 @@
 #include "app/cli/input.h"
 #include "app/cli/pull.h"
 #include "app/cli/repl.h"
+#include "app/store/aliases.h"
 #include "base/say.h"
 
 namespace millrace::cli {
@@ -156,9 +157,10 @@ std::optional<int> execute_elsewhere(const CLI::App& command, const RunFlags& fl
   }
   if (!flags.host.empty() && !address.ok()) return fail(address.status());
   if (!flags.host.empty()) return fail(error(Code::not_found, "no server at {} has model '{}'", address->text(), name));
-  if (name.find('/') == std::string::npos)
+  if (name.find('/') == std::string::npos && store::alias_of(name, store::Store().root()).empty())
     return fail(error(missing.code(), "{}; 'millrace pull USER/REPO' fetches others", missing.message()));
-  if (isatty(STDIN_FILENO) == 0 || isatty(STDERR_FILENO) == 0) return fail(missing);
+  if (isatty(STDIN_FILENO) == 0 || isatty(STDERR_FILENO) == 0)
+    return fail(error(Code::not_found, "model '{0}' is not on this machine; fetch it with 'millrace pull {0}'", name));
   say(stderr, "{} is not here. Fetch it now? [Y/n] ", name);
   std::string reply;
   if (!std::getline(std::cin, reply) || (!reply.empty() && reply[0] != 'y' && reply[0] != 'Y')) return kExitFailed;

@@ -208,6 +208,12 @@ Status become_daemon(const ServeFlags& flags, int& tell) {
   return {};
 }
 
+/// Where a browser on this machine finds the page: an address that stands for all of them is none to open.
+std::string browser_address(Address address) {
+  if (address.host == "0.0.0.0" || address.host == "::") address.host = "localhost";
+  return address.text();
+}
+
 int serve(ServeFlags flags, const Program& program) {
   auto address = listen_address(flags.host, flags.port);
   if (!address.ok()) return fail(address.status());
@@ -252,6 +258,7 @@ int serve(ServeFlags flags, const Program& program) {
     if (!status.ok()) return fail(status.with_context("PID file"));
   }
   say(stdout, "Listening on http://{}\n", address->text());
+  say(stdout, "Open http://{}/ in a browser to chat\n", browser_address(*address));
   if (tell >= 0) {
     const std::string words =
         fmt::format("Listening on http://{} in the background (process {}); 'millrace stop --server{}' ends it\n",
@@ -384,9 +391,10 @@ std::string until(const std::string& rfc3339) {
 int list_running(const RemoteFlags& flags) {
   const auto answer = ask(flags, "/api/ps", "");
   if (!answer.ok()) return fail(answer.status());
-  fmt::print("{:<36} {:>10} {:>10} {:>9}  {}\n", "NAME", "SIZE", "VRAM", "CONTEXT", "UNTIL");
+  const std::string head = fmt::format("{:<24} {:>8} {:>8} {:>8}  {}", "NAME", "SIZE", "VRAM", "CONTEXT", "UNTIL");
+  fmt::print("{}\n", head);
   for (const auto& model : answer->value("models", nlohmann::ordered_json::array())) {
-    fmt::print("{:<36} {:>10} {:>10} {:>9}  {}\n", model.value("name", ""),
+    fmt::print("{:<24} {:>8} {:>8} {:>8}  {}\n", model.value("name", ""),
                format_bytes(model.value("size", std::uint64_t{0})),
                format_bytes(model.value("size_vram", std::uint64_t{0})), model.value("context_length", 0),
                until(model.value("expires_at", "")));

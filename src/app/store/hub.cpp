@@ -241,6 +241,13 @@ std::vector<Variant> variants_of(const std::vector<HubFile>& files) {
   return variants;
 }
 
+bool has_projector(const std::vector<HubFile>& files) {
+  return std::any_of(files.begin(), files.end(), [](const HubFile& file) {
+    const std::string name = lower(base_name(file.path));
+    return name.ends_with(".gguf") && name.find("mmproj") != std::string::npos;
+  });
+}
+
 bool is_checkpoint(const std::vector<HubFile>& files) {
   return std::any_of(files.begin(), files.end(),
                      [](const HubFile& file) { return file.path.ends_with(".safetensors"); });

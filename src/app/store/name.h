@@ -27,6 +27,9 @@ struct Name {
 /// Errors: invalid_argument (empty, more than two parts, letters that no name has).
 Expected<Name> parse_name(std::string_view text);
 
+/// Whether `text` is an address at a hub, which is never a file's path: hf.co/..., or a URL.
+bool is_hub_address(std::string_view text);
+
 /// Letters, digits, '.', '_' and '-', not beginning with '.' or '-', at most 128.
 bool is_safe_part(std::string_view part);
 

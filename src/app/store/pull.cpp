@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "app/store/aliases.h"
 #include "app/store/arrival.h"
 #include "app/store/checkpoint.h"
 #include "app/store/digest.h"
@@ -35,18 +36,24 @@ class Pull {
       return error(Code::invalid_argument,
                    "{} holds GGUF files, which are not converted: write the type behind a colon", name_.repository());
     MR_ASSIGN_OR_RETURN(variant_, choose_variant(variants, name_));
+    if (has_projector(listed)) say("the repository's mmproj file (images) is left out: models answer text here");
     MR_ASSIGN_OR_RETURN(files_, arrivals_of(variant_, name_, options_));
     folder_ = store_.partial_path(name_);
+    std::error_code ignored;
+    const bool begun = fs::exists(folder_, ignored);
     MR_ASSIGN_OR_RETURN(const FolderLock lock, FolderLock::take(folder_, false));
     MR_RETURN_IF_ERROR(open_parts());
-    MR_RETURN_IF_ERROR(check_disk());
+    if (!options_.fit_only) MR_RETURN_IF_ERROR(check_disk());
     MR_RETURN_IF_ERROR(fetch_headers(files_, folder_, options_));
     MR_RETURN_IF_ERROR(check_fit());
+    if (options_.fit_only) {
+      if (!begun) fs::remove_all(folder_, ignored);
+      return Manifest();
+    }
     for (Arrival& file : files_) MR_RETURN_IF_ERROR(fetch(file));
     for (Arrival& file : files_) MR_RETURN_IF_ERROR(keep(file));
     say("writing manifest");
     MR_ASSIGN_OR_RETURN(Manifest manifest, publish());
-    std::error_code ignored;
     fs::remove_all(folder_, ignored);
     say("success");
     return manifest;
@@ -86,7 +93,7 @@ class Pull {
       return fits.status().with_context(
           fmt::format("{} ({}) would not run here", name_.text(), format_bytes(variant_.bytes())));
     }
-    say(*fits);
+    if (!fits->empty()) say(*fits);
     return {};
   }
 
@@ -151,6 +158,9 @@ Expected<std::string> describe_fit(const engine::EngineOptions& asked) {
 
 Expected<Manifest> pull(Store& store, const std::string& text, const PullOptions& options) {
   MR_ASSIGN_OR_RETURN(Name name, parse_name(text));
+  if (const std::string target = name.user.empty() ? alias_of(text, store.root()) : ""; !target.empty()) {
+    MR_ASSIGN_OR_RETURN(name, parse_name(target));
+  }
   if (name.user.empty()) return error(Code::not_found, "'{}' names no repository; write hf.co/user/repo:QUANT", text);
   return Pull(store, std::move(name), options).run();
 }

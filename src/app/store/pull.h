@@ -38,6 +38,7 @@ struct PullOptions {
   /// Asked with a file whose header alone is there, before the rest is fetched: one line that says how the model fits,
   /// or the error that says why it does not. Empty: not asked.
   std::function<Expected<std::string>(const std::string& gguf_path)> fit;
+  bool fit_only = false;  // end after that, without a model: a pull that began before keeps its bytes
 };
 
 /// HF_ENDPOINT and HF_TOKEN.

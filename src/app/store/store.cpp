@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "app/store/aliases.h"
 #include "app/store/digest.h"
 #include "app/store/files.h"
 #include "base/bytes.h"
@@ -204,7 +205,15 @@ Expected<Name> Store::locate(const Name& wanted) const {
 
 Expected<Name> Store::locate(const std::string& name) const {
   MR_ASSIGN_OR_RETURN(const Name parsed, parse_name(name));
-  return locate(parsed);
+  auto here = locate(parsed);
+  const bool missing = here.status().code() == Code::not_found && parsed.user.empty();
+  const std::string target = missing ? alias_of(name, root_) : "";
+  if (target.empty()) return here;
+  MR_ASSIGN_OR_RETURN(const Name stands_for, parse_name(target));
+  here = locate(stands_for);
+  if (!here.ok())
+    return error(Code::not_found, "model '{0}' not found; fetch it with 'millrace pull {0}' (hf.co/{1})", name, target);
+  return here;
 }
 
 Expected<Manifest> Store::find(const std::string& name, WorkGrant* grant) const {
@@ -228,7 +237,7 @@ Status Store::check_files(const Manifest& manifest) const {
 
 Expected<Resolved> Store::resolve(const std::string& name_or_path) const {
   Resolved resolved;
-  if (looks_like_a_path(name_or_path) || file_bytes(name_or_path)) {
+  if (!is_hub_address(name_or_path) && (looks_like_a_path(name_or_path) || file_bytes(name_or_path))) {
     resolved.path = name_or_path;
     return resolved;
   }

@@ -2,7 +2,7 @@
 import {lines, post} from './api.js';
 import {addTurn, branch, messagesUntil, newConversation, showBranch} from './conversations.js';
 import {saveConversation} from './database.js';
-import {$, make} from './dom.js';
+import {$, button, make} from './dom.js';
 import {asked, askForKey, systemPrompt} from './settings.js';
 import {ComingTurn, scrollToEnd, showTurns, turnElement} from './turns.js';
 import {duration, number, rough, t} from './words.js';
@@ -30,9 +30,13 @@ export function openConversation(other) {
   onChange();
 }
 
-/// A message of the reader. False while an answer is on its way.
+/// A message of the reader. False while an answer is on its way, or where there is no model.
 export function send({content, files}) {
   if (running) return false;
+  if (!$('model').value) {  // the Models view offers to fetch one; what was written stays
+    $('tab-models').click();
+    return false;
+  }
   addUser(conversation.head, content, files);
   answer();
   return true;
@@ -90,8 +94,16 @@ function busy(is) {
   $('stop').hidden = !is;
   $('log').classList.toggle('busy', is);
 }
-function showError(error) {
-  const element = make('article', 'turn error', error.message);
+/// `parent`: the turn that is to be answered once more.
+function showError(error, parent) {
+  // Browsers have a TypeError and words of their own for a stream that breaks.
+  const element = make('article', 'turn error', error instanceof TypeError ? t('endedEarly') : error.message);
+  element.append(' ', button(t('again'), 'plain', () => {
+    if (running) return;
+    conversation.head = parent;
+    showTurns(conversation, actions);
+    answer();
+  }));
   element.setAttribute('role', 'alert');
   $('log').append(element);
   if (error.status === 401) askForKey();
@@ -122,7 +134,7 @@ async function answer() {
   say(t('reading'));
   const coming = new ComingTurn(speak);
   const began = performance.now();
-  let first = 0, thoughtBegan = 0, pieces = 0, saved = began, place = -1;
+  let failed = null, first = 0, thoughtBegan = 0, pieces = 0, saved = began, place = -1;
   const reading = new Reading();
   const keepSoFar = () => {
     if (place < 0) place = addTurn(mine, parent, turn);
@@ -158,12 +170,13 @@ async function answer() {
         saved = now;
         keepSoFar();
       }
-      if (part.done) say(turn.note = summary(part, (first - began) / 1000));
+      if (part.done) turn.note = summary(part, (first - began) / 1000);  // the turn shows it
     }
+    say('');
     if (!turn.note) throw new Error(t('endedEarly'));
   } catch (error) {
     if (error.name !== 'AbortError') {
-      if (mine === conversation) showError(error);
+      failed = error;
       say('');
     } else {
       say(turn.note = t('stopped'));
@@ -176,6 +189,7 @@ async function answer() {
   } else {
     coming.element.remove();
   }
+  if (failed && mine === conversation) showError(failed, parent);  // below what came of the answer
   setTimeout(() => { if (!running) $('spoken').replaceChildren(); }, 15_000);  // when it is said
   if (running === abort) {
     running = null;

@@ -28,8 +28,8 @@ async function look() {
   try {
     const {models} = await getJson('api/millrace/live');
     const now = models.find(model => model.model === $('model').value) ?? models[0];
-    $('idle').hidden = Boolean(now);
-    $('live').hidden = !now;
+    $('idle').hidden = Boolean(now || before);
+    $('live').hidden = !now && !before;  // the last figures stay when the model goes
     if (now) await show(now);
   } catch (error) {
     $('idle').hidden = false;

@@ -56,5 +56,7 @@ setUpComposer(send);
 setUpModels();
 setUpSidebar();
 setUpChat(refreshSidebar);
-refreshNames();
+refreshNames().then(({models}) => {
+  if (models.length === 0 && !$('status').textContent) show('models');  // nothing to chat with yet
+});
 if (matchMedia('(pointer: fine)').matches) $('prompt').focus();

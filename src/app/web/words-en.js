@@ -25,7 +25,7 @@ export default {
   noModels: 'No model is here yet. Pull one by its name above.', loaded: 'loaded, {size}', unload: 'Unload', pullName: 'Model to pull', pull: 'Pull',
   pullStopped: 'Stopped; pulling it again goes on from here.', someOf: '{done} of {total}',
   idle: 'No model is loaded. Ask one something, and this page shows where its weights are.', modelOn: '{model} on {device}',
-  speedNow: 'It writes {rate} tokens a second.', speedNone: 'It writes nothing now.', speedPredicted: 'The plan predicted {rate} for one reader, bound by {bound}.',
+  speedNow: '{rate} tokens/s.', speedNone: 'Idle.', speedPredicted: 'Expected: {rate} tokens/s for one chat, bound by {bound}.',
   bound_disk: 'the disk', bound_ram: 'RAM', bound_vram: 'VRAM', bound_pcie: 'PCIe', bound_compute: 'computing', bound_: 'nothing known',
   planTitle: 'Where the weights live',
   planWords: 'Each bar is a kind of memory, each part of it a part of the model. Every token needs some of all: what lies on the disk is read for it anew.',

@@ -7,5 +7,7 @@ enum class Stream { input, output, errors };
 
 /// Whether the stream is a terminal, not a file or a pipe.
 bool is_terminal(Stream stream);
+/// Columns of the stream's terminal; 80 where it is none or does not say.
+int terminal_columns(Stream stream);
 
 }  // namespace millrace::os

@@ -65,7 +65,8 @@ async function talk(page) {
   await settled(page);
   assert.deepEqual(await answers(page), ['The capital of France is Paris.']);
   assert.deepEqual(asked.at(-1).options, {temperature: 0}, 'only what is set is sent');
-  assert.match(await page.textContent('#status'), /tok\/s/);
+  assert.match(await page.locator('.turn.assistant').last().textContent(), /tok\/s/);
+  assert.equal(await page.textContent('#status'), '', 'figures are shown once');
   await page.reload();
   await page.waitForFunction(() => document.querySelector('#model').options.length > 0);
   assert.equal(await page.inputValue('#temperature'), '0', 'parameters are kept');

@@ -1,0 +1,177 @@
+"""A first hour with the program: slips of the fingers, other engines' words, an 80-column terminal, models by short names."""
+import fcntl
+import json
+import os
+import pathlib
+import pty
+import re
+import struct
+import subprocess
+import tempfile
+import termios
+import unittest
+
+from harness import DEMO, DRAFT, MILLRACE, Case, run
+from hub import Hub
+from serving import Server
+
+COLUMNS = 80
+
+
+def terminal_lines(*args, columns=COLUMNS, typing=b"", env=None):
+    """What a terminal of so many columns gets to show."""
+    pid, fd = pty.fork()
+    if pid == 0:
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        os.environ.update({"TERM": "xterm", **(env or {})})
+        os.execv(MILLRACE, [MILLRACE, *args])
+    seen = b""
+    try:
+        if typing:
+            os.write(fd, typing)
+        while piece := os.read(fd, 65536):
+            seen += piece
+    except OSError:
+        pass
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), seen.decode(errors="replace")
+
+
+class Words(Case):
+    def test_near_commands(self):
+        for typed, meant in (("rn", "run"), ("lst", "list"), ("lis", "list"), ("rnu", "run"), ("pul", "pull"), ("srve", "serve"),
+                             ("inspcet", "inspect"), ("chat", "run"), ("download", "pull"), ("remove", "rm")):
+            self.refused(typed, says=[f"unknown command '{typed}'", f"'millrace {meant}'"])
+        self.refused("foo", says="'millrace --help'")
+        self.assertNotIn("did you mean", run("foo").err)
+
+    def test_near_options(self):
+        for typed, meant in (("--tmp", "--temp"), ("--sead", "--seed"), ("--thraeds", "--threads"), ("--max-token", "--max-tokens")):
+            self.refused("run", DEMO, typed, "1", says=[f"unknown option {typed}", f"did you mean {meant}?"])
+
+    def test_options_of_other_engines(self):
+        for typed, meant in (("--temperature", "--temp"), ("--ngl", "--vram"), ("-ngl", "--vram"), ("--n-gpu-layers", "--vram"),
+                             ("--num-ctx", "--ctx"), ("--num_ctx", "--ctx"), ("--ctx-size", "--ctx"), ("--n-predict", "--max-tokens"),
+                             ("--repetition-penalty", "--repeat-penalty"), ("-ctk", "--kv"), ("-fa", "leave it out"), ("-hf", "hf.co/")):
+            self.refused("run", DEMO, typed, "1", says=["unknown option", f"use {meant}" if meant[0] == "-" else meant])
+        self.refused("run", DEMO, "--temperature=0.5", says="use --temp")
+        self.refused("list", "--temperature", "1", says="has no --temp")
+
+    def test_twice(self):
+        self.refused("bench", "-m", DEMO, "-m", DEMO, says="the model is given twice")
+        self.refused("run", DEMO, "--temp", "1", "--temp", "2", says="--temp is given more than once")
+        self.refused("plan", says="needs a model")
+        self.refused("run", DEMO, "--temp", says="--temp needs a value")
+
+    def test_a_schema_on_the_command_line(self):
+        schema = '{"type": "object", "properties": {"a": {"type": "integer", "maximum": 9}}, "required": ["a"]}'
+        said = json.loads(self.ok("run", DEMO, "-p", "Hi", "--temp", "0", "-n", "60", "--schema", schema).out)
+        self.assertIsInstance(said["a"], int)
+
+
+class Columns(Case):
+    def test_help_fits(self):
+        verbs = re.findall(r"^  ([a-z]+)", self.ok("--help").out, re.M)
+        self.assertGreater(len(verbs), 20)
+        for words in [("--help",)] + [(verb, "--help-all") for verb in verbs]:
+            for line in self.ok(*words).out.splitlines():
+                self.assertLessEqual(len(line), COLUMNS, (words, line))
+
+    def test_a_progress_bar_stays_on_its_line(self):
+        with tempfile.TemporaryDirectory() as folder:
+            hub = Hub({"tiny-Q4_K_M.gguf": pathlib.Path(DRAFT).read_bytes()})
+            self.addCleanup(hub.close)
+            hub.bytes_per_second = 2 * pathlib.Path(DRAFT).stat().st_size // 7
+            env = {"MILLRACE_MODELS": folder, "HF_ENDPOINT": hub.url, "http_proxy": ""}
+            for columns in (80, 40):
+                code, seen = terminal_lines("pull", "hf.co/someone/tiny-GGUF", "--no-fit", "--connections", "1", columns=columns, env=env)
+                self.assertEqual(code, 0, seen)
+                bars = [bar for bar in re.findall(r"\r\x1b\[K([^\r\n\x1b]+)", seen) if "%" in bar]
+                self.assertGreater(len(bars), 1, seen)
+                for bar in bars:
+                    self.assertLess(len(bar), columns, bar)
+                self.ok("rm", "someone/tiny-GGUF", env=env)
+
+    def test_a_chat_breaks_between_words(self):
+        ask = ("run", DEMO, "--temp", "0", "-n", "60", "-q", "-p", "Tell me a story about a fox and a lantern.")
+        whole = self.ok(*ask).out
+        code, seen = terminal_lines(*ask, columns=30)
+        self.assertEqual(code, 0)
+        lines = seen.replace("\r\n", "\n").split("\n")
+        self.assertGreater(len(lines), 3, seen)
+        for line in lines:
+            self.assertLessEqual(len(line), 30, line)
+        self.assertEqual(seen.split(), whole.split())
+
+
+class Batch(Case):
+    def test_prompts_and_plain_lines(self):
+        with tempfile.TemporaryDirectory() as folder:
+            source, out = pathlib.Path(folder, "in"), pathlib.Path(folder, "out")
+            source.write_text('What is the capital of Spain?\n\n{"prompt": "What is the capital of France?", "max_tokens": 20}\n')
+            outcome = self.ok("batch", source, out, DEMO)
+            said = {line["custom_id"]: line["response"]["body"]["choices"][0]["message"]["content"]
+                    for line in map(json.loads, out.read_text().splitlines())}
+            self.assertEqual(sorted(said), ["line-1", "line-3"])
+            self.assertIn("2 of 2 requests are answered already", self.ok("batch", source, out, DEMO).err)
+
+    def test_every_line_failed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            source, out = pathlib.Path(folder, "in"), pathlib.Path(folder, "out")
+            source.write_text('{"custom_id": "torn"\n{"prompt": "Hi", "temperature": 9}\n')
+            self.refused("batch", source, out, DEMO, "-q", says=["every request failed", "line 1"])
+
+
+class Hubs(Case):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.store = pathlib.Path(folder.name)
+        self.model = pathlib.Path(DRAFT).read_bytes()
+        self.hub = Hub({"tiny-Q4_K_M.gguf": self.model, "mmproj-tiny-f16.gguf": b"x" * 64})
+        self.addCleanup(self.hub.close)
+        self.env = {"MILLRACE_MODELS": folder.name, "HF_ENDPOINT": self.hub.url, "HF_TOKEN": "", "http_proxy": ""}
+
+    def test_plan_reads_the_header_alone(self):
+        self.hub.files["tiny-Q4_K_M.gguf"] = self.model + b"\0" * 40_000_000  # what lies behind the tensors is not read either
+        for name in ("hf.co/someone/tiny-GGUF:Q4_K_M", "https://huggingface.co/someone/tiny-GGUF/resolve/main/tiny-Q4_K_M.gguf",
+                     "hf.co/someone/tiny-GGUF/tiny-Q4_K_M.gguf", "someone/tiny-GGUF"):
+            self.assertIn("context: up to", self.ok("plan", name, "--ram", "100M", env=self.env).out, name)
+        self.assertLess(self.hub.bytes_sent, 40_000_000)
+        self.assertEqual(self.ok("list", "--json", env=self.env).out.strip(), "[]")
+        self.assertEqual([*(self.store / "partial").iterdir()], [])
+        self.refused("plan", "no-such-model", says="not found", env=self.env)
+
+    def test_aliases(self):
+        self.refused("run", "llama3.2:1b", "-p", "Hi", says=["millrace pull llama3.2:1b"], env=self.env)
+        (self.store / "aliases").write_text("# ours\ntiny someone/tiny-GGUF:Q4_K_M\n")
+        self.assertIn("context: up to", self.ok("plan", "tiny", env=self.env).out)
+        outcome = self.ok("pull", "tiny", "--no-fit", env=self.env)
+        self.assertIn("mmproj", outcome.err)
+        self.ok("run", "tiny", "-p", "Hi", "-n", "2", env=self.env)
+        shown = self.ok("show", "tiny", env=self.env).out
+        for words in ("architecture", "parameters", "context", "quantization", "Capabilities"):
+            self.assertIn(words, shown)
+        self.assertLess(len(shown.splitlines()), 24)
+
+    def test_run_says_what_fetches_and_fetches(self):
+        name = "hf.co/someone/tiny-GGUF/tiny-Q4_K_M.gguf"
+        self.refused("run", name, "-p", "Hi", says=f"millrace pull {name}", env=self.env)
+        code, seen = terminal_lines("run", name, "-p", "Hi", "-n", "2", typing=b"y\n", env=self.env)
+        self.assertEqual(code, 0, seen)
+        self.assertIn("Fetch it now?", seen)
+
+
+class Page(Case):
+    def test_serve_names_the_page(self):
+        process = subprocess.Popen([MILLRACE, "serve", "--port", "0"], stdout=subprocess.PIPE, text=True)
+        try:
+            lines = [process.stdout.readline() for _ in range(2)]
+            self.assertRegex(lines[1], r"Open http://127\.0\.0\.1:\d+/ in a browser")
+        finally:
+            process.terminate()
+            process.wait()
+            process.stdout.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
