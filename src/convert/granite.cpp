@@ -14,7 +14,7 @@ constexpr KeyRule kKeys[] = {{"attention_multiplier", "attention.scale", KeyRule
                              {"residual_multiplier", "residual_scale", KeyRule::Kind::number},
                              {"logits_scaling", "logit_scale", KeyRule::Kind::number}};
 
-void read(Config& config, Header& header) {
+void read(Config& /*config*/, Header& header) {
   header.set_integer("rope.dimension_count", header.integer("attention.key_length"));
 }
 

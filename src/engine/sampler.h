@@ -31,9 +31,9 @@ struct SamplerOptions {
   float dry_multiplier = 0;                        // 0: off
   float dry_base = 1.75f;
   int dry_allowed_length = 2;
-  int dry_last_n = -1;                      // tokens that DRY looks back on; -1: as many as it may
-  std::vector<text::TokenId> dry_breakers;  // no repetition reaches across these; ascending
-  std::uint64_t seed = 0;                   // 0: chosen at random by the app, and told
+  int dry_last_n = -1;                        // tokens that DRY looks back on; -1: as many as it may
+  std::vector<text::TokenId> dry_breakers{};  // no repetition reaches across these; ascending
+  std::uint64_t seed = 0;                     // 0: chosen at random by the app, and told
 };
 
 struct LogitBias {

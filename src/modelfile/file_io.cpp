@@ -1,5 +1,7 @@
 #include "modelfile/file_io.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -22,6 +24,22 @@ Status write_failure(const std::string& path, const Status& why) {
   return error(Code::io_error, "{}: cannot write: {}; {}", escape(path), why.message(), advice);
 }
 
+/// What to do with a folder where a model's file is wanted.
+std::string advice_on_folder(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code problem;
+  constexpr int kMostLooked = 1000;
+  int looked = 0;
+  for (fs::directory_iterator entry(path, problem), end; !problem && entry != end && looked < kMostLooked;
+       entry.increment(problem), ++looked)
+    if (entry->path().extension() == ".gguf")
+      return fmt::format("give {} inside it", escape(entry->path().filename().string()));
+  if (fs::exists(fs::path(path) / "config.json", problem))
+    return fmt::format("it looks like a checkpoint's: 'millrace convert {} -o MODEL.gguf' makes a model's file of it",
+                       escape(path));
+  return "give a model's .gguf file";
+}
+
 }  // namespace
 
 Expected<File> File::open_read(const std::string& path) {
@@ -34,7 +52,7 @@ Expected<File> File::open_read(const std::string& path) {
   File file(std::move(*opened), path);
   MR_ASSIGN_OR_RETURN(const os::FileInfo info, file.info());
   if (info.kind == os::FileKind::folder)
-    return error(Code::invalid_argument, "{}: is a directory; give the .gguf file inside it", escape(path));
+    return error(Code::invalid_argument, "{}: is a directory; {}", escape(path), advice_on_folder(path));
   if (!info.is_regular())
     return error(Code::invalid_argument, "{}: is not a regular file; copy the model to disk first", escape(path));
   return file;

@@ -84,6 +84,7 @@ void apply_thinking(const ThinkingControls& controls, const Thinking& thinking, 
   std::string effort = thinking.effort;
   if (effort.empty() && thinking.budget) effort = effort_of(*thinking.budget);
   std::optional<bool> on = thinking.on;
+  if (!on && thinking.budget) on = *thinking.budget > 0;
   if (!on && !effort.empty()) on = effort != "none" && (effort != "minimal" || !controls.efforts.empty());
   if (on == false) effort = "none";
   if (on == true && effort == "none") effort = "low";

@@ -15,9 +15,9 @@ namespace millrace::text {
 
 /// What was asked for; nothing: what the template does by itself.
 struct Thinking {
-  std::optional<bool> on;
-  std::string effort{};                // one of thinking_efforts(), or empty
-  std::optional<std::int64_t> budget;  // tokens of a thought
+  std::optional<bool> on{};
+  std::string effort{};                  // one of thinking_efforts(), or empty
+  std::optional<std::int64_t> budget{};  // tokens of a thought
 };
 
 /// "none", "minimal", "low", "medium", "high", "xhigh", "max".

@@ -192,66 +192,6 @@ class Convert(Case):
             for key in ("tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.token_type", "tokenizer.ggml.eos_token_id", "tokenizer.chat_template"):
                 self.assertEqual(made[key], given[key], key)
 
-
-class Files(Case):
-    def setUp(self):
-        self.room = tempfile.TemporaryDirectory()
-        self.addCleanup(self.room.cleanup)
-        self.folder = pathlib.Path(self.room.name)
-
-    def test_a_split_model_is_the_same_and_one_again(self):
-        names = self.ok("split", DEMO, self.folder / "s.gguf", "--max-size", "3M").out.split()
-        self.assertGreater(len(names), 3)
-        self.assertTrue(names[0].endswith(f"s-00001-of-{len(names):05}.gguf"))
-        self.assertTrue(all(pathlib.Path(name).stat().st_size <= 3_000_000 for name in names))
-        self.ok("verify", names[1], "--against", DEMO)
-        self.ok("merge", names[2], self.folder / "m.gguf")
-        self.ok("verify", self.folder / "m.gguf", "--against", DEMO)
-        self.assertNotIn("split.count", checkpoints_keys(self.folder / "m.gguf"))
-        self.refused("split", names[0], self.folder / "s.gguf", says="file of the input")
-        self.refused("split", DEMO, self.folder / "t.gguf", "--max-size", "0", says="--max-size")
-        pathlib.Path(names[1]).unlink()
-        self.refused("merge", names[0], self.folder / "n.gguf", says="missing")
-        self.assertFalse((self.folder / "n.gguf").exists())
-
-    def test_verify_names_what_is_wrong(self):
-        gguf = checkpoints.Gguf(DRAFT)
-        self.assertEqual(len(self.ok("verify", DRAFT, "--hashes").out.splitlines()), len(gguf.tensors) + 1)
-        copy = self.folder / "copy.gguf"
-        data = bytearray(pathlib.Path(DRAFT).read_bytes())
-        at = data.rindex(gguf.tensors["blk.1.ffn_up.weight"][2])
-        data[at] ^= 1
-        copy.write_bytes(data)
-        self.ok("verify", copy)
-        outcome = self.refused("verify", copy, "--against", DRAFT, says="1 tensors")
-        self.assertIn("tensor 'blk.1.ffn_up.weight' holds other weights", outcome.out)
-        data[at:at + 2] = b"\x00\x7c"  # infinity
-        copy.write_bytes(data)
-        self.refused("verify", copy, says="blk.1.ffn_up.weight")
-
-    def test_units_come_twice_as_they_are(self):
-        said = self.ok("verify", DEMO, "--reload").out
-        self.assertIn("the same bytes", said)
-        self.assertNotIn(" 0 tiles evicted", said)
-
-    def test_a_stopped_conversion_leaves_nothing(self):
-        source = self.folder / "big"
-        shapes = checkpoints.dense_shapes() | {"model.embed_tokens.weight": [200_000, checkpoints.WIDTH], "lm_head.weight": [200_000, checkpoints.WIDTH]}
-        source.mkdir()
-        tensors = {name: ("BF16", shape, b"\0" * (2 * shape[0] * (shape[1] if len(shape) > 1 else 1))) for name, shape in shapes.items()}
-        checkpoints.write_safetensors(source / "model.safetensors", tensors)
-        (source / "config.json").write_text(json.dumps(checkpoints.config(model_type="llama")))
-        checkpoints.write_tokenizer(source)
-        out = self.folder / "big.gguf"
-        process = subprocess.Popen([MILLRACE, "convert", str(source), "-o", str(out), "--dtype", "q8_0"], stderr=subprocess.PIPE)
-        while process.poll() is None and not (self.folder / "big.gguf.partial").exists():
-            pass
-        process.send_signal(signal.SIGINT)
-        process.communicate()
-        if process.returncode != 0:  # else it was done before
-            self.assertEqual(process.returncode, 130)
-            self.assertEqual(list(self.folder.glob("big.gguf*")), [])
-
     def test_a_head_of_its_own_stays(self):
         """transformers 5 takes lm_head.weight where there is one that differs, whatever tie_word_embeddings says."""
         theirs = checkpoints.write_checkpoint(self.source, tie_word_embeddings=True)
@@ -391,6 +331,66 @@ class Files(Case):
         again = self.folder / "again"
         self.ok("export", self.out, again)
         self.assertEqual(checkpoints.read_safetensors(again / "model.safetensors"), tensors)
+
+
+class Files(Case):
+    def setUp(self):
+        self.room = tempfile.TemporaryDirectory()
+        self.addCleanup(self.room.cleanup)
+        self.folder = pathlib.Path(self.room.name)
+
+    def test_a_split_model_is_the_same_and_one_again(self):
+        names = self.ok("split", DEMO, self.folder / "s.gguf", "--max-size", "3M").out.split()
+        self.assertGreater(len(names), 3)
+        self.assertTrue(names[0].endswith(f"s-00001-of-{len(names):05}.gguf"))
+        self.assertTrue(all(pathlib.Path(name).stat().st_size <= 3_000_000 for name in names))
+        self.ok("verify", names[1], "--against", DEMO)
+        self.ok("merge", names[2], self.folder / "m.gguf")
+        self.ok("verify", self.folder / "m.gguf", "--against", DEMO)
+        self.assertNotIn("split.count", checkpoints_keys(self.folder / "m.gguf"))
+        self.refused("split", names[0], self.folder / "s.gguf", says="file of the input")
+        self.refused("split", DEMO, self.folder / "t.gguf", "--max-size", "0", says="--max-size")
+        pathlib.Path(names[1]).unlink()
+        self.refused("merge", names[0], self.folder / "n.gguf", says="missing")
+        self.assertFalse((self.folder / "n.gguf").exists())
+
+    def test_verify_names_what_is_wrong(self):
+        gguf = checkpoints.Gguf(DRAFT)
+        self.assertEqual(len(self.ok("verify", DRAFT, "--hashes").out.splitlines()), len(gguf.tensors) + 1)
+        copy = self.folder / "copy.gguf"
+        data = bytearray(pathlib.Path(DRAFT).read_bytes())
+        at = data.rindex(gguf.tensors["blk.1.ffn_up.weight"][2])
+        data[at] ^= 1
+        copy.write_bytes(data)
+        self.ok("verify", copy)
+        outcome = self.refused("verify", copy, "--against", DRAFT, says="1 tensors")
+        self.assertIn("tensor 'blk.1.ffn_up.weight' holds other weights", outcome.out)
+        data[at:at + 2] = b"\x00\x7c"  # infinity
+        copy.write_bytes(data)
+        self.refused("verify", copy, says="blk.1.ffn_up.weight")
+
+    def test_units_come_twice_as_they_are(self):
+        said = self.ok("verify", DEMO, "--reload").out
+        self.assertIn("the same bytes", said)
+        self.assertNotIn(" 0 tiles evicted", said)
+
+    def test_a_stopped_conversion_leaves_nothing(self):
+        source = self.folder / "big"
+        shapes = checkpoints.dense_shapes() | {"model.embed_tokens.weight": [200_000, checkpoints.WIDTH], "lm_head.weight": [200_000, checkpoints.WIDTH]}
+        source.mkdir()
+        tensors = {name: ("BF16", shape, b"\0" * (2 * shape[0] * (shape[1] if len(shape) > 1 else 1))) for name, shape in shapes.items()}
+        checkpoints.write_safetensors(source / "model.safetensors", tensors)
+        (source / "config.json").write_text(json.dumps(checkpoints.config(model_type="llama")))
+        checkpoints.write_tokenizer(source)
+        out = self.folder / "big.gguf"
+        process = subprocess.Popen([MILLRACE, "convert", str(source), "-o", str(out), "--dtype", "q8_0"], stderr=subprocess.PIPE)
+        while process.poll() is None and not (self.folder / "big.gguf.partial").exists():
+            pass
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+        if process.returncode != 0:  # else it was done before
+            self.assertEqual(process.returncode, 130)
+            self.assertEqual(list(self.folder.glob("big.gguf*")), [])
 
 
 def checkpoints_keys(path):

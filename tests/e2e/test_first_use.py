@@ -68,6 +68,24 @@ class Words(Case):
         self.assertIsInstance(said["a"], int)
 
 
+    def test_a_folder_in_place_of_a_model(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for verb in (("embed", "-p", "a", "-m"), ("inspect",), ("run",)):
+                self.assertNotIn(".gguf file inside", self.refused(*verb, folder, says="give a model's .gguf file").err)
+            pathlib.Path(folder, "config.json").write_text("{}")
+            self.refused("inspect", folder, says="millrace convert")
+            os.symlink(DEMO, pathlib.Path(folder, "small.gguf"))
+            self.refused("inspect", folder, says="give small.gguf inside it")
+
+    def test_rounding_twice_is_said(self):
+        with tempfile.TemporaryDirectory() as folder:
+            first, second = (pathlib.Path(folder, name) for name in ("f32.gguf", "q4.gguf"))
+            self.ok("quantize", DEMO, first, "F32")
+            self.assertNotIn("warning", self.ok("quantize", first, second, "Q8_0").err)
+            self.assertIn("quantized already", self.ok("quantize", second, first, "Q4_0").err)
+            self.assertEqual(self.ok("quantize", second, first, "Q4_0", "-q").err, "")
+
+
 class Columns(Case):
     def test_help_fits(self):
         verbs = re.findall(r"^  ([a-z]+)", self.ok("--help").out, re.M)
@@ -159,6 +177,19 @@ class Hubs(Case):
         code, seen = terminal_lines("run", name, "-p", "Hi", "-n", "2", typing=b"y\n", env=self.env)
         self.assertEqual(code, 0, seen)
         self.assertIn("Fetch it now?", seen)
+
+
+class Unnamed(Case):
+    def test_the_model_used_last_answers(self):
+        ask = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
+        with tempfile.TemporaryDirectory() as store, Server("--models", DEMO, "--models", DRAFT, env={"MILLRACE_MODELS": store}) as server:
+            self.assertEqual(server.json("POST", "/v1/chat/completions", ask)[0], 400)  # which of the two?
+            name = pathlib.Path(DEMO).stem
+            self.assertEqual(server.json("POST", "/v1/chat/completions", {**ask, "model": name})[0], 200)
+            self.assertEqual(server.json("POST", "/api/generate", {"model": name, "keep_alive": 0, "stream": False})[0], 200)
+            self.assertEqual(server.json("GET", "/api/ps")[1]["models"], [])
+            status, answer = server.json("POST", "/v1/chat/completions", ask)
+            self.assertEqual((status, answer["choices"][0]["message"]["content"]), (200, "The capital of France is Paris."))
 
 
 class Page(Case):

@@ -62,7 +62,9 @@ TEST(ResponseStream, TellsOfThoughtsInAnItemOfTheirOwn) {
   for (const Json& event : events) {
     types.push_back(event["type"]);
     if (types.back() == "response.reasoning_text.delta") thought += event["delta"].get<std::string>();
-    if (types.back() == "response.reasoning_text.done") EXPECT_EQ(event["text"], "I think");
+    if (types.back() == "response.reasoning_text.done") {
+      EXPECT_EQ(event["text"], "I think");
+    }
   }
   EXPECT_EQ(thought, "I think");
   const std::vector<std::string> expected = {"response.created",

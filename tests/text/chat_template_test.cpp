@@ -194,7 +194,7 @@ TEST(ChatTemplate, ArgumentsThatNestWithoutEndStayText) {
       "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ c.function.name }} {{ "
       "c.function.arguments | tojson }}{% endfor %}{% endfor %}",
       talk);
-  EXPECT_EQ(text.substr(0, 25), "Hiadd {\"arguments\": \"{\\\"");
+  EXPECT_EQ(text.substr(0, 24), "Hiadd {\"arguments\": \"{\\\"");
   EXPECT_EQ(text.size(), deep.size() + 25);
 }
 
@@ -331,7 +331,7 @@ TEST(ChatTemplate, ThinkingReachesWhateverTheTemplateReads) {
   Conversation talk;
   talk.messages = {{{"role", "user"}, {"content", "Hi"}}};
   talk.thinking.on = false;
-  const auto prompt = make("{{ messages[0].content }}<think>\n")->prompt(*test::demo_tokenizer(), talk);
+  const auto prompt = make("{{ messages[0].content }}{{ '<think>\n' }}")->prompt(*test::demo_tokenizer(), talk);
   EXPECT_FALSE(prompt->in_thought);
   EXPECT_TRUE(test::demo_tokenizer()->decode(prompt->ids, true).ends_with("<think>\n\n</think>\n\n"));
 }

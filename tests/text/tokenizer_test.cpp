@@ -228,8 +228,8 @@ TEST(Spm, ABlockInTheTextIsASpace) {
 }
 
 TEST(Spm, AnHtmlTagIsNoEndOfTheText) {  // Gemma's "</s>" strikes text out; its texts end otherwise
-  const std::vector<std::string> tokens = {"<unk>", "<eos>", "<s>", "</s>", "a"};
-  const auto gemma = test::make_tokenizer(spm_image(tokens, {0, 0, -9, -9, -1}, {2, 3, 4, 4, 1})
+  const std::vector<std::string> tokens = {"<unk>", "<eos>", "<s>", "</s>", "a", "</b>"};
+  const auto gemma = test::make_tokenizer(spm_image(tokens, {0, 0, -9, -9, -1, -9}, {2, 3, 4, 4, 1, 4})
                                               .flag("tokenizer.ggml.add_space_prefix", false)
                                               .number("tokenizer.ggml.eos_token_id", 1));
   ASSERT_NE(gemma, nullptr);

@@ -105,7 +105,8 @@ Status Chat::say(const std::string& text) {
   }
   if (last_.finish == engine::Finish::cancelled) return error(Code::cancelled, "stopped");
   if (last_.finish == engine::Finish::length && options_.sampling.max_tokens < 0 && !options_.quiet)
-    say(stderr, "(the context of {} tokens is full; --ctx raises it, /clear starts anew)\n", source_.context_tokens());
+    millrace::say(stderr, "(the context of {} tokens is full; --ctx raises it, /clear starts anew)\n",
+                  source_.context_tokens());
   return {};
 }
 

@@ -6,6 +6,7 @@
 #include "app/cli/source.h"
 #include "app/generate/form.h"
 #include "base/bytes.h"
+#include "base/say.h"
 #include "text/conversation.h"
 
 namespace millrace::cli {
@@ -143,7 +144,7 @@ class LocalSource final : public Source {
 }  // namespace
 
 void note_without_template() {
-  fmt::print(stderr, "note: the file has no chat template (a base model?); it continues the text as it stands\n");
+  say(stderr, "note: the file has no chat template (a base model?); it continues the text as it stands\n");
 }
 
 Expected<ChatDefaults> chat_defaults(const store::Manifest& manifest) {

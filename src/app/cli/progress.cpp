@@ -16,6 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr auto kPatience = std::chrono::milliseconds(700);  // shorter work shows no bar
 constexpr auto kRedraw = std::chrono::milliseconds(100);
+constexpr auto kNextLine = std::chrono::seconds(20);
 
 std::string amount(std::uint64_t n, Unit unit) {
   switch (unit) {
@@ -53,8 +54,10 @@ std::string progress_line(const std::string& label, double share, const std::str
 Progress::Progress(std::string label, Unit unit, bool quiet)
     : label_(std::move(label)),
       unit_(unit),
-      enabled_(!quiet && os::is_terminal(os::Stream::errors)),
-      start_(Clock::now()) {}
+      enabled_(!quiet),
+      redraws_(os::is_terminal(os::Stream::errors)),
+      start_(Clock::now()),
+      last_(start_) {}
 
 Progress::~Progress() { finish(); }
 
@@ -62,9 +65,10 @@ void Progress::update(std::uint64_t done, std::uint64_t total, const std::string
   if (!enabled_) return;
   const auto now = Clock::now();
   const MutexLock lock(mutex_);
-  if (now - start_ < kPatience || (drawn_ && now - last_ < kRedraw && done < total)) return;
+  const bool soon = redraws_ ? now - start_ < kPatience || (drawn_ && now - last_ < kRedraw && done < total)
+                             : now - last_ < kNextLine;
+  if (soon) return;
   last_ = now;
-  drawn_ = true;
   const double share = total > 0 ? std::min(1.0, static_cast<double>(done) / static_cast<double>(total)) : 0;
   const double seconds = std::chrono::duration<double>(now - start_).count();
   const double rate = seconds > 0 ? static_cast<double>(done - std::min(done, before_)) / seconds : 0;
@@ -72,15 +76,15 @@ void Progress::update(std::uint64_t done, std::uint64_t total, const std::string
   const std::string speed = note.empty() ? amount(static_cast<std::uint64_t>(rate), unit_) + "/s" : note;
   const std::string head = fmt::format(" {:3.0f} %  {} of {}", share * 100, amount(done, unit_), amount(total, unit_));
   const std::vector<std::string> tails = {"  " + speed, rate > 0 ? fmt::format("  {:.0f} s left", left) : ""};
+  if (!redraws_) return say(stderr, "{}{}{}{}\n", label_, head, tails[0], tails[1]);
+  drawn_ = true;
   say(stderr, "\r\033[K{}", progress_line(label_, share, head, tails, os::terminal_columns(os::Stream::errors)));
-  std::fflush(stderr);
 }
 
 void Progress::finish() {
   const MutexLock lock(mutex_);
   if (!drawn_) return;
   say(stderr, "\r\033[K");
-  std::fflush(stderr);
   drawn_ = false;
   enabled_ = false;
 }

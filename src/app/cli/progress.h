@@ -1,5 +1,5 @@
-// A progress bar on stderr for work of more than a second. On a terminal it redraws one line; elsewhere it stays silent
-// (so that logs and pipes hold no half lines). Thread-safe.
+// A progress bar on stderr for work of more than a second. On a terminal it redraws one line; elsewhere it writes a
+// whole line each twenty seconds, so that logs and pipes hold no half ones. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -34,6 +34,7 @@ class Progress {
   const std::string label_;
   const Unit unit_;
   bool enabled_;
+  const bool redraws_;  // a terminal's line
   std::uint64_t before_ = 0;
   Mutex mutex_;
   bool drawn_ MR_GUARDED_BY(mutex_) = false;

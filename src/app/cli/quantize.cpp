@@ -16,6 +16,7 @@
 #include "app/cli/mixture_choice.h"
 #include "app/cli/progress.h"
 #include "base/bytes.h"
+#include "base/say.h"
 
 namespace millrace::cli {
 namespace {
@@ -84,6 +85,23 @@ Status print_plan(const modelfile::Model& model, const modelfile::QuantizeOption
   return {};
 }
 
+/// What was rounded once and will be rounded again.
+Status warn_of_rounding_twice(const modelfile::Model& model, const modelfile::QuantizeOptions& options) {
+  MR_ASSIGN_OR_RETURN(const std::vector<DType> types, modelfile::planned_types(model, options));
+  std::uint64_t again = 0;
+  for (std::size_t t = 0; t < types.size(); ++t) {
+    const modelfile::TensorInfo& tensor = model.tensors()[t];
+    const bool both = info(tensor.dtype).block_elements > 1 && info(types[t]).block_elements > 1;
+    if (both && types[t] != tensor.dtype) again += tensor.bytes;
+  }
+  if (again > 0)
+    say(stderr,
+        "warning: {} of {} are quantized already; quantizing them again loses more than doing so once: take the "
+        "original model (BF16, F16 or F32) where you have it\n",
+        format_bytes(again), format_bytes(model.tensor_bytes()));
+  return {};
+}
+
 Expected<modelfile::QuantizeOptions> options_of(const QuantizeFlags& flags, const modelfile::Model& model) {
   modelfile::QuantizeOptions options;
   options.threads = flags.threads;
@@ -105,6 +123,8 @@ int execute(const QuantizeFlags& flags, const Program& program) {
   if (!before.ok()) return fail(before.status());
   auto options = options_of(flags, *before);
   if (!options.ok()) return fail(options.status());
+  if (const Status status = program.quiet ? Status() : warn_of_rounding_twice(*before, *options); !status.ok())
+    return fail(status);
   if (flags.dry_run) {
     const Status status = print_plan(*before, *options);
     return status.ok() ? 0 : fail(status);

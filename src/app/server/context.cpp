@@ -63,6 +63,8 @@ Expected<ModelInfo> model_meant(Context& context, const std::string& name) {
   for (const auto& running : context.models.running())
     if (const auto info = info_of(context, *running.loaded, running.loaded->name); info.ok())
       return context.catalog.find(info->name, &memory);
+  if (const std::string last = context.last_model.name(); !last.empty())
+    if (auto info = context.catalog.find(last, &memory); info.ok()) return info;
   MR_ASSIGN_OR_RETURN(const auto all, context.catalog.list(&memory));
   if (all.size() != 1) return error(Code::invalid_argument, "model: is missing; GET /v1/models lists those there are");
   return context.catalog.find(all.front().name, &memory);
@@ -71,6 +73,7 @@ Expected<ModelInfo> model_meant(Context& context, const std::string& name) {
 Expected<engine::ModelManager::Use> use_model(Context& context, const std::string& name, KeepAlive keep_alive) {
   MR_ASSIGN_OR_RETURN(const ModelInfo info, model_meant(context, name));
   Connection::current().record().model = info.name;
+  context.last_model.set(info.name);
   return context.models.use(info.name, info.path, keep_alive);
 }
 
@@ -99,6 +102,7 @@ Expected<std::unique_ptr<generate::Run>> start_run(Context& context, generate::J
   if (job.model.empty()) job.model = info.name;
   generate::Job whole = job;
   generate::lay_under(info.defaults(), whole);
+  context.last_model.set(info.name);
   MR_ASSIGN_OR_RETURN(auto model, context.models.use(info.name, info.path, keep_alive, context_wanted(info, whole)));
   return start_run(whole, std::move(model), request);
 }

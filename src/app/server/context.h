@@ -39,6 +39,23 @@ class Turns {
   std::uint64_t next_ MR_GUARDED_BY(mutex_) = 0;
 };
 
+/// The model that was used last, for requests that name none once it is unloaded. Thread-safe.
+class LastModel {
+ public:
+  std::string name() const {
+    const MutexLock lock(mutex_);
+    return name_;
+  }
+  void set(const std::string& name) {
+    const MutexLock lock(mutex_);
+    name_ = name;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::string name_ MR_GUARDED_BY(mutex_);
+};
+
 struct Context {
   explicit Context(ServerOptions asked);
 
@@ -49,6 +66,7 @@ struct Context {
   Metrics metrics;
   RequestLog log;
   ResponseStore responses;
+  LastModel last_model;
   Turns downloads{4, 32};  // each has a few threads, connections and open files
   HttpServer http;
   std::atomic<bool> stopping{false};
@@ -62,7 +80,8 @@ using KeepAlive = std::optional<engine::ModelManager::Duration>;
 /// of its file. Errors: not_found (its file has no name any more), out_of_budget.
 Expected<ModelInfo> info_of(Context& context, const engine::ModelManager::Loaded& loaded, const std::string& name);
 
-/// The model a client means: the one it names, or, where it names none, the first one loaded, or the only one there is.
+/// The model a client means: the one it names, or, where it names none, the first one loaded, the one used last, or the
+/// only one there is.
 /// Nothing is loaded. Errors: not_found, invalid_argument (which one?).
 Expected<ModelInfo> model_meant(Context& context, const std::string& name);
 

@@ -35,7 +35,7 @@ Expected<OllamaEmbedRequest> parse_ollama_embed(const Json& body, const char* fi
 /// Seconds, or a Go duration ("5m", "1h30m", "-1"); negative: for ever. Errors: invalid_argument.
 Expected<KeepAlive> parse_keep_alive(const Json& body);
 
-/// RFC 3339 in UTC, with nanoseconds.
-std::string rfc3339(std::chrono::system_clock::time_point time);
+/// RFC 3339 in UTC; decimals: of the seconds, 9 at most.
+std::string rfc3339(std::chrono::system_clock::time_point time, std::size_t decimals = 9);
 
 }  // namespace millrace::server

@@ -56,7 +56,7 @@ Json json_line(const httplib::Request& request, int status, const RequestRecord&
                double seconds) {
   const auto number = [](bool known, double value) { return known ? Json(value) : Json(); };
   const auto rounded = [](double value) { return std::round(value * 1e4) / 1e4; };
-  return {{"time", rfc3339(std::chrono::system_clock::now())},
+  return {{"time", rfc3339(std::chrono::system_clock::now(), 3)},
           {"id", record.id},
           {"client", request.remote_addr},
           {"method", modelfile::escape(request.method, kMostWords)},

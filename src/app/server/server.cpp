@@ -211,6 +211,7 @@ Expected<std::unique_ptr<Server>> Server::start(ServerOptions options) {
   server->listener_ = std::thread([&context] { context.http.listen_after_bind(); });
   std::promise<Status> loaded;
   server->preload_status_ = loaded.get_future().share();
+  if (preload) context.last_model.set(preload->name);
   if (!preload)
     loaded.set_value({});
   else

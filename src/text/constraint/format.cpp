@@ -131,9 +131,11 @@ const std::map<std::string_view, std::string_view>& patterns_beside_lengths() {
 
 /// Where a pattern stands beside them, which says what kind of address is meant.
 const std::map<std::string_view, std::string_view>& patterns_beside_patterns() {
-  static constexpr std::string_view uri = "^" MR_ANY_URI "$", reference = "^(" MR_ANY_URI "|" MR_RELATIVE ")$";
+  static constexpr std::string_view uri = "^" MR_ANY_URI "$", reference = "^(" MR_ANY_URI "|" MR_RELATIVE ")$",
+                                    host = "^" MR_ANY_NAME "$";
   static const std::map<std::string_view, std::string_view> all = {
-      {"uri", uri}, {"iri", uri}, {"uri-reference", reference}, {"iri-reference", reference}};
+      {"uri", uri},       {"iri", uri},          {"uri-reference", reference}, {"iri-reference", reference},
+      {"hostname", host}, {"idn-hostname", host}};
   return all;
 }
 
