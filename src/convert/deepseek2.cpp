@@ -94,13 +94,7 @@ Status write(const Header& header, nlohmann::json& config) {
   if (header.integer("attention.q_lora_rank") == 0) config["q_lora_rank"] = nullptr;
   config.erase("head_dim");
   config["moe_layer_freq"] = 1;
-  const std::int64_t dense = header.integer("leading_dense_block_count");
-  config["first_k_dense_replace"] = dense;
-  if (config["model_type"] == "glm4_moe_lite") {
-    config["mlp_layer_types"] = nlohmann::json::array();
-    for (std::int64_t i = 0; i < header.layers(); ++i)
-      config["mlp_layer_types"].push_back(i < dense ? "dense" : "sparse");
-  }
+  config["first_k_dense_replace"] = header.integer("leading_dense_block_count");
   if (header.has("rope.scaling.yarn_log_multiplier")) {
     const double all = header.number("rope.scaling.yarn_log_multiplier") * 10;
     for (const char* rope : {"rope_scaling", "rope_parameters"})

@@ -150,7 +150,11 @@ static Status prepare_routing(const EngineOptions& options, Parts& parts) {
 
 Expected<modelfile::Model> open_file(const EngineOptions& options, const modelfile::OpenOptions& how) {
   // A file's texts may be of any size, and nothing has granted them: they may not take more than all else may together.
-  const std::uint64_t most = options.most_header_bytes > 0 ? options.most_header_bytes : options.ram_bytes;
+  // A header of usual size is read whatever the budget: without it nobody can say which budget would do.
+  constexpr std::uint64_t kUsualBytes = 4 << 20;
+  const std::uint64_t most = options.most_header_bytes > 0 ? options.most_header_bytes
+                             : options.ram_bytes > 0       ? std::max(options.ram_bytes, kUsualBytes)
+                                                           : 0;
   GrantedBytes memory(most > 0 ? most : UINT64_MAX, nullptr);
   modelfile::OpenOptions bounded = how;
   if (bounded.memory == nullptr) bounded.memory = &memory;

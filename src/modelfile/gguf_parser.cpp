@@ -140,7 +140,7 @@ Status GgufParser::check_count(std::uint64_t count, std::uint64_t smallest_bytes
 
 Status GgufParser::charge(std::uint64_t bytes) {
   if (options_.memory == nullptr || options_.memory->grow(bytes)) return {};
-  return error(Code::out_of_budget, "its header takes more than the {} of memory that are left for it",
+  return error(Code::out_of_budget, "its header takes more than the {} of memory that are left for it; give more --ram",
                format_bytes(options_.memory->most()));
 }
 

@@ -170,7 +170,7 @@ class Texts(Case):
             self.assertIn(b"line 2, column 15", content)
 
     def test_schemas_with_long_limits_and_errors_that_name_what_is_wrong(self):
-        with Server(DRAFT) as server:
+        with Server(DRAFT, "-c", "16384") as server:
             def ask(parameters, count=1, **more):
                 tools = [{"type": "function", "function": {"name": f"tool{i}", "parameters": parameters}} for i in range(count)]
                 return server.json("POST", "/v1/chat/completions", {"model": pathlib.Path(DRAFT).stem, "messages": [said("user", "Hi")], "max_tokens": 1,

@@ -135,7 +135,7 @@ class Prompts(Served):
                 "task: capitals\ndataset_path: json\ndataset_kwargs:\n  data_files:\n    test: " + folder + "/items.jsonl\ntest_split: test\n"
                 "output_type: loglikelihood\ndoc_to_text: '{{head}}'\ndoc_to_target: '{{rest}}'\ntarget_delimiter: ''\n"
                 "metric_list:\n  - metric: perplexity\n  - metric: acc\n")
-            arguments = f"model={MODEL},base_url={self.server.url}/v1/completions,num_concurrent=1,max_length=1024,tokenizer_backend=remote,tokenizer=remote"
+            arguments = f"model={MODEL},base_url={self.server.url}/v1/completions,num_concurrent=1,max_length=1024,tokenizer_backend=remote"
             done = subprocess.run([python, "-m", "lm_eval", "--model", "local-completions", "--model_args", arguments, "--tasks", "capitals",
                                    "--include_path", folder, "--output_path", folder + "/out", "--log_samples"],
                                   capture_output=True, text=True, timeout=600, env={**os.environ, "HF_HOME": folder, "HF_HUB_OFFLINE": "1"})
@@ -232,9 +232,9 @@ class Answers(Served):
             self.assertEqual((status, body["error"]["param"]), (400, "n"), body)
 
     def test_llama_servers_completion(self):
-        body = self.good("/completion", prompt="The capital of France is", n_predict=4)
+        body = self.good("/completion", prompt="Once upon a time", n_predict=4)
         self.assertEqual((body["stop"], body["tokens_predicted"]), (True, 4), body)
-        pieces = [event["content"] for event in self.events("/completion", prompt="The capital of France is", n_predict=4)]
+        pieces = [event["content"] for event in self.events("/completion", prompt="Once upon a time", n_predict=4)]
         self.assertEqual("".join(pieces), body["content"])
 
     def test_models_tell_their_context(self):
@@ -356,7 +356,10 @@ class OfficialPackages(Served):
 
     def test_every_field_that_they_send_is_known(self):
         self.assertGreater(len(self.fields), 100)
+        self.assertLess(sum(one["status"] == 0 for one in self.fields), 5)
         for one in self.fields:
+            if one["status"] == 0:
+                continue
             told = (one["api"], one["field"], one.get("message"))
             self.assertIn(one["status"], (200, 400), told)
             if one["status"] == 400:

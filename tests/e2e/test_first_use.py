@@ -70,7 +70,7 @@ class Words(Case):
 
     def test_a_folder_in_place_of_a_model(self):
         with tempfile.TemporaryDirectory() as folder:
-            for verb in (("embed", "-p", "a", "-m"), ("inspect",), ("run",)):
+            for verb in (("inspect",), ("run", "-p", "a", "-m"), ("bench",), ("perplexity", "-f", __file__, "-m")):
                 self.assertNotIn(".gguf file inside", self.refused(*verb, folder, says="give a model's .gguf file").err)
             pathlib.Path(folder, "config.json").write_text("{}")
             self.refused("inspect", folder, says="millrace convert")
@@ -79,8 +79,8 @@ class Words(Case):
 
     def test_rounding_twice_is_said(self):
         with tempfile.TemporaryDirectory() as folder:
-            first, second = (pathlib.Path(folder, name) for name in ("f32.gguf", "q4.gguf"))
-            self.ok("quantize", DEMO, first, "F32")
+            first, second = (pathlib.Path(folder, name) for name in ("bf16.gguf", "q4.gguf"))
+            self.ok("quantize", DEMO, first, "BF16")
             self.assertNotIn("warning", self.ok("quantize", first, second, "Q8_0").err)
             self.assertIn("quantized already", self.ok("quantize", second, first, "Q4_0").err)
             self.assertEqual(self.ok("quantize", second, first, "Q4_0", "-q").err, "")

@@ -51,7 +51,7 @@ class Stores(Case):
                     if path == "/v1/responses":
                         del body["prompt"]  # one that is kept, which is refused
                     status, content = self.post(path, body, method)
-                    answers.append((status, content.replace(name, "NAME")))
+                    answers.append((status, content.replace(name, "NAME").replace(pathlib.Path(name).name, "NAME")))
                 self.assertEqual(answers[0][0], 404, (path, there, answers))
                 self.assertEqual(answers[0], answers[1], (path, there))
         self.assertEqual(self.post("/api/create", {"model": "new", "stream": False, "modelfile": f"FROM {private}"})[0], 404)
@@ -132,7 +132,7 @@ class Http(Case):
         good = f"Content-Length: {len(body)}"
         for lines, status in (([], 411), ([good, good], 400), ([good, "Content-Length: 3"], 400), ([good, "Transfer-Encoding: chunked"], 400),
                               ([f"Content-Length: +{len(body)}"], 400), ([f"Content-Length: {len(body)}, {len(body)}"], 400),
-                              (["Content-Length: -1"], 400), (["Content-Length: 0x10"], 400), (["Content-Length:"], 411),
+                              (["Content-Length: -1"], 400), (["Content-Length: 0x10"], 400), (["Content-Length:"], 400),
                               (["Content-Length: 99999999999999999999999"], 400), ([f"Content-Length : {len(body)}"], 400),
                               (["Transfer-Encoding: gzip"], 400), (["Transfer-Encoding: chunked", "Transfer-Encoding: chunked"], 400),
                               ([good], 404), ([good, "Host: localhost"], 400)):
@@ -545,7 +545,7 @@ class Time(Case):
             {"id": "a", "type": "function", "function": {"name": "f", "arguments": text}}]}, {"role": "tool", "tool_call_id": "a", "content": ""}, *ask["messages"]]}
         deep = "[" * 200000 + "]" * 200000
         with Server(DEMO, "--threads", "1") as server:
-            for body, code in (({**ask, "zz": many}, 200), (call(many), 200), (call(json.dumps(many)), 200), (call(json.dumps(many)[:-1]), 400),
+            for body, code in (({**ask, "zz": many}, 200), (call(many), 400), (call(json.dumps(many)), 400), (call(json.dumps(many)[:-1]), 400),
                                (call(json.dumps(json.dumps(many))), 400), (call(deep), 400), (call('{"a":' * 200000 + "1" + "}" * 200000), 400),
                                (call(json.dumps('{"a":' * 200000 + "1" + "}" * 200000)), 400), (call('{"a": "cut'), 200),
                                ({**ask, "guided_json": deep}, 400), ({**ask, "guided_json": wide}, 400), ({**ask, "guided_json": json.dumps(wide)}, 400)):

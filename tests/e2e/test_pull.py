@@ -139,7 +139,7 @@ class PullTest(StoreCase):
 
     def test_refusals(self):
         self.pull_refused("no such thing", name="someone/else:Q4_0")
-        self.pull_refused("hf.co/user/repo", name="mistral")
+        self.pull_refused("hf.co/user/repo", name="unheard-of")
         self.pull_refused("no model name", name="../../etc/passwd")
         self.hub.files = {"only.safetensors": b"x" * 100}
         self.pull_refused("config.json", name=NAME)
@@ -172,7 +172,7 @@ class PullTest(StoreCase):
         process.send_signal(signal.SIGKILL)
         self.assertEqual(process.wait(), -signal.SIGKILL)
         self.assertEqual(self.listed(), [])
-        self.refused("run", NAME, "-p", "x", says="not found", env=self.env)
+        self.refused("run", NAME, "-p", "x", says="is not on this machine", env=self.env)
         journal = next((self.store / "partial").glob("*/*.journal"))
         with journal.open("ab") as file:
             file.write(b"1")  # a torn line: it must not count as chunk 1
@@ -362,13 +362,14 @@ class NamesTest(StoreCase):
                 for used in ("alias", name):
                     self.assertEqual(server.request("POST", "/tokenize", {"model": used, "content": "a"})[0], 200)
                 loaded = lambda: [one["name"] for one in server.json("GET", "/api/ps")[1]["models"]]
-                self.assertEqual(loaded()[-1:], ["alias:latest"])
+                self.assertLessEqual({"alias:latest", name}, set(loaded()))
                 stream = server.stream("/api/generate", {"model": name, "prompt": "a", "options": {"num_predict": 400}})
                 stream.readline()
                 self.assertEqual(server.request("DELETE", "/api/delete", {"model": "alias"})[0], 200)
                 self.assertIn(b'"done":true', stream.read())
                 time.sleep(0.2)
-                self.assertEqual(loaded()[-1:], [name])
+                self.assertIn(name, loaded())
+                self.assertNotIn("alias:latest", loaded())
             self.assertEqual(len(loaded()), 2)
             self.assertEqual(server.request("DELETE", "/api/delete", {"model": NAME})[0], 200)
             end = time.monotonic() + 60

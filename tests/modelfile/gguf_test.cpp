@@ -172,7 +172,7 @@ std::vector<BadInput> bad_inputs() {
       {"absurd tensors", Raw().head(huge, 0).bytes(), Code::corrupt, "9223372036854775808 tensors"},
       {"absurd keys", Raw().head(0, ~0ull).bytes(), Code::corrupt, "metadata keys"},
       {"key of 2^63", Raw().head(0, 1).u64(huge).zeros(40).bytes(), Code::corrupt, "metadata key 0"},
-      {"empty key", Raw().head(0, 1).text_pair("", "x").bytes(), Code::corrupt, "name of 0 bytes"},
+      {"empty key", Raw().head(0, 1).text_pair("", "x").bytes(), Code::corrupt, "key 0 is empty"},
       {"string of 2^63", with_value(Raw().u32(8).u64(huge).zeros(9)), Code::corrupt, "'key'"},
       {"string past the end", with_value(Raw().u32(8).u64(10).zeros(9)), Code::corrupt, "needs 10 bytes, but 9 remain"},
       {"value type 13", with_value(Raw().u32(13).zeros(9)), Code::corrupt, "value type 13"},

@@ -21,19 +21,21 @@ const std::map<std::string, Place>& places() {
                        *network = "Network", *service = "Service";
   static const std::map<std::string, Place> all = {
       {"--model", {model}},
+      {"--cluster", {model, true}},
+      {"--show-plan", {model, true}},
       {"--models", {model}},
       {"--draft", {model, true}},
       {"--system", {model}},
       {"--think", {model}},
       {"--raw", {model, true}},
-      {"--local", {model}},
+      {"--local", {model, true}},
       {"--keep-alive", {model}},
       {"--ram", {memory}},
       {"--vram", {memory}},
       {"--ctx", {memory}},
-      {"--kv", {memory}},
+      {"--kv", {memory, true}},
       {"--kv-tokens", {memory, true}},
-      {"--prompt-cache", {memory}},
+      {"--prompt-cache", {memory, true}},
       {"--prompt-cache-size", {memory, true}},
       {"--prompt-cache-after", {memory, true}},
       {"--pin", {memory, true}},
@@ -59,8 +61,8 @@ const std::map<std::string, Place>& places() {
       {"--record-routing", {compute, true}},
       {"--parallel", {compute}},
       {"--temp", {sampling}},
-      {"--top-k", {sampling}},
-      {"--top-p", {sampling}},
+      {"--top-k", {sampling, true}},
+      {"--top-p", {sampling, true}},
       {"--min-p", {sampling, true}},
       {"--repeat-penalty", {sampling, true}},
       {"--presence-penalty", {sampling, true}},
@@ -68,7 +70,7 @@ const std::map<std::string, Place>& places() {
       {"--repeat-last-n", {sampling, true}},
       {"--seed", {sampling}},
       {"--max-tokens", {sampling}},
-      {"--stop", {sampling}},
+      {"--stop", {sampling, true}},
       {"--grammar", {sampling, true}},
       {"--schema", {sampling, true}},
       {"--regex", {sampling, true}},
@@ -76,14 +78,14 @@ const std::map<std::string, Place>& places() {
       {"--port", {network}},
       {"--api-key", {network}},
       {"--allow-host", {network}},
-      {"--allow-origin", {network}},
+      {"--allow-origin", {network, true}},
       {"--queue", {network, true}},
       {"--daemon", {service}},
       {"--drain", {service}},
       {"--pid-file", {service, true}},
-      {"--log-file", {service}},
-      {"--log-format", {service}},
-      {"--config", {service}},
+      {"--log-file", {service, true}},
+      {"--log-format", {service, true}},
+      {"--config", {service, true}},
   };
   return all;
 }
@@ -169,7 +171,7 @@ class ShortFormatter final : public CLI::Formatter {
         out += line.substr(0, end) + "\n";
         line = indent + line.substr(line.find_first_not_of(' ', end));
       }
-      out += line + "\n";
+      if (!line.empty() || !out.ends_with("\n\n")) out += line + "\n";
     }
     return out;
   }

@@ -21,6 +21,7 @@
 #include "app/cli/cluster.h"
 #include "app/cli/command.h"
 #include "app/cli/config_file.h"
+#include "app/cli/source.h"
 #include "app/server/ollama_request.h"
 #include "app/server/server.h"
 #include "base/bytes.h"
@@ -28,6 +29,7 @@
 #include "base/say.h"
 #include "engine/limits.h"
 #include "residency/small_file.h"
+#include "text/conversation.h"
 
 namespace millrace::cli {
 namespace {
@@ -104,6 +106,8 @@ void tell_loaded(const engine::ModelManager::Loaded& loaded) {
       std::chrono::duration<double>(loaded.load_time).count(), context,
       context < trained ? fmt::format(" (trained for {}; --ctx)", trained) : "",
       sequences == 1 ? "1 request" : fmt::format("{} requests", sequences));
+  if (const text::ChatTemplate* own = engine.chat_template(); own != nullptr && text::continues_text(*own))
+    note_without_template();
 }
 
 /// From the signal to the end of the process, whatever goes on.
@@ -176,7 +180,7 @@ std::string stop_flags(const ServeFlags& flags) {
   }
   const bool started = !words.empty();
   if (!started) words = "error: the server did not start; --log-file FILE keeps what it says\n";
-  std::fputs(words.c_str(), started ? stdout : stderr);
+  say(started ? stdout : stderr, "{}", words);
   _exit(started ? 0 : kExitFailed);
 }
 

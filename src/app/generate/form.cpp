@@ -1,6 +1,7 @@
 #include "app/generate/form.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "app/generate/prompt.h"
 #include "app/generate/schema.h"
@@ -91,8 +92,7 @@ Grammar grammar_of(Json schema, const text::BuildLimits& limits) {
   clamp_limits(schema, 0);
   Grammar made = text::schema_grammar(schema.dump(), limits);
   const auto is_too_large = [&] {
-    if (made.ok()) return false;
-    const std::string& words = made.status().message();
+    const std::string words(made.status().message());
     return words.find("too large") != std::string::npos || words.find(" states ") != std::string::npos;
   };
   for (int step = 1; is_too_large() && clamp_limits(schema, step); ++step)
@@ -100,13 +100,20 @@ Grammar grammar_of(Json schema, const text::BuildLimits& limits) {
   return made;
 }
 
+/// An error is told after so long at most, whether or not what is wrong was found.
+constexpr auto kPatience = std::chrono::milliseconds(500);
+
 /// What of a schema cannot be kept: " PROPERTY" where one of its properties alone cannot, else nothing.
 std::string property_at_fault(const Json& schema, const text::BuildLimits& limits) {
+  constexpr std::size_t kMostLookedAt = 256;
   const Json properties = schema.is_object() ? schema.value("properties", Json()) : Json();
-  if (!properties.is_object()) return "";
+  if (!properties.is_object() || properties.size() > kMostLookedAt) return "";
+  Json rest = schema;
+  for (const char* key : {"required", "properties"}) rest.erase(key);
+  const auto begin = std::chrono::steady_clock::now();
   for (const auto& [name, property] : properties.items()) {
-    Json alone = schema;
-    alone.erase("required");
+    if (std::chrono::steady_clock::now() - begin > kPatience) return "";
+    Json alone = rest;
     alone["properties"] = {{name, property}};
     if (!grammar_of(std::move(alone), limits).ok()) return name;
   }
@@ -116,8 +123,9 @@ std::string property_at_fault(const Json& schema, const text::BuildLimits& limit
 /// An error of all tools together, with the name of the one that alone has it, too.
 Status name_tool(Status status, const Job& job, const text::BuildLimits& limits) {
   const bool names_one = status.code() == Code::unsupported || status.code() == Code::invalid_argument;
+  const auto begin = std::chrono::steady_clock::now();
   for (const Json& tool : job.tools) {
-    if (!names_one) break;
+    if (!names_one || std::chrono::steady_clock::now() - begin > kPatience) break;
     Job alone;
     alone.tools = Json::array({tool});
     alone.client_tools = job.client_tools;

@@ -213,7 +213,7 @@ Expected<Ids> fill_prompt(const engine::Engine& engine, const Job& job, std::int
   const text::FillTokens* const fill = tokenizer.fill();
   if (fill == nullptr)
     return error(Code::unsupported,
-                 "this model does not fill in gaps: its vocabulary has no tokens for it; leave out the suffix");
+                 "suffix: this model does not fill in gaps: its vocabulary has no tokens for it; leave out the suffix");
   const auto encode = [&](const std::string& text) { return tokenizer.encode(text, text::Specials::as_text); };
   Ids before = encode(job.prompt), behind = encode(job.fill->suffix);
   Ids files = files_before_gap(tokenizer, job.fill->files);

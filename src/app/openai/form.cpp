@@ -81,9 +81,8 @@ Status take_form(const char* field, std::string_view kind, const Json& value, Jo
   return {};
 }
 
-}  // namespace
-
-Status parse_response_format(const Json& format, Job& job) {
+/// response_format.
+Status take_response_format(const Json& format, Job& job) {
   const std::string type = word(format, "type");
   if (type == "text") return {};
   MR_ASSIGN_OR_RETURN(const bool taken, take_value("response_format", format, job));
@@ -114,7 +113,9 @@ Status parse_response_format(const Json& format, Job& job) {
   return {};
 }
 
-Status parse_other_forms(const Fields& fields, Job& job) {
+}  // namespace
+
+Status parse_form(const Fields& fields, Job& job) {
   struct Form {
     const char* field;
     const char* kind;
@@ -125,6 +126,7 @@ Status parse_other_forms(const Fields& fields, Job& job) {
                                    {"guided_regex", "regex"}, {"guided_choice", "choice"}};
   static constexpr Form outputs_forms[] = {
       {"grammar", "grammar"}, {"json", "json"}, {"regex", "regex"}, {"choice", "choice"}, {"json_object", "object"}};
+  if (const Json* format = fields.find("response_format")) MR_RETURN_IF_ERROR(take_response_format(*format, job));
   int taken = job.format == Format::text ? 0 : 1;
   for (const Form& form : forms) {
     const Json* const value = fields.find(form.field);

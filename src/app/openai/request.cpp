@@ -166,8 +166,7 @@ Expected<Job> parse_chat(generate::RequestKind kind, const Json& body) {
   MR_RETURN_IF_ERROR(fields.status());
   MR_RETURN_IF_ERROR(parse_messages(body.value("messages", Json()), job));
   MR_RETURN_IF_ERROR(parse_tools(body, job));
-  if (const Json* format = fields.find("response_format")) MR_RETURN_IF_ERROR(parse_response_format(*format, job));
-  MR_RETURN_IF_ERROR(parse_other_forms(fields, job));
+  MR_RETURN_IF_ERROR(parse_form(fields, job));
   MR_RETURN_IF_ERROR(generate::take_thinking(body, job));
   return job;
 }
@@ -187,9 +186,7 @@ Expected<std::vector<Job>> parse_completion(const Json& body) {
   fields.text("suffix", suffix);
   if (!suffix.empty()) common.fill.emplace().suffix = suffix;
   if (common.fill && common.echo) fields.fail("echo", "not with a suffix");
-  if (const Json* format = fields.find("response_format"))
-    if (Status status = parse_response_format(*format, common); !status.ok()) fields.fail(std::move(status));
-  if (Status status = parse_other_forms(fields, common); !status.ok()) fields.fail(std::move(status));
+  if (Status status = parse_form(fields, common); !status.ok()) fields.fail(std::move(status));
   MR_RETURN_IF_ERROR(fields.status());
 
   const Json prompt = body.value("prompt", Json(""));
@@ -229,7 +226,7 @@ Expected<Job> parse_infill(const Json& body) {
   fields.text("input_prefix", job.prompt);
   fields.text("input_suffix", job.fill->suffix);
   fields.text("prompt", job.fill->begun);
-  if (Status status = parse_other_forms(fields, job); !status.ok()) fields.fail(std::move(status));
+  if (Status status = parse_form(fields, job); !status.ok()) fields.fail(std::move(status));
   const Json* const files = fields.find("input_extra");
   const auto is_file = [](const Json& file) {
     return file.is_object() && file.contains("text") && file["text"].is_string() &&
@@ -252,7 +249,7 @@ Expected<Job> parse_native_completion(const Json& body) {
   parse_logit_bias(fields, job);
   fields.integer("max_tokens", job.max_tokens, -1, kMostTokens);
   fields.integer("n_predict", job.max_tokens, -1, kMostTokens);
-  if (Status status = parse_other_forms(fields, job); !status.ok()) fields.fail(std::move(status));
+  if (Status status = parse_form(fields, job); !status.ok()) fields.fail(std::move(status));
   const Json* const prompt = fields.find("prompt");
   const bool tokens = prompt != nullptr && prompt->is_array() && !prompt->empty();
   if (tokens ? !read_tokens(*prompt, job.prompt_tokens) : prompt == nullptr || !prompt->is_string())

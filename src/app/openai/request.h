@@ -67,12 +67,10 @@ std::string note_of(std::string_view what);
 /// RFC 4648, section 4; none where the text is something else. Padding may be left out.
 std::optional<std::string> from_base64(std::string_view text);
 
-/// response_format into the job's form: {"type": "text" | "json_object" | "json_schema" | "grammar", ...}.
-Status parse_response_format(const Json& format, Job& job);
-
-/// Forms of other servers, as llama-server, vLLM and sglang take them; what we have no means for is refused. Ignored it
-/// would give an answer of any form.
-Status parse_other_forms(const generate::Fields& fields, Job& job);
+/// The form of the answer: response_format ({"type": "text" | "json_object" | "json_schema" | "grammar", ...}), or as
+/// llama-server, vLLM and sglang spell it; what we have no means for is refused. Ignored it would give an answer of any
+/// form.
+Status parse_form(const generate::Fields& fields, Job& job);
 
 /// A tool that takes a text, as a function of one parameter, "input": {"name", "description", "format"}. Its format, a
 /// text or a grammar, is put into `client` and told in the description.

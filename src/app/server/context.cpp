@@ -57,7 +57,9 @@ Expected<ModelInfo> info_of(Context& context, const engine::ModelManager::Loaded
   return error(Code::not_found, "model '{}' not found", name);
 }
 
-Expected<ModelInfo> model_meant(Context& context, const std::string& name) {
+namespace {
+
+Expected<ModelInfo> find_meant(Context& context, const std::string& name) {
   RequestMemory& memory = Connection::current().memory();
   if (!name.empty()) return context.catalog.find(name, &memory);
   for (const auto& running : context.models.running())
@@ -70,9 +72,17 @@ Expected<ModelInfo> model_meant(Context& context, const std::string& name) {
   return context.catalog.find(all.front().name, &memory);
 }
 
+}  // namespace
+
+Expected<ModelInfo> model_meant(Context& context, const std::string& name) {
+  auto info = find_meant(context, name);
+  // Of several names of one file the one that was asked for.
+  if (info.ok()) Connection::current().record().model = info->name;
+  return info;
+}
+
 Expected<engine::ModelManager::Use> use_model(Context& context, const std::string& name, KeepAlive keep_alive) {
   MR_ASSIGN_OR_RETURN(const ModelInfo info, model_meant(context, name));
-  Connection::current().record().model = info.name;
   context.last_model.set(info.name);
   return context.models.use(info.name, info.path, keep_alive);
 }
@@ -88,8 +98,7 @@ std::int64_t context_wanted(const ModelInfo& info, const generate::Job& job) {
 Expected<std::unique_ptr<generate::Run>> start_run(const generate::Job& job, engine::ModelManager::Use model,
                                                    const httplib::Request& request) {
   RequestRecord& record = Connection::current().record();
-  record.model =
-      job.model.empty() ? model->name : job.model;  // of several names of its file the one that was asked for
+  if (record.model.empty()) record.model = model->name;
   MR_ASSIGN_OR_RETURN(auto run,
                       generate::Run::start(std::move(model), job, client_of(request), &Connection::current().memory()));
   record.runs.push_back(run->meter());

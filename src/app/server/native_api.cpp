@@ -131,7 +131,10 @@ void apply_template(Context& context, const Request& request, Response& response
   if (status.ok()) status = openai::parse_tools(*body, job);
   if (status.ok()) status = generate::take_thinking(*body, job);
   if (!status.ok()) return fail(Api::openai, response, status);
-  const auto use = use_model(context, job.model);
+  const auto info = model_meant(context, job.model);
+  if (!info.ok()) return fail(Api::openai, response, info.status());
+  generate::lay_under(info->defaults(), job);
+  const auto use = use_model(context, info->name);
   if (!use.ok()) return fail(Api::openai, response, use.status());
   const engine::Engine& engine = (*use)->service->engine();
   const auto prompt = generate::make_prompt(engine, job, &Connection::current().memory());

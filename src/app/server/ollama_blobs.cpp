@@ -92,6 +92,17 @@ Status keep(Context& context, BodyStream& body, const std::string& hash) {
   return status;
 }
 
+/// Reads a body that nobody needs to its end, where that is near: many clients hear no answer before all is sent.
+bool read_past(BodyStream& body) {
+  constexpr std::uint64_t kNear = 64 * kMiB;
+  if (body.length().value_or(UINT64_MAX) > kNear) return false;
+  std::array<char, 32 << 10> buffer;
+  for (;;) {
+    const auto count = body.read(buffer);
+    if (!count.ok() || *count == 0) return count.ok();
+  }
+}
+
 void upload(Context& context, const Request& request, Response& response) {
   Connection& connection = Connection::current();
   const auto hash = hash_of(request);
@@ -99,7 +110,8 @@ void upload(Context& context, const Request& request, Response& response) {
   Status status = hash.ok() ? body.status() : hash.status();
   const bool here = status.ok() && is_here(context, *hash);
   if (status.ok() && !here) status = keep(context, *body, *hash);
-  if (here || !status.ok()) {  // of the body, something is unread
+  const bool whole = status.ok() && (!here || read_past(*body));
+  if (!whole) {  // of the body, something is unread
     connection.close_after_response();
     response.set_header("Connection", "close");
   }

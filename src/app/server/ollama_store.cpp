@@ -61,6 +61,11 @@ class Telling {
     }
   }
 
+  bool too_large() const {
+    const MutexLock lock(mutex_);
+    return too_large_;
+  }
+
  private:
   /// Starts the work when its turn has come: who waits has no thread.
   void begin() {
@@ -74,8 +79,10 @@ class Telling {
         status = error(Code::unavailable, "out of memory; try again later");
       }
       // What the request itself may hold says more than who was refused.
-      if (status.code() == Code::out_of_budget && !memory.refusal().ok()) status = memory.refusal();
+      const bool refused = status.code() == Code::out_of_budget && !memory.refusal().ok();
+      if (refused) status = memory.refusal();
       const MutexLock lock(mutex_);
+      too_large_ = refused && status.code() == Code::out_of_budget;
       status_ = status;
       ended_ = true;
       came_.notify_all();
@@ -93,10 +100,11 @@ class Telling {
   Context& context_;
   const Work work_;
   const Turn turn_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar came_;
   std::deque<Json> lines_ MR_GUARDED_BY(mutex_);
   bool ended_ MR_GUARDED_BY(mutex_) = false;
+  bool too_large_ MR_GUARDED_BY(mutex_) = false;  // for what requests may hold, even alone
   Status status_ MR_GUARDED_BY(mutex_);
   std::atomic<bool> cancel_{false};
   std::thread thread_;
@@ -106,6 +114,7 @@ void tell(Context& context, Response& response, bool streamed, Telling::Work wor
   const auto telling = std::make_shared<Telling>(context, std::move(work), std::move(turn));
   if (!streamed) {
     const Status status = telling->wait(client_gone);
+    if (telling->too_large()) return fail(Api::ollama, response, 413, status);
     return status.ok() ? reply(response, {{"status", "success"}}) : fail(Api::ollama, response, status);
   }
   response.set_chunked_content_provider("application/x-ndjson", [telling](std::size_t, httplib::DataSink& sink) {

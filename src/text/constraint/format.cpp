@@ -129,10 +129,11 @@ const std::map<std::string_view, std::string_view>& patterns_beside_lengths() {
   return all;
 }
 
-/// Where a pattern stands beside them, which says what kind of address is meant.
+/// Where a pattern stands beside them, which says what kind of address is meant, and may bound its parts and the whole:
+/// a name's last label would double its states.
 const std::map<std::string_view, std::string_view>& patterns_beside_patterns() {
   static constexpr std::string_view uri = "^" MR_ANY_URI "$", reference = "^(" MR_ANY_URI "|" MR_RELATIVE ")$",
-                                    host = "^" MR_ANY_NAME "$";
+                                    host = "^" MR_ALNUM "+(-" MR_ALNUM "+)*(\\." MR_ALNUM "+(-" MR_ALNUM "+)*)*$";
   static const std::map<std::string_view, std::string_view> all = {
       {"uri", uri},       {"iri", uri},          {"uri-reference", reference}, {"iri-reference", reference},
       {"hostname", host}, {"idn-hostname", host}};

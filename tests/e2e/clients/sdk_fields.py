@@ -44,6 +44,8 @@ def try_field(api, call, needed, name):
         if needed.get("stream"):
             list(answer)
         return {"status": 200}
+    except TypeError as problem:  # what the package itself refuses reaches no server
+        return {"status": 0, "message": str(problem)}
     except (openai.APIStatusError, anthropic.APIStatusError) as problem:
         return {"status": problem.status_code, "message": str(problem.message)}
 
