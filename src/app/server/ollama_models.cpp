@@ -1,4 +1,6 @@
 // Ollama's model management: version, tags, show, ps.
+#include <set>
+
 #include "app/generate/fields.h"
 #include "app/server/context.h"
 #include "app/server/errors.h"
@@ -50,11 +52,13 @@ std::vector<std::pair<engine::ModelManager::Running, std::string>> by_name(
 
 void ps(Context& context, const Request&, Response& response) {
   Json models = Json::array();
+  std::set<std::string> told;  // a name that is gone has given way to another one of its file
   for (const auto& [running, given] : by_name(context.models.running())) {
     const engine::ModelManager::Loaded& loaded = *running.loaded;
     const engine::Engine& engine = loaded.service->engine();
     const auto info = info_of(context, loaded, given);
     const std::string name = info.ok() ? info->name : given;
+    if (!told.insert(name).second) continue;
     const residency::Budget* vram = engine.vram_budget();
     const std::uint64_t in_vram = vram != nullptr ? vram->reserved_bytes() : 0;
     Json one = {{"name", name},
