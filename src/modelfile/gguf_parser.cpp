@@ -191,7 +191,7 @@ Status GgufParser::read_string(std::string& out, std::string_view what, std::uin
 /// Of a key or a tensor. It is charged by whoever keeps it.
 Status GgufParser::read_name(std::string& out, std::string_view what) {
   GrantedBytes* const memory = std::exchange(options_.memory, nullptr);
-  const Status status = read_string(out, what, kMaxNameBytes);
+  Status status = read_string(out, what, kMaxNameBytes);
   options_.memory = memory;
   if (status.ok() && out.empty()) return error(Code::corrupt, "{} is empty; download the file again", what);
   return status;

@@ -156,7 +156,7 @@ class Converter {
   /// A function with its operands, up to the end or a closing parenthesis.
   Expected<std::string> call(const std::vector<std::string>& words, std::size_t& at) {
     if (at >= words.size()) return unknown("an empty condition");
-    const std::string name = words[at];
+    const std::string& name = words[at];
     const bool joins = name == "and" || name == "or", compares = name == "eq" || name == "ne";
     if (!joins && !compares && name != "not") return operand(words, at);
     ++at;
@@ -179,7 +179,7 @@ class Converter {
   }
 
   Expected<std::string> operand(const std::vector<std::string>& words, std::size_t& at) {
-    const std::string word = words[at++];
+    const std::string& word = words[at++];
     if (word == "(") {
       MR_ASSIGN_OR_RETURN(std::string inner, call(words, at));
       if (at >= words.size() || words[at] != ")") return unknown("a parenthesis without its other half");
@@ -216,7 +216,7 @@ class Converter {
     return "{%- if not last -%}{{- turn.response -}}{%- endif -%}";
   }
   /// What follows the response closes a turn: the last one goes on instead.
-  std::string after_response(std::string made) const {
+  std::string after_response(const std::string& made) const {
     return has_response_ ? "{%- if not last -%}" + made + "{%- endif -%}" : made;
   }
 

@@ -46,7 +46,7 @@ Json repaired(std::string_view text) {
 Json from_text(const std::string& whole) {
   const std::string_view text = std::string_view(whole).substr(spaces(whole));
   if (text.empty()) return Json::object();
-  const Json kept = {{"arguments", whole}};
+  Json kept = {{"arguments", whole}};
   if (is_unwieldy(text)) return kept;
   Json read = Json::parse(text, nullptr, false);
   if (read.is_object()) return read;

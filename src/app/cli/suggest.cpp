@@ -206,7 +206,7 @@ std::string unknown_argument(const CLI::App& command, const std::string& word) {
 std::string foreign_short_option(const std::vector<std::string>& words) {
   for (const std::string& word : words) {
     if (word == "--") break;
-    const std::string name = word.substr(0, word.find('='));
+    std::string name = word.substr(0, word.find('='));
     if (name.size() > 2 && name[0] == '-' && name[1] != '-' && foreign_options().contains(name)) return name;
   }
   return {};

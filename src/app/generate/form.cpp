@@ -121,7 +121,7 @@ std::string property_at_fault(const Json& schema, const text::BuildLimits& limit
 }
 
 /// An error of all tools together, with the name of the one that alone has it, too.
-Status name_tool(Status status, const Job& job, const text::BuildLimits& limits) {
+Status name_tool(const Status& status, const Job& job, const text::BuildLimits& limits) {
   const bool names_one = status.code() == Code::unsupported || status.code() == Code::invalid_argument;
   const auto begin = std::chrono::steady_clock::now();
   for (const Json& tool : job.tools) {
@@ -132,10 +132,10 @@ Status name_tool(Status status, const Job& job, const text::BuildLimits& limits)
     if (grammar_of(call_schema(alone, false), limits).ok()) continue;
     const Json& function = tool["function"];
     const std::string property = property_at_fault(function.value("parameters", Json()), limits);
-    return std::move(status).with_context(
+    return status.with_context(
         fmt::format("tools: {}{}{}", word(function, "name"), property.empty() ? "" : ": property ", property));
   }
-  return std::move(status).with_context("tools");
+  return status.with_context("tools");
 }
 
 /// What the whole answer has to be. REQUIRES: the job asks for something.

@@ -1,6 +1,4 @@
 // Ollama's uploads: bytes by their SHA-256, of which /api/create makes a model.
-#include <fcntl.h>
-
 #include <array>
 #include <filesystem>
 

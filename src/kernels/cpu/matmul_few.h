@@ -30,8 +30,8 @@ std::int64_t matmul_few_workspace_bytes(std::int64_t cols);
 
 namespace millrace::kernels::avx2 {
 
-/// The same on AVX2, whose workspace begins with segments::Arranged (arranged_segments.h), and which leaves some dtypes'
-/// products with several rows to panels, too.
+/// The same on AVX2, whose workspace begins with segments::Arranged (arranged_segments.h), and which leaves some
+/// dtypes' products with several rows to panels, too.
 constexpr std::int64_t kFewRows = 8;
 bool matmul_few(const MatmulArgs& args);
 std::int64_t matmul_few_workspace_bytes(std::int64_t cols);
