@@ -1,5 +1,5 @@
 # What people type. The presets in CMakePresets.json say how things are built; cmake/millrace.cmake says with which flags.
-.PHONY: all demo install package test-package test-python test kernels test-fresh test-portable test-gpu test-gpu-80 test-hostile test-asan test-tsan test-transformers fuzz bench lint format readme reference clients setup setup-dev clean help
+.PHONY: all demo install package test-package test-python test kernels test-fresh test-portable test-gpu test-gpu-80 test-hostile test-asan test-tsan test-transformers fuzz bench lint format models-table reference clients setup setup-dev clean help
 
 PREFIX ?= /usr/local
 
@@ -85,9 +85,9 @@ lint: setup-dev ## clang-format, clang-tidy, include ranks, the fuzzers' seeds
 format: setup-dev ## rewrite sources the way lint wants them
 	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i
 
-readme: setup-dev ## rewrite README's table of what works from what the reference tests hold
+models-table: setup-dev ## rewrite the table of docs/models.md from what the reference tests hold
 	@TESTS=ON scripts/build.sh release millrace_engine_test
-	@MILLRACE_WRITE_README=1 build/release/tests/millrace_engine_test --gtest_filter='Readme.*'
+	@MILLRACE_WRITE_TABLE=1 build/release/tests/millrace_engine_test --gtest_filter='ModelsTable.*'
 
 reference: setup-dev ## write docs/command-line.md of what the program says of itself
 	@TESTS=ON scripts/build.sh release millrace

@@ -14,8 +14,7 @@ HEAD = """# The command line
 
 `make reference` writes this page from what the program says of itself; `tests/e2e/test_docs.py` fails where both differ.
 `millrace VERB --help` shows the same in a terminal, `--help-all` with the rarer flags, and `man millrace-VERB` where the
-packages are installed. What the verbs are good for stands in [the README](../README.md#use-it) and, of those that measure quality
-or convert, in [api.md](api.md#on-the-command-line).
+packages are installed. [Features](features.md) explains what the verbs are for, and [api.md](api.md#on-the-command-line) those that measure quality or convert.
 
 A flag's value follows it: `--ram 12G`, or `--ram=12G`. Sizes are decimal (6M is 6,000,000 bytes); MiB and GiB are the others.
 What stands for a model is its name, or a GGUF file. `serve --config FILE` takes the same flags from a file, a line each.

@@ -59,7 +59,7 @@ TEST(CheckCuda, NamesHeadsThatNoKernelHas) {
   }
 }
 
-/// README's table says so.
+/// docs/models.md says so.
 TEST(CheckCuda, TakesEveryCheckpointThatRunsOnAGpu) {
   for (const engine::test::Checkpoint& checkpoint : engine::test::kCheckpoints) {
     SCOPED_TRACE(checkpoint.name);

@@ -95,7 +95,7 @@ inline Agreement agreement(const EngineOptions& options, const std::string& refe
   return found;
 }
 
-/// Who computes, and where the weights lie: the columns of README's table.
+/// Who computes, and where the weights lie: the columns of the table in docs/models.md.
 enum class Place { cpu_ram, cpu_disk, gpu_vram, gpu_ram };
 
 struct PlaceName {
@@ -109,7 +109,7 @@ constexpr PlaceName kPlaces[] = {{Place::cpu_ram, "on_the_cpu", "CPU, in RAM"},
                                  {Place::gpu_ram, "from_ram_to_the_gpu", "GPU, layers or experts from RAM"}};
 
 /// A tiny random checkpoint of tools/reference-models: NAME.gguf, and what transformers answers with it, NAME.bin or
-/// ANSWERS.bin. A row of README's table.
+/// ANSWERS.bin. A row of the table in docs/models.md.
 struct Checkpoint {
   const char* name;
   const char* family;  // as people call the models
@@ -131,7 +131,7 @@ constexpr Checkpoint latents(const char* name, const char* family, const char* a
   return {name, family, true, answers != nullptr ? answers : name};
 }
 
-/// Every architecture, and each way in which its files may differ. After a change: `make readme`.
+/// Every architecture, and each way in which its files may differ. After a change: `make models-table`.
 constexpr Checkpoint kCheckpoints[] = {
     {"llama", "Llama 2, Mistral 7B"},
     {"llama3", "Llama 3"},
@@ -164,7 +164,7 @@ constexpr Checkpoint kCheckpoints[] = {
     latents("deepseek-v3", "DeepSeek V3, R1, Kimi K2"),
     latents("glm-4.7-flash", "GLM-4.7-Flash")};
 
-/// A cell of README's table.
+/// A cell of that table.
 using Cell = std::tuple<Checkpoint, PlaceName>;
 
 inline std::string test_name(const testing::TestParamInfo<Cell>& info) {

@@ -1,5 +1,5 @@
-// README's table of what works is what the reference tests hold (engine/reference.h): a cell says yes where its test
-// wants transformers' logits, no where it wants a refusal. With MILLRACE_WRITE_README set, the table is written anew.
+// The table of docs/models.md is what the reference tests hold (engine/reference.h): a cell says yes where its test
+// wants transformers' logits, no where it wants a refusal. With MILLRACE_WRITE_TABLE set, the table is written anew.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -14,8 +14,8 @@ namespace {
 
 using namespace test;
 
-constexpr const char* kReadme = MILLRACE_SOURCE_DIR "/README.md";
-constexpr const char* kBegin = "<!-- What the reference tests hold; `make readme` writes it. -->\n";
+constexpr const char* kPage = MILLRACE_SOURCE_DIR "/docs/models.md";
+constexpr const char* kBegin = "<!-- What the reference tests hold; `make models-table` writes it. -->\n";
 constexpr const char* kEnd = "<!-- -->\n";
 
 std::string read(const std::string& path) {
@@ -49,18 +49,18 @@ std::string table() {
   return text;
 }
 
-TEST(Readme, TellsWhatTheReferenceTestsHold) {
-  std::string readme = read(kReadme);
-  const std::size_t begin = readme.find(kBegin);
-  ASSERT_NE(begin, std::string::npos) << "README has no mark " << kBegin;
-  const std::size_t from = begin + std::string(kBegin).size(), end = readme.find(kEnd, from);
-  ASSERT_NE(end, std::string::npos) << "README has no mark " << kEnd;
-  if (std::getenv("MILLRACE_WRITE_README") != nullptr) {
-    readme.replace(from, end - from, table());
-    std::ofstream(kReadme, std::ios::binary) << readme;
+TEST(ModelsTable, IsWhatTheReferenceTestsHold) {
+  std::string page = read(kPage);
+  const std::size_t begin = page.find(kBegin);
+  ASSERT_NE(begin, std::string::npos) << "docs/models.md has no mark " << kBegin;
+  const std::size_t from = begin + std::string(kBegin).size(), end = page.find(kEnd, from);
+  ASSERT_NE(end, std::string::npos) << "docs/models.md has no mark " << kEnd;
+  if (std::getenv("MILLRACE_WRITE_TABLE") != nullptr) {
+    page.replace(from, end - from, table());
+    std::ofstream(kPage, std::ios::binary) << page;
     return;
   }
-  EXPECT_EQ(readme.substr(from, end - from), table()) << "`make readme` writes README's table anew";
+  EXPECT_EQ(page.substr(from, end - from), table()) << "`make models-table` writes it anew";
 }
 
 }  // namespace
