@@ -107,7 +107,7 @@ Expected<VramState> vram_state_without_context(int index) {
   Management::Memory memory{};
   const bool known = management.usable && cudaDeviceGetPCIBusId(bus, sizeof(bus), index) == cudaSuccess &&
                      management.by_bus(bus, &handle) == 0 && management.memory_info(handle, &memory) == 0;
-  if (!known) return error(Code::unsupported, "the driver does not tell the memory of GPU {}", index);
+  if (!known) return error(Code::unsupported, "the driver does not report the memory of GPU {}", index);
   return VramState{memory.free, memory.total};
 }
 

@@ -107,7 +107,7 @@ Status PromptStore::load(const PromptBlock& block, std::byte* payload) {
 }
 
 Status PromptStore::remove_damaged(const std::string& name, const Status& why) {
-  log::warn("prompt cache: {}/{} is of no use and was removed: {}", options_.folder, name, why.message());
+  log::warn("prompt cache: {}/{} is unusable and was removed: {}", options_.folder, name, why.message());
   (void)folder_.remove(name);
   const MutexLock lock(mutex_);
   ++counters_.damaged_files;

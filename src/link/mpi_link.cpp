@@ -95,7 +95,7 @@ Expected<Mpi> load_plugin() {
   if (!library)
     return error(
         Code::unsupported,
-        "an MPI launcher started this process beside others, but {} is not to be had ({}); build millrace "
+        "an MPI launcher started this process beside others, but {} cannot be loaded ({}); build millrace "
         "where mpi.h is (Debian: libopenmpi-dev), name the file in MILLRACE_MPI, or set that to off to run by itself",
         kPlugin, why);
   Mpi mpi;

@@ -106,7 +106,7 @@ Expected<std::vector<Tier>> read_homes(const Json& json, std::int64_t units) {
   }
   for (std::size_t u = 0; u < given.size(); ++u)
     if (given[u] != 1)
-      return error(Code::invalid_argument, "homes: unit {} stands in {} tiers; it needs one", u, given[u]);
+      return error(Code::invalid_argument, "homes: unit {} is listed in {} tiers; it needs one", u, given[u]);
   return homes;
 }
 

@@ -180,7 +180,7 @@ class Batch(Case):
         self.assertEqual(process.wait(20), 130)
         said = process.stderr.read().decode()
         done = len(self.answers())
-        self.assertIn(f"{done} of 30 requests are answered, and the same command goes on from there", said)
+        self.assertIn(f"{done} of 30 requests are answered; run the same command again to continue", said)
         self.assertTrue(all(line["response"]["status_code"] == 200 for line in self.answers().values()))
         self.batch()
         self.assertEqual(len(self.answers()), 30)

@@ -29,6 +29,14 @@ class Docs(unittest.TestCase):
                     there = (ROOT / path).exists() or list((ROOT / path).parent.glob((ROOT / path).name + ".*"))
                     self.assertTrue(there, "the document names a path that is not there")
 
+    def test_pages_that_were_revised_keep_to_the_languages_rules(self):
+        """No riddles: the words that this house once had for everything."""
+        banned = r"\btells\b|\bstands? in\b|what there is|at home|nobody's|\blikewise\b|\bwhoever\b|who guesses|\bsays so\b|^(?:- )?Of "
+        revised = ["README.md", *(f"docs/{page}.md" for page in ("clients", "environment", "extending", "features", "models", "security", "troubleshooting"))]
+        for page in revised:
+            for number, line in enumerate((ROOT / page).read_text().splitlines(), 1):
+                self.assertNotRegex(line, re.compile(banned, re.I), f"{page}:{number}")
+
     def test_every_environment_variable_is_told(self):
         read = {"HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy"}  # by libcurl
         for source in (ROOT / "src").rglob("*.cpp"):

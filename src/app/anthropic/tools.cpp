@@ -115,7 +115,7 @@ Expected<std::set<std::string>> take_tools(const Json& tools, Job& job) {
 Status check_choice(const std::set<std::string>& left_out, const Job& job) {
   if (job.tool_choice == ToolChoice::required && job.tools.empty()) {
     if (left_out.empty()) return error(Code::invalid_argument, "tool_choice: there are no tools to choose from");
-    return error(Code::unsupported, "tool_choice: nobody here runs {}; send tools that the client runs",
+    return error(Code::unsupported, "tool_choice: Millrace does not run {}; send tools that the client runs",
                  modelfile::escape(*left_out.begin(), 60));
   }
   if (job.tool_choice != ToolChoice::named) return {};
@@ -123,7 +123,7 @@ Status check_choice(const std::set<std::string>& left_out, const Job& job) {
     if (tool["function"]["name"] == job.tool_name) return {};
   const std::string name = modelfile::escape(job.tool_name, 60);
   if (left_out.contains(job.tool_name))
-    return error(Code::unsupported, "tool_choice: nobody here runs {}; name a tool that the client runs", name);
+    return error(Code::unsupported, "tool_choice: Millrace does not run {}; name a tool that the client runs", name);
   return error(Code::invalid_argument, "tool_choice: no tool is called {}", name);
 }
 

@@ -99,8 +99,8 @@ int execute(const BatchFlags& flags, const Program& program) {
     return fail(error(Code::unavailable, "every request failed; {}", counts.first_failure));
   if (counts.failed > 0 && !program.quiet) say(stderr, "warning: {}\n", counts.first_failure);
   if (status.ok()) return 0;
-  return fail(Status(status.code(), fmt::format("{}; {} of {} requests are answered, and the same command goes on from "
-                                                "there",
+  return fail(Status(status.code(), fmt::format("{}; {} of {} requests are answered; run the same command again to "
+                                                "continue",
                                                 status.message(), before + counts.answered, all)));
 }
 
@@ -108,7 +108,8 @@ int execute(const BatchFlags& flags, const Program& program) {
 
 void add_batch(CLI::App& app, const Program& program, int& exit_code) {
   auto flags = std::make_shared<BatchFlags>();
-  auto* command = app.add_subcommand("batch", "Answer a file of requests in OpenAI's batch format; goes on if stopped");
+  auto* command =
+      app.add_subcommand("batch", "Answer a file of requests in OpenAI's batch format; run again to resume");
   command->add_option("input", flags->input, "Requests, a JSON object a line")->required();
   command->add_option("output", flags->output, "Where answers go, in the order they are done; kept and gone on with")
       ->required();

@@ -146,9 +146,10 @@ void add_bench(CLI::App& app, const Program& program, int& exit_code) {
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   command
-      ->add_option("--routing", flags->routing,
-                   "Who chooses a mixture's experts: model, uniform, zipf:S (the k-th favourite comes as 1/k^S), "
-                   "trace:FILE (as --record-routing wrote it). Random weights route unlike trained ones")
+      ->add_option(
+          "--routing", flags->routing,
+          "How a mixture's experts are chosen: model, uniform, zipf:S (the k-th favourite with a weight of 1/k^S), "
+          "trace:FILE (written by --record-routing). Random weights route unlike trained ones")
       ->capture_default_str();
   command
       ->add_option("--accept", flags->accept,

@@ -74,7 +74,7 @@ class ClusterReader {
       } else {
         return wrong(key,
                      "a host has \"name\", \"ram\" (\"48G\"), \"vram\" (of its GPU), \"rates\" (a file of 'millrace "
-                     "calibrate --out', or what stands in one), and \"count\"");
+                     "calibrate --out', or its contents), and \"count\"");
       }
     }
     if (read.name.empty() || read.ram_bytes == 0)

@@ -106,7 +106,7 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       ->required();
   command
       .add_option("--device", flags.device,
-                  "Who computes: auto, cpu, cuda, cuda:N, or cuda:0,1 for GPUs that share each matrix")
+                  "Device: auto, cpu, cuda, cuda:N, or cuda:0,1 for GPUs that share each matrix")
       ->capture_default_str();
   command.add_flag("--no-peer", flags.no_peer,
                    "GPUs that share a model write to the host's memory, never to each other's");
@@ -142,10 +142,11 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
           "Guess tokens and verify several in a pass, which changes no token: off, auto (where passes are slow, "
           "as many as pay), or a number")
       ->capture_default_str();
-  command.add_option("--draft", flags.draft,
-                     "Who guesses: a small model of the same vocabulary, by name or a GGUF file, in VRAM under --vram "
-                     "where that is predicted to pay, else on the CPU; or self, the model's own first layers that stay "
-                     "in memory (self:K: so many); or mtp, the file's own block for multi-token prediction");
+  command.add_option(
+      "--draft", flags.draft,
+      "Drafter: a small model of the same vocabulary (a name or a GGUF file), in VRAM under --vram if that is "
+      "predicted to pay, else on the CPU; self: the model's own first layers, which stay in memory "
+      "(self:K: K of them); mtp: the file's block for multi-token prediction");
   command.add_option("--kv", flags.kv, "Format of the KV cache: f16, q8_0, q4_0, q3, q2, f32 (default: f16)");
   command.add_option("--isa", flags.isa, "Kernels: auto, plain, avx2, avx512")->capture_default_str();
   command

@@ -72,7 +72,8 @@ int execute(PerplexityFlags& flags, const Program& program) {
 
 void add_perplexity(CLI::App& app, const Program& program, int& exit_code) {
   auto flags = std::make_shared<PerplexityFlags>();
-  auto* command = app.add_subcommand("perplexity", "How well a model tells a text, and how far it is from a reference");
+  auto* command =
+      app.add_subcommand("perplexity", "Measure how well a model predicts a text, and how far it is from a reference");
   add_model_flags(*command, flags->model);
   add_text_flags(*command, flags->text);
   command->add_option("--save-logits", flags->save,

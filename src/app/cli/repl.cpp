@@ -144,7 +144,7 @@ void save(const Chat& chat, const std::string& name) {
   if (chat.is_empty()) {
     std::puts("There is nothing to save yet.");
   } else if (const Status saved = save_chat(name, chat.saved()); saved.ok()) {
-    fmt::print("Saved{}; /load {} goes on with it.\n", replaces ? " in the place of the chat that had this name" : "",
+    fmt::print("Saved{}; /load {} continues it.\n", replaces ? " in the place of the chat that had this name" : "",
                name);
   } else {
     fmt::print("/save {}: {}\n", name, saved.message());

@@ -112,7 +112,7 @@ void add_sensitivity(CLI::App& app, const Program& program, int& exit_code) {
                    "What `quantize` will be given: then the figures are of weights quantized by it")
       ->option_text("FILE");
   command
-      ->add_option("--checks", flags->checks, "Pairs of group and type that are run to tell how good the figures are")
+      ->add_option("--checks", flags->checks, "Pairs of group and type to run, to measure how accurate the figures are")
       ->check(CLI::Range(0, 1000))
       ->capture_default_str();
   command->callback([flags, &program, &exit_code] { exit_code = execute(*flags, program); });

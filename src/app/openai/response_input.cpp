@@ -72,7 +72,7 @@ Expected<Json> functions_of(const Json& tools, Known& known, const std::string& 
     }
     const bool custom = type == "custom";
     if (type != "function" && !custom) {
-      log::warn("/v1/responses: the tool {} is left out: nobody here runs it", modelfile::escape(type, 60));
+      log::warn("/v1/responses: the tool {} is left out: Millrace does not run it", modelfile::escape(type, 60));
       continue;
     }
     if (name.empty()) return error(Code::invalid_argument, "tools: each needs a name");
@@ -100,9 +100,10 @@ Expected<Json> choice_of(const Json& choice, const Known& known, bool any_tools)
                  modelfile::escape(type, 60));
   const bool demands = choice == "required" || choice == "any" || choice.is_object();
   if (demands && !any_tools)
-    return error(Code::unsupported,
-                 "tool_choice: a tool is demanded, but nobody here runs any of those sent; send functions, custom "
-                 "tools, shell, local_shell or apply_patch");
+    return error(
+        Code::unsupported,
+        "tool_choice: a tool call is required, but Millrace runs none of the tools sent; send functions, custom "
+        "tools, shell, local_shell or apply_patch");
   return any_tools ? choice : Json();
 }
 

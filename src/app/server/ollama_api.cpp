@@ -145,12 +145,13 @@ void answer(Context& context, const Request& request, Response& response, bool c
   if (!body.ok()) return fail(Api::ollama, response, body.status());
   const auto name = ollama_model(*body);
   if (!name.ok()) return fail(Api::ollama, response, name.status());
-  const auto info = context.catalog.find(*name, &Connection::current().memory());
+  const auto info = model_meant(context, *name);
   if (!info.ok()) return fail(Api::ollama, response, info.status());
   auto asked = chat ? parse_ollama_chat(*body, *info) : parse_ollama_generate(*body, *info);
   if (!asked.ok()) return fail(Api::ollama, response, asked.status());
   if (asked->empty) return load_or_unload(context, *asked, *info, chat, response);
   asked->job.model = *name;
+  context.last_model.set(info->name);
   auto model = context.models.use(info->name, info->path, asked->keep_alive, context_wanted(*info, asked->job));
   if (!model.ok()) return fail(Api::ollama, response, model.status());
   const double load_seconds = std::chrono::duration<double>(Clock::now() - begin).count();

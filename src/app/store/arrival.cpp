@@ -97,7 +97,7 @@ Status verify(Arrival& arrival, const PullOptions& options) {
     MR_ASSIGN_OR_RETURN(found, sha256_of_file(arrival.part->path(), {}, options.download.http.cancel));
   }
   if (wanted.empty()) {
-    log::warn("{}: the hub tells no hash of this file; its bytes could not be checked", arrival.name);
+    log::warn("{}: the hub gives no hash for this file, so its bytes could not be verified", arrival.name);
     hub.sha256 = found;
     return {};
   }

@@ -195,7 +195,8 @@ Reply Connection::Impl::run(const std::string& url, const std::string& range, co
   } else if (!transfer.sink_status.ok()) {
     reply.failure = transfer.sink_status;
   } else if (result == CURLE_SSL_CACERT_BADFILE) {  // a bare system
-    reply.failure = error(Code::io_error, "no certificates to tell servers by: install the package ca-certificates");
+    reply.failure =
+        error(Code::io_error, "no certificates to verify servers with: install the package ca-certificates");
   } else if (result != CURLE_OK) {
     reply.failure = error(Code::io_error, "{}", curl_easy_strerror(result));
     reply.retriable = result != CURLE_URL_MALFORMAT && result != CURLE_UNSUPPORTED_PROTOCOL &&
@@ -250,7 +251,7 @@ Status Reply::status(const std::string& url) const {
         Code::io_error,
         "{}: the server refuses (403); the model is gated or private: accept its terms on its page and set HF_TOKEN",
         url);
-  if (code == 404) return error(Code::not_found, "{}: there is no such thing on the server; check the name", url);
+  if (code == 404) return error(Code::not_found, "{}: not found on the server; check the name", url);
   if (retriable) return error(Code::io_error, "{}: the server is in trouble ({}); try again later", url, code);
   return error(Code::io_error, "{}: the server answered {}; check the name and HF_ENDPOINT", url, code);
 }

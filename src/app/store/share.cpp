@@ -46,7 +46,7 @@ Expected<std::shared_ptr<Share>> Share::open(const Store& store, const std::stri
   MR_ASSIGN_OR_RETURN(const Variant variant, choose_variant(variants, name));
   share->identity_ = hashes_of(variant.files);
   if (share->identity_.empty())
-    return error(Code::unsupported, "the hub tells no hashes of {}, by which ranks know that they have one model",
+    return error(Code::unsupported, "the hub gives no hashes for {}, by which ranks know that they have one model",
                  name.text());
   MR_ASSIGN_OR_RETURN(share->files_, arrivals_of(variant, name, how));
   MR_RETURN_IF_ERROR(share->open_folder(store.share_path(name), rank));
