@@ -31,8 +31,8 @@ class Docs(unittest.TestCase):
 
     def test_pages_that_were_revised_keep_to_the_languages_rules(self):
         """No riddles: the words that this house once had for everything."""
-        banned = r"\btells\b|\bstands? in\b|what there is|at home|nobody's|\blikewise\b|\bwhoever\b|who guesses|\bsays so\b|^(?:- )?Of "
-        revised = ["README.md", *(f"docs/{page}.md" for page in ("clients", "environment", "extending", "features", "models", "security", "troubleshooting"))]
+        banned = r"\btells\b|\bstands? in\b|what there is|at home|nobody's|\blikewise\b|\bwhoever\b|who guesses|\bsays so\b|^(?:- )?(?-i:Of) "
+        revised = ["README.md", *(f"docs/{page}.md" for page in ("api", "clients", "environment", "extending", "features", "models", "security", "troubleshooting"))]
         for page in revised:
             for number, line in enumerate((ROOT / page).read_text().splitlines(), 1):
                 self.assertNotRegex(line, re.compile(banned, re.I), f"{page}:{number}")
