@@ -46,7 +46,7 @@ answers() {  # CHROOT PROGRAM MODEL: the bundled model, within one minute of the
 serves() {  # COMMAND...: it says where it listens, and answers there
   timeout 60 "$@" >"$work/serve" &
   local server=$! address=
-  for _ in $(seq 300); do address=$(grep -o 'http://.*' "$work/serve") && break; sleep 0.1; done
+  for _ in $(seq 300); do address=$(grep -o -m 1 'http://.*' "$work/serve") && break; sleep 0.1; done
   python3 -c 'import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().decode())' "$address/api/version" | grep -q "\"millrace\": *\"$version\"" || return 1
   kill "$server"
   wait "$server" || true
