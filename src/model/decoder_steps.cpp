@@ -179,14 +179,17 @@ void Decoder::attend_latent(std::int64_t index) {
   const exec::Product products[] = {
       {low, latent.q_rank > 0 ? layer.q_low : layer.q, {}}, {c, layer.latent, {}}, {key, layer.shared_key, {}}};
 
+  // The norms of latents have one of their own, whatever the model's other norms have (transformers'
+  // DeepseekV3RMSNorm).
+  constexpr float kLatentEps = 1e-6f;
   ops_.begin_block();
   ops_.rms_norm(h_, x_, layer.attn_norm, eps());
   ops_.matmul(products, h_);
   if (latent.q_rank > 0) {
-    ops_.rms_norm(low, low, layer.q_low_norm, eps());
+    ops_.rms_norm(low, low, layer.q_low_norm, kLatentEps);
     ops_.matmul(q, layer.q, low);
   }
-  ops_.rms_norm(c, c, layer.latent_norm, eps());
+  ops_.rms_norm(c, c, layer.latent_norm, kLatentEps);
   ops_.rope(key, 1, latent.rotated, spec.rope);
   ops_.store_latent(index, c, key);
   ops_.rope(q, spec.heads, spec.head_dim, spec.rope);
