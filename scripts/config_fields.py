@@ -25,6 +25,7 @@ CLASSES = {
     "qwen2": ("qwen2", "Qwen2Config"), "qwen3": ("qwen3", "Qwen3Config"), "qwen3_moe": ("qwen3_moe", "Qwen3MoeConfig"),
     "qwen3_next": ("qwen3_next", "Qwen3NextConfig"), "qwen3_5_text": ("qwen3_5", "Qwen3_5TextConfig"),
     "qwen3_5_moe_text": ("qwen3_5_moe", "Qwen3_5MoeTextConfig"), "gemma3_text": ("gemma3", "Gemma3TextConfig"),
+    "gemma4_text": ("gemma4", "Gemma4TextConfig"),
     "gpt_oss": ("gpt_oss", "GptOssConfig"), "granite": ("granite", "GraniteConfig"),
     "granitemoehybrid": ("granitemoehybrid", "GraniteMoeHybridConfig"), "phi3": ("phi3", "Phi3Config"),
     "glm4_moe": ("glm4_moe", "Glm4MoeConfig"), "minimax_m2": ("minimax_m2", "MiniMaxM2Config"),
@@ -77,8 +78,8 @@ def rotation_of(cls):
     marked = 12345.0
     rope = dict(cls(rope_theta=marked).rope_parameters)
     theta = cls.default_theta
-    if "full_attention" in rope:  # Gemma 3
-        return {}, theta["global"], None
+    if "full_attention" in rope:  # one for each kind of layer: Gemma 3 by bases alone, Gemma 4 whole
+        return ({}, theta["global"], None) if isinstance(theta, dict) else (rope, None, None)
     if rope.get("rope_theta") == marked:
         del rope["rope_theta"]
     partial = rope.pop("partial_rotary_factor", None)

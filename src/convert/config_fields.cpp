@@ -148,6 +148,24 @@ constexpr ConfigClass kClasses[] = {
         "num_key_value_heads", "query_pre_attn_scalar", "rms_norm_eps", "sliding_window",
         "use_bidirectional_attention", "vocab_size"])",
      .partial_by_default = false},
+    {.model_type = "gemma4_text",
+     .defaults = R"({"attention_bias": false, "attention_dropout": 0.0, "attention_k_eq_v": false, "bos_token_id": 2,
+        "enable_moe_block": false, "eos_token_id": 1, "final_logit_softcapping": null, "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 2304, "hidden_size_per_layer_input": 256,
+        "intermediate_size": 9216, "layer_types": null, "max_position_embeddings": 131072, "moe_intermediate_size":
+        null, "num_attention_heads": 8, "num_experts": null, "num_hidden_layers": 30, "num_key_value_heads": 4,
+        "num_kv_shared_layers": 0, "pad_token_id": 0, "rms_norm_eps": 1e-06, "rope_parameters": {"full_attention":
+        {"partial_rotary_factor": 0.25, "rope_theta": 1000000.0, "rope_type": "proportional"}, "sliding_attention":
+        {"rope_theta": 10000.0, "rope_type": "default"}}, "sliding_window": 512, "tie_word_embeddings": true,
+        "top_k_experts": null, "use_bidirectional_attention": null, "use_cache": true, "use_double_wide_mlp": false,
+        "vocab_size": 262144, "vocab_size_per_layer_input": 262144})",
+     .aliases = R"({})",
+     .felt = R"(["attention_bias", "attention_k_eq_v", "enable_moe_block", "final_logit_softcapping", "head_dim",
+        "hidden_activation", "hidden_size", "hidden_size_per_layer_input", "intermediate_size", "layer_types",
+        "moe_intermediate_size", "num_attention_heads", "num_experts", "num_hidden_layers", "num_key_value_heads",
+        "num_kv_shared_layers", "rms_norm_eps", "sliding_window", "top_k_experts", "use_bidirectional_attention",
+        "use_double_wide_mlp", "vocab_size", "vocab_size_per_layer_input"])",
+     .partial_by_default = false},
     {.model_type = "gpt_oss",
      .defaults = R"({"attention_bias": true, "attention_dropout": 0.0, "bos_token_id": null, "eos_token_id": null, "head_dim":
         64, "hidden_act": "silu", "hidden_size": 2880, "intermediate_size": 2880, "layer_types": null,

@@ -81,6 +81,7 @@ class Exporter {
   Status declare(modelfile::CheckpointWriter& writer);
   Status write_one(const Wanted& wanted, Work& work, const modelfile::CheckpointWriter& writer);
   Status write_decay(const Wanted& wanted, const modelfile::CheckpointWriter& writer) const;
+  bool any_values_are_keys() const;
   std::string torch_dtype() const;
   json nvfp4_config() const;
   DType dtype_for(const modelfile::TensorInfo& tensor) const;
@@ -324,6 +325,7 @@ Expected<json> Exporter::config() const {
   config["attention_bias"] = model_.find("blk.0.attn_q.bias") != nullptr;
   config["mlp_bias"] = false;
   config["use_qk_norm"] = model_.find("blk.0.attn_q_norm.weight") != nullptr;
+  if (any_values_are_keys()) config["attention_k_eq_v"] = true;
   if (const json quantization = nvfp4_config(); !quantization.is_null()) config["quantization_config"] = quantization;
   config["torch_dtype"] = torch_dtype();
   MR_RETURN_IF_ERROR(write_rotations(
@@ -335,8 +337,20 @@ Expected<json> Exporter::config() const {
   for (const auto& [ours, theirs] : {std::pair("tokenizer.ggml.bos_token_id", "bos_token_id"),
                                      std::pair("tokenizer.ggml.eos_token_id", "eos_token_id"),
                                      std::pair("tokenizer.ggml.padding_token_id", "pad_token_id")})
-    if (const auto id = model_.get_int(ours); id.ok()) config[theirs] = *id;
+    if (const auto id = model_.get_int(ours); id.ok())
+      config[theirs] = *id;
+    else
+      config[theirs] = nullptr;  // a class's own may be none of this vocabulary
   return config;
+}
+
+/// Whether a layer has keys and no values.
+bool Exporter::any_values_are_keys() const {
+  for (std::int64_t i = 0; i < header_->layers(); ++i)
+    if (model_.find(fmt::format("blk.{}.attn_k.weight", i)) != nullptr &&
+        model_.find(fmt::format("blk.{}.attn_v.weight", i)) == nullptr)
+      return true;
+  return false;
 }
 
 /// What most of the floats are: transformers loads all of them as that.

@@ -9,21 +9,20 @@ namespace millrace::convert {
 namespace {
 
 // Of families that one GGUF file might be, the first that matches is exported.
-constexpr std::array kFamilies{&kLlama,    &kMixtral,     &kMistral,   &kMinistral3,    &kQwen2,
-                               &kQwen3,    &kQwen3Moe,    &kQwen3Next, &kQwen35,        &kQwen35Moe,
-                               &kGemma3,   &kGptOss,      &kGranite,   &kGraniteHybrid, &kGraniteHybridDense,
-                               &kPhi3,     &kGlm4Moe,     &kMiniMaxM2, &kDeepSeekV2,    &kDeepSeekV3,
-                               &kKimiK2,   &kGlm4MoeLite, &kLfm2,      &kLfm2Moe,       &kMamba2,
-                               &kNemotronH};
+constexpr std::array kFamilies{
+    &kLlama,   &kMixtral,   &kMistral,   &kMinistral3, &kQwen2,      &kQwen3,   &kQwen3Moe,      &kQwen3Next,
+    &kQwen35,  &kQwen35Moe, &kGemma3,    &kGemma4,     &kGptOss,     &kGranite, &kGraniteHybrid, &kGraniteHybridDense,
+    &kPhi3,    &kGlm4Moe,   &kMiniMaxM2, &kDeepSeekV2, &kDeepSeekV3, &kKimiK2,  &kGlm4MoeLite,   &kLfm2,
+    &kLfm2Moe, &kMamba2,    &kNemotronH};
 
 /// Of models that see and hear, the part that writes; and names of one thing.
 struct Alias {
   std::string_view model_type, is;
 };
-constexpr Alias kAliases[] = {{"gemma3", "gemma3_text"},           {"qwen3_5", "qwen3_5_text"},
-                              {"qwen3_5_moe", "qwen3_5_moe_text"}, {"glm4v_moe_text", "glm4_moe"},
-                              {"qwen2_5_vl_text", "qwen2"},        {"minimax", "minimax_m2"},
-                              {"glm_moe_lite", "glm4_moe_lite"}};
+constexpr Alias kAliases[] = {{"gemma3", "gemma3_text"},      {"gemma4", "gemma4_text"},
+                              {"qwen3_5", "qwen3_5_text"},    {"qwen3_5_moe", "qwen3_5_moe_text"},
+                              {"glm4v_moe_text", "glm4_moe"}, {"qwen2_5_vl_text", "qwen2"},
+                              {"minimax", "minimax_m2"},      {"glm_moe_lite", "glm4_moe_lite"}};
 
 constexpr KeyRule kCommonKeys[] = {
     {"num_hidden_layers", "block_count"},

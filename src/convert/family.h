@@ -115,7 +115,7 @@ std::string known_families();
 extern const Family kLlama, kMistral, kMinistral3, kMixtral;
 extern const Family kQwen2, kQwen3, kQwen3Moe;
 extern const Family kQwen3Next, kQwen35, kQwen35Moe;
-extern const Family kGemma3;
+extern const Family kGemma3, kGemma4;
 extern const Family kGptOss;
 extern const Family kGranite, kGraniteHybrid, kGraniteHybridDense;
 extern const Family kPhi3;

@@ -95,7 +95,9 @@ std::string our_name(const NameRule& rule, std::int64_t layer) {
 }
 
 Duty duty_of(std::string_view name) {
-  constexpr std::array<std::string_view, 10> kBeside = {"visual.",
+  constexpr std::array<std::string_view, 12> kBeside = {"model.embed_vision.",
+                                                        "model.embed_audio.",
+                                                        "visual.",
                                                         "model.visual.",
                                                         "vision_tower.",
                                                         "model.vision_tower.",

@@ -12,6 +12,7 @@ using nlohmann::json;
 namespace {
 
 constexpr std::int64_t kMostContext = 1 << 28;
+constexpr float kNeverTurns = 1e30f;
 
 /// What Llama 3 divides frequencies by: those whose waves are longer than the old context by the factor, those that are
 /// much shorter by nothing, and between by something between.
@@ -32,6 +33,14 @@ struct Llama3 {
 std::vector<float> floats_of(const std::vector<double>& numbers) { return {numbers.begin(), numbers.end()}; }
 
 double growth(double factor, double multiplier) { return factor <= 1 ? 1 : 0.1 * multiplier * std::log(factor) + 1; }
+
+/// What Gemma 4 divides frequencies by: the first part of a head's channels turns, the others stand still.
+std::vector<float> proportional_factors(std::int64_t head_dim, double part) {
+  std::vector<float> all(static_cast<std::size_t>(head_dim / 2), kNeverTurns);
+  const auto turned = static_cast<std::ptrdiff_t>(part * static_cast<double>(head_dim) / 2);
+  std::fill_n(all.begin(), std::clamp<std::ptrdiff_t>(turned, 0, std::ssize(all)), 1.0f);
+  return all;
+}
 
 /// What transformers multiplies sines and cosines by, as readers of GGUF have it: a factor on what they take
 /// themselves.
@@ -122,7 +131,7 @@ std::vector<Factors> read_rotations(Config& config, Header& header) {
   if (header.architecture() == "phi3" && (type == "su" || type == "yarn")) type = "longrope";
   if (const double part = rope.number("partial_rotary_factor", 1); part != 1 && config.partial_by_default())
     header.set_integer("rope.dimension_count", static_cast<std::int64_t>(static_cast<double>(dim) * part));
-  else if (part != 1 && type != "default")
+  else if (part != 1 && type != "default" && type != "proportional")
     config.fail(
         error(Code::unsupported,
               "partial_rotary_factor in config.json is {}: such models have it without a scaling alone, where it "
@@ -139,9 +148,14 @@ std::vector<Factors> read_rotations(Config& config, Header& header) {
     const Llama3 llama3{rope.number("factor", 8), rope.number("low_freq_factor", 1), rope.number("high_freq_factor", 4),
                         rope.number("original_max_position_embeddings", 8192)};
     factors.push_back({"rope_freqs.weight", llama3.factors(theta, header.integer("rope.dimension_count", dim))});
+  } else if (type == "proportional") {
+    const std::int64_t wide = config.optional("global_head_dim", 512, 2, 1 << 16);
+    factors.push_back({"rope_freqs.weight", proportional_factors(wide, rope.number("partial_rotary_factor", 1))});
+    rope.expect("factor", 1);
   } else if (type != "default" && type != "mrope") {
     config.fail(error(Code::unsupported,
-                      "rope_type '{}' in config.json: this version knows default, linear, llama3, yarn and longrope",
+                      "rope_type '{}' in config.json: this version knows default, linear, llama3, yarn, longrope and "
+                      "proportional",
                       modelfile::escape(type, 40)));
   }
   config.fail(rope.status());
@@ -205,6 +219,11 @@ Status write_rotations(const Header& header,
     if (header.architecture() == "gpt-oss") scaling["truncate"] = false;
   } else if (type == "linear") {
     scaling = {{"rope_type", "linear"}, {"factor", header.number("rope.scaling.factor", 1)}};
+  } else if (const auto turned = std::count(frequencies.begin(), frequencies.end(), 1.0f);
+             !frequencies.empty() &&
+             turned + std::count(frequencies.begin(), frequencies.end(), kNeverTurns) == std::ssize(frequencies)) {
+    scaling = {{"rope_type", "proportional"},
+               {"partial_rotary_factor", static_cast<double>(turned) / static_cast<double>(frequencies.size())}};
   } else if (!frequencies.empty()) {
     MR_ASSIGN_OR_RETURN(const Llama3 llama3, llama3_of(frequencies, theta));
     scaling = {{"rope_type", "llama3"},

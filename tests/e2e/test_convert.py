@@ -319,6 +319,27 @@ class Convert(Case):
                 self.assertEqual(after.tensors, before.tensors)
                 self.assertEqual(after.keys["general.architecture"], before.keys["general.architecture"])
 
+    def test_gemma_4_there_and_back(self):
+        """Its layers differ in heads and widths; published files say so in two keys, transformers 5 in overrides of layers."""
+        for name in ("gemma4", "gemma4-moe"):
+            with self.subTest(name):
+                given = ROOT / f"tests/data/reference/{name}.gguf"
+                config, folder = self.exported(name), self.folder / f"{name}-0"
+                self.ok("convert", folder, "-o", self.out)
+                self.ok("verify", self.out, "--against", given)
+                before, after = checkpoints.Gguf(given).keys, checkpoints.Gguf(self.out).keys
+                self.assertEqual({key: after[key] for key in before if key.startswith("gemma4.")}, {key: value for key, value in before.items() if key.startswith("gemma4.")})
+                override = {"head_dim": config.pop("global_head_dim")}
+                if (heads := config.pop("num_global_key_value_heads", None)) and config["attention_k_eq_v"]:
+                    override["num_key_value_heads"] = heads
+                config["per_layer_config"] = {str(i): override for i, kind in enumerate(config["layer_types"]) if kind == "full_attention"}
+                (folder / "config.json").write_text(json.dumps(config))
+                self.ok("convert", folder, "-o", self.out)
+                self.assertEqual(checkpoints.Gguf(self.out).keys, after)
+                config["per_layer_config"]["0"] = {"head_dim": 32}
+                (folder / "config.json").write_text(json.dumps(config))
+                self.refused("convert", folder, "-o", self.folder / "other.gguf", says="per_layer_config")
+
     def test_granite_4_h_without_experts(self):
         """Its only feed-forward is called shared."""
         config, folder = self.exported("granitehybrid"), self.folder / "granitehybrid-0"

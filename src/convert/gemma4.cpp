@@ -1,0 +1,157 @@
+// Gemma 4, its text: layers with a window and layers that see all, with heads of two widths and rotations of two kinds.
+// 26B-A4B and 31B: values that are the keys in layers that see all; 26B-A4B: experts beside the dense feed-forward. E2B
+// and E4B: last layers without keys and values of their own, and an embedding of its own for each layer.
+#include <algorithm>
+
+#include "convert/names.h"
+#include "modelfile/gguf_writer.h"
+
+namespace millrace::convert {
+namespace {
+
+constexpr NameRule kTop[] = {
+    {"model.embed_tokens_per_layer.weight", "per_layer_token_embd.weight"},
+    {"model.per_layer_model_projection.weight", "per_layer_model_proj.weight"},
+    {"model.per_layer_projection_norm.weight", "per_layer_proj_norm.weight"},
+};
+constexpr NameRule kLayer[] = {
+    {"model.layers.#.pre_feedforward_layernorm.weight", "blk.#.ffn_norm.weight"},
+    {"model.layers.#.pre_feedforward_layernorm_2.weight", "blk.#.pre_ffw_norm_2.weight"},
+    {"model.layers.#.post_feedforward_layernorm.weight", "blk.#.post_ffw_norm.weight"},
+    {"model.layers.#.post_feedforward_layernorm_1.weight", "blk.#.post_ffw_norm_1.weight"},
+    {"model.layers.#.post_feedforward_layernorm_2.weight", "blk.#.post_ffw_norm_2.weight"},
+    {"model.layers.#.per_layer_input_gate.weight", "blk.#.inp_gate.weight"},
+    {"model.layers.#.per_layer_projection.weight", "blk.#.proj.weight"},
+    {"model.layers.#.post_per_layer_input_norm.weight", "blk.#.post_norm.weight"},
+    {"model.layers.#.layer_scalar", "blk.#.layer_output_scale.weight"},
+    {"model.layers.#.router.proj.weight", "blk.#.ffn_gate_inp.weight"},
+    {"model.layers.#.router.scale", "blk.#.ffn_gate_inp.scale"},
+    {"model.layers.#.router.per_expert_scale", "blk.#.ffn_down_exps.scale"},
+    {"model.layers.#.experts.gate_up_proj", "blk.#.ffn_gate_up_exps.weight"},
+    {"model.layers.#.experts.down_proj", "blk.#.ffn_down_exps.weight"},
+};
+constexpr Names kNames[] = {kTopNames, kTop, kAttentionNames, kPostAttentionNorm, kLayer, kDenseNames};
+constexpr KeyRule kKeys[] = {{"sliding_window", "attention.sliding_window"},
+                             {"num_kv_shared_layers", "attention.shared_kv_layers"},
+                             {"hidden_size_per_layer_input", "embedding_length_per_layer_input"},
+                             {"final_logit_softcapping", "final_logit_softcapping", KeyRule::Kind::number},
+                             {"num_experts", "expert_count"},
+                             {"top_k_experts", "expert_used_count"},
+                             {"moe_intermediate_size", "expert_feed_forward_length"}};
+
+constexpr std::int64_t kUsualPeriod = 6, kUsualGlobalHead = 512, kMost = 1 << 16;
+constexpr const char *kLocal = "sliding_attention", *kGlobal = "full_attention";
+
+std::vector<std::string> kinds_of(Config& config) {
+  std::vector<std::string> kinds = config.texts("layer_types");
+  const auto layers = static_cast<std::size_t>(config.required("num_hidden_layers", 1, kMost));
+  if (kinds.empty())
+    for (std::size_t i = 1; i <= layers; ++i) kinds.emplace_back(i % kUsualPeriod == 0 ? kGlobal : kLocal);
+  if (kinds.size() != layers)
+    config.fail(error(Code::corrupt, "layer_types in config.json has {} entries for {} layers", kinds.size(), layers));
+  if (!kinds.empty()) kinds.back() = kGlobal;  // transformers forces the last layer to see all
+  return kinds;
+}
+
+/// What transformers 5 saves as overrides of single layers becomes the two keys that published files have.
+void read_overrides(Config& config, const std::vector<std::string>& kinds) {
+  const nlohmann::json* const overrides = config.find("per_layer_config");
+  if (overrides == nullptr || !overrides->is_object()) return;
+  nlohmann::json head, heads;
+  for (const auto& [layer, values] : overrides->items()) {
+    if (!values.is_object()) continue;
+    for (const auto& [key, value] : values.items()) {
+      nlohmann::json& kept = key == "head_dim" ? head : heads;
+      const bool known = key == "head_dim" || key == "num_key_value_heads";
+      if (!known || (!kept.is_null() && kept != value))
+        return config.fail(error(Code::unsupported,
+                                 "per_layer_config in config.json: this version has one head_dim and one "
+                                 "num_key_value_heads for all layers that see everything, and no other overrides"));
+      kept = value;
+    }
+  }
+  const auto globals = std::count(kinds.begin(), kinds.end(), kGlobal);
+  if (static_cast<std::int64_t>(overrides->size()) != globals)
+    return config.fail(error(Code::unsupported, "per_layer_config in config.json has {} layers, of which {} see all",
+                             overrides->size(), globals));
+  if (!head.is_null()) config.set("global_head_dim", head);
+  if (!heads.is_null()) config.set("num_global_key_value_heads", heads);
+}
+
+void prepare(Config& config) {
+  if (!config.flag("enable_moe_block", false))
+    for (const char* key : {"num_experts", "top_k_experts", "moe_intermediate_size"}) config.drop(key);
+  read_overrides(config, kinds_of(config));
+}
+
+void read(Config& config, Header& header) {
+  const std::vector<std::string> kinds = kinds_of(config);
+  const std::int64_t local_head = header.integer("attention.key_length");
+  const std::int64_t head = config.optional("global_head_dim", kUsualGlobalHead, 1, kMost);
+  for (const char* key : {"attention.key_length", "attention.value_length", "rope.dimension_count"})
+    header.set_integer(key, head);
+  for (const char* key : {"attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"})
+    header.set_integer(key, local_head);
+  std::vector<bool> local;
+  for (const std::string& kind : kinds) local.push_back(kind == kLocal);
+  header.set("attention.sliding_window_pattern", modelfile::array_value(local));
+  // Readers take 30 for a key that is absent.
+  if (!header.has("final_logit_softcapping")) header.set_number("final_logit_softcapping", 0);
+
+  const std::int64_t heads = header.integer("attention.head_count_kv");
+  if (const std::int64_t global = config.optional("num_global_key_value_heads", heads, 1, kMost);
+      config.flag("attention_k_eq_v", false) && global != heads) {
+    std::vector<std::int64_t> all;
+    for (const bool is_local : local) all.push_back(is_local ? heads : global);
+    header.set_integers("attention.head_count_kv", all);
+  }
+  if (config.flag("use_double_wide_mlp", false)) {
+    const std::int64_t width = header.integer("feed_forward_length");
+    const std::int64_t first_shared = std::ssize(kinds) - header.integer("attention.shared_kv_layers");
+    std::vector<std::int64_t> all;
+    for (std::int64_t i = 0; i < std::ssize(kinds); ++i) all.push_back(i < first_shared ? width : 2 * width);
+    header.set_integers("feed_forward_length", all);
+  }
+  config.expect("hidden_activation", "gelu_pytorch_tanh");
+  if (config.text("use_bidirectional_attention", "vision") != "vision")  // of pictures alone
+    config.expect("use_bidirectional_attention", nullptr);
+  config.disregard({"vocab_size_per_layer_input"});  // the embedding's rows
+}
+
+Status write(const Header& header, nlohmann::json& config) {
+  const std::vector<std::int64_t> local = header.of_layers("attention.sliding_window_pattern");
+  const std::vector<std::int64_t> heads = header.of_layers("attention.head_count_kv");
+  const std::vector<std::int64_t> widths = header.of_layers("feed_forward_length");
+  if (local.empty() || heads.size() != local.size() || widths.empty())
+    return error(Code::corrupt, "the file lacks which of Gemma 4's layers have a window, or their widths");
+  nlohmann::json kinds = nlohmann::json::array();
+  for (std::size_t i = 0; i < local.size(); ++i) {
+    kinds.push_back(local[i] != 0 ? kLocal : kGlobal);
+    config[local[i] != 0 ? "num_key_value_heads" : "num_global_key_value_heads"] = heads[i];
+  }
+  config["layer_types"] = kinds;
+  config["head_dim"] = header.integer("attention.key_length_swa");
+  config["global_head_dim"] = header.integer("attention.key_length");
+  config["intermediate_size"] = widths.front();
+  config["use_double_wide_mlp"] = widths.back() != widths.front();
+  config["enable_moe_block"] = header.integer("expert_count") > 0;
+  config["attention_k_eq_v"] = config.value("attention_k_eq_v", false);
+  config["vocab_size_per_layer_input"] = config["vocab_size"];
+  config["hidden_activation"] = "gelu_pytorch_tanh";
+  if (header.number("final_logit_softcapping") == 0) config["final_logit_softcapping"] = nullptr;
+  for (const char* key : {"hidden_act", "rope_scaling", "rope_theta", "rope_local_base_freq"}) config.erase(key);
+  return {};
+}
+
+}  // namespace
+
+const Family kGemma4{.model_type = "gemma4_text",
+                     .model_class = "Gemma4ForCausalLM",
+                     .architecture = "gemma4",
+                     .names = kNames,
+                     .keys = {kKeys},
+                     .prepare = prepare,
+                     .read = read,
+                     .write = write};
+
+}  // namespace millrace::convert
