@@ -60,7 +60,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto rest = std::as_bytes(std::span(data, size).subspan(text.size() + 1));
   nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object()) return 0;
-  const convert::Config config(std::move(json), "");
+  const convert::Config config(std::move(json));
   const auto checkpoint = modelfile::Checkpoint::parse(rest, "fuzz.safetensors");
   if (!checkpoint.ok()) return 0;  // safetensors_fuzz has these
   std::vector<modelfile::File> files;
