@@ -24,8 +24,6 @@ using modelfile::Model;
 
 // What is refused, and the word that says so.
 const std::map<std::string, std::string> kRefused = {
-    {"gemma4", "gemma4"},
-    {"gemma4-moe", "gemma4"},
     {"deepseek-v2-lite-unsplit", "attn_kv_b"},
     {"gpt-oss-f16", "not written in the form of a checkpoint"},
 };
