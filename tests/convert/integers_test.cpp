@@ -334,9 +334,8 @@ std::string parameter_name(const testing::TestParamInfo<std::tuple<std::string, 
 /// But for those that are not exported.
 std::vector<std::string> exported_references() {
   std::vector<std::string> names = all_references();
-  std::erase_if(names, [](const std::string& name) {
-    return name == "deepseek-v2-lite-unsplit" || name == "gpt-oss-f16";
-  });
+  std::erase_if(names,
+                [](const std::string& name) { return name == "deepseek-v2-lite-unsplit" || name == "gpt-oss-f16"; });
   return names;
 }
 
