@@ -81,10 +81,15 @@ Expected<ModelInfo> model_meant(Context& context, const std::string& name) {
   return info;
 }
 
+Expected<engine::ModelManager::Use> use_found(Context& context, const ModelInfo& info, KeepAlive keep_alive,
+                                              std::int64_t context_tokens) {
+  context.last_model.set(info.name);
+  return context.models.use(info.name, info.path, keep_alive, context_tokens);
+}
+
 Expected<engine::ModelManager::Use> use_model(Context& context, const std::string& name, KeepAlive keep_alive) {
   MR_ASSIGN_OR_RETURN(const ModelInfo info, model_meant(context, name));
-  context.last_model.set(info.name);
-  return context.models.use(info.name, info.path, keep_alive);
+  return use_found(context, info, keep_alive);
 }
 
 std::int64_t context_wanted(const ModelInfo& info, const generate::Job& job) {
@@ -111,8 +116,7 @@ Expected<std::unique_ptr<generate::Run>> start_run(Context& context, generate::J
   if (job.model.empty()) job.model = info.name;
   generate::Job whole = job;
   generate::lay_under(info.defaults(), whole);
-  context.last_model.set(info.name);
-  MR_ASSIGN_OR_RETURN(auto model, context.models.use(info.name, info.path, keep_alive, context_wanted(info, whole)));
+  MR_ASSIGN_OR_RETURN(auto model, use_found(context, info, keep_alive, context_wanted(info, whole)));
   return start_run(whole, std::move(model), request);
 }
 

@@ -85,6 +85,9 @@ Expected<ModelInfo> info_of(Context& context, const engine::ModelManager::Loaded
 /// Nothing is loaded. Errors: not_found, invalid_argument (which one?).
 Expected<ModelInfo> model_meant(Context& context, const std::string& name);
 
+/// Has the model loaded, and remembers it as the one used last. Errors: those of ModelManager::use.
+Expected<engine::ModelManager::Use> use_found(Context& context, const ModelInfo& info, KeepAlive keep_alive = {},
+                                              std::int64_t context_tokens = 0);
 /// Looks the name up and has the model loaded. Errors: not_found, and those of ModelManager::use.
 Expected<engine::ModelManager::Use> use_model(Context& context, const std::string& name, KeepAlive keep_alive = {});
 

@@ -151,8 +151,7 @@ void answer(Context& context, const Request& request, Response& response, bool c
   if (!asked.ok()) return fail(Api::ollama, response, asked.status());
   if (asked->empty) return load_or_unload(context, *asked, *info, chat, response);
   asked->job.model = *name;
-  context.last_model.set(info->name);
-  auto model = context.models.use(info->name, info->path, asked->keep_alive, context_wanted(*info, asked->job));
+  auto model = use_found(context, *info, asked->keep_alive, context_wanted(*info, asked->job));
   if (!model.ok()) return fail(Api::ollama, response, model.status());
   const double load_seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   auto started = start_run(asked->job, std::move(*model), request);
