@@ -82,12 +82,13 @@ void prepare(Config& config) {
   if (!config.flag("enable_moe_block", false))
     for (const char* key : {"num_experts", "top_k_experts", "moe_intermediate_size"}) config.drop(key);
   read_overrides(config, kinds_of(config));
+  config.set("global_head_dim", config.optional("global_head_dim", kUsualGlobalHead, 2, kMost));
 }
 
 void read(Config& config, Header& header) {
   const std::vector<std::string> kinds = kinds_of(config);
   const std::int64_t local_head = header.integer("attention.key_length");
-  const std::int64_t head = config.optional("global_head_dim", kUsualGlobalHead, 1, kMost);
+  const std::int64_t head = config.required("global_head_dim", 2, kMost);
   for (const char* key : {"attention.key_length", "attention.value_length", "rope.dimension_count"})
     header.set_integer(key, head);
   for (const char* key : {"attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"})

@@ -149,7 +149,7 @@ std::vector<Factors> read_rotations(Config& config, Header& header) {
                         rope.number("original_max_position_embeddings", 8192)};
     factors.push_back({"rope_freqs.weight", llama3.factors(theta, header.integer("rope.dimension_count", dim))});
   } else if (type == "proportional") {
-    const std::int64_t wide = config.optional("global_head_dim", 512, 2, 1 << 16);
+    const std::int64_t wide = config.required("global_head_dim", 2, 1 << 16);
     factors.push_back({"rope_freqs.weight", proportional_factors(wide, rope.number("partial_rotary_factor", 1))});
     rope.expect("factor", 1);
   } else if (type != "default" && type != "mrope") {
