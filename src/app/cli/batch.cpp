@@ -62,8 +62,7 @@ int execute(const BatchFlags& flags, const Program& program) {
   store::Manifest manifest;
   auto options = engine_options(flags.model, program, &manifest);
   if (!options.ok()) return fail(options.status());
-  if (const Status status = check_model_outputs({flags.output}, *options, {flags.input}); !status.ok())
-    return fail(status);
+  if (const Status status = check_model_outputs({flags.output}, *options); !status.ok()) return fail(status);
   auto output = batch::Output::open(flags.output, flags.input, *index);
   if (!output.ok()) return fail(output.status());
   index->freeze();

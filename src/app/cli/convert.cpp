@@ -78,7 +78,6 @@ int convert_folder(const std::string& in, const std::string& out, const std::str
   if (const Status ran = try_pass(out, options.work.threads); ran.code() == Code::out_of_budget) {
     log::warn("{} was not tried: {}", out, ran.message());
   } else if (!ran.ok()) {
-    std::error_code ignored;
     std::filesystem::remove(out, ignored);
     return fail(error(ran.code(), "the converted model cannot run, and its file is removed: {}", ran.message()));
   }

@@ -85,8 +85,7 @@ int execute_plan(const PlanFlags& plan_flags, const Program& program);
 /// A model that a hub has: its file's header alone is read. Nothing: `missing` is all there is to say.
 int plan_remote(const PlanFlags& flags, const Program& program, const Status& missing) {
   store::Store store;
-  if (flags.model.model.find('/') == std::string::npos && store::alias_of(flags.model.model, store.root()).empty())
-    return fail(missing);
+  if (!store::names_hub_model(flags.model.model, store.root())) return fail(missing);
   PullPrinter printer(true);
   store::PullOptions options = pull_options({}, printer);
   options.fit_only = true;

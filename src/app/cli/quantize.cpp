@@ -16,7 +16,7 @@
 #include "app/cli/mixture_choice.h"
 #include "app/cli/progress.h"
 #include "base/bytes.h"
-#include "base/say.h"
+#include "base/log.h"
 
 namespace millrace::cli {
 namespace {
@@ -95,9 +95,9 @@ Status warn_of_rounding_twice(const modelfile::Model& model, const modelfile::Qu
     if (both && types[t] != tensor.dtype) again += tensor.bytes;
   }
   if (again > 0)
-    say(stderr,
-        "warning: {} of {} are quantized already; quantizing them again loses more than doing so once: take the "
-        "original model (BF16, F16 or F32) where you have it\n",
+    log::warn(
+        "{} of {} are quantized already; quantizing them again loses more than doing so once: take the "
+        "original model (BF16, F16 or F32) where you have it",
         format_bytes(again), format_bytes(model.tensor_bytes()));
   return {};
 }
@@ -123,8 +123,7 @@ int execute(const QuantizeFlags& flags, const Program& program) {
   if (!before.ok()) return fail(before.status());
   auto options = options_of(flags, *before);
   if (!options.ok()) return fail(options.status());
-  if (const Status status = program.quiet ? Status() : warn_of_rounding_twice(*before, *options); !status.ok())
-    return fail(status);
+  if (const Status status = warn_of_rounding_twice(*before, *options); !status.ok()) return fail(status);
   if (flags.dry_run) {
     const Status status = print_plan(*before, *options);
     return status.ok() ? 0 : fail(status);

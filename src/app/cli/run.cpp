@@ -157,7 +157,7 @@ std::optional<int> execute_elsewhere(const CLI::App& command, const RunFlags& fl
   }
   if (!flags.host.empty() && !address.ok()) return fail(address.status());
   if (!flags.host.empty()) return fail(error(Code::not_found, "no server at {} has model '{}'", address->text(), name));
-  if (name.find('/') == std::string::npos && store::alias_of(name, store::Store().root()).empty())
+  if (!store::names_hub_model(name, store::Store().root()))
     return fail(error(missing.code(), "{}; 'millrace pull USER/REPO' fetches others", missing.message()));
   if (isatty(STDIN_FILENO) == 0 || isatty(STDERR_FILENO) == 0)
     return fail(error(Code::not_found, "model '{0}' is not on this machine; fetch it with 'millrace pull {0}'", name));

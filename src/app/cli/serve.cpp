@@ -237,12 +237,11 @@ int serve(ServeFlags flags, const Program& program) {
   auto options = server_options(flags, program);
   if (!options.ok()) return fail(options.status());
   options->models.engine.cluster = ranks->cluster();
-  if (const Status status = check_model_outputs({flags.log_file, flags.pid_file}, options->models.engine,
-                                                {flags.config, flags.model.rates, flags.model.plan});
+  std::vector<std::string> inputs = options->model_paths;
+  inputs.insert(inputs.end(), {flags.config, flags.model.rates, flags.model.plan});
+  if (const Status status = check_model_outputs({flags.log_file, flags.pid_file}, options->models.engine, inputs);
       !status.ok())
     return fail(status);
-  std::vector<std::string> inputs = options->model_paths;
-  if (const Status status = check_outputs({flags.log_file, flags.pid_file}, inputs); !status.ok()) return fail(status);
   int tell = -1;  // the terminal that started a daemon
   if (flags.daemon) {
     if (const Status status = become_daemon(flags, tell); !status.ok()) return fail(status);
@@ -281,7 +280,6 @@ int serve(ServeFlags flags, const Program& program) {
   wait_for_signal();
   if (flags.drain && !failed) {
     say(stdout, "Draining: what is under way is answered first; a second signal ends it at once\n");
-    std::fflush(stdout);
     (*started)->drain();
   }
   const bool has_pid_file = flags.daemon || !flags.pid_file.empty();

@@ -75,4 +75,8 @@ std::string alias_of(std::string_view name, const std::string& root) {
   return found == known().end() ? std::string() : std::string(found->second);
 }
 
+bool names_hub_model(std::string_view name, const std::string& root) {
+  return name.find('/') != std::string_view::npos || !alias_of(name, root).empty();
+}
+
 }  // namespace millrace::store

@@ -10,5 +10,7 @@ namespace millrace::store {
 
 /// What `name` stands for, "user/repo" or "user/repo:QUANT"; empty: it is no alias. `root`: the store's folder.
 std::string alias_of(std::string_view name, const std::string& root);
+/// Whether `name` can be a model of a hub: an alias, or with a user in front.
+bool names_hub_model(std::string_view name, const std::string& root);
 
 }  // namespace millrace::store
