@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Counts how far the house is from its plan (docs/architecture.md), and prints each number beside its goal.
+"""Counts how far the house is from its plan (docs/architecture.md), and prints each figure beside its record and its goal.
 
-    scripts/house.py            the table; exit status 1 where a number that had reached its goal has left it
-    scripts/house.py --where    the files behind each number, too
+    scripts/house.py            the table; exit status 1 where a figure is worse than its record in RECORDS
+    scripts/house.py --where    the files behind each figure, too
 
-A goal that is not reached yet fails nothing: the number is there to be seen to fall. Which goals are reached stands in
-REACHED; take a name into it with the change that reaches the goal.
+A figure may fall, never rise: a change that lowers one lowers its record as well. A change that has to raise one (a new
+feature is new lines) raises the record in RECORDS where everybody sees it.
 """
 import argparse
 import pathlib
@@ -27,12 +27,29 @@ STRUCT = re.compile(r"^struct (\w*Options)\b[^;{]*\{\n(.*?)^\};", re.M | re.S)
 PLANNING = re.compile(r"^(?:residency/(?:plan\w*|homes\w*|predict\w*)|engine/(?:setup\w*|\w*_plan|\w*_setup|limits\w*))\.(?:h|cpp)$")
 WORDS = ("expert", "draft", "shard")
 
-REACHED = frozenset()
+# What keeps weights in more than one memory and copies them from one to the other.
+MOVING = re.compile(r"^residency/(?:ordered_ring|chunk_ring|tile_\w+|slot_table|ram_fill"
+                    r"|cuda_(?:stream|bounce|copies|table|spare\w*|expert_slots|expert_waves|experts))\.(?:h|cpp)$")
+
+# The worst that each figure may be, and what it has to become; goal None: less than it is.
+RECORDS = {
+    "posix": (12, 0),
+    "cuda": (39, 0),
+    "cuda_files": (50, 0),
+    "planning": (4281, 2600),
+    "moving": (3028, 1900),
+    "options": (63, 12),
+    "expert": (189, 90),
+    "draft": (82, 45),
+    "shard": (32, 12),
+    "lines": (131_000, None),  # to the next thousand
+}
 
 
 class Row:
-    def __init__(self, name, what, goal, number, files=()):
-        self.name, self.what, self.goal, self.number, self.files = name, what, goal, number, list(files)
+    def __init__(self, name, what, number, files=()):
+        self.name, self.what, self.number, self.files = name, what, number, list(files)
+        self.record, self.goal = RECORDS[name]
 
 
 def read(path):
@@ -76,37 +93,39 @@ def rows():
     named = [name for name in at("device/", "kernels/") if pathlib.Path(name).name.startswith("cuda_")]
     lines = sum(text.count("\n") for text in files.values())
     count, options, where = largest_options(files)
-    planning = {name: files[name].count("\n") for name in files if PLANNING.match(name)}
     found = [
-        Row("posix", "files outside base/os, storage/ and device/ that include POSIX headers", 0, len(posix), posix),
-        Row("cuda", "files outside device/ and kernels/ that include CUDA headers or use its names", 0, len(cuda), cuda),
-        Row("cuda_files", "files named cuda_* outside device/ and kernels/", 0, len(named), named),
-        Row("lines", "lines of src/", None, lines),
+        Row("posix", "files outside base/os, storage/ and device/ that include POSIX headers", len(posix), posix),
+        Row("cuda", "files outside device/ and kernels/ that include CUDA headers or use its names", len(cuda), cuda),
+        Row("cuda_files", "files named cuda_* outside device/ and kernels/", len(named), named),
     ]
-    for word, goal in zip(WORDS, (90, 45, 12)):
+    for name, what, pattern in (("planning", "lines of planning and assembling", PLANNING),
+                                ("moving", "lines that move weights", MOVING)):
+        counted = {file: text.count("\n") for file, text in files.items() if pattern.match(file)}
+        found.append(Row(name, what, sum(counted.values()), [f"{lines:5} {file}" for file, lines in counted.items()]))
+    found.append(Row("options", f"fields of the largest options struct ({options} in {where})", count))
+    for word in WORDS:
         knowing = [name for name, text in files.items() if re.search(word, text, re.I)]
-        found.append(Row(word, f"source files that know the word '{word}'", goal, len(knowing), knowing))
-    found.append(Row("options", f"fields of the largest options struct ({options} in {where})", 12, count))
-    found.append(Row("planning", "lines of planning and assembling", 2600, sum(planning.values()),
-                     [f"{lines:5} {name}" for name, lines in planning.items()]))
+        found.append(Row(word, f"source files that know the word '{word}'", len(knowing), knowing))
+    found.append(Row("lines", "lines of src/", lines))
     return found
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--where", action="store_true", help="name the files behind each number")
+    parser.add_argument("--where", action="store_true", help="name the files behind each figure")
     arguments = parser.parse_args()
     worse = []
-    print(f"{'today':>8}  {'goal':>6}  what is counted")
+    print(f"{'today':>8}  {'record':>8}  {'goal':>6}  what is counted")
     for row in rows():
         goal = "fewer" if row.goal is None else f"{row.goal:,}"
-        print(f"{row.number:>8,}  {goal:>6}  {row.what}")
+        print(f"{row.number:>8,}  {row.record:>8,}  {goal:>6}  {row.what}")
         if arguments.where:
-            print("".join(f"{'':18}{name}\n" for name in row.files), end="")
-        if row.name in REACHED and row.number > row.goal:
+            print("".join(f"{'':28}{name}\n" for name in row.files), end="")
+        if row.number > row.record:
             worse.append(row)
     for row in worse:
-        print(f"house: {row.number:,} {row.what}; it was {row.goal:,} at most and shall stay so", file=sys.stderr)
+        print(f"house: {row.number:,} {row.what}, more than the {row.record:,} on record; undo that, or say in RECORDS "
+              "of scripts/house.py why it has to be", file=sys.stderr)
         print("".join(f"  {name}\n" for name in row.files), end="", file=sys.stderr)
     return 1 if worse else 0
 
