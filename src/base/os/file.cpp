@@ -60,15 +60,7 @@ Expected<std::size_t> File::read_at(std::uint64_t offset, std::span<std::byte> o
   return static_cast<std::size_t>(got);
 }
 
-Status File::write(std::span<const std::byte> bytes) const {
-  while (!bytes.empty()) {
-    const ssize_t put = retry([&] { return ::write(handle_, bytes.data(), bytes.size()); });
-    if (put < 0) return last_error();
-    if (put == 0) return Status(Code::out_of_budget, "nothing could be written");
-    bytes = bytes.subspan(static_cast<std::size_t>(put));
-  }
-  return {};
-}
+Status File::write(std::span<const std::byte> bytes) const { return write_all(handle_, bytes); }
 
 Status File::write_at(std::uint64_t offset, std::span<const std::byte> bytes) const {
   while (!bytes.empty()) {

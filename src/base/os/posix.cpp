@@ -1,6 +1,7 @@
 #include "base/os/posix.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -35,6 +36,16 @@ int flags_of(const File::Options& options) {
 }
 
 int mode_of(const File::Options& options) { return options.owner_only ? 0600 : options.writable_by_all ? 0666 : 0644; }
+
+Status write_all(int handle, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t put = retry([&] { return ::write(handle, bytes.data(), bytes.size()); });
+    if (put < 0) return last_error();
+    if (put == 0) return Status(Code::out_of_budget, "nothing could be written");
+    bytes = bytes.subspan(static_cast<std::size_t>(put));
+  }
+  return {};
+}
 
 timespec to_timespec(std::int64_t ns) {
   constexpr std::int64_t kSecond = 1'000'000'000;

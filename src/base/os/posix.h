@@ -18,6 +18,8 @@ FileInfo from_stat(const struct stat& found);
 int flags_of(const File::Options& options);
 int mode_of(const File::Options& options);
 timespec to_timespec(std::int64_t ns);
+/// All bytes, behind those of the last call.
+Status write_all(int handle, std::span<const std::byte> bytes);
 
 /// Calls until no signal has interrupted it; -1 with errno.
 template <typename Call>

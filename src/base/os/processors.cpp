@@ -1,7 +1,9 @@
 #include "base/os/processors.h"
 
 #include <sched.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -60,6 +62,8 @@ std::vector<int> allowed_processors() {
   }
   return {0};
 }
+
+int online_processors() { return static_cast<int>(std::max(::sysconf(_SC_NPROCESSORS_ONLN), 1L)); }
 
 double cgroup_cpu_quota(std::string_view self_cgroup, const std::string& mount) {
   double tightest = 0;

@@ -12,6 +12,9 @@ namespace millrace::os {
 /// The processors of the calling thread's affinity mask, in ascending order; {0} if the kernel will not say.
 std::vector<int> allowed_processors();
 
+/// Processors of the machine that are switched on.
+int online_processors();
+
 /// The tightest CPU quota, in processors, of the cgroups named in `self_cgroup` (the text of /proc/self/cgroup) and of
 /// all their parents, as found under `mount` (usually /sys/fs/cgroup). 0: no quota.
 double cgroup_cpu_quota(std::string_view self_cgroup, const std::string& mount);

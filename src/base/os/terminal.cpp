@@ -1,7 +1,10 @@
 #include "base/os/terminal.h"
 
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
+
+#include "base/os/posix.h"
 
 namespace millrace::os {
 namespace {
@@ -19,6 +22,29 @@ int terminal_columns(Stream stream) {
   constexpr int usual = 80, least = 20;
   if (::ioctl(number_of(stream), TIOCGWINSZ, &size) != 0 || size.ws_col < least) return usual;
   return size.ws_col;
+}
+
+bool input_is_fed() {
+  struct stat found {};
+  return !is_terminal(Stream::input) && ::fstat(STDIN_FILENO, &found) == 0 &&
+         (S_ISFIFO(found.st_mode) || S_ISREG(found.st_mode) || S_ISSOCK(found.st_mode));
+}
+
+bool input_is_ready(std::chrono::milliseconds patience) {
+  pollfd input{STDIN_FILENO, POLLIN, 0};
+  const int ready = ::poll(&input, 1, static_cast<int>(patience.count()));
+  return ready > 0 || (ready < 0 && errno != EINTR);  // what is wrong with it is for read_input() to say
+}
+
+Expected<std::size_t> read_input(std::span<char> out) {
+  const ssize_t got = retry([&] { return ::read(STDIN_FILENO, out.data(), out.size()); });
+  if (got < 0) return last_error();
+  return static_cast<std::size_t>(got);
+}
+
+bool output_has_no_reader() {
+  pollfd output{STDOUT_FILENO, 0, 0};
+  return ::poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0;
 }
 
 }  // namespace millrace::os

@@ -1,5 +1,12 @@
-// The process's standard streams, and whether people sit at them. Thread-safety: functions without shared state.
+// The process's standard streams, and what is at their other ends. Thread-safety: functions without shared state; one
+// thread reads the input.
 #pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <span>
+
+#include "base/status.h"
 
 namespace millrace::os {
 
@@ -9,5 +16,15 @@ enum class Stream { input, output, errors };
 bool is_terminal(Stream stream);
 /// Columns of the stream's terminal; 80 where it is none or does not say.
 int terminal_columns(Stream stream);
+
+/// Whether the input may hold data that nobody types: it is a pipe, a socket or a file, and no terminal or /dev/null.
+bool input_is_fed();
+/// Whether the input has bytes or has ended, after `patience` at most. A signal ends the wait early.
+bool input_is_ready(std::chrono::milliseconds patience);
+/// Bytes of the input that are there, at most as many as `out` holds; 0: it has ended. Waits for the first one.
+/// Errors: unavailable (the input does not wait, and has nothing now), io_error.
+Expected<std::size_t> read_input(std::span<char> out);
+/// Whether the output is a pipe whose reader is gone.
+bool output_has_no_reader();
 
 }  // namespace millrace::os
