@@ -33,7 +33,7 @@ MOVING = re.compile(r"^residency/(?:ordered_ring|chunk_ring|tile_\w+|slot_table|
 
 # The worst that each figure may be, and what it has to become; goal None: less than it is.
 RECORDS = {
-    "posix": (12, 0),
+    "posix": (0, 0),
     "cuda": (39, 0),
     "cuda_files": (50, 0),
     "planning": (4281, 2600),
@@ -42,7 +42,7 @@ RECORDS = {
     "expert": (189, 90),
     "draft": (82, 45),
     "shard": (32, 12),
-    "lines": (131_000, None),  # to the next thousand
+    "lines": (132_000, None),  # to the next thousand
 }
 
 

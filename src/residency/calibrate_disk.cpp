@@ -1,10 +1,5 @@
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <string>
@@ -14,6 +9,8 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/os/file_info.h"
+#include "base/os/scratch_file.h"
 #include "base/random.h"
 #include "device/host_memory.h"
 #include "residency/calibrate_parts.h"
@@ -30,52 +27,24 @@ constexpr std::uint64_t kSlotBytes = 2 * kMiB;  // a huge page
 constexpr std::uint64_t kSlots = 8;
 constexpr std::uint64_t kSmallestFile = 32 * kMiB;
 
-/// A file of random bytes without a name, so that nothing is left however the program ends.
-class ScratchFile {
- public:
-  static Expected<ScratchFile> make(const fs::path& directory, std::uint64_t bytes) {
-    ScratchFile file;
-    std::string path = (directory / "millrace-calibrate-XXXXXX").string();
-    const int fd = mkstemp(path.data());
-    if (fd < 0) {
-      return error(Code::io_error, "cannot write a scratch file in {} ({}): name a model file to measure instead",
-                   directory.string(), std::strerror(errno));
-    }
-    file.fd_ = fd;
-    unlink(path.c_str());
-    MR_RETURN_IF_ERROR(fill(fd, bytes, path));
-    return file;
+/// A file of random bytes, which no disk compresses.
+Expected<os::ScratchFile> random_file(const std::string& folder, std::uint64_t bytes) {
+  auto file = os::ScratchFile::make(folder);
+  if (!file.ok())
+    return error(Code::io_error, "cannot write a scratch file in {} ({}): name a model file to measure instead", folder,
+                 file.status().message());
+  std::vector<std::uint64_t> block(kSlotBytes / 8);
+  std::uint64_t state = 0x9e3779b97f4a7c15u;
+  Status status;
+  for (std::uint64_t written = 0; written < bytes && status.ok(); written += kSlotBytes) {
+    for (std::uint64_t& word : block) word = next_random(state);
+    status = file->write(std::as_bytes(std::span(block)));
   }
-  ScratchFile() = default;
-  ScratchFile(ScratchFile&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  ScratchFile& operator=(ScratchFile&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~ScratchFile() {
-    if (fd_ >= 0) close(fd_);
-  }
-  /// Opens it again, while this object lives.
-  std::string path() const { return fmt::format("/proc/self/fd/{}", fd_); }
-
- private:
-  static Status fill(int fd, std::uint64_t bytes, const std::string& path) {
-    std::vector<std::uint64_t> block(kSlotBytes / 8);
-    std::uint64_t state = 0x9e3779b97f4a7c15u;
-    for (std::uint64_t written = 0; written < bytes;) {
-      for (std::uint64_t& word : block) word = next_random(state);  // which no disk compresses
-      const ssize_t result = write(fd, block.data(), kSlotBytes);
-      if (result < 0 && errno == EINTR) continue;
-      if (result <= 0) return error(Code::io_error, "writing {} failed: {}", path, std::strerror(errno));
-      written += static_cast<std::uint64_t>(result);
-    }
-    if (fsync(fd) != 0) return error(Code::io_error, "writing {} failed: {}", path, std::strerror(errno));
-    // Where O_DIRECT is refused, what the page cache holds of the file must not be measured.
-    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-    return {};
-  }
-  int fd_ = -1;
-};
+  // Where O_DIRECT is refused, what the page cache holds of the file must not be measured.
+  if (status.ok()) status = file->flush_to_disk();
+  if (!status.ok()) return error(Code::io_error, "writing a scratch file in {} failed: {}", folder, status.message());
+  return file;
+}
 
 /// Reads files in order, round and round, each measurement where the one before stopped.
 class DiskProbe {
@@ -189,11 +158,9 @@ Expected<DiskRates> disk_rates(const std::string& path, double seconds) {
 
 /// Bytes that no disk holds: a file written to be planned with, or one that is still coming.
 Status check_no_holes(const std::string& path) {
-  struct stat info {};
-  if (stat(path.c_str(), &info) != 0) return error(Code::not_found, "{}: {}", path, std::strerror(errno));
-  constexpr std::uint64_t kBlock = 512;  // of st_blocks, on every file system
-  if (static_cast<std::uint64_t>(info.st_blocks) * kBlock >= static_cast<std::uint64_t>(info.st_size) / 10 * 9)
-    return {};
+  const auto info = os::file_info(path);
+  if (!info.ok()) return error(Code::not_found, "{}: {}", path, info.status().message());
+  if (info->disk_bytes >= info->bytes / 10 * 9) return {};
   return error(Code::unsupported, "{}: most of it is holes, and reading them says nothing about the disk", path);
 }
 
@@ -223,8 +190,8 @@ Expected<DiskRates> measure_disk(const CalibrateOptions& options) {
     return disk_rates(path.string(), options.seconds_each);
   }
   const fs::path beside = directory ? path : fs::absolute(path).parent_path();
-  MR_ASSIGN_OR_RETURN(const ScratchFile scratch,
-                      ScratchFile::make(beside, std::max(options.scratch_bytes, kSmallestFile)));
+  MR_ASSIGN_OR_RETURN(const os::ScratchFile scratch,
+                      random_file(beside.string(), std::max(options.scratch_bytes, kSmallestFile)));
   return disk_rates(scratch.path(), options.seconds_each);
 }
 

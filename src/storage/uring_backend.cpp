@@ -282,6 +282,11 @@ void UringBackend::reap() {
 
 }  // namespace
 
+Status try_uring() {
+  Ring ring;
+  return ring.make(8);
+}
+
 Expected<std::unique_ptr<Backend>> open_uring(const std::vector<std::string>& paths, const OpenOptions& options) {
   MR_ASSIGN_OR_RETURN(FileSet files, FileSet::open(paths, FileSet::Access::direct));
   auto backend = std::make_unique<UringBackend>(std::move(files), options);

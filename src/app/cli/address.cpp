@@ -1,8 +1,6 @@
 #include "app/cli/address.h"
 
-#include <arpa/inet.h>
 #include <fmt/core.h>
-#include <strings.h>
 
 #include <algorithm>
 #include <charconv>
@@ -10,17 +8,13 @@
 #include <string_view>
 
 #include "app/server/options.h"
+#include "base/os/address.h"
+#include "base/words.h"
 
 namespace millrace::cli {
 namespace {
 
 constexpr const char* kForms = "give HOST, HOST:PORT, [IPV6]:PORT or http://HOST:PORT";
-
-bool is_ipv6(std::string_view text) {
-  in6_addr parsed{};
-  const std::string number(text.substr(0, text.find('%')));  // without its zone
-  return ::inet_pton(AF_INET6, number.c_str(), &parsed) == 1;
-}
 
 bool is_host_name(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
@@ -39,13 +33,12 @@ Status read_port(std::string_view text, int& port) {
 /// What it says goes over `address`; the rest stays. What is wrong with it is told without it: it may hold a password.
 Status read_address(std::string_view text, Address& address) {
   if (const auto scheme = text.find("://"); scheme != std::string_view::npos) {
-    const std::string name(text.substr(0, scheme));
-    if (::strcasecmp(name.c_str(), "https") == 0)
+    const std::string_view name = text.substr(0, scheme);
+    if (same_word(name, "https"))
       return error(Code::invalid_argument,
                    "https is not spoken here, and over http the key would go out in clear: open a tunnel to that "
                    "server (ssh -L 11434:127.0.0.1:11434 HOST) and name its end here");
-    if (::strcasecmp(name.c_str(), "http") != 0)
-      return error(Code::invalid_argument, "its scheme is not http; {}", kForms);
+    if (!same_word(name, "http")) return error(Code::invalid_argument, "its scheme is not http; {}", kForms);
     text.remove_prefix(scheme + 3);
   }
   text = text.substr(0, text.find('/'));
@@ -56,14 +49,14 @@ Status read_address(std::string_view text, Address& address) {
     const auto close = text.find(']');
     host = text.substr(1, close == std::string_view::npos ? 0 : close - 1);
     port = text.substr(std::min(close, text.size() - 1) + 1);
-    if (!is_ipv6(host) || (!port.empty() && port[0] != ':'))
+    if (!os::is_ipv6(host) || (!port.empty() && port[0] != ':'))
       return error(Code::invalid_argument, "this is no address; {}", kForms);
-  } else if (const auto colon = text.find(':'); colon != std::string_view::npos && !is_ipv6(text)) {
+  } else if (const auto colon = text.find(':'); colon != std::string_view::npos && !os::is_ipv6(text)) {
     host = text.substr(0, colon);
     port = text.substr(colon);
   }
   const bool named = !host.empty() || port.empty();
-  if (named && !is_ipv6(host) && !is_host_name(host))
+  if (named && !os::is_ipv6(host) && !is_host_name(host))
     return error(Code::invalid_argument, "this is no address; {}", kForms);
   if (!port.empty()) MR_RETURN_IF_ERROR(read_port(port.substr(1), address.port));
   if (named) address.host = host;

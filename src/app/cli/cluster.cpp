@@ -1,19 +1,15 @@
 #include "app/cli/cluster.h"
 
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <csignal>
 #include <cstdio>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <vector>
 
 #include "app/cli/cluster_file.h"
 #include "base/log.h"
+#include "base/os/process.h"
+#include "base/os/signals.h"
 #include "engine/cluster_plan.h"
 #include "link/message.h"
 #include "link/mpi_link.h"
@@ -36,10 +32,7 @@ namespace {
 
 /// This process's words; those of --cluster are left out, and `place` is where they stood.
 Expected<std::vector<std::string>> own_words(std::size_t& place) {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  std::vector<std::string> words;
-  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
-  if (words.empty()) return error(Code::io_error, "the system does not say how this process was started");
+  MR_ASSIGN_OR_RETURN(std::vector<std::string> words, os::command_line());
   place = words.size();
   for (std::size_t i = 1; i < words.size(); ++i) {
     const bool joined = words[i].starts_with("--cluster=");
@@ -49,8 +42,6 @@ Expected<std::vector<std::string>> own_words(std::size_t& place) {
     place = i;
     break;
   }
-  std::error_code code;
-  words[0] = std::filesystem::read_symlink("/proc/self/exe", code).string();
   return words;
 }
 
@@ -93,16 +84,12 @@ Status launch_cluster(const ModelFlags& flags, const Program& program, std::int6
   MR_ASSIGN_OR_RETURN(const std::vector<std::string> own, own_words(place));
   if (std::find(own.begin(), own.end(), ":") != own.end())
     return error(Code::invalid_argument, "mpirun takes a word ':' for its own; write it otherwise");
-  std::vector<std::string> words = launch_words(own, place, file, plan);
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
+  const std::vector<std::string> words = launch_words(own, place, file, plan);
   log::info("{}", fmt::join(words, " "));
   std::fflush(nullptr);
   link::prepare_mpirun();
-  execvp(pointers[0], pointers.data());
   return error(Code::not_found, "mpirun cannot be started ({}); install Open MPI (Debian: openmpi-bin)",
-               std::strerror(errno));
+               os::replace_process(words).message());
 }
 
 Expected<Ranks> Ranks::join(const ModelFlags& flags) {
@@ -128,8 +115,7 @@ Ranks::~Ranks() {
 
 int Ranks::follow(const Expected<engine::EngineOptions>& options) const {
   // A signal to the whole job is rank 0's to heed: requests under way need their other layers until they are done.
-  std::signal(SIGINT, SIG_IGN);
-  std::signal(SIGTERM, SIG_IGN);
+  os::ignore_stop_requests();
   const Status status = engine::follow(*link_, options);
   return status.ok() ? 0 : fail(status);
 }

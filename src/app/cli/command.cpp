@@ -1,11 +1,9 @@
 #include "app/cli/command.h"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -15,6 +13,7 @@
 #include "app/cli/progress.h"
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/os/signals.h"
 #include "base/say.h"
 #include "modelfile/file_io.h"
 #include "residency/calibrate.h"
@@ -24,20 +23,11 @@ namespace {
 
 std::atomic<bool> interrupt_flag{false};
 
-extern "C" void on_interrupt(int) {
-  if (interrupt_flag.exchange(true)) _exit(kExitInterrupted);
-}
-
 }  // namespace
 
 std::atomic<bool>& interrupted() { return interrupt_flag; }
 
-void install_interrupt_handler(bool on_term) {
-  struct sigaction action = {};
-  action.sa_handler = on_interrupt;
-  sigaction(SIGINT, &action, nullptr);
-  if (on_term) sigaction(SIGTERM, &action, nullptr);
-}
+void install_interrupt_handler(bool on_term) { os::flag_stop_requests(interrupt_flag, kExitInterrupted, on_term); }
 
 int fail(const Status& status) {
   say(stderr, "error: {}\n", status.message());

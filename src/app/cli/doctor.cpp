@@ -1,30 +1,24 @@
 #include "app/cli/doctor.h"
 
-#include <dlfcn.h>
-#include <linux/io_uring.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/sysmacros.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <memory>
 #include <optional>
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/os/disk.h"
+#include "base/os/file_info.h"
+#include "base/os/library.h"
+#include "base/os/process.h"
 #include "base/os/processors.h"
+#include "base/os/scratch_file.h"
 #include "base/thread_pool.h"
 #include "device/cpu.h"
 #include "device/gpu.h"
 #include "residency/calibrate.h"
+#include "storage/backends.h"
 #include "storage/storage.h"
 
 namespace millrace::cli {
@@ -82,7 +76,7 @@ Finding find_processor() {
 }
 
 Finding find_cores() {
-  const long online = std::max(sysconf(_SC_NPROCESSORS_ONLN), 1L);
+  const int online = os::online_processors();
   const std::size_t allowed = os::allowed_processors().size();
   const double quota = os::cgroup_cpu_quota(whole_text("/proc/self/cgroup"), "/sys/fs/cgroup");
   Finding finding = {
@@ -135,45 +129,27 @@ Finding find_huge_pages() {
 }
 
 Finding find_locked_memory() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0)
-    return {.mark = Mark::missing, .what = "locked memory", .found = "not known"};
-  if (limit.rlim_cur == RLIM_INFINITY) return {.what = "locked memory", .found = "unlimited"};
-  return {.what = "locked memory",
-          .found = fmt::format("limit {}: enough for the CPU", format_bytes(limit.rlim_cur)),
-          .change = limit.rlim_cur < limit.rlim_max ? "ulimit -l unlimited, should registered buffers be refused" : ""};
+  const auto limit = os::locked_memory_limit();
+  if (!limit) return {.mark = Mark::missing, .what = "locked memory", .found = "not known"};
+  if (limit->bytes == UINT64_MAX) return {.what = "locked memory", .found = "unlimited"};
+  return {
+      .what = "locked memory",
+      .found = fmt::format("limit {}: enough for the CPU", format_bytes(limit->bytes)),
+      .change = limit->bytes < limit->highest_bytes ? "ulimit -l unlimited, should registered buffers be refused" : ""};
 }
 
 // ---- disk
 
-/// The file to try things on: `path` itself, or a small one made in the directory `path`, gone afterwards.
-class TrialFile {
- public:
-  explicit TrialFile(const fs::path& path) : path_(path.string()) {
-    std::error_code code;
-    if (!fs::is_directory(path, code)) return;
-    path_ = (path / "millrace-doctor-XXXXXX").string();
-    const int fd = mkstemp(path_.data());
-    made_ = fd >= 0;
-    if (!made_) return;
-    const std::vector<char> zeros(64 * kKiB);
-    (void)!write(fd, zeros.data(), zeros.size());
-    close(fd);
+/// Tries it with `file`, or with a small file in that folder.
+Finding find_direct_reads(const fs::path& file) {
+  std::error_code code;
+  std::optional<os::ScratchFile> scratch;
+  if (fs::is_directory(file, code)) {
+    auto made = os::ScratchFile::make(file.string());
+    if (made.ok() && made->write(std::vector<std::byte>(64 * kKiB)).ok()) scratch = std::move(*made);
   }
-  TrialFile(const TrialFile&) = delete;
-  TrialFile& operator=(const TrialFile&) = delete;
-  ~TrialFile() {
-    if (made_) unlink(path_.c_str());
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-  bool made_ = false;
-};
-
-Finding find_direct_reads(const std::string& file) {
-  auto opened = storage::open_backend({file}, {.kind = storage::BackendKind::pread_direct, .threads = 1});
+  auto opened = storage::open_backend({scratch ? scratch->path() : file.string()},
+                                      {.kind = storage::BackendKind::pread_direct, .threads = 1});
   if (opened.ok()) {
     return {.what = "O_DIRECT", .found = fmt::format("works here, in blocks of {} B", (*opened)->traits().alignment)};
   }
@@ -190,57 +166,40 @@ Finding find_direct_reads(const std::string& file) {
 }
 
 Finding find_io_uring() {
-  io_uring_params parameters{};
-  const long fd = syscall(__NR_io_uring_setup, 1, &parameters);
-  const int refusal = errno;
+  const Status ring = storage::try_uring();
   const std::string disabled = first_line("/proc/sys/kernel/io_uring_disabled");
   const std::string setting = disabled.empty() ? "" : fmt::format(" (kernel.io_uring_disabled = {})", disabled);
-  if (fd >= 0) {
-    close(static_cast<int>(fd));
-    return {.what = "io_uring", .found = "works" + setting};
-  }
-  Finding finding = {.mark = Mark::could_be_better,
-                     .what = "io_uring",
-                     .found = fmt::format("{}{}; threads read instead", std::strerror(refusal), setting)};
-  if (!disabled.empty() && disabled != "0") {
-    finding.change = "sudo sysctl kernel.io_uring_disabled=0";
-  } else if (refusal == EPERM) {
-    finding.change =
-        "the container's seccomp profile forbids it: allow io_uring_setup, io_uring_enter, io_uring_register";
-  } else {
-    finding.change = "a kernel of Linux 5.6 or later with io_uring built in";
-  }
-  return finding;
+  if (ring.ok()) return {.what = "io_uring", .found = "works" + setting};
+  return {
+      .mark = Mark::could_be_better,
+      .what = "io_uring",
+      .found = fmt::format("{}{}; threads read instead", ring.message(), setting),
+      .change = !disabled.empty() && disabled != "0"
+                    ? "sudo sysctl kernel.io_uring_disabled=0"
+                    : "use Linux 5.6 or later with io_uring built in; in a container, let its seccomp profile allow "
+                      "io_uring_setup, io_uring_enter and io_uring_register"};
 }
 
 Finding find_read_ahead(const fs::path& path) {
-  struct stat info {};
-  if (stat(path.c_str(), &info) != 0) {
+  const auto info = os::file_info(path.string());
+  if (!info.ok()) {
     return {.mark = Mark::missing,
             .what = "disk",
-            .found = fmt::format("{}: {}", path.string(), std::strerror(errno)),
+            .found = fmt::format("{}: {}", path.string(), info.status().message()),
             .change = "name a model file or a directory"};
   }
-  const std::string number = fmt::format("{}:{}", major(info.st_dev), minor(info.st_dev));
-  const fs::path block = fs::path("/sys/dev/block") / number;
-  std::error_code code;
-  const fs::path link = fs::read_symlink(block, code);
-  if (code) {
+  const auto disk = os::find_disk(info->volume);
+  if (!disk) {
     return {.mark = Mark::missing,
             .what = "disk",
-            .found = fmt::format("no block device behind {} (device {}): a memory, network or overlay file system",
-                                 path.string(), number)};
+            .found = fmt::format("no block device behind {} ({}): a memory, network or overlay file system",
+                                 path.string(), os::volume_name(info->volume))};
   }
-  // A partition has no queue of its own: its disk is one folder up.
-  std::string kilobytes = first_line(block / "queue/read_ahead_kb");
-  if (kilobytes.empty()) kilobytes = first_line(block / "../queue/read_ahead_kb");
-  Finding finding = {
-      .what = "disk",
-      .found = fmt::format("{}; read-ahead {} KiB", link.filename().string(), kilobytes.empty() ? "?" : kilobytes)};
-  if (!kilobytes.empty() && std::atol(kilobytes.c_str()) < 128) {
+  const std::string kib = disk->read_ahead_bytes ? fmt::format("{}", *disk->read_ahead_bytes / kKiB) : "?";
+  Finding finding = {.what = "disk", .found = fmt::format("{}; read-ahead {} KiB", disk->name, kib)};
+  if (disk->read_ahead_bytes && *disk->read_ahead_bytes < 128 * kKiB) {
     finding.mark = Mark::could_be_better;
-    finding.change =
-        fmt::format("sudo blockdev --setra 8192 /dev/{} helps mapped and buffered reads", link.filename().string());
+    finding.change = fmt::format("sudo blockdev --setra 8192 /dev/{} helps mapped and buffered reads", disk->name);
   }
   return finding;
 }
@@ -263,16 +222,11 @@ Finding find_rates(const std::string& path) {
 
 // ---- GPU
 
-struct CloseLibrary {
-  void operator()(void* library) const { dlclose(library); }
-};
-using Library = std::unique_ptr<void, CloseLibrary>;
-
-Library open_library(std::initializer_list<const char*> names) {
-  for (const char* name : names) {
-    if (void* library = dlopen(name, RTLD_LAZY | RTLD_LOCAL); library != nullptr) return Library(library);
-  }
-  return nullptr;
+/// The first of these libraries that this machine has.
+std::optional<os::Library> find_library(std::initializer_list<const char*> names) {
+  for (const char* name : names)
+    if (const auto library = os::Library::load(name); library.ok()) return *library;
+  return std::nullopt;
 }
 
 /// The PCI devices that are display or 3D controllers made by NVIDIA.
@@ -308,15 +262,15 @@ Finding find_link(const fs::path& device) {
 }
 
 Finding find_driver(bool has_gpu) {
-  const Library cuda = open_library({"libcuda.so.1"});
+  const auto cuda = find_library({"libcuda.so.1"});
   std::string version = first_line("/proc/driver/nvidia/version");
   const std::string_view prefix = "NVRM version: ";
   if (version.starts_with(prefix)) version.erase(0, prefix.size());
-  if (cuda == nullptr || version.empty()) {
+  if (!cuda || version.empty()) {
     Finding finding = {.mark = Mark::missing,
                        .what = "NVIDIA driver",
                        .found = fmt::format("kernel module {}, libcuda {}", version.empty() ? "absent" : version,
-                                            cuda == nullptr ? "absent" : "found")};
+                                            cuda ? "found" : "absent")};
     if (has_gpu) {
       finding.mark = Mark::could_be_better;
       finding.change = "install the NVIDIA driver; in a container, pass the GPU in (docker --gpus all)";
@@ -324,15 +278,15 @@ Finding find_driver(bool has_gpu) {
     return finding;
   }
   int supported = 0;
-  const auto get = reinterpret_cast<int (*)(int*)>(dlsym(cuda.get(), "cuDriverGetVersion"));
+  int (*get)(int*) = nullptr;
+  cuda->find("cuDriverGetVersion", get);
   if (get != nullptr) (void)get(&supported);
   return {.what = "NVIDIA driver",
           .found = fmt::format("{}; CUDA up to {}.{}", version, supported / 1000, supported % 1000 / 10)};
 }
 
 Finding find_cufile(bool has_gpu) {
-  const Library cufile = open_library({"libcufile.so.0", "libcufile.so"});
-  if (cufile == nullptr) {
+  if (!find_library({"libcufile.so.0", "libcufile.so"})) {
     return {.mark = Mark::missing,
             .what = "cuFile",
             .found = "libcufile absent",
@@ -402,11 +356,7 @@ std::string render_doctor(const std::string& path) {
   Findings findings = {find_processor(), find_cores()};
   const auto add = [&](const Findings& more) { findings.insert(findings.end(), more.begin(), more.end()); };
   add(find_memory());
-  add({find_huge_pages(), find_locked_memory(), find_read_ahead(looked_at)});
-  {
-    const TrialFile trial(looked_at);
-    findings.push_back(find_direct_reads(trial.path()));
-  }
+  add({find_huge_pages(), find_locked_memory(), find_read_ahead(looked_at), find_direct_reads(looked_at)});
   add({find_io_uring(), find_rates(looked_at.string())});
   add(find_gpu());
   return render(findings) + "\nok: fine   !: could be better   -: not there\n";

@@ -5,7 +5,6 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -21,6 +20,7 @@
 #include "app/cli/suggest.h"
 #include "base/log.h"
 #include "base/os/heap.h"
+#include "base/os/signals.h"
 #include "base/say.h"
 #include "device/cpu.h"
 
@@ -154,8 +154,7 @@ int main(int argc, char** argv) {
   millrace::os::keep_heap_small();
   hold_back();
   std::set_new_handler(on_no_memory);
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow shows as a failed write, too
-  std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away shows as a failed write, not as a death
+  millrace::os::let_failed_writes_return();
   try {
     return end_output(run(argc, argv));
   } catch (const std::bad_alloc&) {

@@ -2,10 +2,8 @@
 
 #include <editline/readline.h>
 #include <langinfo.h>
-#include <poll.h>
-#include <unistd.h>
 
-#include <cerrno>
+#include <chrono>
 #include <clocale>
 #include <cstdio>
 #include <cstdlib>
@@ -13,26 +11,25 @@
 #include <string_view>
 
 #include "app/cli/command.h"
+#include "base/os/terminal.h"
 
 namespace millrace::cli {
 namespace {
 
-constexpr int kLookMs = 50;  // for interrupted(), which another thread's signal may have set
+constexpr std::chrono::milliseconds kLook{50};  // for interrupted(), which another thread's signal may have set
 
 /// The next character for libedit, -1 at the end. Its own way waits in read() alone, where a Ctrl-C that came while the
 /// line was being drawn would go unnoticed until the next key.
-int next_character(FILE* in) {
+int next_character(FILE* /*in*/) {
   std::mbstate_t state = {};
   while (true) {
-    pollfd input = {fileno(in), POLLIN, 0};
-    const int ready = poll(&input, 1, kLookMs);
+    const bool ready = os::input_is_ready(kLook);
     if (interrupted()) return -1;
-    if (ready < 0 && errno != EINTR) return -1;
-    if (ready <= 0) continue;
+    if (!ready) continue;
     char byte = 0;
-    const ssize_t got = read(input.fd, &byte, 1);
-    if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (got <= 0) return -1;
+    const auto got = os::read_input({&byte, 1});
+    if (!got.ok() && got.status().code() == Code::unavailable) continue;
+    if (!got.ok() || *got == 0) return -1;
     wchar_t character = 0;
     const std::size_t size = std::mbrtowc(&character, &byte, 1, &state);
     if (size == static_cast<std::size_t>(-1)) state = {};  // no character: dropped
@@ -54,7 +51,7 @@ std::optional<std::string> read_line(const char* prompt) {
   char* line = readline(prompt);
   // A Ctrl-C may have cut a write short, of this line's drawing or of the answer before it: a terminal loses nothing by
   // that, and the end of the program would take it for output that could not be written.
-  if (isatty(STDOUT_FILENO) != 0) std::clearerr(stdout);
+  if (os::is_terminal(os::Stream::output)) std::clearerr(stdout);
   if (line == nullptr) return std::nullopt;
   std::string text(line);
   std::free(line);

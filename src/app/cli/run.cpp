@@ -1,9 +1,7 @@
 // `millrace run`: one prompt, several, a pipe, or a chat.
 #include <fmt/core.h>
-#include <poll.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <iostream>
 #include <iterator>
@@ -17,6 +15,7 @@
 #include "app/cli/pull.h"
 #include "app/cli/repl.h"
 #include "app/store/aliases.h"
+#include "base/os/terminal.h"
 #include "base/say.h"
 
 namespace millrace::cli {
@@ -35,9 +34,7 @@ struct RunFlags {
 
 /// Whoever read our output went away (`| head`), as he may: that wants no word.
 int fail_to_write() {
-  pollfd output{STDOUT_FILENO, 0, 0};
-  const bool reader_left = ::poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0;
-  return reader_left ? kExitFailed : fail(error(Code::io_error, "cannot write the output"));
+  return os::output_has_no_reader() ? kExitFailed : fail(error(Code::io_error, "cannot write the output"));
 }
 
 int answer_all(const RunFlags& flags, Chat& chat, const std::vector<std::string>& prompts) {
@@ -62,17 +59,9 @@ int answer_all(const RunFlags& flags, Chat& chat, const std::vector<std::string>
   return code;
 }
 
-/// Whether something may be written into stdin: a pipe or a file, not a terminal, and not nothing at all.
-bool is_fed() {
-  struct stat status {};
-  return isatty(STDIN_FILENO) == 0 && fstat(STDIN_FILENO, &status) == 0 &&
-         (S_ISFIFO(status.st_mode) || S_ISREG(status.st_mode) || S_ISSOCK(status.st_mode));
-}
-
 Expected<std::string> read_pipe(std::uint64_t most, bool quiet) {
-  pollfd input{STDIN_FILENO, POLLIN, 0};
-  constexpr int patience_ms = 2000;  // then somebody wonders what we wait for
-  if (!quiet && ::poll(&input, 1, patience_ms) == 0)
+  constexpr std::chrono::seconds patience{2};  // then somebody wonders what we wait for
+  if (!quiet && !os::input_is_ready(patience))
     say(stderr, "Reading what is piped in to go with the prompt ('< /dev/null' where there is nothing)\n");
   MR_ASSIGN_OR_RETURN(std::string text, read_input(most));
   while (!text.empty() && text.back() == '\n') text.pop_back();
@@ -82,9 +71,9 @@ Expected<std::string> read_pipe(std::uint64_t most, bool quiet) {
 /// The prompts given, each with what the pipe says behind it, or that alone; none: a chat.
 Expected<std::vector<std::string>> read_prompts(const RunFlags& flags, std::uint64_t ram_bytes, bool quiet) {
   std::vector<std::string> prompts = flags.prompts;
-  if (prompts.empty() && isatty(STDIN_FILENO) != 0) return prompts;
+  if (prompts.empty() && os::is_terminal(os::Stream::input)) return prompts;
   std::string text;
-  if (prompts.empty() || is_fed()) {
+  if (prompts.empty() || os::input_is_fed()) {
     MR_ASSIGN_OR_RETURN(text, read_pipe(most_text_bytes(ram_bytes), quiet));
   }
   if (prompts.empty()) prompts.emplace_back();
@@ -99,7 +88,7 @@ Expected<std::vector<std::string>> read_prompts(const RunFlags& flags, std::uint
 
 void tell_server(const RunFlags& flags, const Source& server, const Address& address, bool quiet) {
   if (quiet) return;
-  const bool dims = isatty(STDERR_FILENO) != 0;
+  const bool dims = os::is_terminal(os::Stream::errors);
   say(stderr, "{}{} answers from the server at {}{}{}\n", dims ? "\x1b[2m" : "", server.name(), address.text(),
       flags.host.empty() ? " (--local: from an engine of its own)" : "", dims ? "\x1b[0m" : "");
 }
@@ -159,7 +148,7 @@ std::optional<int> execute_elsewhere(const CLI::App& command, const RunFlags& fl
   if (!flags.host.empty()) return fail(error(Code::not_found, "no server at {} has model '{}'", address->text(), name));
   if (!store::names_hub_model(name, store::Store().root()))
     return fail(error(missing.code(), "{}; 'millrace pull USER/REPO' fetches others", missing.message()));
-  if (isatty(STDIN_FILENO) == 0 || isatty(STDERR_FILENO) == 0)
+  if (!os::is_terminal(os::Stream::input) || !os::is_terminal(os::Stream::errors))
     return fail(error(Code::not_found, "model '{0}' is not on this machine; fetch it with 'millrace pull {0}'", name));
   say(stderr, "{} is not here. Fetch it now? [Y/n] ", name);
   std::string reply;

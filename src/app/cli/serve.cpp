@@ -1,12 +1,6 @@
 // `millrace serve`: the APIs on a port, in front or as a daemon; `stop` and `ps` ask a running one.
-#include <fcntl.h>
 #include <fmt/core.h>
 #include <httplib.h>
-#include <poll.h>
-#include <signal.h>
-#include <sys/eventfd.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -15,6 +9,7 @@
 #include <filesystem>
 #include <future>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "app/cli/address.h"
@@ -26,6 +21,8 @@
 #include "app/server/server.h"
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/os/process.h"
+#include "base/os/signals.h"
 #include "base/say.h"
 #include "engine/limits.h"
 #include "residency/small_file.h"
@@ -55,7 +52,7 @@ fs::path runtime_folder() {
 
 std::string pid_path(const ServeFlags& flags) {
   if (!flags.pid_file.empty()) return flags.pid_file;
-  return (runtime_folder() / fmt::format("millrace-{}-{}.pid", getuid(), flags.port)).string();
+  return (runtime_folder() / fmt::format("millrace-{}-{}.pid", os::user_id(), flags.port)).string();
 }
 
 Expected<server::ServerOptions> server_options(const ServeFlags& flags, const Program& program) {
@@ -113,32 +110,6 @@ void tell_loaded(const engine::ModelManager::Loaded& loaded) {
 /// From the signal to the end of the process, whatever goes on.
 constexpr milliseconds kLongestEnd{4700};
 
-int wake_fd = -1;
-
-extern "C" void on_stop_signal(int) {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(wake_fd, &one, sizeof(one));
-}
-
-void catch_signals() {
-  wake_fd = ::eventfd(0, EFD_CLOEXEC);
-  struct sigaction action = {};
-  action.sa_handler = on_stop_signal;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
-  // A terminal that closes ends the server as Ctrl-C does, unless it was told to stay (nohup).
-  struct sigaction before = {};
-  if (sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
-}
-
-/// Each connection has a descriptor, and shells give a thousand.
-void allow_many_files() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 1 << 16);
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 /// What whoever starts the server may not have meant.
 void warn_of_open_door(const server::ServerOptions& options) {
   const std::string& host = options.host;
@@ -150,16 +121,6 @@ void warn_of_open_door(const server::ServerOptions& options) {
         host, options.port);
 }
 
-void wait_for_signal() {
-  std::uint64_t count = 0;
-  while (::read(wake_fd, &count, sizeof(count)) < 0 && errno == EINTR) {
-  }
-  // A second signal ends the process at once.
-  signal(SIGINT, SIG_DFL);
-  signal(SIGTERM, SIG_DFL);
-  signal(SIGHUP, SIG_DFL);
-}
-
 /// What `stop --server` needs to be told to end this one.
 std::string stop_flags(const ServeFlags& flags) {
   const auto meant = call_address();
@@ -169,47 +130,21 @@ std::string stop_flags(const ServeFlags& flags) {
   return words;
 }
 
-/// Prints what the daemon says of its start, and ends as it did.
-[[noreturn]] void end_with_daemon(int said) {
-  std::string words;
-  char buffer[256];
-  for (ssize_t count = 0; (count = ::read(said, buffer, sizeof(buffer))) != 0;) {
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) break;
-    words.append(buffer, static_cast<std::size_t>(count));
-  }
-  const bool started = !words.empty();
-  if (!started) words = "error: the server did not start; --log-file FILE keeps what it says\n";
-  say(started ? stdout : stderr, "{}", words);
-  _exit(started ? 0 : kExitFailed);
-}
-
-/// Goes on in a process of its own, away from the terminal; the first one ends here once that one listens, and has
-/// written into `tell` where.
-Status become_daemon(const ServeFlags& flags, int& tell) {
-  int ends[2] = {-1, -1};
-  if (::pipe2(ends, O_CLOEXEC) != 0) return error(Code::io_error, "cannot start a daemon: {}", std::strerror(errno));
-  const pid_t child = fork();
-  if (child < 0) return error(Code::io_error, "cannot start a daemon: {}", std::strerror(errno));
-  if (child > 0) {
-    ::close(ends[1]);
-    end_with_daemon(ends[0]);
-  }
-  ::close(ends[0]);
-  tell = ends[1];
-  setsid();
+/// Goes on in the background. The first process prints what the daemon says of its start, and ends as it did.
+Expected<os::Daemon> become_daemon(const ServeFlags& flags) {
   const std::string log = flags.log_file.empty() ? "/dev/null" : flags.log_file;
-  // A pipe that nobody reads would hold open() for ever.
-  const int out = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0600);
-  const int in = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-  if (out < 0 && errno == ENXIO)
+  auto daemon = os::Daemon::start(log, [](const std::string& report) {
+    if (report.empty())
+      say(stderr, "error: the server did not start; --log-file FILE keeps what it says\n");
+    else
+      say(stdout, "{}", report);
+    return report.empty() ? kExitFailed : 0;
+  });
+  if (daemon.status().code() == Code::unavailable)
     return error(Code::io_error, "{}: is a pipe that nobody reads; start its reader first", log);
-  if (out < 0 || in < 0) return error(Code::io_error, "{}: cannot write the log there", log);
-  (void)::fcntl(out, F_SETFL, ::fcntl(out, F_GETFL, 0) & ~O_NONBLOCK);
-  dup2(in, 0);
-  dup2(out, 1);
-  dup2(out, 2);
-  return {};
+  if (!daemon.ok())
+    return error(Code::io_error, "cannot start a daemon that writes its log to {}: {}", log, daemon.status().message());
+  return daemon;
 }
 
 /// Where a browser on this machine finds the page: an address that stands for all of them is none to open.
@@ -242,12 +177,14 @@ int serve(ServeFlags flags, const Program& program) {
   if (const Status status = check_model_outputs({flags.log_file, flags.pid_file}, options->models.engine, inputs);
       !status.ok())
     return fail(status);
-  int tell = -1;  // the terminal that started a daemon
+  std::optional<os::Daemon> daemon;
   if (flags.daemon) {
-    if (const Status status = become_daemon(flags, tell); !status.ok()) return fail(status);
+    auto started = become_daemon(flags);
+    if (!started.ok()) return fail(started.status());
+    daemon = std::move(*started);
   }
-  catch_signals();
-  allow_many_files();
+  os::catch_stop_requests();
+  os::allow_open_files(1 << 16);  // each connection is one, and shells give a thousand
   warn_of_open_door(*options);
   if (!program.quiet) options->models.on_loaded = tell_loaded;
   auto started = server::Server::start(std::move(*options));
@@ -257,27 +194,24 @@ int serve(ServeFlags flags, const Program& program) {
   if (flags.daemon || !flags.pid_file.empty()) {
     // Where everybody may write (/tmp), a link may lie in its place: it gives way, and what it leads to stays.
     const Status status =
-        residency::write_small_file(pid_file, fmt::format("{}\n", getpid()), residency::Links::replace);
+        residency::write_small_file(pid_file, fmt::format("{}\n", os::process_id()), residency::Links::replace);
     if (!status.ok()) return fail(status.with_context("PID file"));
   }
   say(stdout, "Listening on http://{}\n", address->text());
   say(stdout, "Open http://{}/ in a browser to chat\n", browser_address(*address));
-  if (tell >= 0) {
-    const std::string words =
+  if (daemon)
+    daemon->report(
         fmt::format("Listening on http://{} in the background (process {}); 'millrace stop --server{}' ends it\n",
-                    address->text(), getpid(), stop_flags(flags));
-    [[maybe_unused]] const auto written = ::write(tell, words.data(), words.size());
-    ::close(tell);
-  }
+                    address->text(), os::process_id(), stop_flags(flags)));
   std::atomic<bool> failed{false};
   std::thread watcher([&] {
     if (const Status status = (*started)->preloaded(); !status.ok()) {
       say(stderr, "error: {}\n", status.message());
       failed = true;
-      kill(getpid(), SIGTERM);
+      os::request_stop();
     }
   });
-  wait_for_signal();
+  os::wait_for_stop_request();
   if (flags.drain && !failed) {
     say(stdout, "Draining: what is under way is answered first; a second signal ends it at once\n");
     (*started)->drain();
@@ -291,7 +225,7 @@ int serve(ServeFlags flags, const Program& program) {
     say(stderr, "warning: a request went on for too long; stopped without its end\n");
     std::error_code ignored;
     if (has_pid_file) fs::remove(pid_file, ignored);
-    _exit(failed ? kExitFailed : 0);
+    os::end_process(failed ? kExitFailed : 0);
   });
   (*started)->stop();
   watcher.join();
@@ -413,16 +347,16 @@ int stop_server(const RemoteFlags& flags) {
   served.pid_file = flags.pid_file;
   const std::string path = pid_path(served);
   const auto text = residency::read_small_file(path, 64);
-  const pid_t process = text.ok() ? static_cast<pid_t>(std::strtol(text->c_str(), nullptr, 10)) : 0;
-  if (process <= 1 || ::kill(process, 0) != 0)
+  const std::int64_t process = text.ok() ? std::strtol(text->c_str(), nullptr, 10) : 0;
+  if (!os::can_stop(process))
     return fail(error(Code::not_found,
                       "no daemon of yours serves on port {} (there is no {} of a running one); one in front ends "
                       "with Ctrl-C",
                       address->port, path));
-  if (::kill(process, SIGTERM) != 0)
-    return fail(error(Code::io_error, "cannot end process {}: {}", process, std::strerror(errno)));
+  if (const Status status = os::stop_process(process); !status.ok())
+    return fail(error(Code::io_error, "cannot end process {}: {}", process, status.message()));
   for (int i = 0; i < flags.wait_seconds * 10; ++i) {
-    if (::kill(process, 0) != 0) return 0;
+    if (!os::can_stop(process)) return 0;
     std::this_thread::sleep_for(milliseconds(100));
   }
   return fail(error(Code::unavailable,

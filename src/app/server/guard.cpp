@@ -1,9 +1,8 @@
 #include "app/server/guard.h"
 
-#include <arpa/inet.h>
-#include <unistd.h>
-
 #include <algorithm>
+
+#include "base/os/address.h"
 
 namespace millrace::server {
 namespace {
@@ -12,18 +11,14 @@ bool is_port(std::string_view text) {
   return text.empty() || (text.front() == ':' && text.find_first_not_of("0123456789", 1) == std::string_view::npos);
 }
 
-bool is_ipv6(std::string_view text) {
-  in6_addr ignored{};
-  return ::inet_pton(AF_INET6, std::string(text.substr(0, text.find('%'))).c_str(), &ignored) == 1;
-}
-
 /// "Name:123" to "name"; "[::1]:123" and "::1" to "::1". Empty for what is no host.
 std::string bare_host(std::string_view host) {
   if (host.starts_with('[')) {
     const auto end = host.find(']');
-    if (end == std::string_view::npos || !is_port(host.substr(end + 1)) || !is_ipv6(host.substr(1, end - 1))) return "";
+    if (end == std::string_view::npos || !is_port(host.substr(end + 1)) || !os::is_ipv6(host.substr(1, end - 1)))
+      return "";
     host = host.substr(1, end - 1);
-  } else if (const auto colon = host.find(':'); colon != std::string_view::npos && !is_ipv6(host)) {
+  } else if (const auto colon = host.find(':'); colon != std::string_view::npos && !os::is_ipv6(host)) {
     if (!is_port(host.substr(colon))) return "";
     host = host.substr(0, colon);
   }
@@ -35,7 +30,7 @@ std::string bare_host(std::string_view host) {
 }
 
 bool is_address(std::string_view name) {
-  return is_ipv6(name) || (!name.empty() && name.find_first_not_of("0123456789.") == std::string_view::npos);
+  return os::is_ipv6(name) || (!name.empty() && name.find_first_not_of("0123456789.") == std::string_view::npos);
 }
 
 bool is_local_name(std::string_view name) { return name == "localhost" || name.ends_with(".localhost"); }
@@ -44,9 +39,8 @@ bool is_local_name(std::string_view name) { return name == "localhost" || name.e
 /// .local or .internal could be made to lead here by whoever answers for such names on the network.
 std::vector<std::string> names_of_this_machine() {
   std::vector<std::string> names = {"host.docker.internal", "host.containers.internal"};
-  char name[256] = {};
-  if (::gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0') return names;
-  const std::string own = bare_host(name);
+  const std::string own = bare_host(os::host_name());
+  if (own.empty()) return names;
   names.insert(names.end(), {own, own + ".local", own + ".internal"});
   return names;
 }

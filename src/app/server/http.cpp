@@ -1,14 +1,6 @@
 #include "app/server/http.h"
 
-#include <arpa/inet.h>
-#include <fcntl.h>
-#include <netinet/tcp.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -19,6 +11,7 @@
 #include "app/server/accept_encoding.h"
 #include "app/server/framing.h"
 #include "base/mutex.h"
+#include "base/os/socket.h"
 
 namespace millrace::server {
 namespace {
@@ -28,31 +21,6 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLook{100};  // how often who waits for a client looks whether the server stops
 
 thread_local Connection* current_connection = nullptr;
-
-/// Events that came within the time; 0: none, POLLERR on failure.
-int poll_for(int socket, int events, milliseconds time) {
-  pollfd entry{socket, static_cast<short>(events), 0};
-  for (;;) {
-    const int ready = ::poll(&entry, 1, static_cast<int>(std::max<std::int64_t>(0, time.count())));
-    if (ready < 0 && errno == EINTR) continue;
-    if (ready < 0) return POLLERR;
-    return ready == 0 ? 0 : entry.revents;
-  }
-}
-
-void name_of(const sockaddr_storage& address, std::string& ip, int& port) {
-  char text[INET6_ADDRSTRLEN] = {};
-  if (address.ss_family == AF_INET) {
-    const auto& in = reinterpret_cast<const sockaddr_in&>(address);
-    ::inet_ntop(AF_INET, &in.sin_addr, text, sizeof(text));
-    port = ntohs(in.sin_port);
-  } else if (address.ss_family == AF_INET6) {
-    const auto& in = reinterpret_cast<const sockaddr_in6&>(address);
-    ::inet_ntop(AF_INET6, &in.sin6_addr, text, sizeof(text));
-    port = ntohs(in.sin6_port);
-  }
-  ip = text;
-}
 
 /// httplib gives each connection that it accepts to a queue: ours leads to process_and_close_socket() at once, which
 /// takes no time. `end` when httplib has stopped listening.
@@ -72,12 +40,12 @@ class AtOnce final : public httplib::TaskQueue {
 /// all threads there ever were at once, and starting one costs less than the first token's thousandth part.
 class ConnectionThreads {
  public:
-  ConnectionThreads(std::size_t most, std::atomic<std::size_t>& waiting, std::function<void(int socket)> serve)
+  ConnectionThreads(std::size_t most, std::atomic<std::size_t>& waiting, std::function<void(os::Socket socket)> serve)
       : most_(most), waiting_(waiting), serve_(std::move(serve)) {}
 
-  void add(int socket) {
+  void add(os::Socket socket) {
     MutexLock lock(mutex_);
-    sockets_.push_back(socket);
+    sockets_.push_back(std::move(socket));
     waiting_ = sockets_.size();
     if (threads_ >= most_) return;
     try {
@@ -85,11 +53,9 @@ class ConnectionThreads {
       ++threads_;
     } catch (const std::system_error&) {  // no more threads now: those there are come to it, or this one does it
       if (threads_ > 0) return;
-      const int first = sockets_.front();
-      sockets_.pop_front();
-      waiting_ = sockets_.size();
+      os::Socket first = take();
       lock.unlock();
-      serve_(first);
+      serve_(std::move(first));
     }
   }
 
@@ -102,70 +68,66 @@ class ConnectionThreads {
   void work() {
     mutex_.lock();
     while (!sockets_.empty()) {
-      const int socket = sockets_.front();
-      sockets_.pop_front();
-      waiting_ = sockets_.size();
+      os::Socket socket = take();
       const MutexUnlock unlocked(mutex_);
-      serve_(socket);
+      serve_(std::move(socket));
     }
     --threads_;
     gone_.notify_all_at_thread_exit(mutex_);
   }
 
+  os::Socket take() MR_REQUIRES(mutex_) {
+    os::Socket first = std::move(sockets_.front());
+    sockets_.pop_front();
+    waiting_ = sockets_.size();
+    return first;
+  }
+
   const std::size_t most_;
   std::atomic<std::size_t>& waiting_;
-  const std::function<void(int socket)> serve_;
+  const std::function<void(os::Socket socket)> serve_;
   Mutex mutex_;
   CondVar gone_;
-  std::deque<int> sockets_ MR_GUARDED_BY(mutex_);
+  std::deque<os::Socket> sockets_ MR_GUARDED_BY(mutex_);
   std::size_t threads_ MR_GUARDED_BY(mutex_) = 0;
 };
 
 // --- A connection ---
 
-Connection::Connection(int socket, const HttpLimits& limits, residency::Budget& memory,
+Connection::Connection(os::Socket socket, const HttpLimits& limits, residency::Budget& memory,
                        std::atomic<std::int64_t>& at_work, const std::atomic<bool>& stopping,
                        const std::atomic<std::size_t>& waiting)
-    : socket_(socket),
+    : socket_(std::move(socket)),
       limits_(limits),
       at_work_(at_work),
       stopping_(stopping),
       waiting_(waiting),
       memory_(memory, [this] { return client_gone(); }) {
-  const int on = 1;
-  ::setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  const int flags = ::fcntl(socket_, F_GETFL, 0);
-  ::fcntl(socket_, F_SETFL, flags | O_NONBLOCK);
+  socket_.never_wait();
   current_connection = this;
 }
 
 Connection::~Connection() {
   current_connection = nullptr;
   end_work();
-  if (socket_ < 0) return;
-  if (close_) linger();
-  ::shutdown(socket_, SHUT_RDWR);
-  ::close(socket_);
+  if (socket_.is_open() && close_) linger();
 }
 
 /// What the client is still sending is thrown away for a moment: closed on it at once, it would lose our answer.
 void Connection::linger() {
-  ::shutdown(socket_, SHUT_WR);
+  socket_.end_sending();
   const auto until = Clock::now() + milliseconds(500);
   std::size_t most = 4u << 20;
-  while (most > 0 && Clock::now() < until && poll_for(socket_, POLLIN, milliseconds(100)) != 0) {
-    const ssize_t count = ::recv(socket_, buffer_, std::min(sizeof(buffer_), most), 0);
-    if (count <= 0) return;
-    most -= static_cast<std::size_t>(count);
+  while (most > 0 && Clock::now() < until && socket_.wait_to_receive(milliseconds(100))) {
+    const auto received = socket_.receive({buffer_, std::min(sizeof(buffer_), most)});
+    if (!received.ok() || *received == 0) return;
+    most -= *received;
   }
 }
 
 Connection& Connection::current() { return *current_connection; }
 
-bool Connection::client_gone() const {
-  const int events = poll_for(socket_, POLLRDHUP, milliseconds(0));
-  return (events & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
-}
+bool Connection::client_gone() const { return socket_.peer_is_gone(); }
 
 void Connection::begin_body(bool length_known) {
   in_body_ = true;
@@ -183,7 +145,7 @@ bool Connection::wait_for_request() {
   head_.clear();
   head_status_ = {};
   client_.clear();
-  if (begin_ == end_ && !stopping_ && poll_for(socket_, POLLIN, kLook) == 0) return false;
+  if (begin_ == end_ && !stopping_ && !socket_.wait_to_receive(kLook)) return false;
   header_begin_ = Clock::now();
   deadline_ = header_begin_ + limits_.header_time;
   record_ = new_record();
@@ -191,9 +153,9 @@ bool Connection::wait_for_request() {
   return !gone_;
 }
 
-std::optional<int> Connection::release() {
-  if (gone_ || close_ || begin_ < end_) return std::nullopt;
-  return std::exchange(socket_, -1);
+os::Socket Connection::release() {
+  if (gone_ || close_ || begin_ < end_) return {};
+  return std::move(socket_);
 }
 
 ssize_t Connection::read_body(char* data, std::size_t size) {
@@ -212,25 +174,23 @@ bool Connection::fill() {
       header_too_large_ = !in_body_;
       return false;
     }
-    const ssize_t count = ::recv(socket_, buffer_, std::min(sizeof(buffer_), bytes_left_), 0);
-    if (count > 0) {
+    const auto received = socket_.receive({buffer_, std::min(sizeof(buffer_), bytes_left_)});
+    if (received.ok() && *received > 0) {
       begin_ = 0;
-      end_ = static_cast<std::size_t>(count);
+      end_ = *received;
       bytes_left_ -= end_;
       return true;
     }
-    if (count == 0) return false;
-    if (errno == EINTR) continue;
-    if (errno != EAGAIN && errno != EWOULDBLOCK) return false;
+    if (received.ok() || received.status().code() != Code::unavailable) return false;
     const auto now = Clock::now();
     const auto left = std::chrono::duration_cast<milliseconds>(deadline_ - now);
     const bool in_the_way = !in_body_ && waiting_ > 0 && now - header_begin_ > limits_.crowded_time;
     if (left.count() <= 0 || stopping_ || in_the_way) return false;
-    poll_for(socket_, POLLIN, std::min(left, kLook));
+    socket_.wait_to_receive(std::min(left, kLook));
   }
 }
 
-bool Connection::is_readable() const { return begin_ < end_ || poll_for(socket_, POLLIN, milliseconds(0)) != 0; }
+bool Connection::is_readable() const { return begin_ < end_ || socket_.wait_to_receive(milliseconds(0)); }
 
 bool Connection::is_writable() const { return !client_gone(); }
 
@@ -251,39 +211,35 @@ ssize_t Connection::read(char* data, std::size_t size) {
 }
 
 ssize_t Connection::write(const char* data, std::size_t size) {
-  std::size_t done = 0;
-  while (done < size) {
-    const ssize_t count = ::send(socket_, data + done, size - done, MSG_NOSIGNAL);
-    if (count > 0) {
-      done += static_cast<std::size_t>(count);
-      continue;
-    }
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK) return -1;
-    const int events = poll_for(socket_, POLLOUT, limits_.write_time);
-    if ((events & POLLOUT) == 0) return -1;
+  std::string_view rest(data, size);
+  while (!rest.empty()) {
+    const auto sent = socket_.send(rest);
+    if (!sent.ok() && sent.status().code() != Code::unavailable) return -1;
+    rest.remove_prefix(sent.ok() ? *sent : 0);
+    if ((!sent.ok() || *sent == 0) && !socket_.wait_to_send(limits_.write_time)) return -1;
   }
   return static_cast<ssize_t>(size);
 }
 
 void Connection::get_remote_ip_and_port(std::string& ip, int& port) const {
-  sockaddr_storage address{};
-  socklen_t length = sizeof(address);
-  if (::getpeername(socket_, reinterpret_cast<sockaddr*>(&address), &length) == 0) name_of(address, ip, port);
+  os::Endpoint peer = socket_.peer();
+  ip = std::move(peer.ip);
+  port = peer.port;
 }
 
 void Connection::get_local_ip_and_port(std::string& ip, int& port) const {
-  sockaddr_storage address{};
-  socklen_t length = sizeof(address);
-  if (::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &length) == 0) name_of(address, ip, port);
+  os::Endpoint own = socket_.own();
+  ip = std::move(own.ip);
+  port = own.port;
 }
 
 // --- The server ---
 
 HttpServer::HttpServer(HttpLimits limits, residency::Budget& memory) : limits_(limits), memory_(memory) {
-  threads_ = std::make_unique<ConnectionThreads>(limits_.max_connections, waiting_, [this](int sock) { serve(sock); });
+  threads_ = std::make_unique<ConnectionThreads>(limits_.max_connections, waiting_,
+                                                 [this](os::Socket socket) { serve(std::move(socket)); });
   lobby_ = std::make_unique<Lobby>(limits_.idle_time, limits_.max_idle, stopping_,
-                                   [this](int sock) { threads_->add(sock); });
+                                   [this](os::Socket socket) { threads_->add(std::move(socket)); });
   new_task_queue = [this] {
     return new AtOnce([this] {
       lobby_->close();
@@ -296,10 +252,7 @@ HttpServer::HttpServer(HttpLimits limits, residency::Budget& memory) : limits_(l
   set_keep_alive_timeout(std::chrono::duration_cast<std::chrono::seconds>(limits_.idle_time).count());
   set_keep_alive_max_count(100'000);
   // A second server on the same port would take half of the first one's clients.
-  set_socket_options([](socket_t sock) {
-    const int on = 1;
-    ::setsockopt(sock, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  });
+  set_socket_options([](socket_t listening) { os::reserve_port(listening); });
 }
 
 HttpServer::~HttpServer() = default;
@@ -332,15 +285,15 @@ std::string HttpServer::methods_of(const std::string& path) const {
   return methods;
 }
 
-void HttpServer::widen_backlog() { ::listen(svr_sock_, 1024); }
+void HttpServer::widen_backlog() { os::set_backlog(svr_sock_, 1024); }
 
 bool HttpServer::process_and_close_socket(socket_t sock) {
-  lobby_->enter(sock);
+  lobby_->enter(os::Socket(sock));
   return true;
 }
 
-void HttpServer::serve(int socket) {
-  Connection connection(socket, limits_, memory_, at_work_, stopping_, waiting_);
+void HttpServer::serve(os::Socket socket) {
+  Connection connection(std::move(socket), limits_, memory_, at_work_, stopping_, waiting_);
   // What we have is small and made anew: thousands of ranges of one file would be thousands of times its size.
   // A body whose length is known gets its room at once, untouched: a text that grows is copied again and again.
   const auto set_up = [&](httplib::Request& request) {
@@ -365,7 +318,7 @@ void HttpServer::serve(int socket) {
     connection.end_work();
     if (!goes_on) return;
   }
-  if (const auto idle = connection.release()) lobby_->enter(*idle);
+  if (os::Socket idle = connection.release(); idle.is_open()) lobby_->enter(std::move(idle));
 }
 
 }  // namespace millrace::server

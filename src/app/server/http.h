@@ -21,6 +21,7 @@
 #include "app/server/lobby.h"
 #include "app/server/request_log.h"
 #include "app/server/request_memory.h"
+#include "base/os/socket.h"
 
 namespace millrace::server {
 
@@ -42,7 +43,7 @@ class Connection final : public httplib::Stream {
  public:
   /// at_work: counts the requests of all connections that begin_work() was called for. Once `stopping` is set, nothing
   /// more of a request is waited for. `waiting`: tasks of others for which there is no thread.
-  Connection(int socket, const HttpLimits& limits, residency::Budget& memory, std::atomic<std::int64_t>& at_work,
+  Connection(os::Socket socket, const HttpLimits& limits, residency::Budget& memory, std::atomic<std::int64_t>& at_work,
              const std::atomic<bool>& stopping, const std::atomic<std::size_t>& waiting);
   ~Connection() override;
 
@@ -75,8 +76,9 @@ class Connection final : public httplib::Stream {
 
   /// Waits a moment for the first byte of a request; false: none came, or the server stops.
   bool wait_for_request();
-  /// Of a connection that may have further requests and has none now: the socket, which is no longer this one's.
-  std::optional<int> release();
+  /// Of a connection that may have further requests and has none now: the socket, which is no longer this one's. Else
+  /// one that is not open.
+  os::Socket release();
   /// Bytes of the request's body straight from the client, for bodies that are kept elsewhere than in memory.
   /// REQUIRES: begin_body(); the caller knows the body's length. -1: the connection broke, or it is late.
   ssize_t read_body(char* data, std::size_t size);
@@ -88,14 +90,14 @@ class Connection final : public httplib::Stream {
   using httplib::Stream::write;
   void get_remote_ip_and_port(std::string& ip, int& port) const override;
   void get_local_ip_and_port(std::string& ip, int& port) const override;
-  int socket() const override { return socket_; }
+  int socket() const override { return socket_.handle(); }
 
  private:
   using Clock = std::chrono::steady_clock;
   bool fill();
   void linger();
 
-  int socket_;  // -1: released
+  os::Socket socket_;
   const HttpLimits& limits_;
   std::atomic<std::int64_t>& at_work_;
   const std::atomic<bool>& stopping_;
@@ -143,7 +145,7 @@ class HttpServer final : public httplib::Server {
 
  private:
   bool process_and_close_socket(socket_t sock) override;
-  void serve(int socket);
+  void serve(os::Socket socket);
 
   const HttpLimits limits_;
   residency::Budget& memory_;

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "base/mutex.h"
-#include "storage/file_set.h"
+#include "base/os/socket.h"
 
 namespace millrace::server {
 
@@ -21,12 +21,12 @@ class Lobby {
   /// quick. A socket that says nothing for `idle_time` is closed, as is the one that has waited longest when there are
   /// more than `most`, and all of them once `stopping` is set.
   Lobby(std::chrono::milliseconds idle_time, std::size_t most, const std::atomic<bool>& stopping,
-        std::function<void(int socket)> serve);
+        std::function<void(os::Socket socket)> serve);
   /// As close().
   ~Lobby();
 
   /// The socket is the lobby's from here on.
-  void enter(int socket);
+  void enter(os::Socket socket);
   /// Ends the thread and closes all sockets; those that enter from here on are closed at once.
   void close();
 
@@ -34,16 +34,21 @@ class Lobby {
   using Clock = std::chrono::steady_clock;
   void watch();
   void close_late();
-  bool leave(int socket);
+  os::Socket leave(os::SocketHandle socket);
+
+  struct Waiting {
+    os::Socket socket;
+    Clock::time_point since;
+  };
 
   const std::chrono::milliseconds idle_time_;
   const std::size_t most_;
   const std::atomic<bool>& stopping_;
-  const std::function<void(int socket)> serve_;
-  const storage::ScopedFd poll_;
+  const std::function<void(os::Socket socket)> serve_;
+  const os::SocketWatch watch_;
   std::atomic<bool> closed_{false};
   Mutex mutex_;
-  std::map<int, Clock::time_point> since_ MR_GUARDED_BY(mutex_);  // by socket
+  std::map<os::SocketHandle, Waiting> waiting_ MR_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 
