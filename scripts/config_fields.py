@@ -33,6 +33,16 @@ CLASSES = {
     "glm4_moe_lite": ("glm4_moe_lite", "Glm4MoeLiteConfig"), "lfm2": ("lfm2", "Lfm2Config"),
     "lfm2_moe": ("lfm2_moe", "Lfm2MoeConfig"), "mamba2": ("mamba2", "Mamba2Config"),
     "nemotron_h": ("nemotron_h", "NemotronHConfig"),
+    "qwen2_vl_text": ("qwen2_vl", "Qwen2VLTextConfig"), "qwen3_vl_text": ("qwen3_vl", "Qwen3VLTextConfig"),
+    "qwen3_vl_moe_text": ("qwen3_vl_moe", "Qwen3VLMoeTextConfig"), "qwen2_moe": ("qwen2_moe", "Qwen2MoeConfig"),
+    "seed_oss": ("seed_oss", "SeedOssConfig"), "smollm3": ("smollm3", "SmolLM3Config"), "arcee": ("arcee", "ArceeConfig"),
+    "granitemoe": ("granitemoe", "GraniteMoeConfig"), "granitemoeshared": ("granitemoeshared", "GraniteMoeSharedConfig"),
+    "ernie4_5": ("ernie4_5", "Ernie4_5Config"), "ernie4_5_moe": ("ernie4_5_moe", "Ernie4_5_MoeConfig"),
+    "glm4": ("glm4", "Glm4Config"), "gemma": ("gemma", "GemmaConfig"), "olmoe": ("olmoe", "OlmoeConfig"),
+    "dots1": ("dots1", "Dots1Config"), "hunyuan_v1_dense": ("hunyuan_v1_dense", "HunYuanDenseV1Config"),
+    "hunyuan_v1_moe": ("hunyuan_v1_moe", "HunYuanMoEV1Config"), "hy_v3": ("hy_v3", "HYV3Config"),
+    "exaone_moe": ("exaone_moe", "ExaoneMoeConfig"), "exaone4": ("exaone4", "Exaone4Config"),
+    "olmo2": ("olmo2", "Olmo2Config"),
 }
 
 # Read by the modelling code, but only to train, to initialise weights, to choose among kernels or to return more.

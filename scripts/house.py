@@ -42,7 +42,7 @@ RECORDS = {
     "expert": (189, 90),
     "draft": (82, 45),
     "shard": (32, 12),
-    "lines": (132_000, None),  # to the next thousand
+    "lines": (134_000, None),  # to the next thousand; 132,000 before the architectures beyond the first 22
 }
 
 

@@ -4,25 +4,74 @@
 
 #include "base/log.h"
 #include "convert/family.h"
+#include "modelfile/gguf_writer.h"
 
 namespace millrace::convert {
 namespace {
 
 // Of families that one GGUF file might be, the first that matches is exported.
-constexpr std::array kFamilies{
-    &kLlama,   &kMixtral,   &kMistral,   &kMinistral3, &kQwen2,      &kQwen3,   &kQwen3Moe,      &kQwen3Next,
-    &kQwen35,  &kQwen35Moe, &kGemma3,    &kGemma4,     &kGptOss,     &kGranite, &kGraniteHybrid, &kGraniteHybridDense,
-    &kPhi3,    &kGlm4Moe,   &kMiniMaxM2, &kDeepSeekV2, &kDeepSeekV3, &kKimiK2,  &kGlm4MoeLite,   &kLfm2,
-    &kLfm2Moe, &kMamba2,    &kNemotronH};
+constexpr std::array kFamilies{&kLlama,
+                               &kMixtral,
+                               &kMistral,
+                               &kMinistral3,
+                               &kQwen2,
+                               &kQwen3,
+                               &kQwen3Moe,
+                               &kQwen3Next,
+                               &kQwen35,
+                               &kQwen35Moe,
+                               &kGemma3,
+                               &kGemma4,
+                               &kGptOss,
+                               &kGranite,
+                               &kGraniteHybrid,
+                               &kGraniteHybridDense,
+                               &kPhi3,
+                               &kGlm4Moe,
+                               &kMiniMaxM2,
+                               &kDeepSeekV2,
+                               &kDeepSeekV3,
+                               &kKimiK2,
+                               &kGlm4MoeLite,
+                               &kLfm2,
+                               &kLfm2Moe,
+                               &kMamba2,
+                               &kNemotronH,
+                               &kQwen2Vl,
+                               &kQwen2Moe,
+                               &kQwen3Vl,
+                               &kQwen3VlMoe,
+                               &kSeedOss,
+                               &kSmolLm3,
+                               &kArcee,
+                               &kErnie45,
+                               &kGlm4,
+                               &kGemma,
+                               &kHunyuanDense,
+                               &kOlmo2,
+                               &kExaone4,
+                               &kGraniteMoeShared,
+                               &kGraniteMoe,
+                               &kMiniCpm,
+                               &kOlmoe,
+                               &kErnie45Moe,
+                               &kDots1,
+                               &kDeepSeek,
+                               &kBailingMoe2,
+                               &kHunyuanMoe,
+                               &kHyV3,
+                               &kExaoneMoe};
 
 /// Of models that see and hear, the part that writes; and names of one thing.
 struct Alias {
   std::string_view model_type, is;
 };
-constexpr Alias kAliases[] = {{"gemma3", "gemma3_text"},      {"gemma4", "gemma4_text"},
-                              {"qwen3_5", "qwen3_5_text"},    {"qwen3_5_moe", "qwen3_5_moe_text"},
-                              {"glm4v_moe_text", "glm4_moe"}, {"qwen2_5_vl_text", "qwen2"},
-                              {"minimax", "minimax_m2"},      {"glm_moe_lite", "glm4_moe_lite"}};
+constexpr Alias kAliases[] = {{"gemma3", "gemma3_text"},       {"gemma4", "gemma4_text"},
+                              {"qwen3_5", "qwen3_5_text"},     {"qwen3_5_moe", "qwen3_5_moe_text"},
+                              {"glm4v_moe_text", "glm4_moe"},  {"qwen2_5_vl_text", "qwen2_vl_text"},
+                              {"qwen2_5_vl", "qwen2_vl_text"}, {"qwen2_vl", "qwen2_vl_text"},
+                              {"qwen3_vl", "qwen3_vl_text"},   {"qwen3_vl_moe", "qwen3_vl_moe_text"},
+                              {"minimax", "minimax_m2"},       {"glm_moe_lite", "glm4_moe_lite"}};
 
 constexpr KeyRule kCommonKeys[] = {
     {"num_hidden_layers", "block_count"},
@@ -52,6 +101,61 @@ nlohmann::json periodic_layer_types(const Header& header, std::int64_t period, s
   nlohmann::json kinds = nlohmann::json::array();
   for (std::int64_t i = 1; i <= header.layers(); ++i) kinds.push_back(i % period == 0 ? "full_attention" : other);
   return kinds;
+}
+
+void read_sections(Config& config, Header& header) {
+  Config rope = config.within("rope_parameters");
+  auto sections = rope.numbers("mrope_section");
+  if (sections.empty()) sections = config.within("rope_scaling").numbers("mrope_section");
+  config.fail(rope.status());
+  if (sections.empty()) return;
+  sections.resize(4, 0);
+  header.set_integers("rope.dimension_sections", {sections.begin(), sections.end()});
+}
+
+void write_sections(const Header& header, bool interleaved, nlohmann::json& config) {
+  auto sections = header.integers("rope.dimension_sections");
+  if (sections.empty()) return;
+  sections.resize(3);
+  config["rope_parameters"]["mrope_section"] = sections;
+  if (interleaved) config["rope_parameters"]["mrope_interleaved"] = true;
+}
+
+void read_windows(Config& config, Header& header) {
+  const auto kinds = config.texts("layer_types");
+  const std::int64_t window = config.optional("sliding_window", 0, 0, 1 << 28);
+  const bool any = std::find(kinds.begin(), kinds.end(), "sliding_attention") != kinds.end();
+  // Where layer_types is absent, a period says which see all; null is none.
+  const std::int64_t given = config.optional("sliding_window_pattern", 0, 0, 1 << 16);
+  if (window == 0 || (!kinds.empty() && !any)) return;
+  header.set_integer("attention.sliding_window", window);
+  const auto first = std::find(kinds.begin(), kinds.end(), "full_attention");
+  const std::int64_t period = kinds.empty() ? given : first - kinds.begin() + 1;
+  std::vector<bool> local;
+  bool repeats = period > 1 && first != kinds.end();
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    local.push_back(kinds[i] == "sliding_attention");
+    repeats &= local.back() == (static_cast<std::int64_t>(i + 1) % period != 0);
+  }
+  if (kinds.empty() || repeats)
+    header.set_integer("attention.sliding_window_pattern", period);
+  else
+    header.set("attention.sliding_window_pattern", modelfile::array_value(local));
+}
+
+void write_windows(const Header& header, std::int64_t usual_period, nlohmann::json& config) {
+  const std::int64_t window = header.integer("attention.sliding_window");
+  config["sliding_window"] = window > 0 ? nlohmann::json(window) : nlohmann::json();
+  if (window == 0) {
+    config["layer_types"] = periodic_layer_types(header, 1, "sliding_attention");
+    return;
+  }
+  const std::int64_t period = header.integer("attention.sliding_window_pattern", usual_period);
+  config["layer_types"] = periodic_layer_types(header, period, "sliding_attention");
+  config["sliding_window_pattern"] = period;
+  const auto local = header.integers("attention.sliding_window_pattern");
+  for (std::size_t i = 0; i < local.size() && i < config["layer_types"].size(); ++i)
+    config["layer_types"][i] = local[i] != 0 ? "sliding_attention" : "full_attention";
 }
 
 void expect_mixtures_alone(Config& config) {

@@ -103,6 +103,12 @@ void shorten_to_window(Config& config, Header& header);
 void write_layer_types(const Header& header, std::string_view attends, std::string_view other, nlohmann::json& config);
 /// Of layers of which each `period`-th attends to all: their layer_types.
 nlohmann::json periodic_layer_types(const Header& header, std::int64_t period, std::string_view other);
+/// Which channels of a head turn by a picture's time, height and width: of Qwen's models that see.
+void read_sections(Config& config, Header& header);
+void write_sections(const Header& header, bool interleaved, nlohmann::json& config);
+/// The window of layers and which of them have one, as GGUF has it: a period where layer_types has one, else a list.
+void read_windows(Config& config, Header& header);
+void write_windows(const Header& header, std::int64_t usual_period, nlohmann::json& config);
 /// Of Qwen's keys for layers that are no mixture: there are none.
 void expect_mixtures_alone(Config& config);
 void write_mixtures_alone(const Header& header, nlohmann::json& config);
@@ -113,11 +119,13 @@ std::string known_families();
 
 // Each family's file has its table.
 extern const Family kLlama, kMistral, kMinistral3, kMixtral;
-extern const Family kQwen2, kQwen3, kQwen3Moe;
+extern const Family kSmolLm3, kArcee, kErnie45, kGlm4, kGemma, kHunyuanDense, kOlmo2, kExaone4;
+extern const Family kOlmoe, kErnie45Moe, kDots1, kDeepSeek, kBailingMoe2, kHunyuanMoe, kHyV3, kExaoneMoe;
+extern const Family kQwen2, kQwen2Vl, kQwen2Moe, kQwen3, kQwen3Moe, kQwen3Vl, kQwen3VlMoe, kSeedOss;
 extern const Family kQwen3Next, kQwen35, kQwen35Moe;
 extern const Family kGemma3, kGemma4;
 extern const Family kGptOss;
-extern const Family kGranite, kGraniteHybrid, kGraniteHybridDense;
+extern const Family kGranite, kGraniteMoe, kGraniteMoeShared, kGraniteHybrid, kGraniteHybridDense, kMiniCpm;
 extern const Family kPhi3;
 extern const Family kGlm4Moe, kMiniMaxM2;
 extern const Family kDeepSeekV2, kDeepSeekV3, kKimiK2, kGlm4MoeLite;

@@ -1,6 +1,7 @@
-// Granite 3: Llama's tensors and four factors. Granite 4 H: Mamba-2 in most of the places of attention, a shared
-// feed-forward beside a mixture (or alone).
+// Granite 3, dense and with experts: Llama's tensors and four factors, as MiniCPM has them by other names. Granite 4 H:
+// Mamba-2 in most of the places of attention, a shared feed-forward beside a mixture (or alone).
 #include <algorithm>
+#include <cmath>
 
 #include "convert/mamba2.h"
 #include "convert/names.h"
@@ -19,6 +20,9 @@ void read(Config& /*config*/, Header& header) {
 }
 
 constexpr NameRule kHybridExperts[] = {
+    {"model.layers.#.block_sparse_moe.experts.gate_up_proj", "blk.#.ffn_gate_exps.weight", Form::first_half},
+    {"model.layers.#.block_sparse_moe.experts.gate_up_proj", "blk.#.ffn_up_exps.weight", Form::second_half},
+    {"model.layers.#.block_sparse_moe.experts.down_proj", "blk.#.ffn_down_exps.weight"},
     {"model.layers.#.block_sparse_moe.router.layer.weight", "blk.#.ffn_gate_inp.weight"},
     {"model.layers.#.block_sparse_moe.router.weight", "blk.#.ffn_gate_inp.weight"},
     {"model.layers.#.block_sparse_moe.input_linear.weight", "blk.#.ffn_gate_exps.weight", Form::first_half},
@@ -33,6 +37,40 @@ constexpr NameRule kHybridDense[] = {
     {"model.layers.#.shared_mlp.input_linear.weight", "blk.#.ffn_up.weight", Form::second_half},
     {"model.layers.#.shared_mlp.output_linear.weight", "blk.#.ffn_down.weight"},
 };
+constexpr Names kMoeNames[] = {kTopNames, kAttentionNames, kFfnNorm, kHybridExperts};
+constexpr KeyRule kMoeKeys[] = {{"num_local_experts", "expert_count"},
+                                {"num_experts_per_tok", "expert_used_count"},
+                                {"shared_intermediate_size", "expert_shared_feed_forward_length"}};
+
+/// GGUF's mixture is as wide as its feed-forward.
+void read_moe(Config& config, Header& header) {
+  read(config, header);
+  config.expect("hidden_act", "silu");
+}
+
+bool has_shared_expert(const Header& header) { return header.integer("expert_shared_feed_forward_length") > 0; }
+
+constexpr Names kMiniCpmNames[] = {kTopNames, kAttentionNames, kFfnNorm, kDenseNames};
+
+void read_minicpm(Config& config, Header& header) {
+  read(config, header);
+  const double layers = std::max(1.0, static_cast<double>(header.layers()));
+  header.set_number("embedding_scale", config.number("scale_emb", 12));
+  header.set_number("residual_scale", config.number("scale_depth", 1.4) / std::sqrt(layers));
+  header.set_number("logit_scale", static_cast<double>(header.integer("embedding_length")) /
+                                       std::max(1.0, config.number("dim_model_base", 256)));
+  config.expect("hidden_act", "silu");
+}
+
+Status write_minicpm(const Header& header, nlohmann::json& config) {
+  const double root = std::sqrt(static_cast<double>(header.layers()));
+  const auto width = static_cast<double>(header.integer("embedding_length"));
+  config["scale_emb"] = header.number("embedding_scale", 12);
+  config["scale_depth"] = header.number("residual_scale", 1.4 / root) * root;
+  config["dim_model_base"] = width / header.number("logit_scale", width / 256);
+  return {};
+}
+
 constexpr NameRule kMixer[] = {MR_MAMBA2_NAMES("model.layers.#.mamba.")};
 constexpr Names kHybridNames[] = {kTopNames, kAttentionNames, kMixer, kFfnNorm, kHybridExperts};
 constexpr Names kHybridDenseNames[] = {kTopNames, kAttentionNames, kMixer, kFfnNorm, kHybridDense};
@@ -102,6 +140,30 @@ const Family kGranite{.model_type = "granite",
                       .neighbours = true,
                       .pre = "refact",
                       .read = read};
+const Family kGraniteMoeShared{.model_type = "granitemoeshared",
+                               .model_class = "GraniteMoeSharedForCausalLM",
+                               .architecture = "granitemoe",
+                               .names = kMoeNames,
+                               .keys = {kKeys, kMoeKeys},
+                               .neighbours = true,
+                               .pre = "refact",
+                               .read = read_moe,
+                               .matches = has_shared_expert};
+const Family kGraniteMoe{.model_type = "granitemoe",
+                         .model_class = "GraniteMoeForCausalLM",
+                         .architecture = "granitemoe",
+                         .names = kMoeNames,
+                         .keys = {kKeys, kMoeKeys},
+                         .neighbours = true,
+                         .pre = "refact",
+                         .read = read_moe};
+const Family kMiniCpm{.model_type = "minicpm",
+                      .model_class = "MiniCPMForCausalLM",
+                      .architecture = "minicpm",
+                      .names = kMiniCpmNames,
+                      .neighbours = true,
+                      .read = read_minicpm,
+                      .write = write_minicpm};
 const Family kGraniteHybrid{.model_type = "granitemoehybrid",
                             .model_class = "GraniteMoeHybridForCausalLM",
                             .architecture = "granitehybrid",

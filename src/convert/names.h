@@ -65,6 +65,14 @@ inline constexpr NameRule kSharedExpertsNames[] = {
     {"model.layers.#.mlp.shared_experts.down_proj.weight", "blk.#.ffn_down_shexp.weight"},
 };
 
+/// The same with a gate of its own, as Qwen names it.
+inline constexpr NameRule kSharedExpertNames[] = {
+    {"model.layers.#.mlp.shared_expert.gate_proj.weight", "blk.#.ffn_gate_shexp.weight"},
+    {"model.layers.#.mlp.shared_expert.up_proj.weight", "blk.#.ffn_up_shexp.weight"},
+    {"model.layers.#.mlp.shared_expert.down_proj.weight", "blk.#.ffn_down_shexp.weight"},
+    {"model.layers.#.mlp.shared_expert_gate.weight", "blk.#.ffn_gate_inp_shexp.weight", Form::vector},
+};
+
 /// Blocks behind the layers that guess further tokens, as DeepSeek and GLM publish them.
 inline constexpr NameRule kDraftNames[] = {
     {"model.layers.#.eh_proj.weight", "blk.#.nextn.eh_proj.weight"},

@@ -28,12 +28,6 @@ constexpr NameRule kTiledNet[] = {
     {"model.layers.#.linear_attn.in_proj_b.weight", "blk.#.ssm_beta.weight", Form::tiled_each},
     {"model.layers.#.linear_attn.in_proj_a.weight", "blk.#.ssm_alpha.weight", Form::tiled_each},
 };
-constexpr NameRule kSharedExpert[] = {
-    {"model.layers.#.mlp.shared_expert.gate_proj.weight", "blk.#.ffn_gate_shexp.weight"},
-    {"model.layers.#.mlp.shared_expert.up_proj.weight", "blk.#.ffn_up_shexp.weight"},
-    {"model.layers.#.mlp.shared_expert.down_proj.weight", "blk.#.ffn_down_shexp.weight"},
-    {"model.layers.#.mlp.shared_expert_gate.weight", "blk.#.ffn_gate_inp_shexp.weight", Form::vector},
-};
 // "mtp.NAME" counts as "model.layers.N.mtp.NAME", "mtp.layers.0.NAME" as "model.layers.N.NAME".
 constexpr NameRule kDraft[] = {
     {"model.layers.#.mtp.fc.weight", "blk.#.nextn.eh_proj.weight"},
@@ -41,11 +35,11 @@ constexpr NameRule kDraft[] = {
     {"model.layers.#.mtp.pre_fc_norm_hidden.weight", "blk.#.nextn.hnorm.weight", Form::norm},
     {"model.layers.#.mtp.norm.weight", "blk.#.nextn.shared_head_norm.weight", Form::norm},
 };
-constexpr Names kNextNames[] = {kTopNames,     kAttentionNames, kPostAttentionNorm, kNet, kExpertNames,
-                                kSharedExpert, kDraft};
+constexpr Names kNextNames[] = {kTopNames,          kAttentionNames, kPostAttentionNorm, kNet, kExpertNames,
+                                kSharedExpertNames, kDraft};
 constexpr Names kDenseNetNames[] = {kTopNames, kAttentionNames, kPostAttentionNorm, kTiledNet, kDenseNames, kDraft};
-constexpr Names kMoeNetNames[] = {kTopNames,     kAttentionNames, kPostAttentionNorm, kTiledNet, kExpertNames,
-                                  kSharedExpert, kDraft};
+constexpr Names kMoeNetNames[] = {kTopNames,          kAttentionNames, kPostAttentionNorm, kTiledNet, kExpertNames,
+                                  kSharedExpertNames, kDraft};
 
 constexpr KeyRule kKeys[] = {{"linear_conv_kernel_dim", "ssm.conv_kernel"},
                              {"linear_key_head_dim", "ssm.state_size"},
@@ -70,27 +64,16 @@ void read(Config& config, Header& header) {
           error(Code::unsupported, "layer_types in config.json: layer {} is out of the order of the others", i));
   if (config.required("linear_num_value_heads", 1, 1 << 14) % config.required("linear_num_key_heads", 1, 1 << 14) != 0)
     config.fail(error(Code::corrupt, "linear_num_value_heads in config.json is no multiple of linear_num_key_heads"));
-  Config rope = config.within("rope_parameters");
-  auto sections = rope.numbers("mrope_section");
-  if (sections.empty()) sections = config.within("rope_scaling").numbers("mrope_section");
-  if (!sections.empty()) {
-    sections.resize(4, 0);
-    header.set_integers("rope.dimension_sections", {sections.begin(), sections.end()});
-  }
+  read_sections(config, header);
   config.expect("hidden_act", "silu");
   expect_mixtures_alone(config);
-  config.fail(rope.status());
 }
 
 Status write(const Header& header, nlohmann::json& config) {
   const std::int64_t interval = header.integer("full_attention_interval", kUsualInterval);
   config["layer_types"] = periodic_layer_types(header, interval, "linear_attention");
   config["linear_value_head_dim"] = header.integer("ssm.inner_size") / header.integer("ssm.time_step_rank");
-  if (auto sections = header.integers("rope.dimension_sections"); !sections.empty()) {
-    sections.resize(3);
-    config["rope_parameters"]["mrope_section"] = sections;
-    config["rope_parameters"]["mrope_interleaved"] = true;
-  }
+  write_sections(header, true, config);
   if (header.integer("expert_count") > 0) write_mixtures_alone(header, config);
   if (const std::int64_t blocks = header.integer("nextn_predict_layers"); blocks > 0)
     config["mtp_num_hidden_layers"] = blocks;

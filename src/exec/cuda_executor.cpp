@@ -116,6 +116,34 @@ static Status check_queries(const Program& program, const CudaTraits& traits) {
       "--kv q8_0");
 }
 
+/// One launch normalises heads, rotates them and stores keys, in this order.
+static Status check_heads_order(const Program& program) {
+  std::vector<Act> rotated;  // since the last attention
+  bool normalizes = false;
+  for (const Step& step : program.steps) {
+    if (step.kind == Step::Kind::rope) rotated.push_back(step.out);
+    const bool norm = step.kind == Step::Kind::rms_norm_heads && !step.weight.none();
+    if (norm && std::find(rotated.begin(), rotated.end(), step.out) != rotated.end())
+      return error(Code::unsupported, "the GPU part normalises heads before it rotates them alone; use --device cpu");
+    if (norm) normalizes = true;
+    if (step.kind != Step::Kind::attention) continue;
+    if (normalizes && rotated.empty() && step.attention.latent_values == 0)
+      return error(Code::unsupported, "the GPU part normalises heads only where it rotates them; use --device cpu");
+    rotated.clear();
+    normalizes = false;
+  }
+  return {};
+}
+
+/// Every product reads the residual stream through a norm, which makes the form in which the product takes it.
+static Status check_stream_reads(const Program& program) {
+  for (const Step& step : program.steps)
+    if (step.kind == Step::Kind::copy && program.buffer(step.a).rows == Rows::whole)
+      return error(Code::unsupported,
+                   "the GPU part has no layers that read the residual stream without a norm; use --device cpu");
+  return {};
+}
+
 /// Has it states with so many keys?
 static Status check_states(const Step& step) {
   const std::int64_t keys = step.kind == Step::Kind::scan ? step.scan.keys : step.delta_rule.key_dim;
@@ -151,6 +179,8 @@ Status check_cuda(const Program& program, const residency::UnitTable& units, con
                                                         : check_heads(step.attention.head_dim, traits));
   }
   MR_RETURN_IF_ERROR(check_queries(program, traits));
+  MR_RETURN_IF_ERROR(check_heads_order(program));
+  MR_RETURN_IF_ERROR(check_stream_reads(program));
   return fuse(program, units, {}).status();
 }
 

@@ -10,27 +10,45 @@
 namespace millrace::model {
 
 // Errors of each: not_found, corrupt, unsupported; a key or a tensor, named.
+Expected<DecoderSpec> arcee_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> bailingmoe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> deepseek2_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> deepseek_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> dots1_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> ernie4_5_moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> exaone4_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> exaone_moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> gemma3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> gemma4_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> gemma_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> glm4_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> glm4moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> gpt_oss_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> granite_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> granitehybrid_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> hunyuan_dense_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> hunyuan_moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> hy_v3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> lfm2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> lfm2moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> llama_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> mamba2_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> minicpm_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> minimax_m2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> mistral3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> nemotron_h_moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> nemotron_h_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> olmo2_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> olmoe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> phi3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> qwen2_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> qwen2moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> qwen35_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> qwen35moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
-Expected<DecoderSpec> qwen3next_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> qwen3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> qwen3moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> qwen3next_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> seed_oss_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> smollm3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 
 }  // namespace millrace::model

@@ -75,6 +75,8 @@ class Decoder {
   void hand_over();
   void embed_for_layers();
   void attend(std::int64_t index);
+  void read_stream(const LayerSpec& spec, WeightRef norm);
+  void normalize_heads(std::int64_t index, Act q, Act k);
   void mix_tokens(std::int64_t index);
   void attend_latent(std::int64_t index);
   void remember(std::int64_t index);

@@ -120,6 +120,26 @@ void Decoder::remember(std::int64_t index) {
   add_result(spec, h_, layer.attn_result_norm);
 }
 
+/// h = norm(x), or x where the layer normalises results alone.
+void Decoder::read_stream(const LayerSpec& spec, WeightRef norm) {
+  if (!spec.norms_inputs) return ops_.copy(h_, x_);
+  ops_.rms_norm(h_, x_, norm, eps());
+}
+
+/// Queries, and keys where the layer has its own.
+void Decoder::normalize_heads(std::int64_t index, Act q, Act k) {
+  const AttentionSpec& spec = spec_.layers[static_cast<std::size_t>(index)].attention;
+  const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
+  const bool own = spec.reads < 0;
+  if (spec.norm == HeadNorm::each) {
+    ops_.rms_norm_heads(q, layer.q_norm, spec.head_dim, eps());
+    if (own) ops_.rms_norm_heads(k, layer.k_norm, spec.head_dim, eps());
+  } else if (spec.norm == HeadNorm::together) {
+    ops_.rms_norm(q, q, layer.q_norm, eps());
+    if (own) ops_.rms_norm(k, k, layer.k_norm, eps());
+  }
+}
+
 /// x += W_out (gate * attention(rope(norm(W_q h)), rope(norm(W_k h)), W_v h)), where h = norm(x); mostly without a
 /// gate.
 void Decoder::attend(std::int64_t index) {
@@ -135,28 +155,20 @@ void Decoder::attend(std::int64_t index) {
   const bool own = spec.reads < 0;  // keys and values
 
   ops_.begin_block();
-  ops_.rms_norm(h_, x_, layer.attn_norm, eps());
+  read_stream(spec_.layers[static_cast<std::size_t>(index)], layer.attn_norm);
   ops_.matmul(std::span(qkv).first(!own ? 1 : spec.values_are_keys ? 2 : 3), h_);
   if (spec.gated) {
     ops_.pick_heads(q, q_made, heads, spec.head_dim, 0);
     ops_.pick_heads(gate, q_made, heads, spec.head_dim, spec.head_dim);
   }
   if (own && spec.values_are_keys) ops_.copy(v, k);
-  if (spec.norm == HeadNorm::each) {
-    ops_.rms_norm_heads(q, layer.q_norm, spec.head_dim, eps());
-    if (own) ops_.rms_norm_heads(k, layer.k_norm, spec.head_dim, eps());
-  }
+  if (!spec.norms_rotated) normalize_heads(index, q, k);
   if (own && spec.norms_values) ops_.rms_norm_heads(v, {}, spec.head_dim, eps());
-  if (spec.norm == HeadNorm::together) {
-    ops_.rms_norm(q, q, layer.q_norm, eps());
-    ops_.rms_norm(k, k, layer.k_norm, eps());
-  }
   if (spec.temperature.scale != 0) ops_.temper(q, spec.temperature);
   if (spec.rope != kNoRope) ops_.rope(q, heads, spec.head_dim, spec.rope);
-  if (own) {
-    if (spec.rope != kNoRope) ops_.rope(k, kv_heads, spec.head_dim, spec.rope);
-    ops_.store_kv(index, k, v);
-  }
+  if (own && spec.rope != kNoRope) ops_.rope(k, kv_heads, spec.head_dim, spec.rope);
+  if (spec.norms_rotated) normalize_heads(index, q, k);
+  if (own) ops_.store_kv(index, k, v);
   ops_.attention(attended, q, index, {heads, kv_heads, spec.head_dim, spec.scale, spec.window, layer.sinks});
   if (spec.gated) ops_.sigmoid_gate(attended, gate);
   const Act all = heads_.whole() ? attended : gathered("all attended", spec.q_dim(), q_dim * heads_.index, attended);
@@ -239,7 +251,7 @@ void Decoder::feed_forward(std::int64_t index) {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
   ops_.begin_block();
-  ops_.rms_norm(h_, x_, layer.ffn_norm, eps());
+  read_stream(spec, layer.ffn_norm);
   if (spec.ff_dim > 0) {
     const RowRange rows = own(spec.ff_dim);
     const Act hidden = ops_.buffer("hidden", rows.count);

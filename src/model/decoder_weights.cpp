@@ -25,7 +25,7 @@ struct RowsOf {
 void Decoder::list_mixer(UnitBuilder& units, int index, LayerWeights& weights) const {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   if (spec.mixer == Mixer::none) return;
-  weights.attn_norm = units.vector(layer_tensor(index, "attn_norm.weight"), hp_.model_dim);
+  if (spec.norms_inputs) weights.attn_norm = units.vector(layer_tensor(index, "attn_norm.weight"), hp_.model_dim);
   if (spec.mixer == Mixer::delta_net)
     weights.delta_net = list_delta_net(units, index, spec.delta_net, hp_.model_dim);
   else if (spec.mixer == Mixer::mamba2)
@@ -117,7 +117,7 @@ void Decoder::list_feed_forward(UnitBuilder& units, int index, LayerWeights& wei
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   const std::int64_t dim = hp_.model_dim, ff = spec.ff_dim;
   const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
-  if (spec.feeds_forward()) weights.ffn_norm = units.vector(name(spec.ffn_norm), dim);
+  if (spec.feeds_forward() && spec.norms_inputs) weights.ffn_norm = units.vector(name(spec.ffn_norm), dim);
   if (ff > 0) list_dense(units, index, weights);
   if (spec.mixes()) return list_mixture(units, index, weights);
   list_results(units, index, weights);
@@ -186,7 +186,10 @@ void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights)
     experts.up_bias = of_each("ffn_up_exps.bias", mixture.ff_dim, of_ff);
     experts.down_bias = of_each("ffn_down_exps.bias", dim, of_dim);
   }
-  if (mixture.selection_bias) experts.selection_bias = units.vector(name("exp_probs_b.bias"), mixture.experts);
+  // Hunyuan's files leave the ending out.
+  const bool bare = units.has(name("exp_probs_b"));
+  if (mixture.selection_bias)
+    experts.selection_bias = units.vector(name(bare ? "exp_probs_b" : "exp_probs_b.bias"), mixture.experts);
   if (mixture.output_scales) experts.output_scale = units.vector(name("ffn_down_exps.scale"), mixture.experts);
   list_expert_scales(units, index, experts);
   list_results(units, index, weights);

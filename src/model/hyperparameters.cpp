@@ -70,6 +70,30 @@ Expected<std::vector<std::int64_t>> read_kv_heads(const modelfile::Model& file, 
   return kv_heads;
 }
 
+Expected<std::vector<std::int64_t>> read_windows(const modelfile::Model& file, const Hyperparameters& hp,
+                                                 std::int64_t period) {
+  Keys keys(file);
+  std::vector<std::int64_t> windows(static_cast<std::size_t>(hp.layers), 0);
+  const std::int64_t window = keys.optional("attention.sliding_window", 0, 0, 1 << 28);
+  // A period is longer than 1, a flag is not.
+  const auto pattern = keys.of_layers("attention.sliding_window_pattern", hp.layers, period, 0, 1 << 16);
+  MR_RETURN_IF_ERROR(keys.status());
+  const bool flags = std::all_of(pattern.begin(), pattern.end(), [](std::int64_t each) { return each <= 1; });
+  for (std::size_t index = 0; index < windows.size(); ++index) {
+    const bool local =
+        flags ? pattern[index] == 1 : static_cast<std::int64_t>(index) % pattern[index] < pattern[index] - 1;
+    windows[index] = local ? window : 0;
+  }
+  return windows;
+}
+
+void leave_unrotated_where_all_is_seen(DecoderSpec& spec) {
+  const bool any = std::any_of(spec.layers.begin(), spec.layers.end(),
+                               [](const LayerSpec& layer) { return layer.attention.window > 0; });
+  for (LayerSpec& layer : spec.layers)
+    if (any && layer.attention.window == 0) layer.attention.rope = kNoRope;
+}
+
 Expected<std::int64_t> read_ff_dim(const modelfile::Model& file, const Hyperparameters& hp) {
   if (hp.ff_dim == 0) return error(Code::corrupt, "{} is missing or 0", arch_key(file, "feed_forward_length"));
   return hp.ff_dim;

@@ -27,6 +27,15 @@ AttentionSpec plain_attention(const Hyperparameters& hp);
 /// KV heads by layer; 0: it does not attend. Errors: corrupt (the key, named: heads cannot share them evenly).
 Expected<std::vector<std::int64_t>> read_kv_heads(const modelfile::Model& file, const Hyperparameters& hp);
 
+/// The window of each layer, 0 for those that see all keys. All see all where attention.sliding_window is absent or 0.
+/// Which layers have one attention.sliding_window_pattern says, as a list of flags or as a period, the last of which
+/// sees all; `period`: where it is absent. Errors: corrupt (a key, named).
+Expected<std::vector<std::int64_t>> read_windows(const modelfile::Model& file, const Hyperparameters& hp,
+                                                 std::int64_t period);
+
+/// Of models some of whose layers have a window: the others have no rotation.
+void leave_unrotated_where_all_is_seen(DecoderSpec& spec);
+
 /// A dense feed-forward's inner dimension. Errors: corrupt (the key, named: it is missing or 0).
 Expected<std::int64_t> read_ff_dim(const modelfile::Model& file, const Hyperparameters& hp);
 

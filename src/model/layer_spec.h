@@ -25,7 +25,7 @@ struct RopeSpec {
 
 enum class HeadNorm : std::uint8_t {
   none,
-  each,      // every head of Q and K by itself, before RoPE
+  each,      // every head of Q and K by itself
   together,  // all heads of Q as one vector, and all of K
 };
 
@@ -51,6 +51,7 @@ struct AttentionSpec {
   exec::Temperature temperature;  // of the queries; scale 0: none
   int rope = 0;                   // index into DecoderSpec::ropes; kNoRope: heads are not rotated
   HeadNorm norm = HeadNorm::none;
+  bool norms_rotated = false;    // heads are normalised behind their rotation
   bool may_have_biases = false;  // of Q, K, V and the output, where the file has them
   bool norms_values = false;     // each head of V, by a norm without a weight
   bool values_are_keys = false;  // V is K before its norm and rotation
@@ -148,7 +149,8 @@ struct LayerSpec {
   std::int64_t ff_dim = 0;  // of the dense feed-forward; 0: the layer has a mixture alone, or none of both
   MixtureSpec mixture;
   kernels::Activation activation = kernels::Activation::silu;
-  bool gated = true;  // feed-forwards have a gate; without one their up goes through the activation
+  bool gated = true;         // feed-forwards have a gate; without one their up goes through the activation
+  bool norms_inputs = true;  // attention and feed-forward read the residual stream through a norm
   const char* ffn_norm = "ffn_norm.weight";  // the name of the norm before the feed-forward
   bool norms_results = false;                // what attention and feed-forward give is normalised before it is added
   float residual_scale = 1;                  // and multiplied by this

@@ -1,5 +1,8 @@
 // Llama: pre-norm decoder layers of grouped-query attention with RoPE (interleaved pairs) and a SwiGLU feed-forward,
-// or a mixture of them. Sources: LLaMA (arXiv:2302.13971), Llama 2 (arXiv:2307.09288), Mixtral (arXiv:2401.04088).
+// or a mixture of them; InternLM 2 and ERNIE 4.5 are the same. SmolLM3 leaves every fourth layer without a rotation;
+// AFM (arcee) has feed-forwards without a gate, through a squared ReLU; GLM-4 of 2025 normalises results, too, and has
+// gate and up in one tensor. Sources: LLaMA (arXiv:2302.13971), Llama 2 (arXiv:2307.09288), Mixtral (arXiv:2401.04088);
+// the model cards of SmolLM3, AFM-4.5B and GLM-4-0414 (2025).
 #include "model/architectures.h"
 #include "model/hyperparameters.h"
 #include "model/rope.h"
@@ -18,6 +21,29 @@ Expected<DecoderSpec> llama_spec(const modelfile::Model& file, const Hyperparame
   DecoderSpec spec;
   spec.layers.assign(static_cast<std::size_t>(hp.layers), layer);
   MR_ASSIGN_OR_RETURN(spec.ropes.emplace_back(), read_rope(file, hp));
+  return spec;
+}
+
+Expected<DecoderSpec> smollm3_spec(const modelfile::Model& file, const Hyperparameters& hp) {
+  constexpr std::size_t kPeriod = 4;
+  MR_ASSIGN_OR_RETURN(DecoderSpec spec, llama_spec(file, hp));
+  for (std::size_t index = kPeriod - 1; index < spec.layers.size(); index += kPeriod)
+    spec.layers[index].attention.rope = kNoRope;
+  return spec;
+}
+
+Expected<DecoderSpec> arcee_spec(const modelfile::Model& file, const Hyperparameters& hp) {
+  MR_ASSIGN_OR_RETURN(DecoderSpec spec, llama_spec(file, hp));
+  for (LayerSpec& layer : spec.layers) {
+    layer.gated = false;
+    layer.activation = kernels::Activation::relu_squared;
+  }
+  return spec;
+}
+
+Expected<DecoderSpec> glm4_spec(const modelfile::Model& file, const Hyperparameters& hp) {
+  MR_ASSIGN_OR_RETURN(DecoderSpec spec, llama_spec(file, hp));
+  for (LayerSpec& layer : spec.layers) layer.norms_results = true;
   return spec;
 }
 

@@ -1,6 +1,7 @@
 // Qwen3, dense and with experts: pre-norm decoder layers of grouped-query attention whose queries and keys are
 // normalised head by head, RoPE over half-split pairs, and a SwiGLU feed-forward or a mixture of them, the chosen
-// experts' weights normalised to 1. Source: Qwen3 technical report (arXiv:2505.09388).
+// experts' weights normalised to 1. The text of Qwen3-VL is the same. Hunyuan's dense models normalise queries and keys
+// behind their rotation. Sources: Qwen3 technical report (arXiv:2505.09388), Hunyuan's model cards (2025).
 #include "model/architectures.h"
 #include "model/hyperparameters.h"
 #include "model/rope.h"
@@ -30,6 +31,12 @@ Expected<DecoderSpec> qwen3moe_spec(const modelfile::Model& file, const Hyperpar
   LayerSpec layer;
   MR_ASSIGN_OR_RETURN(layer.mixture, read_mixture(file, hp));
   return decoder_of(file, hp, layer);
+}
+
+Expected<DecoderSpec> hunyuan_dense_spec(const modelfile::Model& file, const Hyperparameters& hp) {
+  MR_ASSIGN_OR_RETURN(DecoderSpec spec, qwen3_spec(file, hp));
+  for (LayerSpec& layer : spec.layers) layer.attention.norms_rotated = true;
+  return spec;
 }
 
 }  // namespace millrace::model

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "model/architectures.h"
@@ -17,42 +18,109 @@ struct Entry {
 };
 
 constexpr std::array kArchitectures{
+    Entry{"arcee", arcee_spec},
+    Entry{"bailingmoe", bailingmoe_spec},
+    Entry{"bailingmoe2", dots1_spec},
+    Entry{"deepseek", deepseek_spec},
     Entry{"deepseek2", deepseek2_spec},
+    Entry{"dots1", dots1_spec},
+    Entry{"ernie4_5", llama_spec},
+    Entry{"ernie4_5-moe", ernie4_5_moe_spec},
+    Entry{"exaone", qwen2_spec},
+    Entry{"exaone-moe", exaone_moe_spec},
+    Entry{"exaone4", exaone4_spec},
+    Entry{"gemma", gemma_spec},
     Entry{"gemma3", gemma3_spec},
     Entry{"gemma4", gemma4_spec},
+    Entry{"glm4", glm4_spec},
     Entry{"glm4moe", glm4moe_spec},
     Entry{"gpt-oss", gpt_oss_spec},
     Entry{"granite", granite_spec},
     Entry{"granitehybrid", granitehybrid_spec},
+    Entry{"granitemoe", granite_spec},
+    Entry{"hunyuan-dense", hunyuan_dense_spec},
+    Entry{"hunyuan-moe", hunyuan_moe_spec},
+    Entry{"hy_v3", hy_v3_spec},
+    Entry{"internlm2", llama_spec},
     Entry{"lfm2", lfm2_spec},
     Entry{"lfm2moe", lfm2moe_spec},
     Entry{"llama", llama_spec},
     Entry{"mamba2", mamba2_spec},
+    Entry{"minicpm", minicpm_spec},
     Entry{"minimax-m2", minimax_m2_spec},
     Entry{"mistral3", mistral3_spec},
     Entry{"nemotron_h", nemotron_h_spec},
     Entry{"nemotron_h_moe", nemotron_h_moe_spec},
+    Entry{"olmo2", olmo2_spec},
+    Entry{"olmoe", olmoe_spec},
     Entry{"phi3", phi3_spec},
     Entry{"qwen2", qwen2_spec},
+    Entry{"qwen2moe", qwen2moe_spec},
+    Entry{"qwen2vl", qwen2_spec},
     Entry{"qwen3", qwen3_spec},
-    Entry{"qwen3moe", qwen3moe_spec},
     Entry{"qwen35", qwen35_spec},
     Entry{"qwen35moe", qwen35moe_spec},
+    Entry{"qwen3moe", qwen3moe_spec},
     Entry{"qwen3next", qwen3next_spec},
+    Entry{"qwen3vl", qwen3_spec},
+    Entry{"qwen3vlmoe", qwen3moe_spec},
+    Entry{"seed_oss", seed_oss_spec},
+    Entry{"smollm3", smollm3_spec},
 };
+
+std::size_t common_prefix(std::string_view a, std::string_view b) {
+  std::size_t count = 0;
+  while (count < std::min(a.size(), b.size()) && a[count] == b[count]) ++count;
+  return count;
+}
+
+/// The known architecture whose name shares most letters with this one's front, the shortest of several. nullptr: none
+/// shares three.
+const Entry* nearest(std::string_view name) {
+  constexpr std::size_t kLeast = 3;
+  const Entry* best = nullptr;
+  std::size_t shared = kLeast - 1;
+  for (const Entry& entry : kArchitectures) {
+    const std::size_t own = common_prefix(entry.name, name);
+    if (own < shared || (own == shared && (best == nullptr || entry.name.size() >= best->name.size()))) continue;
+    shared = own;
+    best = &entry;
+  }
+  return best;
+}
+
+Expected<std::unique_ptr<Model>> load_as(const Entry& entry, const modelfile::Model& file, const LoadOptions& options) {
+  MR_ASSIGN_OR_RETURN(Hyperparameters hp, read_hyperparameters(file, options.context_tokens));
+  MR_ASSIGN_OR_RETURN(const DecoderSpec spec, entry.spec(file, hp));
+  return make_decoder(file, options, std::move(hp), spec);
+}
+
+/// With the nearest architecture that is known, and what keeps the file from being read as that.
+Status unknown(std::string_view name, const modelfile::Model& file, const LoadOptions& options) {
+  const std::string shown = modelfile::escape(name, 80);
+  const Entry* near = nearest(name);
+  if (near == nullptr)
+    return error(Code::unsupported,
+                 "models of architecture '{}' are not supported, and none of those that this version runs "
+                 "(docs/models.md) has a name like it",
+                 shown);
+  const auto read = load_as(*near, file, options);
+  return error(
+      Code::unsupported,
+      "models of architecture '{}' are not supported; the nearest one that this version runs is '{}', as which "
+      "the file cannot be read: {}",
+      shown, near->name,
+      read.ok() ? "all of its tensors fit, but what the model computes with them was never compared"
+                : read.status().message());
+}
 
 }  // namespace
 
 Expected<std::unique_ptr<Model>> load(const modelfile::Model& file, const LoadOptions& options) {
   MR_ASSIGN_OR_RETURN(const std::string name, file.get_string("general.architecture"));
-  for (const Entry& entry : kArchitectures) {
-    if (entry.name != name) continue;
-    MR_ASSIGN_OR_RETURN(Hyperparameters hp, read_hyperparameters(file, options.context_tokens));
-    MR_ASSIGN_OR_RETURN(const DecoderSpec spec, entry.spec(file, hp));
-    return make_decoder(file, options, std::move(hp), spec);
-  }
-  return error(Code::unsupported, "models of architecture '{}' are not supported; this version runs {}",
-               modelfile::escape(name, 80), fmt::join(architectures(), ", "));
+  for (const Entry& entry : kArchitectures)
+    if (entry.name == name) return load_as(entry, file, options);
+  return unknown(name, file, options);
 }
 
 std::vector<std::string> architectures() {

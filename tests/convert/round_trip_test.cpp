@@ -26,6 +26,9 @@ using modelfile::Model;
 const std::map<std::string, std::string> kRefused = {
     {"deepseek-v2-lite-unsplit", "attn_kv_b"},
     {"gpt-oss-f16", "not written in the form of a checkpoint"},
+    {"bailingmoe", "not exported"},
+    {"exaone", "not exported"},
+    {"internlm2", "not exported"},
 };
 
 std::string value_text(const Model& model, const std::string& key) {

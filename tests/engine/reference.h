@@ -131,6 +131,11 @@ constexpr Checkpoint latents(const char* name, const char* family, const char* a
   return {name, family, true, answers != nullptr ? answers : name};
 }
 
+/// One for whose layers the GPU part has no steps.
+constexpr Checkpoint on_cpus(const char* name, const char* family, bool mixture = false) {
+  return {name, family, mixture, name, 256, DType::f16, false};
+}
+
 /// Every architecture, and each way in which its files may differ. After a change: `make models-table`.
 constexpr Checkpoint kCheckpoints[] = {
     {"llama", "Llama 2, Mistral 7B"},
@@ -159,6 +164,32 @@ constexpr Checkpoint kCheckpoints[] = {
     {"mistral3", "Ministral 3"},
     {"phi3", "Phi-3, Phi-4 mini"},
     {"phi3", "Phi-3, Phi-4 mini, long contexts", false, "phi3-long", 512},
+    {"qwen2vl", "Qwen2-VL, Qwen2.5-VL (text)"},
+    {"qwen3vl", "Qwen3-VL (text)"},
+    {"qwen3vlmoe", "Qwen3-VL mixtures (text)", true},
+    {"qwen2moe", "Qwen1.5 and Qwen2 mixtures", true},
+    {"seed-oss", "Seed-OSS"},
+    {"smollm3", "SmolLM3"},
+    {"internlm2", "InternLM 2"},
+    {"exaone", "EXAONE 3, EXAONE Deep"},
+    {"arcee", "AFM-4.5B"},
+    {"minicpm", "MiniCPM"},
+    {"granitemoe", "Granite 3 mixtures", true},
+    {"ernie4-5", "ERNIE 4.5"},
+    {"ernie4-5-moe", "ERNIE 4.5 mixtures", true},
+    {"glm4", "GLM-4-0414"},
+    {"gemma", "Gemma"},
+    {"olmoe", "OLMoE", true},
+    {"deepseek", "DeepSeek mixtures of 2024", true},
+    {"bailingmoe", "Ling", true},
+    {"bailingmoe2", "Ling 2, Ring 2", true},
+    {"dots1", "dots.llm1", true},
+    on_cpus("hunyuan-dense", "Hunyuan, dense"),
+    on_cpus("hunyuan-moe", "Hunyuan A13B", true),
+    {"hy-v3", "Hunyuan 3 (HY3)", true},
+    on_cpus("exaone-moe", "K-EXAONE", true),
+    on_cpus("exaone4", "EXAONE 4"),
+    on_cpus("olmo2", "OLMo 2"),
     latents("deepseek-v2-lite", "DeepSeek V2 Lite"),
     latents("deepseek-v2-lite-unsplit", "DeepSeek V2 Lite, files of 2024", "deepseek-v2-lite"),
     latents("deepseek-v3", "DeepSeek V3, R1, Kimi K2"),

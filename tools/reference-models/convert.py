@@ -30,6 +30,7 @@ TOP = {
     "model.per_layer_projection_norm.weight": "per_layer_proj_norm.weight",
     "model.embedding_norm.weight": "token_embd_norm.weight",
     "model.embeddings.weight": "token_embd.weight",
+    "model.norm.bias": "output_norm.bias",
     "model.norm_f.weight": "output_norm.weight",
     "backbone.embeddings.weight": "token_embd.weight",
     "backbone.norm_f.weight": "output_norm.weight",
@@ -153,6 +154,8 @@ def expert_keys(config):
 def own_keys(model):
     """What one architecture has and others have not."""
     config, rope, architecture = model.config, model.config.get("rope_parameters"), model.architecture
+    if model.keys:
+        return {key: config[value] if isinstance(value, str) else value for key, value in model.keys.items()}
     if architecture in recurrent.ARCHITECTURES:
         return recurrent.own_keys(model)
     if architecture in ("llama", "mistral3", "granite"):
@@ -281,7 +284,8 @@ NAMES = {  # of what nearly all architectures have; Mamba-2 has no heads, for on
 
 def all_keys(model, unsplit):
     config = model.config
-    keys = {key: config[name] for name, key in NAMES.items() if name in config}
+    names = {name: key for name, key in NAMES.items() if name not in model.keys.values()}
+    keys = {key: config[name] for name, key in names.items() if name in config}
     if "head_dim" in config and "num_attention_heads" in config:
         keys |= {"attention.key_length": config["head_dim"], "attention.value_length": config["head_dim"]}
     keys |= rope_keys(config) | expert_keys(config) | own_keys(model)
@@ -306,6 +310,11 @@ def neighbours(rows, heads):
 
 
 def layer_name(model, part):
+    own_stem, _, own_ending = part.rpartition(".")
+    if own_stem in model.names:
+        return f"{model.names[own_stem]}.{own_ending}"
+    if part in model.names:
+        return model.names[part]
     if part == "post_attention_layernorm.weight":
         return "post_attention_norm.weight" if model.architecture in POST_ATTENTION else "ffn_norm.weight"
     stem, _, ending = part.rpartition(".")
@@ -324,7 +333,7 @@ def expert_parts(model, part, values):
             return [(f"ffn_down_exps.{ending}", values)]
         gate, up = (values[:, 0::2], values[:, 1::2])
         return [(f"ffn_gate_exps.{ending}", gate), (f"ffn_up_exps.{ending}", up)]
-    if part == "mlp.experts.gate_up_proj":
+    if part in ("mlp.experts.gate_up_proj", "block_sparse_moe.experts.gate_up_proj"):
         gate, up = np.split(values, 2, axis=1)
         return [("ffn_gate_exps.weight", gate), ("ffn_up_exps.weight", up)]
     return [(layer_name(model, part), values)]
@@ -340,11 +349,16 @@ def latent_parts(config, values):
 def layer_tensors(model, part, values, unsplit):
     if model.architecture in recurrent.ARCHITECTURES:
         return recurrent.layer_tensors(model, part, values)
+    if part == "shared_mlp.input_linear.weight":
+        gate, up = np.split(values, 2)
+        return [("ffn_gate_shexp.weight", gate), ("ffn_up_shexp.weight", up)]
+    if part.endswith(("moe_statics.e_score_correction_bias", "shared_expert_gate.weight")):
+        values = values.reshape(-1)
     if part == "self_attn.kv_b_proj.weight" and not unsplit:
         return latent_parts(model.config, values)
     if "experts." in part and "shared" not in part:
         return expert_parts(model, part, values)
-    if model.architecture in NORMAL_ROPE:
+    if model.architecture in NORMAL_ROPE or model.neighbours:
         if "q_proj" in part:
             values = neighbours(values, model.config["num_attention_heads"])
         if "k_proj" in part:
@@ -376,6 +390,16 @@ def rope_tensors(model):
     return []
 
 
+def fused(tensors):
+    """q, k and v of each layer as rows of one tensor."""
+    by_name = dict(tensors)
+    for name in [name for name in by_name if ".attn_q." in name]:
+        stem, ending = name.split(".attn_q.")
+        parts = [by_name.pop(f"{stem}.attn_{part}.{ending}") for part in "qkv"]
+        by_name[f"{stem}.attn_qkv.{ending}"] = np.concatenate(parts)
+    return list(by_name.items())
+
+
 def draft_block(tensors, layer, width):
     """A draft block behind the layers, which is no layer: last layer's tensors once more, and those of its own."""
     last = [(name, values) for name, values in tensors if name.startswith(f"blk.{layer - 1}.")]
@@ -399,6 +423,8 @@ def all_tensors(model, weights, unsplit):
             shift = np.float32(model.norm_shift if name == "model.norm.weight" else 0)
             tensors.append((TOP[name], values + shift))
     tensors += [(name, np.array(factors, np.float32)) for name, factors in rope_tensors(model)]
+    if model.architecture in ("bailingmoe2", "chatglm"):
+        tensors = fused(tensors)
     if "nextn_predict_layers" in own_keys(model):
         tensors += draft_block(tensors, model.config["num_hidden_layers"], model.config["hidden_size"])
     return sorted(tensors, key=lambda tensor: [int(word) if word.isdigit() else word for word in tensor[0].split(".")])

@@ -73,7 +73,7 @@ class Model:
 
 def find_class(model, name):
     kind = "configuration" if name.endswith("Config") else "modeling"
-    for place in ("transformers", f"transformers.models.{model.module}.{kind}_{model.module}"):
+    for place in ("composed", "transformers", f"transformers.models.{model.module}.{kind}_{model.module}"):
         try:
             return getattr(importlib.import_module(place), name)
         except (ImportError, AttributeError, RuntimeError) as error:
@@ -82,7 +82,11 @@ def find_class(model, name):
 
 
 def build(model, changes):
-    config = find_class(model, model.config_class)(**copy.deepcopy(model.config | changes))
+    values = copy.deepcopy(model.config | changes)
+    if model.vision:
+        values = {"text_config": values, "vision_config": model.vision,
+                  "tie_word_embeddings": values["tie_word_embeddings"]}
+    config = find_class(model, model.config_class)(**values)
     config._attn_implementation = "eager"
     try:
         config._experts_implementation = "eager"
@@ -97,7 +101,11 @@ def build(model, changes):
 def own_state(net):
     """Parameters and kept buffers by name, a tied head left out."""
     tied = getattr(net.config, "tie_word_embeddings", False)
-    return {name: tensor for name, tensor in net.state_dict().items() if not (tied and name == "lm_head.weight")}
+    return {
+        name.replace("model.language_model.", "model."): tensor
+        for name, tensor in net.state_dict().items()
+        if not (tied and name == "lm_head.weight") and ".visual." not in name
+    }
 
 
 def load(net, weights):
@@ -128,7 +136,7 @@ def draw(model, name, shape, random):
     """One parameter's values, before rounding."""
     normal = random.standard_normal(shape)
     gain = np.prod([own for part, own in model.gains.items() if part in name])
-    if "norm" in name.rsplit(".", 2)[-2]:
+    if "norm" in name.rsplit(".", 2)[-2] and not name.endswith("bias"):
         return gain * (1 + 0.25 * normal) - norm_shift(model, name)
     if name.endswith("A_log"):  # states that forget half in half a token to 30
         return np.log(0.03 * 30 ** random.random(shape))

@@ -5,66 +5,8 @@ feel, shared and absent matrices, biases that change which expert is chosen. `va
 wrongly, one point at a time; make.py holds each of them to another answer.
 """
 
-from dataclasses import dataclass, field
-
-VOCABULARY = 80  # convert.py has the words
-PROMPT, ANSWER = 64, 16  # tokens of a reference
-TIED_STD = 0.2  # of embeddings that are also the head: larger ones make the last token the likeliest next one
-
-
-@dataclass
-class Reference:
-    """A sequence of PROMPT + ANSWER tokens and its logits."""
-
-    name: str  # NAME.bin
-    context: int = 256  # what the engine is to be opened with; Phi-3's factors depend on it
-    positions: int = 0  # how far positions reach while the logits are computed, if that decides (Phi-3 again)
-
-
-@dataclass
-class Model:
-    name: str  # NAME.gguf
-    architecture: str  # GGUF's name
-    module: str  # of transformers.models
-    config_class: str
-    model_class: str
-    config: dict
-    references: list = field(default_factory=list)  # [Reference(name)] unless given
-    variants: dict = field(default_factory=dict)  # {what is read wrongly: changes to `config`}
-    logit_std: float = 3.0
-    embedding_std: float = 0.5
-    norm_shift: float = 0.0  # what the architecture adds to the weights of its norms
-    gains: dict = field(default_factory=dict)  # {part of a parameter's name: factor on its standard deviation}
-    mxfp4: bool = False  # experts hold only values that MXFP4 has; NAME.gguf has them in MXFP4, NAME-f16.gguf in F16
-    unsplit: bool = False  # NAME-unsplit.gguf has attn_kv_b in one, as files of before 2025 have it
-
-    def __post_init__(self):
-        if not self.references:
-            self.references = [Reference(self.name)]
-
-    def files(self):
-        """Names without ending of its GGUF files."""
-        endings = [""] + ["-f16"] * self.mxfp4 + ["-unsplit"] * self.unsplit
-        return [self.name + ending for ending in endings]
-
-
-def rope(theta=1e4, **more):
-    return {"rope_type": "default", "rope_theta": theta, **more}
-
-
-def config(**changes):
-    """Two layers of width 32, 4 heads of 64 (the smallest that a GPU attends with) sharing 2 KV heads."""
-    return {
-        "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 512,
-        "rms_norm_eps": 1e-5, "rope_parameters": rope(), "tie_word_embeddings": False,
-        "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, **changes,
-    }
-
-
-def without(values, *names):
-    return {name: value for name, value in values.items() if name not in names}
-
+from relatives import MODELS as RELATIVES
+from shapes import ANSWER, PROMPT, TIED_STD, VOCABULARY, Model, Reference, config, rope, without  # noqa: F401
 
 LLAMA = Model(
     "llama", "llama", "llama", "LlamaConfig", "LlamaForCausalLM",
@@ -470,7 +412,7 @@ GRANITE_HYBRID = Model(
 
 MODELS = [LLAMA, LLAMA3, MIXTRAL, NEMO, QWEN2, QWEN3, QWEN3MOE, GEMMA3, GEMMA4, GEMMA4_MOE, GPT_OSS, GLM4MOE, MISTRAL3,
           PHI3, GRANITE, MINIMAX_M2, DEEPSEEK_V2_LITE, DEEPSEEK_V3, GLM4_MOE_LITE, QWEN3NEXT, QWEN35, QWEN35MOE, MAMBA2,
-          LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, GRANITE_HYBRID]
+          LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, GRANITE_HYBRID, *RELATIVES]
 
 
 def fixtures():

@@ -1,0 +1,323 @@
+// Mixtures whose checkpoints differ by a few names and keys: OLMoE, ERNIE 4.5, dots.llm1, DeepSeek's of 2024, Ling 2,
+// Hunyuan's and K-EXAONE.
+#include <algorithm>
+
+#include "convert/names.h"
+
+namespace millrace::convert {
+namespace {
+
+constexpr Names kOlmoeNames[] = {kTopNames, kAttentionNames, kFfnNorm, kExpertNames};
+constexpr Names kSharedNames[] = {kTopNames,    kAttentionNames,     kFfnNorm,   kDenseNames,
+                                  kExpertNames, kSharedExpertsNames, kDraftNames};
+
+constexpr KeyRule kOlmoeKeys[] = {{"num_experts", "expert_count"}, {"num_experts_per_tok", "expert_used_count"}};
+
+/// Experts are as wide as config.json says a feed-forward is.
+void read_olmoe(Config& config, Header& header) {
+  header.set_integer("expert_feed_forward_length", header.integer("feed_forward_length"));
+  config.expect("hidden_act", "silu");
+  config.expect("norm_topk_prob", false);
+  config.expect("clip_qkv", nullptr);
+  config.disregard({"norm_topk_prob", "clip_qkv"});
+}
+
+Status write_olmoe(const Header&, nlohmann::json& config) {
+  config["norm_topk_prob"] = false;
+  config["clip_qkv"] = nullptr;
+  return {};
+}
+
+// dots.llm1, DeepSeek's of 2024.
+constexpr KeyRule kDotsKeys[] = {{"n_routed_experts", "expert_count"},
+                                 {"num_experts_per_tok", "expert_used_count"},
+                                 {"moe_intermediate_size", "expert_feed_forward_length"},
+                                 {"n_shared_experts", "expert_shared_count"},
+                                 {"first_k_dense_replace", "leading_dense_block_count"},
+                                 {"routed_scaling_factor", "expert_weights_scale", KeyRule::Kind::number}};
+constexpr KeyRule kGroupKeys[] = {{"norm_topk_prob", "expert_weights_norm", KeyRule::Kind::flag},
+                                  {"n_group", "expert_group_count"},
+                                  {"topk_group", "expert_group_used_count"}};
+
+void read_dots1(Config& config, Header& header) {
+  header.set_integer("expert_gating_func", kSigmoidGating);
+  config.expect("hidden_act", "silu");
+  for (const std::string& kind : config.texts("layer_types"))
+    if (kind != "full_attention") config.expect("layer_types", "full_attention");
+  config.disregard({"sliding_window", "max_window_layers"});  // of layers with a window, which are none
+}
+
+Status write_dots1(const Header& header, nlohmann::json& config) {
+  config["first_k_dense_replace"] = header.integer("leading_dense_block_count");
+  config["norm_topk_prob"] = header.flag("expert_weights_norm");
+  config["n_group"] = header.integer("expert_group_count", 1);
+  config["topk_group"] = header.integer("expert_group_used_count", 1);
+  return {};
+}
+
+void read_deepseek(Config& config, Header& header) {
+  header.set_integer("rope.dimension_count", header.integer("attention.key_length"));
+  config.expect("hidden_act", "silu");
+  config.expect("norm_topk_prob", false);
+  config.expect("scoring_func", "softmax");
+  config.expect("moe_layer_freq", 1);
+}
+
+Status write_deepseek(const Header& header, nlohmann::json& config) {
+  config["first_k_dense_replace"] = header.integer("leading_dense_block_count");
+  config["norm_topk_prob"] = false;
+  config["scoring_func"] = "softmax";
+  config["moe_layer_freq"] = 1;
+  return {};
+}
+
+// Ling 2 and Ring 2.
+constexpr NameRule kBailingTop[] = {
+    {"model.word_embeddings.weight", "token_embd.weight"},
+    {"model.norm.weight", "output_norm.weight"},
+    {"lm_head.weight", "output.weight"},
+};
+constexpr NameRule kBailing[] = {
+    {"model.layers.#.input_layernorm.weight", "blk.#.attn_norm.weight"},
+    {"model.layers.#.attention.query_key_value.weight", "blk.#.attn_qkv.weight"},
+    {"model.layers.#.attention.query_layernorm.weight", "blk.#.attn_q_norm.weight"},
+    {"model.layers.#.attention.key_layernorm.weight", "blk.#.attn_k_norm.weight"},
+    {"model.layers.#.attention.dense.weight", "blk.#.attn_output.weight"},
+    {"model.layers.#.mlp.gate.expert_bias", "blk.#.exp_probs_b.bias"},
+};
+constexpr Names kBailingNames[] = {kBailingTop, kBailing, kFfnNorm, kDenseNames, kExpertNames, kSharedExpertsNames};
+constexpr KeyRule kBailingKeys[] = {{"num_experts", "expert_count"},
+                                    {"num_experts_per_tok", "expert_used_count"},
+                                    {"moe_intermediate_size", "expert_feed_forward_length"},
+                                    {"num_shared_experts", "expert_shared_count"},
+                                    {"first_k_dense_replace", "leading_dense_block_count"},
+                                    {"routed_scaling_factor", "expert_weights_scale", KeyRule::Kind::number}};
+
+/// Ling 1 goes by the same model_type, without norms of heads.
+void read_bailing(Config& config, Header& header) {
+  if (!config.flag("use_qk_norm", false))
+    config.fail(error(Code::unsupported, "use_qk_norm in config.json is not true: this version converts Ling 2 alone"));
+  header.set_integer("expert_gating_func", kSigmoidGating);
+  const double part = config.number("partial_rotary_factor", 1);
+  const std::int64_t dim = header.integer("attention.key_length");
+  if (part != 1) header.set_integer("rope.dimension_count", static_cast<std::int64_t>(static_cast<double>(dim) * part));
+  config.expect("hidden_act", "silu");
+  config.expect("score_function", "sigmoid");
+  config.expect("use_qkv_bias", false);
+}
+
+Status write_bailing(const Header& header, nlohmann::json& config) {
+  config["use_qk_norm"] = true;
+  config["score_function"] = "sigmoid";
+  config["use_qkv_bias"] = config["use_bias"] = false;
+  config["moe_router_enable_expert_bias"] = true;
+  return write_dots1(header, config);
+}
+
+// ERNIE 4.5.
+constexpr NameRule kErnie[] = {
+    {"model.layers.#.mlp.moe_statics.e_score_correction_bias", "blk.#.exp_probs_b.bias", Form::vector},
+    {"model.layers.#.mlp.gate.moe_statics.e_score_correction_bias", "blk.#.exp_probs_b.bias", Form::vector},
+};
+constexpr Names kErnieNames[] = {kTopNames,    kAttentionNames,     kFfnNorm, kDenseNames,
+                                 kExpertNames, kSharedExpertsNames, kErnie};
+constexpr KeyRule kErnieKeys[] = {{"moe_num_experts", "expert_count"},
+                                  {"moe_k", "expert_used_count"},
+                                  {"moe_intermediate_size", "expert_feed_forward_length"},
+                                  {"moe_num_shared_experts", "expert_shared_count"},
+                                  {"moe_layer_start_index", "leading_dense_block_count"},
+                                  {"moe_layer_interval", "interleave_moe_layer_step"}};
+
+void read_ernie(Config& config, Header& header) {
+  header.set_integer("rope.dimension_count", header.integer("attention.key_length"));
+  header.set_integer("expert_shared_feed_forward_length",
+                     header.integer("expert_shared_count") * header.integer("expert_feed_forward_length"));
+  const std::int64_t end = config.has("moe_layer_end_index") ? config.required("moe_layer_end_index", -1, 1 << 16) : -1;
+  if (end != -1 && end < header.layers() - 1)
+    config.fail(error(Code::unsupported,
+                      "moe_layer_end_index in config.json is {}: this version has no dense layers behind mixtures",
+                      end));
+  config.expect("hidden_act", "silu");
+  config.disregard({"moe_norm_min", "use_bias"});  // far below any sum; told by the tensors
+}
+
+Status write_ernie(const Header& header, nlohmann::json& config) {
+  config["moe_layer_end_index"] = header.layers() - 1;
+  config["use_bias"] = false;
+  return {};
+}
+
+// Hunyuan A13B, and HY3, whose dense layers come first.
+constexpr NameRule kHunyuan[] = {
+    {"model.layers.#.self_attn.query_layernorm.weight", "blk.#.attn_q_norm.weight"},
+    {"model.layers.#.self_attn.key_layernorm.weight", "blk.#.attn_k_norm.weight"},
+    {"model.layers.#.mlp.gate.wg.weight", "blk.#.ffn_gate_inp.weight"},
+    {"model.layers.#.mlp.shared_mlp.gate_proj.weight", "blk.#.ffn_gate_shexp.weight"},
+    {"model.layers.#.mlp.shared_mlp.up_proj.weight", "blk.#.ffn_up_shexp.weight"},
+    {"model.layers.#.mlp.shared_mlp.down_proj.weight", "blk.#.ffn_down_shexp.weight"},
+};
+constexpr Names kHunyuanNames[] = {kTopNames, kAttentionNames, kHunyuan, kFfnNorm, kExpertNames};
+constexpr KeyRule kHunyuanKeys[] = {{"num_experts", "expert_count"}, {"moe_topk", "expert_used_count"}};
+
+/// Lists, one for each layer, that all say the same.
+void prepare_hunyuan(Config& config) {
+  for (const char* key : {"num_experts", "moe_topk", "moe_intermediate_size", "num_shared_expert"}) {
+    const nlohmann::json* list = config.find(key);
+    if (list == nullptr || !list->is_array() || list->empty()) continue;
+    const nlohmann::json first = list->front();
+    for (const nlohmann::json& each : *list)
+      if (each != first)
+        config.fail(error(Code::unsupported,
+                          "{} in config.json differs by layer: this version has such models with one "
+                          "number for all alone",
+                          key));
+    config.set(key, first);
+  }
+}
+
+void read_hunyuan(Config& config, Header& header) {
+  const std::int64_t width = header.integer("feed_forward_length");
+  header.set_integer("expert_feed_forward_length", config.optional("moe_intermediate_size", width, 1, 1 << 20));
+  header.set_integer("expert_shared_feed_forward_length", config.optional("num_shared_expert", 1, 1, 64) * width);
+  config.expect("hidden_act", "silu");
+}
+
+constexpr NameRule kHy3[] = {
+    {"model.layers.#.mlp.e_score_correction_bias", "blk.#.exp_probs_b"},
+    {"model.layers.#.mlp.expert_bias", "blk.#.exp_probs_b"},
+    {"model.layers.#.mlp.router.gate.weight", "blk.#.ffn_gate_inp.weight"},
+    {"model.layers.#.mlp.shared_mlp.gate_proj.weight", "blk.#.ffn_gate_shexp.weight"},
+    {"model.layers.#.mlp.shared_mlp.up_proj.weight", "blk.#.ffn_up_shexp.weight"},
+    {"model.layers.#.mlp.shared_mlp.down_proj.weight", "blk.#.ffn_down_shexp.weight"},
+};
+constexpr Names kHy3Names[] = {kTopNames,    kAttentionNames,     kFfnNorm, kDenseNames,
+                               kExpertNames, kSharedExpertsNames, kHy3,     kDraftNames};
+constexpr KeyRule kHy3Keys[] = {{"router_scaling_factor", "expert_weights_scale", KeyRule::Kind::number}};
+
+/// Dense layers come first, as mlp_layer_types or a number says.
+std::int64_t leading_dense(Config& config, std::int64_t usual) {
+  const auto kinds = config.texts("mlp_layer_types");
+  config.disregard({"first_k_dense_replace"});  // the list goes before it
+  const auto first = std::find(kinds.begin(), kinds.end(), "sparse");
+  if (std::find(first, kinds.end(), "dense") != kinds.end())
+    config.fail(error(Code::unsupported,
+                      "mlp_layer_types in config.json: a dense layer stands behind a mixture; this version has dense "
+                      "layers in front alone"));
+  return kinds.empty() ? config.optional("first_k_dense_replace", usual, 0, 1 << 16) : first - kinds.begin();
+}
+
+void write_leading_dense(const Header& header, nlohmann::json& config) {
+  nlohmann::json kinds = nlohmann::json::array();
+  for (std::int64_t i = 0; i < header.layers(); ++i)
+    kinds.push_back(i < header.integer("leading_dense_block_count") ? "dense" : "sparse");
+  config["mlp_layer_types"] = kinds;
+  config["first_k_dense_replace"] = header.integer("leading_dense_block_count");
+}
+
+void read_hy3(Config& config, Header& header) {
+  header.set_integer("leading_dense_block_count", leading_dense(config, 1));
+  header.set_integer("expert_shared_feed_forward_length",
+                     config.optional("num_shared_experts", 1, 1, 64) * header.integer("expert_feed_forward_length"));
+  header.set_integer("expert_gating_func", kSigmoidGating);
+  header.set("expert_weights_norm", true);
+  config.expect("hidden_act", "silu");
+  config.disregard({"enable_moe_fp32_combine"});  // sums are in 32 bits
+}
+
+Status write_hy3(const Header& header, nlohmann::json& config) {
+  write_leading_dense(header, config);
+  config["num_shared_experts"] =
+      header.integer("expert_shared_feed_forward_length", header.integer("expert_feed_forward_length")) /
+      header.integer("expert_feed_forward_length");
+  return {};
+}
+
+constexpr KeyRule kExaoneKeys[] = {{"num_shared_experts", "expert_shared_count"},
+                                   {"routed_scaling_factor", "expert_weights_scale", KeyRule::Kind::number}};
+constexpr NameRule kExaone[] = {
+    {"model.layers.#.mlp.e_score_correction_bias", "blk.#.exp_probs_b.bias"},
+};
+constexpr Names kExaoneNames[] = {kTopNames,    kAttentionNames,     kFfnNorm, kDenseNames,
+                                  kExpertNames, kSharedExpertsNames, kExaone,  kDraftNames};
+
+void read_exaone(Config& config, Header& header) {
+  header.set_integer("leading_dense_block_count", leading_dense(config, 1));
+  header.set_integer("expert_gating_func", kSigmoidGating);
+  read_windows(config, header);
+  config.expect("hidden_act", "silu");
+}
+
+Status write_exaone(const Header& header, nlohmann::json& config) {
+  write_leading_dense(header, config);
+  write_windows(header, 4, config);
+  config["norm_topk_prob"] = header.flag("expert_weights_norm", true);
+  config["n_group"] = header.integer("expert_group_count", 1);
+  config["topk_group"] = header.integer("expert_group_used_count", 1);
+  return {};
+}
+
+}  // namespace
+
+const Family kOlmoe{.model_type = "olmoe",
+                    .model_class = "OlmoeForCausalLM",
+                    .architecture = "olmoe",
+                    .names = kOlmoeNames,
+                    .keys = {kOlmoeKeys},
+                    .read = read_olmoe,
+                    .write = write_olmoe};
+const Family kDots1{.model_type = "dots1",
+                    .model_class = "Dots1ForCausalLM",
+                    .architecture = "dots1",
+                    .names = kSharedNames,
+                    .keys = {kDotsKeys, kGroupKeys},
+                    .read = read_dots1,
+                    .write = write_dots1};
+const Family kDeepSeek{.model_type = "deepseek",
+                       .model_class = "DeepseekForCausalLM",
+                       .architecture = "deepseek",
+                       .names = kSharedNames,
+                       .keys = {kDotsKeys},
+                       .neighbours = true,
+                       .pre = "deepseek-llm",
+                       .read = read_deepseek,
+                       .write = write_deepseek};
+const Family kBailingMoe2{.model_type = "bailing_moe",
+                          .model_class = "BailingMoeV2ForCausalLM",
+                          .architecture = "bailingmoe2",
+                          .names = kBailingNames,
+                          .keys = {kBailingKeys, kGroupKeys},
+                          .pre = "bailingmoe2",
+                          .read = read_bailing,
+                          .write = write_bailing};
+const Family kErnie45Moe{.model_type = "ernie4_5_moe",
+                         .model_class = "Ernie4_5_MoeForCausalLM",
+                         .architecture = "ernie4_5-moe",
+                         .names = kErnieNames,
+                         .keys = {kErnieKeys},
+                         .read = read_ernie,
+                         .write = write_ernie};
+const Family kHunyuanMoe{.model_type = "hunyuan_v1_moe",
+                         .model_class = "HunYuanMoEV1ForCausalLM",
+                         .architecture = "hunyuan-moe",
+                         .names = kHunyuanNames,
+                         .keys = {kHunyuanKeys},
+                         .pre = "hunyuan",
+                         .prepare = prepare_hunyuan,
+                         .read = read_hunyuan};
+const Family kHyV3{.model_type = "hy_v3",
+                   .model_class = "HYV3ForCausalLM",
+                   .architecture = "hy_v3",
+                   .names = kHy3Names,
+                   .keys = {kMixtureKeys, kHy3Keys},
+                   .read = read_hy3,
+                   .write = write_hy3};
+const Family kExaoneMoe{.model_type = "exaone_moe",
+                        .model_class = "ExaoneMoeForCausalLM",
+                        .architecture = "exaone-moe",
+                        .names = kExaoneNames,
+                        .keys = {kMixtureKeys, kExaoneKeys, kGroupKeys},
+                        .pre = "exaone-moe",
+                        .read = read_exaone,
+                        .write = write_exaone};
+
+}  // namespace millrace::convert

@@ -1,0 +1,151 @@
+// Dense models whose checkpoints differ from Llama's or Qwen's by a few names: SmolLM3, AFM, ERNIE 4.5, GLM-4-0414,
+// Gemma, Hunyuan, OLMo 2 and EXAONE 4.
+#include "convert/names.h"
+
+namespace millrace::convert {
+namespace {
+
+constexpr Names kNames[] = {kTopNames, kAttentionNames, kFfnNorm, kDenseNames};
+
+constexpr NameRule kResultNorms[] = {
+    {"model.layers.#.post_attention_layernorm.weight", "blk.#.post_attention_norm.weight"},
+    {"model.layers.#.post_feedforward_layernorm.weight", "blk.#.post_ffw_norm.weight"},
+};
+constexpr Names kResultNames[] = {kTopNames, kAttentionNames, kResultNorms, kDenseNames};
+
+constexpr NameRule kGlm[] = {
+    {"model.layers.#.post_self_attn_layernorm.weight", "blk.#.post_attention_norm.weight"},
+    {"model.layers.#.post_mlp_layernorm.weight", "blk.#.post_ffw_norm.weight"},
+    {"model.layers.#.mlp.gate_up_proj.weight", "blk.#.ffn_up.weight"},
+    {"model.layers.#.mlp.down_proj.weight", "blk.#.ffn_down.weight"},
+};
+constexpr Names kGlmNames[] = {kTopNames, kAttentionNames, kFfnNorm, kGlm};
+
+constexpr NameRule kHunyuan[] = {
+    {"model.layers.#.self_attn.query_layernorm.weight", "blk.#.attn_q_norm.weight"},
+    {"model.layers.#.self_attn.key_layernorm.weight", "blk.#.attn_k_norm.weight"},
+};
+constexpr Names kHunyuanNames[] = {kTopNames, kAttentionNames, kHunyuan, kFfnNorm, kDenseNames};
+
+void read(Config& config, Header& header) {
+  header.set_integer("rope.dimension_count", header.integer("attention.key_length"));
+  config.expect("hidden_act", "silu");
+  config.disregard({"use_bias"});  // told by the tensors
+}
+
+/// Readers know which layers are not rotated: every fourth.
+void read_smollm3(Config& config, Header& header) {
+  read(config, header);
+  config.expect("use_sliding_window", false);
+  config.disregard({"sliding_window", "layer_types"});
+  config.expect("no_rope_layer_interval", 4);
+  const auto rotated = config.numbers("no_rope_layers");
+  for (std::size_t i = 0; i < rotated.size(); ++i)
+    if ((rotated[i] != 0) != ((i + 1) % 4 != 0))
+      config.fail(
+          error(Code::unsupported,
+                "no_rope_layers in config.json: layer {} is out of the order of such models, whose every fourth "
+                "layer is not rotated",
+                i));
+}
+
+Status write_smollm3(const Header& header, nlohmann::json& config) {
+  nlohmann::json rotated = nlohmann::json::array();
+  for (std::int64_t i = 1; i <= header.layers(); ++i) rotated.push_back(i % 4 == 0 ? 0 : 1);
+  config["no_rope_layers"] = rotated;
+  config["no_rope_layer_interval"] = 4;
+  return {};
+}
+
+void read_arcee(Config& config, Header& header) {
+  header.set_integer("rope.dimension_count", header.integer("attention.key_length"));
+  config.expect("hidden_act", "relu2");
+}
+
+Status write_arcee(const Header&, nlohmann::json& config) {
+  config["hidden_act"] = "relu2";
+  return {};
+}
+
+void read_glm4(Config& config, Header&) { config.expect("hidden_act", "silu"); }
+
+/// Readers take GELU in its tanh form, as transformers does whatever the old name says.
+void read_gemma(Config& config, Header&) {
+  const std::string activation = config.text("hidden_activation", config.text("hidden_act", "gelu_pytorch_tanh"));
+  if (activation != "gelu_pytorch_tanh" && activation != "gelu") config.expect("hidden_act", "gelu_pytorch_tanh");
+  config.expect("use_bidirectional_attention", false);
+}
+
+Status write_gemma(const Header&, nlohmann::json& config) {
+  config["hidden_act"] = "gelu_pytorch_tanh";
+  return {};
+}
+
+void read_hunyuan(Config& config, Header&) { config.expect("hidden_act", "silu"); }
+
+void read_exaone4(Config& config, Header& header) {
+  read_windows(config, header);
+  config.expect("hidden_act", "silu");
+}
+
+Status write_exaone4(const Header& header, nlohmann::json& config) {
+  write_windows(header, 4, config);
+  return {};
+}
+
+}  // namespace
+
+const Family kSmolLm3{.model_type = "smollm3",
+                      .model_class = "SmolLM3ForCausalLM",
+                      .architecture = "smollm3",
+                      .names = kNames,
+                      .neighbours = true,
+                      .pre = "smaug-bpe",
+                      .read = read_smollm3,
+                      .write = write_smollm3};
+const Family kArcee{.model_type = "arcee",
+                    .model_class = "ArceeForCausalLM",
+                    .architecture = "arcee",
+                    .names = kNames,
+                    .neighbours = true,
+                    .pre = "llama-bpe",
+                    .read = read_arcee,
+                    .write = write_arcee};
+const Family kErnie45{.model_type = "ernie4_5",
+                      .model_class = "Ernie4_5ForCausalLM",
+                      .architecture = "ernie4_5",
+                      .names = kNames,
+                      .read = read};
+const Family kGlm4{.model_type = "glm4",
+                   .model_class = "Glm4ForCausalLM",
+                   .architecture = "glm4",
+                   .names = kGlmNames,
+                   .pre = "glm4",
+                   .read = read_glm4};
+const Family kGemma{.model_type = "gemma",
+                    .model_class = "GemmaForCausalLM",
+                    .architecture = "gemma",
+                    .names = kNames,
+                    .norm_shift = 1,
+                    .read = read_gemma,
+                    .write = write_gemma};
+const Family kHunyuanDense{.model_type = "hunyuan_v1_dense",
+                           .model_class = "HunYuanDenseV1ForCausalLM",
+                           .architecture = "hunyuan-dense",
+                           .names = kHunyuanNames,
+                           .pre = "hunyuan-dense",
+                           .read = read_hunyuan};
+const Family kOlmo2{.model_type = "olmo2",
+                    .model_class = "Olmo2ForCausalLM",
+                    .architecture = "olmo2",
+                    .names = kResultNames,
+                    .read = read_hunyuan};
+const Family kExaone4{.model_type = "exaone4",
+                      .model_class = "Exaone4ForCausalLM",
+                      .architecture = "exaone4",
+                      .names = kResultNames,
+                      .pre = "exaone4",
+                      .read = read_exaone4,
+                      .write = write_exaone4};
+
+}  // namespace millrace::convert
