@@ -39,8 +39,8 @@ RECORDS = {
     "planning": (4281, 2600),
     "moving": (3028, 1900),
     "options": (63, 12),
-    "expert": (189, 90),
-    "draft": (82, 45),
+    "expert": (191, 90),  # 189 before readers and families of mixtures had files of their own
+    "draft": (83, 45),
     "shard": (32, 12),
     "lines": (134_000, None),  # to the next thousand; 132,000 before the architectures beyond the first 22
 }
