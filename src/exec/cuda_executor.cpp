@@ -86,11 +86,6 @@ static Status check_heads(std::int64_t head_dim, const CudaTraits& traits) {
         "the GPU's attention takes heads of {} channels, as this model's, over KV in f16 alone, not in {}; use "
         "--kv f16, or --device cpu",
         head_dim, info(traits.kv_dtype).name);
-  if (traits.block_shared_bytes < cuda::kWideHeadShared)
-    return error(Code::unsupported,
-                 "the GPU's attention for heads of {} channels, as this model's, takes {} KiB of shared memory, which "
-                 "compute capability 8.0, 9.0 and 10.0 have, and this GPU gives {} KiB; use --device cpu",
-                 head_dim, cuda::kWideHeadShared / kKiB, traits.block_shared_bytes / kKiB);
   return {};
 }
 

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_chunks.cuh"
 #include "kernels/cuda/attention_few.cuh"
 #include "kernels/cuda/attention_half.cuh"
 #include "kernels/cuda/attention_q8.cuh"
@@ -27,40 +28,10 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kTileRowHeads = 64;  // pairs of a row and a head of the group in a tile
 constexpr int kMostCluster = 8;    // blocks, that every device with clusters takes
 
-/// A chunk's maximum and sum for one head.
-struct alignas(8) ChunkSum {
-  float m, l;
-};
 /// What a merge multiplies by when a chunk joins: the sums so far, and the chunk's.
 struct alignas(8) Factors {
   float before, chunk;
 };
-
-struct DecodeArgs : HeadArgs {
-  int block_heads;  // heads that a block works on: the group's, or one
-  int max_chunks;   // that a row sees
-  bool cluster;     // the chunks of a row and head are a cluster
-  bool both;        // K and V are in shared memory together, else one after the other in one place
-  float* part;      // [rows, heads, max_chunks, head_dim]
-  ChunkSum* sums;   // [rows, heads, max_chunks]
-};
-
-/// Chunks that a row sees.
-struct Chunks {
-  int first, count;
-};
-__device__ __forceinline__ Chunks chunks_of_row(int position, int window) {
-  const int first = first_visible(position, window) / kAttentionChunk;
-  return {first, position / kAttentionChunk - first + 1};
-}
-
-/// The merge of a row's only chunk: m becomes what its results are multiplied by, l what they are then divided by.
-__device__ __forceinline__ ChunkSum merge_alone(const HeadArgs& args, int head, ChunkSum sum) {
-  if (args.sinks == nullptr) return {1, sum.l};
-  const Merged start = merge_start(args, head);
-  const float now = fmaxf(start.most, sum.m), joins = exp_to_one(sum.m - now);
-  return {joins, __fmaf_rn(start.total, exp_to_one(start.most - now), sum.l * joins)};
-}
 
 /// Lane l < 32 gets the factors of the chunk whose maximum it has (-inf: none), `most` (M, the same in all lanes) moves
 /// on. Chunks in ascending order.
@@ -181,91 +152,6 @@ __device__ __forceinline__ ChunkSum soften(float* scores, int begin, int end) {
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2) l += __shfl_xor_sync(kAllLanes, l, step);
   return {m, l};
-}
-
-// The same over f16: weights are rounded to f16 before they are summed, and take the scores' place as factors of the
-// products with values: {near, far} of step t and quarter q in the words 8 t + 2 q and + 1.
-__device__ __forceinline__ ChunkSum soften_half(float* scores, int begin, int end) {
-  constexpr int kEach = kAttentionChunk / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  float s[kEach], m = -INFINITY, l = 0;
-#pragma unroll
-  for (int k = 0; k < kEach; ++k) {
-    const int key = lane + kWarp * k;
-    s[k] = key >= begin && key < end ? scores[key] : -INFINITY;
-    m = fmaxf(m, s[k]);
-  }
-#pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) m = fmaxf(m, __shfl_xor_sync(kAllLanes, m, step));
-  __syncwarp();  // all scores have been read
-  // Of sixteen keys, near ones are the even of the first eight and the odd of the last, each quarter's two together.
-  const bool odd = lane % 2 == 1, first = lane % 16 < 8;
-  auto* const to = reinterpret_cast<__half*>(scores) + lane / 16 * 16 + lane % 8 / 2 * 4 + (odd == first ? 2 : 0) + odd;
-#pragma unroll
-  for (int k = 0; k < kEach; ++k) s[k] -= m;
-  exp_for_half(s);
-#pragma unroll
-  for (int k = 0; k < kEach; ++k) {
-    const __half weight = __float2half_rn(s[k]);
-    to[kWarp * k] = weight;
-    l += __half2float(weight);
-  }
-#pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) l += __shfl_xor_sync(kAllLanes, l, step);
-  return {m, l};
-}
-
-// Scores over f16 of 32 keys for eight pairs, from `from` on (key_address): of 8 n + 2 quarter and + 1 in s[n][0] and
-// s[n][1]. For the whole warp.
-template <int kHeadDim>
-__device__ __forceinline__ void score_half(const HalfQuery<kHeadDim>& query, unsigned from, float (&s)[4][4]) {
-#pragma unroll
-  for (int n = 0; n < 4; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
-#pragma unroll
-  for (int t = 0; t < kHeadDim / 16; ++t) {
-    unsigned keys[2][4];
-#pragma unroll
-    for (int j = 0; j < 2; ++j) load_columns(keys[j], from + t * (2 * kKvBlock) + j * 32);
-#pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      const auto& two = part == 0 ? query.high[t] : query.low[t];
-      const unsigned factors[4] = {two[0], 0, two[1], 0};
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        half_multiply(s[2 * j], factors, keys[j][0], keys[j][1]);
-        half_multiply(s[2 * j + 1], factors, keys[j][2], keys[j][3]);
-      }
-    }
-  }
-}
-
-// Weighted values over f16 of kTiles times eight channels for eight pairs, from `from` on (value_address): of channels
-// 8 n + 2 quarter and + 1 in acc[2 n] and acc[2 n + 1]. weights: the lane's pair's, as soften_half leaves them, or
-// null: there is no such pair. low, high: which half of the chunk has keys that are seen. For the whole warp.
-template <int kHeadDim, int kTiles>
-__device__ __forceinline__ void add_half_values(const float* weights, unsigned from, bool low, bool high,
-                                                float (&acc)[2 * kTiles]) {
-  float sums[kTiles][4] = {};
-  const int quarter = static_cast<int>(threadIdx.x) % 4;
-#pragma unroll
-  for (int step = 0; step < kAttentionChunk / 16; ++step) {
-    if (!(step < kKvBlock / 16 ? low : high)) continue;
-    uint2 two = {};
-    if (weights) two = *reinterpret_cast<const uint2*>(weights + 8 * step + 2 * quarter);
-    const unsigned factors[4] = {two.x, 0, two.y, 0};
-#pragma unroll
-    for (int j = 0; j < kTiles / 2; ++j) {
-      unsigned values[4];
-      load_columns(values, from + step * (8 * HalfLayout<kHeadDim>::kValuePitch) + j * 32);
-      half_multiply(sums[2 * j], factors, values[0], values[1]);
-      half_multiply(sums[2 * j + 1], factors, values[2], values[3]);
-    }
-  }
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) acc[2 * n + i] = sums[n][i];
-  }
 }
 
 // The weighted sums of kPair channels over keys [begin, end) for kEach heads. weights: [.., 128] from the first of the
@@ -686,8 +572,8 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
         const int first = kWarp * warp;
         if (first < view.end && first + kWarp > view.begin) {
           float s[4][4];
-          score_half<kHeadDim>(queries,
-                               key_address<kHeadDim>(k + first / kKvBlock * key_bytes_each) + first % kKvBlock * 2, s);
+          score_half<kHeadDim, 4>(
+              queries, key_address<kHeadDim>(k + first / kKvBlock * key_bytes_each) + first % kKvBlock * 2, s);
           if (pair < kHeads) {
 #pragma unroll
             for (int n = 0; n < 4; ++n) {
@@ -944,6 +830,8 @@ std::size_t shared_of_block() {
   return bytes == 0 ? kLeastBlockShared : bytes - kMostStaticShared;
 }
 
+bool has_room_for_wide_heads() { return block_shared_bytes() >= kWideHeadShared; }
+
 template <typename T, int kHeads, int kHeadDim>
 cudaError_t decode(DecodeArgs args, cudaStream_t stream) {
   const int head_dim = args.kv.head_dim;
@@ -998,7 +886,9 @@ cudaError_t decode_any(const DecodeArgs& args, cudaStream_t stream) {
   if (head_dim == 96) return decode_heads<__half, 96>(args, stream);
   if (head_dim == 128) return decode_heads<__half, 128>(args, stream);
   if (head_dim == 256) return decode_heads<__half, 256>(args, stream);
-  if (head_dim == kWideHeadDim) return decode<__half, 8, kWideHeadDim>(args, stream);
+  if (head_dim == kWideHeadDim)
+    return has_room_for_wide_heads() ? decode<__half, 8, kWideHeadDim>(args, stream)
+                                     : attention_by_halves(args, stream);
   return cudaErrorInvalidValue;
 }
 
@@ -1033,7 +923,8 @@ cudaError_t attention_few(const AttentionCall& call, const Workspace& w, int chu
   const bool few =
       static_cast<std::int64_t>(call.rows.rows) * call.heads / few_heads * chunks <= 3 * multiprocessor_count();
   args.block_heads = few ? few_heads : args.group;
-  args.cluster = few && chunks > 1 && chunks <= kMostCluster && overlaps_launches();
+  args.cluster = few && chunks > 1 && chunks <= kMostCluster && overlaps_launches() &&
+                 (call.kv.head_dim < kWideHeadDim || has_room_for_wide_heads());
   args.sums = reinterpret_cast<ChunkSum*>(call.workspace);
   args.part = reinterpret_cast<float*>(call.workspace + w.part);
   const cudaError_t error = decode_any(args, stream);

@@ -305,7 +305,7 @@ std::int32_t attention_tile_rows(std::int32_t group);
 /// For `rows` rows worked one by one; max_position 0: for rows in tiles, which take little.
 std::size_t attention_workspace_bytes(std::int32_t rows, std::int32_t heads, std::int32_t head_dim,
                                       std::int32_t max_position);
-/// head_dim 64, 80 (in f16 and f32 alone), 96, 128, 256; in f16 512 (160 KiB of shared memory; rows singly, 64 at
+/// head_dim 64, 80 (in f16 and f32 alone), 96, 128, 256; in f16 512 (rows singly, 64 at
 /// once).
 cudaError_t attention(const AttentionCall& call, cudaStream_t stream);
 

@@ -27,11 +27,12 @@ cudaError_t scale_by(float* x, const std::byte* const* scalar, const std::byte* 
 /// x = cap * tanh(x / cap), with the CPU's bits.
 cudaError_t softcap(float* x, float cap, std::int64_t n, cudaStream_t stream);
 
-/// attention() takes heads of so many channels in f16 alone, and so much shared memory a block for them: less than the
-/// 163 KiB of compute capability 8.0, more than the 99 KiB of 8.6, 8.9 and 12.0.
+/// attention() takes heads of so many channels in f16 alone.
 constexpr std::int32_t kWideHeadDim = 512;
+/// Shared memory of a block in which it reads them a chunk at a time, else by halves (attention_wide.cu): less than the
+/// 163 KiB of compute capability 8.0, more than the 99 KiB of 8.6, 8.9 and 12.0.
 constexpr std::size_t kWideHeadShared = 160 * 1024;
-/// Heads of so many channels and more take as much over KV in f32.
+/// Heads of so many channels and more need as much over KV in f32.
 constexpr std::int32_t kWideFloatHeadDim = 256;
 
 /// Tokens that candidates() and the sampler behind it can choose among.
