@@ -113,19 +113,21 @@ static Status check_queries(const Program& program, const CudaTraits& traits) {
 
 /// One launch normalises heads, rotates them and stores keys, in this order.
 static Status check_heads_order(const Program& program) {
-  std::vector<Act> rotated;  // since the last attention
-  bool normalizes = false;
+  std::vector<Act> rotated, normalized;  // since the last attention
+  const auto holds = [](const std::vector<Act>& acts, Act act) {
+    return std::find(acts.begin(), acts.end(), act) != acts.end();
+  };
   for (const Step& step : program.steps) {
     if (step.kind == Step::Kind::rope) rotated.push_back(step.out);
     const bool norm = step.kind == Step::Kind::rms_norm_heads && !step.weight.none();
-    if (norm && std::find(rotated.begin(), rotated.end(), step.out) != rotated.end())
+    if (norm && holds(rotated, step.out))
       return error(Code::unsupported, "the GPU part normalises heads before it rotates them alone; use --device cpu");
-    if (norm) normalizes = true;
+    if (norm) normalized.push_back(step.out);
     if (step.kind != Step::Kind::attention) continue;
-    if (normalizes && rotated.empty() && step.attention.latent_values == 0)
+    if (holds(normalized, step.a) && rotated.empty() && step.attention.latent_values == 0)
       return error(Code::unsupported, "the GPU part normalises heads only where it rotates them; use --device cpu");
     rotated.clear();
-    normalizes = false;
+    normalized.clear();
   }
   return {};
 }
