@@ -66,14 +66,17 @@ Expected<Opened> open_draft(const EngineOptions& options, const device::Gpu& gpu
 }
 
 /// The large model's plan beside a draft model that takes so much, and where the processor has a part in it, for passes
-/// of as many rows as guesses make; those go to `taken`. `context_tokens`: without a draft model.
-DraftWay try_way(TakenMemory& taken, double guess_seconds, const DraftHabits& habits, std::int64_t context_tokens,
+/// of as many rows as guesses make; those go to `taken`. `without`: the limits without a draft model.
+DraftWay try_way(TakenMemory& taken, double guess_seconds, const DraftHabits& habits, const Limits& without,
                  CudaPlanner& planner, Parts& parts) {
   DraftWay way;
   if (const Status status = planner.plan(taken); !status.ok())
     way.refusal = status.message();
-  else if (parts.limits.context_tokens < context_tokens)
-    way.refusal = fmt::format("it would leave {} of {} tokens of context", parts.limits.context_tokens, context_tokens);
+  else if (parts.limits.context_tokens < without.context_tokens)
+    way.refusal =
+        fmt::format("it would leave {} of {} tokens of context", parts.limits.context_tokens, without.context_tokens);
+  else if (habits.drafts == 0 && parts.limits.sequences < without.sequences)  // nobody asked for guesses
+    way.refusal = fmt::format("it would leave {} of {} requests at once", parts.limits.sequences, without.sequences);
   else
     way.forecast = forecast_drafts(parts.plan, parts.rates, guess_seconds, habits);
   if (way.forecast.drafts == 0 || parts.plan.cpu_permille == 0) return way;
@@ -118,19 +121,19 @@ Status seat_draft(const EngineOptions& options, const DraftModelPlan& draft, con
   DraftWay &with_gpu = ways[index(DraftPlace::gpu)], &with_cpu = ways[index(DraftPlace::cpu)];
 
   MR_RETURN_IF_ERROR(planner.plan());
-  const std::int64_t context_tokens = parts.limits.context_tokens;
+  const Limits without = parts.limits;
   ways[index(DraftPlace::none)].forecast = {parts.plan.predicted_decode_tokens_per_second, 0};
   if (on_gpu.ok()) {
     taken[index(DraftPlace::gpu)] = on_gpu->taken;
-    with_gpu = try_way(taken[index(DraftPlace::gpu)], guess_seconds(on_gpu->plan, parts.rates), habits, context_tokens,
+    with_gpu = try_way(taken[index(DraftPlace::gpu)], guess_seconds(on_gpu->plan, parts.rates), habits, without,
                        planner, parts);
   } else {
     with_gpu.refusal = on_gpu.status().message();
   }
   if (draft.on_cpu.ok()) {
     taken[index(DraftPlace::cpu)] = {0, draft.bytes, 0};
-    with_cpu = try_way(taken[index(DraftPlace::cpu)], guess_seconds(draft.cpu_plan, parts.rates), habits,
-                       context_tokens, planner, parts);
+    with_cpu = try_way(taken[index(DraftPlace::cpu)], guess_seconds(draft.cpu_plan, parts.rates), habits, without,
+                       planner, parts);
   } else {
     with_cpu.refusal = draft.on_cpu.message();
   }
