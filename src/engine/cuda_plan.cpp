@@ -143,9 +143,27 @@ void CudaPlanner::set_spare() {
   experts.spare_slots = static_cast<int>(std::min(slots, units().experts() - experts.vram_slots));
 }
 
+/// Blocks that are taken at once where others may use the memory of the rest for now.
+static std::int64_t first_blocks(std::int64_t most) { return std::max<std::int64_t>(1, most / 4); }
+
 exec::DeviceBlocksShape CudaPlanner::blocks_shape(const kv::Group& group) const {
-  const std::int64_t most = blocks(group), first = uses_spare() ? std::max<std::int64_t>(1, most / 4) : most;
-  return {first, most, static_cast<std::uint64_t>(group.block_bytes())};
+  const std::int64_t most = blocks(group);
+  return {uses_spare() ? first_blocks(most) : most, most, static_cast<std::uint64_t>(group.block_bytes())};
+}
+
+std::uint64_t CudaPlanner::most_kv_bytes() const {
+  const bool unknown = units().experts() > 0 && (chose_ || options_.follow != nullptr);
+  std::uint64_t bytes = 0;
+  for (const kv::Group& group : layout_.groups()) {
+    exec::DeviceBlocksShape shape = blocks_shape(group);
+    std::uint64_t most = shape.most_bytes();
+    for (const std::int64_t first : {shape.most, first_blocks(shape.most)}) {
+      shape.first = first;
+      if (unknown) most = std::max(most, shape.most_bytes());
+    }
+    bytes += most;
+  }
+  return bytes;
 }
 
 /// How long contexts are, and how many requests share passes, where nobody said.
@@ -170,6 +188,7 @@ void CudaPlanner::share_memory() {
 
 /// The model in VRAM as a whole, or as much of it as fits.
 Status CudaPlanner::place() {
+  chose_ = false;
   if (options_.follow != nullptr) return follow();
   // Of a mixture: told to keep experts outside VRAM, wherever they would fit.
   const bool flows = hp().experts > 0 && (options_.vram_experts >= 0 || options_.expert_slots > 0);
@@ -260,9 +279,8 @@ residency::HomesInput CudaPlanner::homes_input() const {
   input.vram_bytes = cap_;
   input.ram_bytes = ram_;
   const TakenMemory drafter = taken_by_drafter();
-  input.vram_taken_bytes =
-      vram_.context_bytes + exec::cuda_activation_bytes(shape) + others_.vram_bytes + drafter.vram_bytes;
-  for (const kv::Group& group : layout_.groups()) input.vram_taken_bytes += blocks_shape(group).most_bytes();
+  input.vram_taken_bytes = vram_.context_bytes + exec::cuda_activation_bytes(shape) + others_.vram_bytes +
+                           drafter.vram_bytes + most_kv_bytes();
   input.ram_taken_bytes =
       program_bytes_ + residency::kLoadingBytes + kHostMargin + threads_bytes_ + others_.ram_bytes + drafter.ram_bytes;
   input.front_layers = front_wanted_;

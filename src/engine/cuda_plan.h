@@ -67,6 +67,8 @@ class CudaPlanner {
   const kv::Layout& layout() const { return layout_; }
   /// Where layers stream, or experts flow, they use the memory of blocks that no sequence needs yet.
   exec::DeviceBlocksShape blocks_shape(const kv::Group& group) const;
+  /// Of VRAM. Whether all of it is taken at once or as it is needed: of a mixture, that hangs on the homes chosen.
+  std::uint64_t most_kv_bytes() const;
 
  private:
   Status plan_once();

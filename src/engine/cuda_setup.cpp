@@ -111,7 +111,7 @@ Expected<Parts> assemble_cuda(const EngineOptions& asked, const DraftModelPlan* 
   if (parts.draft.place == DraftPlace::cpu) {
     MR_ASSIGN_OR_RETURN(parts.draft_model, parts.budget->reserve("draft model", parts.draft.ram_bytes));
   }
-  parts.vram = std::make_unique<residency::Budget>(planner.cap_bytes());
+  parts.vram = std::make_unique<residency::Budget>(planner.cap_bytes(), "--vram");
   MR_ASSIGN_OR_RETURN(parts.gpu_context, parts.vram->reserve("CUDA context", vram.context_bytes));
   const bool cpu_shares = parts.plan.cpu_permille > 0;
   if (cpu_shares)

@@ -243,10 +243,10 @@ Status Assembly::take_memory(std::uint64_t ram) {
   parts_.budget = std::make_unique<residency::Budget>(
       std::max(ram, planner_->program_bytes() + residency::kLoadingBytes * gpus_.size()));
   MR_ASSIGN_OR_RETURN(parts_.program, parts_.budget->reserve("program", planner_->program_bytes()));
-  parts_.vram = std::make_unique<residency::Budget>(cap_of(0));
+  parts_.vram = std::make_unique<residency::Budget>(cap_of(0), "--vram");
   MR_ASSIGN_OR_RETURN(parts_.gpu_context, parts_.vram->reserve("CUDA context", context_bytes_[0]));
   for (std::size_t g = 1; g < gpus_.size(); ++g) {
-    sharded_->budgets.push_back(std::make_unique<residency::Budget>(cap_of(g)));
+    sharded_->budgets.push_back(std::make_unique<residency::Budget>(cap_of(g), "--vram"));
     MR_ASSIGN_OR_RETURN(sharded_->contexts.emplace_back(), vram(g).reserve("CUDA context", context_bytes_[g]));
   }
   return {};

@@ -9,9 +9,20 @@ namespace {
 
 constexpr std::uint64_t kChunkBytes = 64 * kMiB;
 
+std::uint64_t memory_of(const DeviceBlocksShape& shape, std::int64_t blocks) {
+  return device::allocation_bytes(static_cast<std::uint64_t>(blocks) * shape.block_bytes);
+}
+
+/// Few, so that memory is taken as it is needed, but where the driver's pages would leave much of a chunk unused, more.
 std::int64_t blocks_of_chunk(const DeviceBlocksShape& shape) {
   const auto most = static_cast<std::int64_t>(kChunkBytes / shape.block_bytes);
-  return std::max<std::int64_t>(1, std::min(most, shape.most / 8));
+  std::int64_t blocks = std::max<std::int64_t>(1, std::min(most, shape.most / 8));
+  const auto wastes = [&] {
+    const std::uint64_t taken = memory_of(shape, blocks);
+    return taken - static_cast<std::uint64_t>(blocks) * shape.block_bytes > taken / 8;
+  };
+  while (blocks < std::min(most, shape.most) && wastes()) ++blocks;
+  return blocks;
 }
 
 Status full() {
@@ -20,14 +31,12 @@ Status full() {
 
 }  // namespace
 
-std::uint64_t DeviceBlocksShape::chunk_bytes() const {
-  return device::allocation_bytes(static_cast<std::uint64_t>(blocks_of_chunk(*this)) * block_bytes);
-}
+std::uint64_t DeviceBlocksShape::chunk_bytes() const { return memory_of(*this, blocks_of_chunk(*this)); }
 
 std::uint64_t DeviceBlocksShape::most_bytes() const {
-  const std::int64_t each = blocks_of_chunk(*this);
-  return device::allocation_bytes(static_cast<std::uint64_t>(first) * block_bytes) +
-         static_cast<std::uint64_t>((most - first + each - 1) / each) * chunk_bytes();
+  const std::int64_t each = blocks_of_chunk(*this), later = most - first;
+  return memory_of(*this, first) + static_cast<std::uint64_t>(later / each) * chunk_bytes() +
+         memory_of(*this, later % each);
 }
 
 Expected<std::unique_ptr<DeviceBlocks>> DeviceBlocks::create(const DeviceBlocksShape& shape,
@@ -40,8 +49,8 @@ Expected<std::unique_ptr<DeviceBlocks>> DeviceBlocks::create(const DeviceBlocksS
 /// press: the budgets may make others give way.
 Status DeviceBlocks::add_chunk(std::int64_t blocks, bool press) {
   if (blocks <= 0) return full();
-  const std::uint64_t bytes = static_cast<std::uint64_t>(blocks) * shape_.block_bytes;
-  const std::uint64_t taken = device::allocation_bytes(bytes);
+  const std::uint64_t bytes = static_cast<std::uint64_t>(blocks) * shape_.block_bytes,
+                      taken = memory_of(shape_, blocks);
   Chunk chunk;
   for (const BlockDevice& one : devices_) {
     const device::OnGpu on(one.device);

@@ -192,7 +192,10 @@ Status CudaExecutor::prepare(const Program& program, const PassLimits& limits) {
       if (weights_.moves(weight))
         return error(Code::internal, "{} moves, and these passes come between others", part(weight).name);
   for (const bool hidden : {false, true}) programs_[hidden ? 1 : 0] = program.of_passes(hidden);
-  const PassShape shape = pass_shape(program, units_, limits);
+  PassShape shape = pass_shape(program, units_, limits);
+  for (const Step& step : program.steps)
+    if (step.kind == Step::Kind::gated && !options_.fuse)
+      shape.separate_gate = std::max(shape.separate_gate, program.buffer(step.out).cols);
   shape_ = shape;
   layout_ = make_cuda_layout(shape);
   cos_sin_.assign(program.ropes.size(), {});
@@ -288,8 +291,7 @@ Status CudaExecutor::run(const kv::Batch& batch, const std::function<bool()>& ca
 Status CudaExecutor::launch_all() {
   const device::ProfilerRange range(few_rows() ? "decode pass" : "prompt pass");
   const cuda::PlainLaunches launches(rows_ > (shape_.top_k > 0 ? kOverlappedRowsOfMixtures : kOverlappedRows));
-  Status status = make_room_for_gates();
-  if (status.ok()) status = upload_rows();
+  Status status = upload_rows();
   if (status.ok() && !options_.aside) status = weights_.begin_pass(split(), cancelled_);
   if (status.ok()) status = begin_experts();
   if (status.ok()) status = launch_pass();

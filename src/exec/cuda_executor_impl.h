@@ -85,7 +85,6 @@ class CudaExecutor final : public Executor {
   Status begin_pass(const kv::Batch& batch);
   Status launch_all();
   bool failed() const { return !status_.ok(); }
-  Status make_room_for_gates();
   Status prepare_share();
   Status prepare_experts();
   Status prepare_launches();
@@ -161,8 +160,8 @@ class CudaExecutor final : public Executor {
   Launches launches_[2][kClasses];
   PassShape shape_;
   CudaLayout layout_;
-  residency::Reservation reservation_, extra_reservation_;
-  device::DeviceBuffer memory_, up_scratch_;
+  residency::Reservation reservation_;
+  device::DeviceBuffer memory_;
   device::PinnedBuffer rows_host_, results_host_;
   device::PinnedBuffer given_host_;  // [max_rows, given_cols_], of a program that is handed states
   std::int64_t given_cols_ = 0;

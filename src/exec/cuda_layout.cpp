@@ -73,6 +73,7 @@ CudaLayout make_cuda_layout(const PassShape& shape) {
   const std::uint64_t input_bytes = std::max(cuda::q8_bytes(input_rows, widest), cuda::bf16_bytes(input_rows, widest));
   for (const int slot : {0, 1}) layout.inputs[slot] = take(input_bytes);
   if (shape.gathers) layout.inputs[kGatheredInput] = take(input_bytes);
+  layout.up = take(floats(worked * shape.separate_gate));
   layout.logits = take(floats(shape.max_logit_rows * shape.vocab));
   const auto logit_rows = static_cast<std::int32_t>(shape.max_logit_rows);
   layout.candidates = take(static_cast<std::uint64_t>(logit_rows) * sizeof(cuda::Candidates));

@@ -204,12 +204,11 @@ void CudaExecutor::Emitter::launch_gated(const Launch& l) {
 
 void CudaExecutor::Emitter::launch_gate_and_up(const Step& s) {
   const auto out_cols = cols(s.out);
-  const std::uint64_t up_bytes = static_cast<std::uint64_t>(work_rows(ops.shape_) * out_cols) * sizeof(float);
-  if (ops.up_scratch_.bytes() < up_bytes) {
+  if (ops.shape_.separate_gate < out_cols) {
     broken("gate and up of different dtypes were not prepared for");
     return;
   }
-  auto* const up_out = reinterpret_cast<float*>(ops.up_scratch_.data());
+  auto* const up_out = ops.at<float>(ops.layout_.up);
   for (const bool second : {false, true}) {
     const WeightRef weight = second ? s.weight2 : s.weight;
     cuda::MatmulCall call = call_for(s.a, is_float(ops.part(weight).dtype), in_prompt(s.a));

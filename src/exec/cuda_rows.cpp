@@ -119,20 +119,6 @@ void CudaExecutor::make_tiles(Window& window) {
   }
 }
 
-/// Gate and up that are launches of their own have a buffer between them, made by the first pass that needs it.
-Status CudaExecutor::make_room_for_gates() {
-  std::int64_t widest = 0;
-  for (const std::vector<Launch>& block : launches_[batch_->wants_hidden ? 1 : 0][kGenerated])
-    for (const Launch& launch : block)
-      if (launch.kind == Launch::Kind::gate_and_up)
-        widest = std::max(widest, part(program_->steps[launch.first].weight).rows);
-  const std::uint64_t bytes = static_cast<std::uint64_t>(work_rows(shape_) * widest) * sizeof(float);
-  if (bytes <= up_scratch_.bytes()) return {};
-  MR_ASSIGN_OR_RETURN(extra_reservation_, vram_.reserve("activations", bytes));
-  MR_ASSIGN_OR_RETURN(up_scratch_, device::DeviceBuffer::allocate(bytes));
-  return {};
-}
-
 /// Tables of where each sequence's blocks lie, one for each group.
 void CudaExecutor::fill_blocks() {
   const std::int64_t width = max_blocks(shape_);

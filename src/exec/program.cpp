@@ -240,6 +240,8 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
   for (const Step& step : program.steps) {
     for (const Product& product : step.all_products()) input(product.weight);
     if (step.kind == Kind::gated || step.kind == Kind::logits || step.kind == Kind::moe) input(step.weight);
+    if (step.kind == Kind::gated && units.part(step.weight).dtype != units.part(step.weight2).dtype)
+      shape.separate_gate = std::max(shape.separate_gate, program.buffer(step.out).cols);
     if (step.kind == Kind::matmul_heads) {
       shape.widest_input = std::max(shape.widest_input, step.heads * units.part(step.weight).cols);
       shape.product_heads = std::max(shape.product_heads, step.heads);

@@ -278,6 +278,7 @@ struct PassShape : PassLimits {
   std::int64_t widest_input = 0;     // largest cols of any product's input, of all heads where each has its own
   std::int64_t latent_dim = 0;       // the most of any layer that keeps latents
   std::int64_t product_heads = 0;    // the most of any product by heads
+  std::int64_t separate_gate = 0;    // most columns of a gate whose up is of another dtype
   std::int64_t widest_taps = 0;      // floats of a convolution's
   DeltaRule delta_rule;              // the most heads, keys and values of any
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0, group = 0;      // the most of any layer; group: heads / kv_heads

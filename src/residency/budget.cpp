@@ -56,7 +56,7 @@ bool Reservation::try_grow(std::uint64_t bytes) {
   return true;
 }
 
-Budget::Budget(std::uint64_t cap_bytes) : cap_(cap_bytes) {}
+Budget::Budget(std::uint64_t cap_bytes, std::string_view flag) : flag_(flag), cap_(cap_bytes) {}
 
 bool Budget::set_cap(std::uint64_t cap_bytes) {
   const MutexLock lock(mutex_);
@@ -125,8 +125,8 @@ Status Budget::refusal(const std::string& tag, std::uint64_t bytes) const {
   }
   const std::uint64_t reserved = reserved_bytes();
   const std::uint64_t needed = bytes > UINT64_MAX - reserved ? UINT64_MAX : reserved + bytes;
-  return error(Code::out_of_budget, "{} needs {} more, but the budget of {} is taken ({}); give at least --ram {}", tag,
-               format_bytes(bytes), format_bytes(cap_bytes()), holders.empty() ? "nothing held" : holders,
+  return error(Code::out_of_budget, "{} needs {} more, but the budget of {} is taken ({}); give at least {} {}", tag,
+               format_bytes(bytes), format_bytes(cap_bytes()), holders.empty() ? "nothing held" : holders, flag_,
                ram_argument(needed));
 }
 

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/mutex.h"
@@ -51,7 +52,8 @@ constexpr std::size_t kGiversOfWay = 2;
 
 class Budget {
  public:
-  explicit Budget(std::uint64_t cap_bytes);
+  /// flag: of the command line, by which users give more.
+  explicit Budget(std::uint64_t cap_bytes, std::string_view flag = "--ram");
 
   /// Errors: out_of_budget; the message lists who holds what and names the smallest cap that would do.
   Expected<Reservation> reserve(std::string tag, std::uint64_t bytes);
@@ -81,6 +83,7 @@ class Budget {
   Status refusal(const std::string& tag, std::uint64_t bytes) const;
   void shrink(const std::string& tag, std::uint64_t bytes);
 
+  const std::string_view flag_;
   std::atomic<std::uint64_t> cap_;  // changed with the mutex held
   mutable Mutex mutex_;
   std::map<std::string, std::uint64_t> by_tag_ MR_GUARDED_BY(mutex_);
