@@ -264,6 +264,9 @@ class Http(Served):
                 status, _, said = server.request("POST", path, body, {"Content-Type": kind})
                 self.assertEqual(status, 200, (kind, said[:300]))
         self.assertEqual(server.request("POST", "/api/chat", body, {"Content-Type": "multipart/form-data; boundary=x"})[0], 415)
+        for path in ("/v1/files", "/v1/audio/transcriptions", "/v1/uploads"):  # clients that upload hear what is missing
+            status, _, said = server.request("POST", path, "--x--\r\n", {"Content-Type": "multipart/form-data; boundary=x"})
+            self.assertEqual((status, json.loads(said)["error"]["message"]), (404, f"POST {path}: there is no such path"))
 
     def test_header_values_are_taken_as_they_are(self):
         server = self.serve("--api-key", "a%20b%", "--api-key", "other")

@@ -1,4 +1,5 @@
-"""The published clients of Ollama's, OpenAI's and Anthropic's APIs work unmodified. They come by npm, as the lock file says."""
+"""The published clients of Ollama's, OpenAI's and Anthropic's APIs work unmodified: those of npm as the lock file says, those of PyPI
+(`make test-clients`) as clients/python/packages.json does."""
 import json
 import os
 import pathlib
@@ -8,8 +9,9 @@ import unittest
 
 import npm
 from client_table import hold_row
-from harness import DEMO, DRAFT, Case
+from harness import DEMO, DRAFT, ROOT, Case
 from hub import Hub
+from pypi import python_with
 from serving import Server
 
 BARE, V1 = "`http://HOST:11434`", "`.../v1`"
@@ -49,6 +51,43 @@ class Clients(Case):
 
     def test_frameworks(self):
         self.run_script("frameworks.mjs")
+
+
+PYTHON = ROOT / "tests/e2e/clients/python"
+PACKAGES = json.loads((PYTHON / "packages.json").read_text())
+
+
+def pinned(packages):
+    """Versions as the table has them: of several packages each with its name."""
+    pins = [package.split("==") for package in packages]
+    return pins[0][1] if len(pins) == 1 else ", ".join(f"{name.split('[')[0]} {version}" for name, version in pins)
+
+
+@unittest.skipUnless(os.environ.get("MILLRACE_CLIENTS"), "`make test-clients` runs the clients of PyPI")
+class PythonClients(Case):
+    """One test for each line of packages.json, in an environment of its own: its script prints what passed and what did not."""
+
+    def run_client(self, client):
+        package = PACKAGES[client]
+        python = python_with("clients/" + client, *package["packages"], *package.get("helpers", []))
+        hub = Hub({"tiny-q8_0.gguf": pathlib.Path(DRAFT).read_bytes()})
+        self.addCleanup(hub.close)
+        for script in package.get("scripts", [client]):
+            with tempfile.TemporaryDirectory() as store, Server(DEMO, env={"MILLRACE_MODELS": store, "HF_ENDPOINT": hub.url}) as server:
+                done = subprocess.run([python, PYTHON / f"{script}_cases.py", server.url, pathlib.Path(DEMO).stem], capture_output=True, text=True,
+                                      timeout=1500, env={**os.environ, "PYTHONWARNINGS": "ignore"})
+                self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+            [(name, tally)] = json.loads(done.stdout.splitlines()[-1]).items()
+            wrong = tally.pop("wrong")
+            for one in wrong:
+                with self.subTest(client=name, case=one["what"]):
+                    self.fail(one["why"])
+            if not wrong:
+                hold_row(self, "client (PyPI)", name, pinned(package["packages"]), package["base_url"], tally)
+
+
+for client in PACKAGES:
+    setattr(PythonClients, f"test_{client}", lambda self, client=client: self.run_client(client))
 
 
 if __name__ == "__main__":

@@ -109,8 +109,27 @@ class Docs(unittest.TestCase):
                 wanted[name] = packages["node_modules/" + name]["version"]
         agents = {"opencode-linux-x64": "opencode-ai"}
         wanted = {agents.get(name, name.removesuffix("-linux-x64")): version.removesuffix("-linux-x64") for name, version in wanted.items()}
-        rows = re.findall(r"^\| `([^`]+)` \| ([\d.]+) \|", (ROOT / "docs/clients.md").read_text(), re.M)
+        results = json.loads((ROOT / "tests/e2e/clients/results.json").read_text())
+        rows = [(name, ran["version"]) for kind in ("client (npm)", "agent (npm)") for name, ran in results[kind].items()]
         self.assertEqual(sorted(rows), sorted(wanted.items()))
+
+    def test_the_clients_of_pypi_are_those_that_are_pinned(self):
+        results = json.loads((ROOT / "tests/e2e/clients/results.json").read_text())["client (PyPI)"]
+        packages = json.loads((ROOT / "tests/e2e/clients/python/packages.json").read_text())
+        scripts = [script for name, package in packages.items() for script in package.get("scripts", [name])]
+        self.assertEqual(len(results), len(scripts), "run `make clients`")
+        versions = [version for ran in results.values() for version in re.findall(r"\d+(?:\.\d+)+", ran["version"])]
+        wanted = [pin.split("==")[1] for package in packages.values() for pin in package["packages"] for _ in package.get("scripts", [0])]
+        self.assertEqual(sorted(versions), sorted(wanted))
+
+    def test_the_tables_of_clients_are_what_ran(self):
+        made = subprocess.run([ROOT / "scripts/make_clients.py"], capture_output=True, text=True, check=True).stdout
+        self.assertEqual(made, (ROOT / "docs/clients.md").read_text(), "run `make clients`")
+        for kind, clients in json.loads((ROOT / "tests/e2e/clients/results.json").read_text()).items():
+            with self.subTest(kind=kind):
+                passed, failed = (sum(len(ran[what]) for ran in clients.values()) for what in ("passed", "failed"))
+                self.assertGreaterEqual(passed, 0.98 * (passed + failed))
+                self.assertNotIn("", [failure["why"].strip() for ran in clients.values() for failure in ran["failed"]])
 
     def test_the_second_witness_was_asked_about_every_checkpoint(self):
         folder = ROOT / "tests/data/reference"

@@ -279,6 +279,15 @@ class Tools(Served):
             self.assertEqual((call["type"], call["name"]), ("tool_use", name))
             self.assertIn(key, call["input"], body)
 
+    def test_a_thread_is_refused_so_that_clients_go_on_without_one(self):
+        asked = {"model": MODEL, "messages": [QUESTION], "max_tokens": 2}
+        for thread in ({"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}):
+            status, body = self.post("/v1/messages", **asked, thread=thread)
+            self.assertEqual(status, 400)
+            self.assertEqual(body["error"]["details"], {"error_code": "thread_unsupported_request", "unsupported": ["thread"]})
+        self.assertNotIn("details", self.post("/v1/messages", **asked, container="c")[1]["error"])
+        self.assertEqual(self.post("/v1/messages", **asked, thread=None)[0], 200)
+
     def test_pictures_in_what_a_tool_answered(self):
         picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
         turn = [QUESTION, {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "look_up", "input": {}}]}]

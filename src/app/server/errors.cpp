@@ -17,7 +17,8 @@ std::string without_folders(std::string_view message) {
   constexpr std::string_view kEnds = " \t\n'\",;:()<>[]{}";
   std::string out;
   for (std::size_t i = 0; i < message.size();) {
-    const bool begins = message[i] == '/' && (i == 0 || kEnds.find(message[i - 1]) != std::string_view::npos);
+    const bool begins = message[i] == '/' && (i == 0 || kEnds.find(message[i - 1]) != std::string_view::npos) &&
+                        !message.substr(i == 0 ? 0 : i - 1).starts_with("://");  // a URL's host is no folder
     const std::size_t end = begins ? std::min(message.find_first_of(kEnds, i), message.size()) : i + 1;
     std::string_view word = message.substr(i, end - i);
     // "/v1/models" is no path of this machine: those begin with a folder that the root has.
@@ -30,6 +31,14 @@ std::string without_folders(std::string_view message) {
   }
   return out;
 }
+
+namespace {
+
+/// Anthropic's SDKs begin a tool runner's conversation with a thread, and go on without one where the error has this
+/// code.
+bool is_about_threads(const Status& status) { return status.message().starts_with("thread:"); }
+
+}  // namespace
 
 Status without_folders(const Status& status) {
   return status.ok() ? status : Status(status.code(), without_folders(status.message()));
@@ -55,6 +64,8 @@ void fail(Api api, httplib::Response& response, int http_status, const Status& f
                          : http_status >= 500 ? "api_error"
                                               : "invalid_request_error";
       body = {{"type", "error"}, {"error", {{"type", type}, {"message", status.message()}}}};
+      if (is_about_threads(status))
+        body["error"]["details"] = {{"error_code", "thread_unsupported_request"}, {"unsupported", {"thread"}}};
       break;
     }
   }

@@ -49,6 +49,10 @@ void add_cors(const Request& request, Response& response) {
 
 Status shutting_down() { return error(Code::unavailable, "the server is shutting down"); }
 
+Status no_such_path(const Request& request) {
+  return error(Code::not_found, "{} {}: there is no such path", request.method, request.path);
+}
+
 /// What holds for every request before its body is read.
 Handled before_routing(Context& context, const Request& request, Response& response) {
   Connection& connection = Connection::current();
@@ -100,8 +104,10 @@ Handled before_routing(Context& context, const Request& request, Response& respo
                         "the body is larger than {}, all that requests may hold together (an eighth of --ram, 64 MB "
                         "at most)",
                         format_bytes(most)));
-  if (request.is_multipart_form_data())
+  if (request.is_multipart_form_data()) {
+    if (context.http.methods_of(request.path).empty()) return refuse(request, response, 404, no_such_path(request));
     return refuse(request, response, 415, error(Code::unsupported, "bodies are JSON, not forms"));
+  }
   if (request.has_header("Content-Encoding") && request.get_header_value("Content-Encoding") != "identity")
     return refuse(request, response, 415, error(Code::unsupported, "bodies must not be compressed"));
   return Handled::Unhandled;
@@ -135,7 +141,7 @@ Handled on_error(const Context& context, const Request& request, Response& respo
     fail(api, response, 405,
          error(Code::invalid_argument, "{} {}: this path takes {}", request.method, request.path, methods));
   } else if (response.status == 404)
-    fail(api, response, 404, error(Code::not_found, "{} {}: there is no such path", request.method, request.path));
+    fail(api, response, 404, no_such_path(request));
   else if (response.status == 413)
     fail(api, response, 413, error(Code::invalid_argument, "the body is too large"));
   else

@@ -1,10 +1,13 @@
 // The published clients, unmodified, against a running server: node clients.mjs BASE_URL MODEL
 import assert from 'node:assert/strict';
 import Anthropic from '@anthropic-ai/sdk';
+import {betaTool} from '@anthropic-ai/sdk/helpers/beta/json-schema';
 import Ajv from 'ajv';
 import {Ollama} from 'ollama';
 import OpenAI, {toFile} from 'openai';
-import {call, refused, runAll} from './tally.mjs';
+import {zodResponseFormat, zodTextFormat} from 'openai/helpers/zod';
+import {z} from 'zod';
+import {call, fails, refused, runAll} from './tally.mjs';
 
 const [, , base, model] = process.argv;
 const question = [{role: 'user', content: 'What is the capital of France?'}];
@@ -82,7 +85,7 @@ await runAll({
       const stream = await own.chat({model, messages: story, stream: true, options: {num_predict: 2000}});
       await assert.rejects(async () => { for await (const _ of stream) own.abort(); }, {name: 'AbortError'});
     });
-    const error = await refused('ollama', 'a model that is not there', /not found/, () => ollama.chat({model: 'nothing', messages: question}));
+    const error = await fails('ollama', 'a model that is not there', /not found/, () => ollama.chat({model: 'nothing', messages: question}));
     assert.equal(error.status_code, 404);
     await assert.rejects(ollama.delete({model: 'nothing'}), /not found/);
     await refused('ollama', 'pictures', /image/, () => ollama.chat({model, messages: [{...question[0], images: [dot]}]}));
@@ -120,9 +123,9 @@ await runAll({
       for await (const _ of stream) if (++chunks === 3) stream.controller.abort();
       assert.ok(chunks < 50);
     });
-    const missing = await refused('openai', 'a model that is not there', /nothing/, () => openai.chat.completions.create({model: 'nothing', messages: question}));
+    const missing = await fails('openai', 'a model that is not there', /nothing/, () => openai.chat.completions.create({model: 'nothing', messages: question}));
     assert.ok(missing instanceof OpenAI.NotFoundError);
-    const hot = await refused('openai', 'temperature 7', /temperature/, () => openai.chat.completions.create({model, messages: question, temperature: 7}));
+    const hot = await fails('openai', 'temperature 7', /temperature/, () => openai.chat.completions.create({model, messages: question, temperature: 7}));
     assert.ok(hot instanceof OpenAI.BadRequestError && hot.param === 'temperature');
     const url = 'data:image/png;base64,' + dot;
     await refused('openai', 'pictures', /image/, () => openai.chat.completions.create(
@@ -134,7 +137,7 @@ await runAll({
     await refused('openai', 'responses in the background', /background/, () => openai.responses.create({model, input: 'Hello', background: true}));
     await refused('openai', 'images', /path/, () => openai.images.generate({model, prompt: 'A fox'}));
     await refused('openai', 'speech', /path/, () => openai.audio.speech.create({model, input: 'Hello', voice: 'alloy'}));
-    await refused('openai', 'transcriptions', /bodies are JSON/, async () => openai.audio.transcriptions.create({model, file: await toFile(Buffer.from('RIFF'), 'a.wav')}));
+    await refused('openai', 'transcriptions', /path/, async () => openai.audio.transcriptions.create({model, file: await toFile(Buffer.from('RIFF'), 'a.wav')}));
     await refused('openai', 'files', /path/, () => openai.files.list());
     await refused('openai', 'batches', /path/, () => openai.batches.list());
   },
@@ -160,6 +163,79 @@ await runAll({
     await call('openai', 'delete a response', () => openai.responses.delete(next.id));
     await assert.rejects(openai.responses.retrieve(next.id), OpenAI.NotFoundError);
   },
+  async 'openai: helpers'() {
+    const City = z.object({city: z.string().max(12), kind: z.enum(['town', 'village'])});
+    const asked = {model, messages: question, temperature: 0, max_tokens: 200};
+    const parsed = await call('openai', 'parse with zod', () => openai.chat.completions.parse({...asked, response_format: zodResponseFormat(City, 'it')}));
+    assert.ok(City.safeParse(parsed.choices[0].message.parsed).success);
+    const object = await call('openai', 'responses.parse with zod', () => openai.responses.parse(
+      {model, input: question, temperature: 0, max_output_tokens: 200, text: {format: zodTextFormat(City, 'it')}}));
+    assert.ok(City.safeParse(object.output_parsed).success);
+    const calls = [];
+    await call('openai', 'runTools', async () => {
+      const own = {...tool, function: {...tool.function, parse: JSON.parse, function: made => { calls.push(made); return 'Sunny.'; }}};
+      await openai.chat.completions.runTools({...asked, tools: [own], tool_choice: {type: 'function', function: {name: 'weather'}}}).finalFunctionToolCallResult();
+    });
+    assert.ok(validArguments(calls[0]));
+    const several = await call('openai', 'several answers', () => openai.chat.completions.create({...asked, n: 2}));
+    assert.deepEqual(several.choices.map(one => one.message.content), [answer, answer]);
+    const cut = await call('openai', 'a stop text', () => openai.chat.completions.create({...asked, stop: ' France'}));
+    assert.equal(cut.choices[0].message.content, 'The capital of');
+    const {data, response} = await call('openai', 'withResponse', () => openai.chat.completions.create(asked).withResponse());
+    assert.ok(data.choices[0].message.content === answer && response.headers.get('x-request-id') === data._request_id);
+    assert.equal((await call('openai', 'one model', () => openai.models.retrieve(model))).object, 'model');
+    const echoed = await call('openai', 'completions with echo and log probabilities', () => openai.completions.create(
+      {model, prompt: 'Once upon a time', max_tokens: 1, echo: true, logprobs: 1, temperature: 0}));
+    assert.equal(echoed.choices[0].logprobs.token_logprobs[0], null);
+    await fails('openai', 'a prompt that is too long', /maximum context length/, () => openai.chat.completions.create({...asked, messages: [{role: 'user', content: 'word '.repeat(9000)}]}));
+  },
+  async 'openai: more of responses'() {
+    const asked = {model, input: question, temperature: 0};
+    const helped = await call('openai', 'responses by the stream helper', () => openai.responses.stream(asked).finalResponse());
+    assert.equal(helped.output_text, answer);
+    const counted = await call('openai', "count a response's tokens", () => openai.responses.inputTokens.count({model, input: question}));
+    assert.equal(counted.input_tokens, helped.usage.input_tokens);
+    const compact = await call('openai', 'compact', () => openai.responses.compact({model, input: question}));
+    assert.equal(compact.object, 'response.compaction');
+    const called = await call('openai', 'a tool that must be called in responses', () => openai.responses.create(
+      {...asked, tools: [{type: 'function', ...tool.function, strict: true}], tool_choice: 'required', max_output_tokens: 200}));
+    assert.ok(validArguments(JSON.parse(called.output.find(item => item.type === 'function_call').arguments)));
+    for (const type of ['local_shell', 'apply_patch']) {
+      const made = await call('openai', `${type}, which the client runs`, () => openai.responses.create({...asked, tools: [{type}], tool_choice: 'required', max_output_tokens: 200}));
+      assert.equal(made.output[0].type, type + '_call');
+    }
+    await call('openai', "a kept response's events", async () => {
+      const types = [];
+      for await (const event of await openai.responses.retrieve(helped.id, {stream: true})) types.push(event.type);
+      assert.equal(types.at(-1), 'response.completed');
+    });
+    const hosted = {...asked, tools: [{type: 'web_search'}]};
+    assert.equal((await call('openai', 'a search that may be made', () => openai.responses.create(hosted))).output_text, answer);
+    await refused('openai', 'a search that must be made', /runs none of the tools/, () => openai.responses.create({...hosted, tool_choice: 'required'}));
+    for (const [what, made] of Object.entries({conversations: () => openai.conversations.create(), 'vector stores': () => openai.vectorStores.create({name: 'a'}),
+      assistants: () => openai.beta.assistants.create({model}), moderations: () => openai.moderations.create({input: 'a'}), 'fine tuning': () => openai.fineTuning.jobs.list(),
+      'file uploads': async () => openai.files.create({file: await toFile(Buffer.from('{}'), 'a.jsonl'), purpose: 'batch'})}))
+      await refused('openai', what, /path/, made);
+  },
+  async 'anthropic: helpers'() {
+    const client = '@anthropic-ai/sdk', asked = {model, max_tokens: 200, messages: question};
+    const calls = [];
+    const weather = betaTool({name: 'weather', description: 'The weather of a city', inputSchema: parameters, run: made => { calls.push(made); return 'Sunny.'; }});
+    await call(client, 'toolRunner', () => anthropic.beta.messages.toolRunner({...asked, tools: [weather], tool_choice: {type: 'any'}, max_iterations: 2}).runUntilDone());
+    assert.ok(validArguments(calls[0]), JSON.stringify(calls));
+    const formed = await call(client, 'output_config', () => anthropic.messages.create({...asked, output_config: {format: {type: 'json_schema', schema}}}));
+    assert.ok(valid(JSON.parse(formed.content[0].text)));
+    const cut = await call(client, 'stop_sequences', () => anthropic.messages.create({...asked, temperature: 0, stop_sequences: [' France']}));
+    assert.deepEqual([cut.stop_reason, cut.stop_sequence], ['stop_sequence', ' France']);
+    const typed = await call(client, "bash, whose schema is Anthropic's", () => anthropic.messages.create({...asked, tools: [{type: 'bash_20250124', name: 'bash'}], tool_choice: {type: 'any'}}));
+    const {input} = typed.content.find(block => block.type === 'tool_use');
+    assert.ok('command' in input || 'restart' in input);
+    assert.equal((await call(client, 'one model', () => anthropic.models.retrieve(model))).type, 'model');
+    await fails(client, 'a prompt that is too long', /prompt is too long:/, () => anthropic.messages.create({...asked, messages: [{role: 'user', content: 'word '.repeat(9000)}]}));
+    await refused(client, 'MCP servers', /mcp_servers/, () => anthropic.beta.messages.create({...asked, mcp_servers: [{type: 'url', url: 'https://a.example', name: 'a'}]}));
+    await refused(client, 'files', /path/, () => anthropic.beta.files.list());
+    await refused(client, 'skills', /path/, () => anthropic.beta.skills.list());
+  },
   async 'anthropic: messages, stream, count, refusals'() {
     const client = '@anthropic-ai/sdk';
     const whole = await call(client, 'messages', () => anthropic.messages.create({model, max_tokens: 50, temperature: 0, messages: question}));
@@ -176,7 +252,7 @@ await runAll({
       assert.ok(ids.some(id => id.startsWith(model)));
     });
     const ask = content => () => anthropic.messages.create({model, max_tokens: 5, messages: [{role: 'user', content}]});
-    const missing = await refused(client, 'a model that is not there', /nothing/, () => anthropic.messages.create({model: 'nothing', max_tokens: 5, messages: question}));
+    const missing = await fails(client, 'a model that is not there', /nothing/, () => anthropic.messages.create({model: 'nothing', max_tokens: 5, messages: question}));
     assert.ok(missing instanceof Anthropic.NotFoundError);
     await refused(client, 'pictures', /image/, ask([{type: 'image', source: {type: 'base64', media_type: 'image/png', data: dot}}]));
     await refused(client, 'PDF documents', /document/, ask([{type: 'document', source: {type: 'base64', media_type: 'application/pdf', data: 'JVBERi0='}}]));

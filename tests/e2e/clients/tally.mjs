@@ -21,15 +21,27 @@ export async function call(clients, name, made) {
   return value;
 }
 
-/// A call that is refused in words that hold these: the client's error.
+/// A call that fails as it should, in words that hold these: the client's error.
+export async function fails(clients, name, words, made) {
+  const [error] = await refusal(words, made);
+  enter(clients, name);
+  return error;
+}
+
+/// A call for what Millrace does not serve, refused in words that hold these: the client's error.
 export async function refused(clients, name, words, made) {
+  const [error, why] = await refusal(words, made);
+  enter(clients, name, why);
+  return error;
+}
+
+async function refusal(words, made) {
   const error = await made().then(() => assert.fail('it was not refused'), error => error);
   if (error instanceof assert.AssertionError) throw error;
   const body = error.error?.error ?? error.error ?? error.data?.error ?? error;
   const why = (typeof body === 'string' ? body : body.message ?? error.message).replace(/^\d{3} /, '');
   assert.match(why, words, error.stack ?? String(error));
-  enter(clients, name, why);
-  return error;
+  return [error, why];
 }
 
 /// Runs the tests, tells of each, and last of the calls; exits with 1 where one failed.
