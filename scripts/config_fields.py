@@ -42,10 +42,10 @@ CLASSES = {
     "dots1": ("dots1", "Dots1Config"), "hunyuan_v1_dense": ("hunyuan_v1_dense", "HunYuanDenseV1Config"),
     "hunyuan_v1_moe": ("hunyuan_v1_moe", "HunYuanMoEV1Config"), "hy_v3": ("hy_v3", "HYV3Config"),
     "exaone_moe": ("exaone_moe", "ExaoneMoeConfig"), "exaone4": ("exaone4", "Exaone4Config"),
-    "olmo2": ("olmo2", "Olmo2Config"), "olmo3": ("olmo3", "Olmo3Config"), "gemma2": ("gemma2", "Gemma2Config"),
+    "olmo2": ("olmo2", "Olmo2Config"), "olmo3": ("olmo3", "Olmo3Config"),
     "glm": ("glm", "GlmConfig"), "cohere": ("cohere", "CohereConfig"), "cohere2": ("cohere2", "Cohere2Config"),
     "stablelm": ("stablelm", "StableLmConfig"), "starcoder2": ("starcoder2", "Starcoder2Config"),
-    "nemotron": ("nemotron", "NemotronConfig"),
+    "nemotron": ("nemotron", "NemotronConfig"), "phi": ("phi", "PhiConfig"), "afmoe": ("afmoe", "AfmoeConfig"),
 }
 
 # Read by the modelling code, but only to train, to initialise weights, to choose among kernels or to return more.

@@ -1,5 +1,5 @@
 // Mixtures whose checkpoints differ by a few names and keys: OLMoE, ERNIE 4.5, dots.llm1, DeepSeek's of 2024, Ling 2,
-// Hunyuan's and K-EXAONE.
+// Hunyuan's, K-EXAONE and Trinity.
 #include <algorithm>
 
 #include "convert/names.h"
@@ -119,8 +119,8 @@ constexpr NameRule kErnie[] = {
     {"model.layers.#.mlp.moe_statics.e_score_correction_bias", "blk.#.exp_probs_b.bias", Form::vector},
     {"model.layers.#.mlp.gate.moe_statics.e_score_correction_bias", "blk.#.exp_probs_b.bias", Form::vector},
 };
-constexpr Names kErnieNames[] = {kTopNames,    kAttentionNames,     kFfnNorm, kDenseNames,
-                                 kExpertNames, kSharedExpertsNames, kErnie};
+constexpr Names kErnieNames[] = {kErnie,      kTopNames,    kAttentionNames,    kFfnNorm,
+                                 kDenseNames, kExpertNames, kSharedExpertsNames};
 constexpr KeyRule kErnieKeys[] = {{"moe_num_experts", "expert_count"},
                                   {"moe_k", "expert_used_count"},
                                   {"moe_intermediate_size", "expert_feed_forward_length"},
@@ -256,6 +256,38 @@ Status write_exaone(const Header& header, nlohmann::json& config) {
   return {};
 }
 
+constexpr KeyRule kTrinityKeys[] = {{"num_shared_experts", "expert_shared_count"},
+                                    {"num_dense_layers", "leading_dense_block_count"},
+                                    {"route_scale", "expert_weights_scale", KeyRule::Kind::number}};
+constexpr NameRule kTrinity[] = {
+    {"model.layers.#.self_attn.gate_proj.weight", "blk.#.attn_gate.weight"},
+    {"model.layers.#.pre_mlp_layernorm.weight", "blk.#.ffn_norm.weight"},
+    {"model.layers.#.post_mlp_layernorm.weight", "blk.#.post_ffw_norm.weight"},
+    {"model.layers.#.mlp.router.gate.weight", "blk.#.ffn_gate_inp.weight"},
+    {"model.layers.#.mlp.expert_bias", "blk.#.exp_probs_b.bias"},
+};
+constexpr Names kTrinityNames[] = {kTrinity,    kTopNames,    kAttentionNames,    kPostAttentionNorm,
+                                   kDenseNames, kExpertNames, kSharedExpertsNames};
+
+/// Readers scale embeddings by the root of their width, and know which layers see all: every fourth.
+void read_trinity(Config& config, Header& header) {
+  header.set_integer("expert_gating_func", kSigmoidGating);
+  header.set("expert_weights_norm", true);
+  read_windows(config, header);
+  config.expect("mup_enabled", true);
+  config.expect("hidden_act", "silu");
+  config.expect("n_group", 1);
+  config.disregard({"global_attn_every_n_layers"});  // layer_types goes before it
+  if (!config.flag("mup_enabled", false))
+    config.fail(error(Code::unsupported, "mup_enabled in config.json is not true: such models' embeddings are scaled"));
+}
+
+Status write_trinity(const Header& header, nlohmann::json& config) {
+  config["mup_enabled"] = true;
+  write_windows(header, 4, config);
+  return {};
+}
+
 }  // namespace
 
 const Family kOlmoe{.model_type = "olmoe",
@@ -265,6 +297,14 @@ const Family kOlmoe{.model_type = "olmoe",
                     .keys = {kOlmoeKeys},
                     .read = read_olmoe,
                     .write = write_olmoe};
+const Family kAfmoe{.model_type = "afmoe",
+                    .model_class = "AfmoeForCausalLM",
+                    .architecture = "afmoe",
+                    .names = kTrinityNames,
+                    .keys = {kMixtureKeys, kTrinityKeys},
+                    .pre = "afmoe",
+                    .read = read_trinity,
+                    .write = write_trinity};
 const Family kDots1{.model_type = "dots1",
                     .model_class = "Dots1ForCausalLM",
                     .architecture = "dots1",

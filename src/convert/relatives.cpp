@@ -1,5 +1,5 @@
 // Dense models whose checkpoints differ from Llama's or Qwen's by a few names: SmolLM3, AFM, ERNIE 4.5, GLM-4-0414,
-// Gemma, Hunyuan, OLMo 2 and EXAONE 4.
+// GLM-4 of 2024, Gemma, Hunyuan, OLMo 2 and 3, and EXAONE 4.
 #include "convert/names.h"
 
 namespace millrace::convert {
@@ -20,6 +20,12 @@ constexpr NameRule kGlm[] = {
     {"model.layers.#.mlp.down_proj.weight", "blk.#.ffn_down.weight"},
 };
 constexpr Names kGlmNames[] = {kTopNames, kAttentionNames, kFfnNorm, kGlm};
+
+constexpr NameRule kFusedUp[] = {
+    {"model.layers.#.mlp.gate_up_proj.weight", "blk.#.ffn_up.weight"},
+    {"model.layers.#.mlp.down_proj.weight", "blk.#.ffn_down.weight"},
+};
+constexpr Names kChatGlmNames[] = {kTopNames, kAttentionNames, kFfnNorm, kFusedUp};
 
 constexpr NameRule kHunyuan[] = {
     {"model.layers.#.self_attn.query_layernorm.weight", "blk.#.attn_q_norm.weight"},
@@ -93,6 +99,8 @@ Status write_exaone4(const Header& header, nlohmann::json& config) {
   return {};
 }
 
+bool has_windows(const Header& header) { return header.integer("attention.sliding_window") > 0; }
+
 }  // namespace
 
 const Family kSmolLm3{.model_type = "smollm3",
@@ -135,6 +143,19 @@ const Family kHunyuanDense{.model_type = "hunyuan_v1_dense",
                            .names = kHunyuanNames,
                            .pre = "hunyuan-dense",
                            .read = read_hunyuan};
+const Family kChatGlm{.model_type = "glm",
+                      .model_class = "GlmForCausalLM",
+                      .architecture = "chatglm",
+                      .names = kChatGlmNames,
+                      .pre = "chatglm-bpe",
+                      .read = read_glm4};
+const Family kOlmo3{.model_type = "olmo3",
+                    .model_class = "Olmo3ForCausalLM",
+                    .architecture = "olmo2",
+                    .names = kResultNames,
+                    .read = read_exaone4,
+                    .write = write_exaone4,
+                    .matches = has_windows};
 const Family kOlmo2{.model_type = "olmo2",
                     .model_class = "Olmo2ForCausalLM",
                     .architecture = "olmo2",

@@ -90,6 +90,8 @@ void CpuExecutor::do_step(const Step& step) {
       return embed(step.out, step.weight, step.factor);
     case Kind::rms_norm:
       return rms_norm(step.out, step.a, step.weight, step.eps);
+    case Kind::layer_norm:
+      return layer_norm(step.out, step.a, step.weight, step.weight2, step.eps);
     case Kind::rms_norm_heads:
       return rms_norm_heads(step.out, step.weight, step.head_dim, step.eps);
     case Kind::add:
@@ -141,7 +143,7 @@ void CpuExecutor::do_step(const Step& step) {
     case Kind::select_rows:
       return select_logit_rows(step.out, step.a);
     case Kind::logits:
-      return logits(step.weight, step.a, step.factor, step.cap);
+      return logits(step.weight, step.weight2, step.a, step.factor, step.cap);
     case Kind::hidden:
       hidden_ = step.a;
       return;
@@ -327,6 +329,30 @@ void CpuExecutor::rms_norm(Act out, Act x, WeightRef weight, float eps) {
   });
 }
 
+/// The root of the mean square of what is left without the mean is the standard deviation.
+void CpuExecutor::layer_norm(Act out, Act x, WeightRef weight, WeightRef bias, float eps) {
+  if (!ready() || rows_of(x) == 0) return;
+  const std::int64_t cols = cols_of(x);
+  const float* scale = vector_of(weight, cols, 0);
+  const float* shift = bias.none() ? nullptr : vector_of(bias, cols, 1);
+  if (scale == nullptr || (!bias.none() && shift == nullptr)) return;
+  const float* from = data(x);
+  float* to = data(out);
+  for_rows(rows_of(x), cols, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const float* in = from + row * cols;
+      float* centered = to + row * cols;
+      double sum = 0;
+      for (std::int64_t i = 0; i < cols; ++i) sum += in[i];
+      const auto mean = static_cast<float>(sum / static_cast<double>(cols));
+      for (std::int64_t i = 0; i < cols; ++i) centered[i] = in[i] - mean;
+      table_.rms_norm(centered, scale, 1, cols, eps, centered);
+      if (shift == nullptr) continue;
+      for (std::int64_t i = 0; i < cols; ++i) centered[i] += shift[i];
+    }
+  });
+}
+
 void CpuExecutor::rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps) {
   if (!ready() || rows_of(x) == 0) return;
   const std::int64_t cols = cols_of(x);
@@ -419,7 +445,7 @@ void CpuExecutor::select_logit_rows(Act out, Act x) {
   }
 }
 
-void CpuExecutor::logits(WeightRef head, Act x, float factor, float cap) {
+void CpuExecutor::logits(WeightRef head, WeightRef bias, Act x, float factor, float cap) {
   if (!ready() || logit_rows_ == 0) return;
   const std::int64_t vocab = part(head).rows;
   if (vocab > shape_.vocab) {
@@ -432,6 +458,13 @@ void CpuExecutor::logits(WeightRef head, Act x, float factor, float cap) {
   show(std::span(&head, 1), input);
   run_products(std::span(&target, 1), input, Effect::store);
   if (failed()) return;
+  if (!bias.none()) {
+    const float* numbers = vector_of(bias, vocab, 0);
+    if (numbers == nullptr) return;
+    for_rows(logit_rows_, vocab, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin * vocab; i < end * vocab; ++i) target.y[i] += numbers[i % vocab];
+    });
+  }
   scale(target.y, logit_rows_, vocab, factor);
   if (cap != 0) {
     for_rows(logit_rows_, vocab, [&](std::int64_t begin, std::int64_t end) {

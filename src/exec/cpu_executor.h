@@ -98,6 +98,7 @@ class CpuExecutor final : public Executor {
                 FunctionRef<void(std::int64_t begin, std::int64_t end)> work);
   void embed(Act out, WeightRef table, float factor);
   void rms_norm(Act out, Act x, WeightRef weight, float eps);
+  void layer_norm(Act out, Act x, WeightRef weight, WeightRef bias, float eps);
   void rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps);
   void add(Act x, Act y, float factor);
   void scale(Act x, WeightRef scalar, float factor, WeightRef bias);
@@ -107,7 +108,7 @@ class CpuExecutor final : public Executor {
   void activate(Act x, kernels::Activation activation);
   void gate(Act x, Act all, std::int64_t layer, kernels::Activation activation);
   void select_logit_rows(Act out, Act x);
-  void logits(WeightRef head, Act x, float factor, float cap);
+  void logits(WeightRef head, WeightRef bias, Act x, float factor, float cap);
   void scale(float* x, std::int64_t rows, std::int64_t cols, float factor);
   const float* vector_of(WeightRef ref, std::int64_t cols, int scratch);
   void embed_from_file(float* out, WeightRef table, const residency::Part& weight);

@@ -166,6 +166,8 @@ Status check_cuda(const Program& program, const residency::UnitTable& units, con
     if (step.kind == Step::Kind::logits && units.part(step.weight).rows > cuda::kMostVocab)
       return error(Code::unsupported, "the GPU part takes vocabularies of up to {} tokens, not of {}; use --device cpu",
                    cuda::kMostVocab, units.part(step.weight).rows);
+    if (step.kind == Step::Kind::logits && !step.weight2.none())
+      return error(Code::unsupported, "the GPU part has no heads with a bias; use --device cpu");
     if (step.kind == Step::Kind::gated && step.activation != Activation::silu && step.activation != Activation::gelu)
       return error(Code::unsupported, "the GPU part has dense layers with SiLU and GELU alone; use --device cpu");
     if (step.kind == Step::Kind::delta_rule || step.kind == Step::Kind::scan) MR_RETURN_IF_ERROR(check_states(step));

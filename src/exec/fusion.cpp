@@ -110,6 +110,8 @@ class Fuser {
       case Kind::rms_norm:
         if (norms_latent(at)) return launch(Launch::Kind::latent, at, at + 4, step(at + 3).out);
         return norm(Launch::Kind::norm, at, at);
+      case Kind::layer_norm:
+        return error(Code::unsupported, "the GPU part has no LayerNorm; use --device cpu");
       case Kind::add:
         return one(Launch::Kind::add);
       case Kind::scale:

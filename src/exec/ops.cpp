@@ -51,6 +51,15 @@ void Ops::rms_norm(Act out, Act x, WeightRef weight, float eps) {
   step.eps = eps;
 }
 
+void Ops::layer_norm(Act out, Act x, WeightRef weight, WeightRef bias, float eps) {
+  Step& step = record(Kind::layer_norm);
+  step.out = out;
+  step.a = x;
+  step.weight = weight;
+  step.weight2 = bias;
+  step.eps = eps;
+}
+
 void Ops::rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps) {
   Step& step = record(Kind::rms_norm_heads);
   step.out = step.a = x;
@@ -274,18 +283,19 @@ void Ops::select_logit_rows(Act out, Act x) {
   step.a = x;
 }
 
-void Ops::logits(WeightRef head, Act x, float factor, float cap) {
+void Ops::logits(WeightRef head, WeightRef bias, Act x, float factor, float cap) {
   if (const WeightRef by = scale_of(head); !by.none()) scale(x, by);  // what the logits should be multiplied by
   Step& step = record(Kind::logits);
   step.factor = factor;
   step.cap = cap;
   step.a = x;
   step.weight = head;
+  step.weight2 = bias;
 }
 
-void Ops::gather_logits(WeightRef head, Act own, Act x, std::int64_t first, std::int64_t vocab, float factor,
-                        float cap) {
-  logits(head, x, factor, cap);
+void Ops::gather_logits(WeightRef head, WeightRef bias, Act own, Act x, std::int64_t first, std::int64_t vocab,
+                        float factor, float cap) {
+  logits(head, bias, x, factor, cap);
   Step& step = program_.steps.back();
   step.out = own;
   step.first = first;

@@ -40,6 +40,8 @@ class Ops {
 
   void embed(Act out, WeightRef table, float factor = 1);      // rows of the batch's tokens, decoded
   void rms_norm(Act out, Act x, WeightRef weight, float eps);  // out may be x
+  /// (x - mean) / sqrt(variance + eps) * weight + bias, without a bias where it is none(). out may be x.
+  void layer_norm(Act out, Act x, WeightRef weight, WeightRef bias, float eps);
   /// Each head, in place; weight: [head_dim], [cols] where each head has its own, none() where there is none.
   void rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps);
   void add(Act x, Act y, float factor = 1);  // x += factor * y
@@ -98,12 +100,13 @@ class Ops {
            std::int64_t first = 0);
   /// Keeps only the rows that want logits. `out` is a buffer of such rows.
   void select_logit_rows(Act out, Act x);
-  /// Head product, times `factor`, capped at `cap` (cap * tanh(logit / cap); 0: not), into the logits of the pass; x is
-  /// a buffer of rows that want logits.
-  void logits(WeightRef head, Act x, float factor = 1, float cap = 0);
+  /// Head product, and its bias where it is not none(), times `factor`, capped at `cap` (cap * tanh(logit / cap); 0:
+  /// not), into the logits of the pass; x is a buffer of rows that want logits.
+  void logits(WeightRef head, WeightRef bias, Act x, float factor = 1, float cap = 0);
   /// The same where the head is rows of a larger one, the first of them being `first` of `vocab`: `own`, a buffer of
   /// rows that want logits, takes their products, and the logits are gathered.
-  void gather_logits(WeightRef head, Act own, Act x, std::int64_t first, std::int64_t vocab, float factor, float cap);
+  void gather_logits(WeightRef head, WeightRef bias, Act own, Act x, std::int64_t first, std::int64_t vocab,
+                     float factor, float cap);
   /// x, a buffer of the whole pass, holds the final states of all rows, behind the last norm; no later op writes it.
   void hidden(Act x);
 

@@ -36,10 +36,12 @@ class Written {
 
 std::string_view name(Step::Kind kind) {
   static constexpr std::string_view names[] = {
-      "embed", "norm",       "heads' norm",  "add",     "scale",    "copy",         "matmul",     "matmul by heads",
-      "gated", "gate",       "temper",       "rope",    "store kv", "store latent", "attention",  "moe",
-      "heads", "multiply",   "sigmoid gate", "l2 norm", "decay",    "convolution",  "delta rule", "time step",
-      "scan",  "activation", "rows",         "logits",  "states",   "given",        "join",       "gather"};
+      "embed",     "norm",         "heads' norm",     "layer norm", "add",         "scale",
+      "copy",      "matmul",       "matmul by heads", "gated",      "gate",        "temper",
+      "rope",      "store kv",     "store latent",    "attention",  "moe",         "heads",
+      "multiply",  "sigmoid gate", "l2 norm",         "decay",      "convolution", "delta rule",
+      "time step", "scan",         "activation",      "rows",       "logits",      "states",
+      "given",     "join",         "gather"};
   return names[static_cast<std::size_t>(kind)];
 }
 

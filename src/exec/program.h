@@ -156,6 +156,7 @@ struct Step {
     embed,
     rms_norm,
     rms_norm_heads,
+    layer_norm,
     add,
     scale,
     copy,
@@ -193,8 +194,8 @@ struct Step {
   Act out, a, b, c;
   std::array<Product, 3> products{};
   int product_count = 0;
-  // Norms, tables; scale: a scalar and a bias; gated: gate and up; moe: the router; logits: the head; decay, time_step:
-  // a and its bias; convolve: taps and bias; scan: the skip's.
+  // Norms, tables; layer_norm: and a bias; scale: a scalar and a bias; gated: gate and up; moe: the router; logits: the
+  // head and its bias; decay, time_step: a and its bias; convolve: taps and bias; scan: the skip's.
   WeightRef weight, weight2;
   float eps = 0;
   float factor = 1;  // embed: of the embeddings; add: of what is added; scale, logits: of them

@@ -10,8 +10,12 @@
 namespace millrace::model {
 
 // Errors of each: not_found, corrupt, unsupported; a key or a tensor, named.
+Expected<DecoderSpec> afmoe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> arcee_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> baichuan_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> bailingmoe_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> cohere2_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> command_r_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> deepseek2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> deepseek_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> dots1_spec(const modelfile::Model& file, const Hyperparameters& hp);
@@ -38,8 +42,11 @@ Expected<DecoderSpec> minimax_m2_spec(const modelfile::Model& file, const Hyperp
 Expected<DecoderSpec> mistral3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> nemotron_h_moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> nemotron_h_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> nemotron_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> olmo2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> olmoe_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> orion_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> phi2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> phi3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> qwen2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> qwen2moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
@@ -50,5 +57,7 @@ Expected<DecoderSpec> qwen3moe_spec(const modelfile::Model& file, const Hyperpar
 Expected<DecoderSpec> qwen3next_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> seed_oss_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> smollm3_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> stablelm_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> starcoder2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 
 }  // namespace millrace::model

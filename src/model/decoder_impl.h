@@ -23,12 +23,14 @@ using exec::WeightRef;
 /// A layer's weights; none() where the spec or the file has none.
 struct LayerWeights {
   WeightRef attn_norm, q, k, v, q_bias, k_bias, v_bias, q_norm, k_norm, attn_out, attn_out_bias, ffn_norm;
+  WeightRef attn_norm_bias, ffn_norm_bias;  // of LayerNorm
+  WeightRef attn_gate;                      // of what attention gives
   WeightRef attn_result_norm, ffn_result_norm, sinks;
   WeightRef q_low, q_low_norm, latent, latent_norm, shared_key, k_of_latent, v_of_latent;  // of latent attention
   DeltaNetWeights delta_net;                                                               // in attention's place
   Mamba2Weights mamba2;                                                                    // likewise
   ShortConvolutionWeights short_convolution;                                               // likewise
-  WeightRef gate, up, down;                                                                // dense
+  WeightRef gate, up, down, up_bias, down_bias;                                            // dense
   WeightRef shared_gate, shared_up, shared_down, shared_by;  // of a mixture's shared expert, and its gate
   WeightRef router;
   WeightRef router_norm, experts_norm, dense_result_norm, experts_result_norm;  // of one beside a dense feed-forward
@@ -71,22 +73,23 @@ class Decoder {
 
  private:
   void begin_program(std::span<const kv::LayerKv> kept);
-  void end_program(WeightRef norm, WeightRef head);
+  void end_program(const OutputWeights& output);
   void hand_over();
   void embed_for_layers();
   void attend(std::int64_t index);
-  void read_stream(const LayerSpec& spec, WeightRef norm);
+  void normalize(Act out, Act x, WeightRef norm, WeightRef bias);
+  void read_stream(const LayerSpec& spec, WeightRef norm, WeightRef bias);
   void normalize_heads(std::int64_t index, Act q, Act k);
   void mix_tokens(std::int64_t index);
   void attend_latent(std::int64_t index);
   void remember(std::int64_t index);
   void feed_forward(std::int64_t index);
-  void activate_products(const LayerSpec& spec, Act hidden, WeightRef gate, WeightRef up);
+  void activate_products(const LayerSpec& spec, Act hidden, WeightRef gate, WeightRef up, WeightRef up_bias = {});
   Act gathered(const std::string& name, std::int64_t cols, std::int64_t first, Act own);
   Act own_of(const std::string& name, Act all);
   Act of_shared_expert(std::int64_t index);
   Act mixed(std::int64_t index, Act read, Act routed);
-  void project(WeightRef weight, WeightRef bias, Act x);
+  void project(Act out, WeightRef weight, WeightRef bias, Act x);
   void mix(std::int64_t index);
   void mix_beside(std::int64_t index);
   void add_of_layer(std::int64_t index);
@@ -119,7 +122,8 @@ class Decoder {
   const Shard heads_;  // of layers that attend; states and latents are not cut at all
   exec::Ops& ops_;
   std::vector<LayerWeights> layers_;  // by number; those of other stages have none
-  WeightRef embedding_, output_norm_, head_;
+  WeightRef embedding_;
+  OutputWeights output_;
   std::vector<std::pair<WeightRef, WeightRef>> scales_;  // of weights, by which their products are multiplied
   DraftWeights draft_;
   WeightRef layers_table_, layers_projection_, layers_norm_;  // of per-layer embeddings

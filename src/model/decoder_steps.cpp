@@ -17,20 +17,20 @@ void Decoder::begin_program(std::span<const kv::LayerKv> kept) {
 }
 
 /// What follows the layers.
-void Decoder::end_program(WeightRef norm, WeightRef head) {
+void Decoder::end_program(const OutputWeights& output) {
   const Act last = ops_.buffer("last", hp_.model_dim, Rows::logits);
   ops_.begin_layer();
   ops_.begin_block();
   ops_.select_logit_rows(last, x_);
   ops_.begin_hidden();
-  ops_.rms_norm(x_, x_, norm, eps());
+  normalize(x_, x_, output.norm, output.norm_bias);
   ops_.hidden(x_);
   ops_.end_hidden();
-  ops_.rms_norm(last, last, norm, eps());
-  if (shard_.whole()) return ops_.logits(head, last, spec_.logit_scale, spec_.logit_cap);
+  normalize(last, last, output.norm, output.norm_bias);
+  if (shard_.whole()) return ops_.logits(output.head, output.head_bias, last, spec_.logit_scale, spec_.logit_cap);
   const RowRange rows = own(hp_.vocab);
-  ops_.gather_logits(head, ops_.buffer("own logits", rows.count, Rows::logits), last, rows.first, hp_.vocab,
-                     spec_.logit_scale, spec_.logit_cap);
+  ops_.gather_logits(output.head, output.head_bias, ops_.buffer("own logits", rows.count, Rows::logits), last,
+                     rows.first, hp_.vocab, spec_.logit_scale, spec_.logit_cap);
 }
 
 /// What follows the layers of a stage that others follow: in every pass, not only in those whose states are wanted.
@@ -54,7 +54,7 @@ void Decoder::record() {
     if (spec_.layers[static_cast<std::size_t>(index)].feeds_forward()) feed_forward(index);
   }
   if (ends())
-    end_program(output_norm_, head_);
+    end_program(output_);
   else
     hand_over();
 }
@@ -77,7 +77,7 @@ void Decoder::record_draft() {
   ops_.begin_layer();
   mix_tokens(hp_.layers);
   if (spec_.layers.back().feeds_forward()) feed_forward(hp_.layers);
-  end_program(draft_.norm, draft_.head);
+  end_program({draft_.norm, {}, draft_.head, {}});
 }
 
 /// Of each token, for every layer: (sqrt(d) * embedding + norm(W x / sqrt(model_dim))) / sqrt(2), d channels each.
@@ -120,10 +120,16 @@ void Decoder::remember(std::int64_t index) {
   add_result(spec, h_, layer.attn_result_norm);
 }
 
+/// By the kind of norm that the model has.
+void Decoder::normalize(Act out, Act x, WeightRef norm, WeightRef bias) {
+  if (spec_.layer_norms) return ops_.layer_norm(out, x, norm, bias, eps());
+  ops_.rms_norm(out, x, norm, eps());
+}
+
 /// h = norm(x), or x where the layer normalises results alone.
-void Decoder::read_stream(const LayerSpec& spec, WeightRef norm) {
+void Decoder::read_stream(const LayerSpec& spec, WeightRef norm, WeightRef bias) {
   if (!spec.norms_inputs) return ops_.copy(h_, x_);
-  ops_.rms_norm(h_, x_, norm, eps());
+  normalize(h_, x_, norm, bias);
 }
 
 /// Queries, and keys where the layer has its own.
@@ -149,14 +155,16 @@ void Decoder::attend(std::int64_t index) {
   const std::int64_t q_dim = heads * spec.head_dim, kv_dim = kv_heads * spec.head_dim;
   const Act q = ops_.buffer("q", q_dim), k = ops_.buffer("k", kv_dim), v = ops_.buffer("v", kv_dim);
   const Act attended = ops_.buffer("attended", q_dim);
-  const Act gate = spec.gated ? ops_.buffer("gate", q_dim) : Act();
+  const bool gated = spec.gated || spec.own_gate;
+  const Act gate = gated ? ops_.buffer("gate", q_dim) : Act();
   const Act q_made = spec.gated ? ops_.buffer("q and gate", 2 * q_dim) : q;
   const exec::Product qkv[] = {{q_made, layer.q, layer.q_bias}, {k, layer.k, layer.k_bias}, {v, layer.v, layer.v_bias}};
   const bool own = spec.reads < 0;  // keys and values
 
   ops_.begin_block();
-  read_stream(spec_.layers[static_cast<std::size_t>(index)], layer.attn_norm);
+  read_stream(spec_.layers[static_cast<std::size_t>(index)], layer.attn_norm, layer.attn_norm_bias);
   ops_.matmul(std::span(qkv).first(!own ? 1 : spec.values_are_keys ? 2 : 3), h_);
+  if (spec.own_gate) ops_.matmul(gate, layer.attn_gate, h_);
   if (spec.gated) {
     ops_.pick_heads(q, q_made, heads, spec.head_dim, 0);
     ops_.pick_heads(gate, q_made, heads, spec.head_dim, spec.head_dim);
@@ -170,9 +178,11 @@ void Decoder::attend(std::int64_t index) {
   if (spec.norms_rotated) normalize_heads(index, q, k);
   if (own) ops_.store_kv(index, k, v);
   ops_.attention(attended, q, index, {heads, kv_heads, spec.head_dim, spec.scale, spec.window, layer.sinks});
-  if (spec.gated) ops_.sigmoid_gate(attended, gate);
+  if (gated) ops_.sigmoid_gate(attended, gate);
   const Act all = heads_.whole() ? attended : gathered("all attended", spec.q_dim(), q_dim * heads_.index, attended);
-  project(layer.attn_out, layer.attn_out_bias, all);
+  if (spec_.layers[static_cast<std::size_t>(index)].parallel)  // the feed-forward reads the same, and adds both
+    return project(ops_.buffer("of attention", hp_.model_dim), layer.attn_out, layer.attn_out_bias, all);
+  project(h_, layer.attn_out, layer.attn_out_bias, all);
   add_result(spec_.layers[static_cast<std::size_t>(index)], h_, layer.attn_result_norm);
 }
 
@@ -208,7 +218,7 @@ void Decoder::attend_latent(std::int64_t index) {
   ops_.matmul_heads(query, layer.k_of_latent, q, spec.heads, {!latent.split, !latent.split});
   ops_.attention(sums, query, index, {spec.heads, 1, latent.kept(), spec.scale, spec.window, {}, latent.rank});
   ops_.matmul_heads(attended, layer.v_of_latent, sums, spec.heads, {!latent.split, false});
-  project(layer.attn_out, {}, attended);
+  project(h_, layer.attn_out, {}, attended);
   add_result(spec_.layers[static_cast<std::size_t>(index)], h_, {});
 }
 
@@ -225,12 +235,12 @@ Act Decoder::own_of(const std::string& name, Act all) {
   return shard_.whole() ? all : ops_.buffer(name, own(hp_.model_dim).count);
 }
 
-/// h = W x (+ b).
-void Decoder::project(WeightRef weight, WeightRef bias, Act x) {
+/// out = W x (+ b).
+void Decoder::project(Act out, WeightRef weight, WeightRef bias, Act x) {
   const RowRange rows = own(hp_.model_dim);
-  const exec::Product product{own_of("own h", h_), weight, bias};
+  const exec::Product product{own_of("own h", out), weight, bias};
   ops_.matmul(std::span(&product, 1), x);
-  if (!shard_.whole()) ops_.gather(h_, product.out, rows.first);
+  if (!shard_.whole()) ops_.gather(out, product.out, rows.first);
 }
 
 /// x += residual_scale * result, which may be normalised first.
@@ -240,9 +250,10 @@ void Decoder::add_result(const LayerSpec& spec, Act result, WeightRef norm) {
 }
 
 /// hidden = act(W_gate h) * W_up h, or act(W_up h).
-void Decoder::activate_products(const LayerSpec& spec, Act hidden, WeightRef gate, WeightRef up) {
+void Decoder::activate_products(const LayerSpec& spec, Act hidden, WeightRef gate, WeightRef up, WeightRef up_bias) {
   if (spec.gated) return ops_.matmul_gated(hidden, gate, up, h_, spec.activation);
-  ops_.matmul(hidden, up, h_);
+  const exec::Product product{hidden, up, up_bias};
+  ops_.matmul(std::span(&product, 1), h_);
   ops_.activate(hidden, spec.activation);
 }
 
@@ -250,14 +261,15 @@ void Decoder::activate_products(const LayerSpec& spec, Act hidden, WeightRef gat
 void Decoder::feed_forward(std::int64_t index) {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
-  ops_.begin_block();
-  read_stream(spec, layer.ffn_norm);
+  if (!spec.parallel) ops_.begin_block();
+  if (!spec.parallel || !layer.ffn_norm.none()) read_stream(spec, layer.ffn_norm, layer.ffn_norm_bias);
   if (spec.ff_dim > 0) {
     const RowRange rows = own(spec.ff_dim);
     const Act hidden = ops_.buffer("hidden", rows.count);
-    activate_products(spec, hidden, layer.gate, layer.up);
-    project(layer.down, {}, gathered("all hidden", spec.ff_dim, rows.first, hidden));
+    activate_products(spec, hidden, layer.gate, layer.up, layer.up_bias);
+    project(h_, layer.down, layer.down_bias, gathered("all hidden", spec.ff_dim, rows.first, hidden));
   }
+  if (spec.parallel) ops_.add(x_, ops_.buffer("of attention", hp_.model_dim), spec.residual_scale);
   if (!spec.mixes())
     add_result(spec, h_, layer.ffn_result_norm);
   else if (spec.mixture.beside_dense)

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <string>
-#include <tuple>
 
 #include "model/decoder_impl.h"
 
@@ -26,6 +25,8 @@ void Decoder::list_mixer(UnitBuilder& units, int index, LayerWeights& weights) c
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   if (spec.mixer == Mixer::none) return;
   if (spec.norms_inputs) weights.attn_norm = units.vector(layer_tensor(index, "attn_norm.weight"), hp_.model_dim);
+  if (spec_.layer_norms)
+    weights.attn_norm_bias = units.optional_vector(layer_tensor(index, "attn_norm.bias"), hp_.model_dim);
   if (spec.mixer == Mixer::delta_net)
     weights.delta_net = list_delta_net(units, index, spec.delta_net, hp_.model_dim);
   else if (spec.mixer == Mixer::mamba2)
@@ -64,6 +65,10 @@ void Decoder::list_attention(UnitBuilder& units, int index, LayerWeights& weight
   if (spec.reads < 0) {
     product("attn_k", q_dim, kv_dim, weights.k, weights.k_bias);
     if (!spec.values_are_keys) product("attn_v", q_dim + kv_dim, kv_dim, weights.v, weights.v_bias);
+  }
+  if (spec.own_gate) {
+    const RowRange own = heads_of(spec.q_dim());
+    weights.attn_gate = units.rows(name("attn_gate.weight"), dim, spec.q_dim(), own.first, own.count);
   }
   if (spec.reads >= 0)  // converters leave what was trained and is not used
     for (const char* tensor : {"attn_k.weight", "attn_v.weight", "attn_k_norm.weight"}) units.ignore(name(tensor));
@@ -117,7 +122,10 @@ void Decoder::list_feed_forward(UnitBuilder& units, int index, LayerWeights& wei
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   const std::int64_t dim = hp_.model_dim, ff = spec.ff_dim;
   const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
-  if (spec.feeds_forward() && spec.norms_inputs) weights.ffn_norm = units.vector(name(spec.ffn_norm), dim);
+  const bool shares_norm = spec.parallel && !units.has(name(spec.ffn_norm));
+  if (spec.feeds_forward() && spec.norms_inputs && !shares_norm)
+    weights.ffn_norm = units.vector(name(spec.ffn_norm), dim);
+  if (spec_.layer_norms && !shares_norm) weights.ffn_norm_bias = units.optional_vector(name("ffn_norm.bias"), dim);
   if (ff > 0) list_dense(units, index, weights);
   if (spec.mixes()) return list_mixture(units, index, weights);
   list_results(units, index, weights);
@@ -141,9 +149,11 @@ void Decoder::list_dense(UnitBuilder& units, int index, LayerWeights& weights) c
   const std::int64_t dim = hp_.model_dim, ff = spec_.layers[static_cast<std::size_t>(index)].ff_dim;
   const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
   const std::string up = name("ffn_up.weight");
+  const bool biases = spec_.layers[static_cast<std::size_t>(index)].ff_biases;
   const RowRange of_ff = own(ff), of_dim = own(dim);
   if (!spec_.layers[static_cast<std::size_t>(index)].gated) {
     weights.up = units.rows(up, dim, ff, of_ff.first, of_ff.count);
+    if (biases) weights.up_bias = units.optional_elements(name("ffn_up.bias"), ff, of_ff.first, of_ff.count);
   } else if (units.has(name("ffn_gate.weight"))) {
     weights.gate = units.rows(name("ffn_gate.weight"), dim, ff, of_ff.first, of_ff.count);
     weights.up = units.rows(up, dim, ff, of_ff.first, of_ff.count);
@@ -152,6 +162,7 @@ void Decoder::list_dense(UnitBuilder& units, int index, LayerWeights& weights) c
     weights.up = units.rows(up, dim, 2 * ff, ff + of_ff.first, of_ff.count);
   }
   weights.down = units.rows(name("ffn_down.weight"), ff, dim, of_dim.first, of_dim.count);
+  if (biases) weights.down_bias = units.optional_elements(name("ffn_down.bias"), dim, of_dim.first, of_dim.count);
 }
 
 void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights) const {
@@ -248,9 +259,9 @@ Status Decoder::list_units(const modelfile::Model& file, residency::UnitTable& t
     units.refuse_unused(index);
   }
   if (ends() && shard_.whole())
-    std::tie(output_norm_, head_) = units.output(spec_.output_norm, hp_.model_dim, hp_.vocab, embedding_);
+    output_ = units.output(spec_.output_norm, hp_.model_dim, hp_.vocab, embedding_);
   else if (ends())
-    std::tie(output_norm_, head_) =
+    output_ =
         units.output_rows(spec_.output_norm, hp_.model_dim, hp_.vocab, own(hp_.vocab).first, own(hp_.vocab).count);
   scales_ = units.scales();
   return units.status();
@@ -271,8 +282,9 @@ Status Decoder::list_draft_block(const modelfile::Model& file, residency::UnitTa
   draft_.embedding_norm = units.vector(name("enorm"), dim);
   draft_.states_norm = units.vector(name("hnorm"), dim);
   draft_.joined = units.matrix(name("eh_proj"), 2 * dim, dim);
-  draft_.norm = units.has(name("shared_head_norm")) ? units.vector(name("shared_head_norm"), dim) : output_norm_;
-  draft_.head = units.has(name("shared_head_head")) ? units.matrix(name("shared_head_head"), dim, hp_.vocab) : head_;
+  draft_.norm = units.has(name("shared_head_norm")) ? units.vector(name("shared_head_norm"), dim) : output_.norm;
+  draft_.head =
+      units.has(name("shared_head_head")) ? units.matrix(name("shared_head_head"), dim, hp_.vocab) : output_.head;
   list_mixer(units, index, weights);
   list_feed_forward(units, index, weights);
   units.refuse_unused(index);

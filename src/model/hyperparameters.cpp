@@ -151,7 +151,8 @@ Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file, std
     hp.beyond_original = context_tokens > original;
     if (!hp.beyond_original) hp.context_length = original;  // nobody gets a longer one without its factors
   }
-  hp.rms_eps = keys.optional_float("attention.layer_norm_rms_epsilon", 1e-5, 0, 1);
+  const double eps = keys.optional_float("attention.layer_norm_epsilon", 1e-5, 0, 1);  // of LayerNorm
+  hp.rms_eps = keys.optional_float("attention.layer_norm_rms_epsilon", eps, 0, 1);
   hp.rope_theta = keys.optional_float("rope.freq_base", 10000, 0, 1e12);
   hp.experts = keys.optional("expert_count", 0, 0, kMostExperts);
   hp.top_k = hp.experts == 0 ? 0 : keys.required("expert_used_count", 1, kMostExperts);

@@ -58,6 +58,7 @@ struct AttentionSpec {
   std::int64_t reads = -1;       // the earlier layer whose keys and values this one sees, having none; -1: its own
   bool sinks = false;            // heads may look at nothing: a score of their own joins the softmax (attn_sinks)
   bool gated = false;            // attn_q has each head's query and behind it a gate of what its attention gives
+  bool own_gate = false;         // such a gate comes from a matrix of its own (attn_gate)
   LatentSpec latent;
 
   std::int64_t q_dim() const { return heads * head_dim; }
@@ -152,9 +153,11 @@ struct LayerSpec {
   bool gated = true;         // feed-forwards have a gate; without one their up goes through the activation
   bool norms_inputs = true;  // attention and feed-forward read the residual stream through a norm
   const char* ffn_norm = "ffn_norm.weight";  // the name of the norm before the feed-forward
-  bool norms_results = false;                // what attention and feed-forward give is normalised before it is added
-  float residual_scale = 1;                  // and multiplied by this
-  bool output_scale = false;                 // the layer's result is multiplied by its number (layer_output_scale)
+  bool ff_biases = false;                    // a dense feed-forward without a gate has biases, where the file has them
+  bool parallel = false;  // the feed-forward reads what attention reads, through its own norm where the file has one
+  bool norms_results = false;  // what attention and feed-forward give is normalised before it is added
+  float residual_scale = 1;    // and multiplied by this
+  bool output_scale = false;   // the layer's result is multiplied by its number (layer_output_scale)
 
   bool feeds_forward() const { return ff_dim > 0 || mixes(); }
   bool mixes() const { return mixture.experts > 0; }
@@ -183,8 +186,9 @@ struct DecoderSpec {
   float embedding_scale = 1;       // multiplies the tokens' embeddings
   std::int64_t per_layer_dim = 0;  // channels of an embedding that each layer adds of its own (per-layer embeddings)
   const char* output_norm = "output_norm.weight";  // the name of the norm before the head
-  float logit_scale = 1;                           // multiplies the logits
-  float logit_cap = 0;                             // then they become cap * tanh(logit / cap); 0: they stay
+  bool layer_norms = false;  // what stands before blocks and the head is LayerNorm, with a bias where the file has one
+  float logit_scale = 1;     // multiplies the logits
+  float logit_cap = 0;       // then they become cap * tanh(logit / cap); 0: they stay
 };
 
 }  // namespace millrace::model

@@ -1,8 +1,8 @@
 // Llama: pre-norm decoder layers of grouped-query attention with RoPE (interleaved pairs) and a SwiGLU feed-forward,
-// or a mixture of them; InternLM 2 and ERNIE 4.5 are the same. SmolLM3 leaves every fourth layer without a rotation;
-// AFM (arcee) has feed-forwards without a gate, through a squared ReLU; GLM-4 of 2025 normalises results, too, and has
-// gate and up in one tensor. Sources: LLaMA (arXiv:2302.13971), Llama 2 (arXiv:2307.09288), Mixtral (arXiv:2401.04088);
-// the model cards of SmolLM3, AFM-4.5B and GLM-4-0414 (2025).
+// or a mixture of them; InternLM 2, ERNIE 4.5, XVERSE and Baichuan 7B are the same. SmolLM3 leaves every fourth layer
+// without a rotation; AFM (arcee) has feed-forwards without a gate, through a squared ReLU; GLM-4 of 2025 normalises
+// results, too, and has gate and up in one tensor. Sources: LLaMA (arXiv:2302.13971), Llama 2 (arXiv:2307.09288),
+// Mixtral (arXiv:2401.04088); the model cards of SmolLM3, AFM-4.5B and GLM-4-0414 (2025).
 #include "model/architectures.h"
 #include "model/hyperparameters.h"
 #include "model/rope.h"
@@ -22,6 +22,16 @@ Expected<DecoderSpec> llama_spec(const modelfile::Model& file, const Hyperparame
   spec.layers.assign(static_cast<std::size_t>(hp.layers), layer);
   MR_ASSIGN_OR_RETURN(spec.ropes.emplace_back(), read_rope(file, hp));
   return spec;
+}
+
+Expected<DecoderSpec> baichuan_spec(const modelfile::Model& file, const Hyperparameters& hp) {
+  constexpr std::int64_t kLayersOf13B = 40;
+  if (hp.layers == kLayersOf13B)
+    return error(
+        Code::unsupported,
+        "Baichuan of {} layers adds distances to scores (ALiBi), which this version does not; Baichuan 7B runs",
+        hp.layers);
+  return llama_spec(file, hp);
 }
 
 Expected<DecoderSpec> smollm3_spec(const modelfile::Model& file, const Hyperparameters& hp) {

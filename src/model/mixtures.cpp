@@ -1,6 +1,8 @@
 // Mixtures that differ in a few points: where dense layers stand, how the router's scores become weights, whether heads
-// are normalised. Sources: Qwen1.5-MoE's, dots.llm1's, Ling's, Hunyuan's and K-EXAONE's model cards; OLMoE
+// are normalised. Sources: Qwen1.5-MoE's, dots.llm1's, Ling's, Hunyuan's, Trinity's and K-EXAONE's model cards; OLMoE
 // (arXiv:2409.02060), DeepSeekMoE (arXiv:2401.06066), ERNIE 4.5 (2025); keys and names as in the GGUF specification.
+#include <cmath>
+
 #include "model/architectures.h"
 #include "model/hyperparameters.h"
 #include "model/rope.h"
@@ -105,6 +107,22 @@ Expected<DecoderSpec> hy_v3_spec(const modelfile::Model& file, const Hyperparame
   MR_ASSIGN_OR_RETURN(DecoderSpec spec,
                       read(file, hp, {.norm = HeadNorm::each, .gating = exec::Gating::sigmoid, .by_routers = true}));
   share(spec, hp.expert_ff);
+  return spec;
+}
+
+/// Trinity. Results are normalised, too.
+Expected<DecoderSpec> afmoe_spec(const modelfile::Model& file, const Hyperparameters& hp) {
+  constexpr std::int64_t kPeriod = 4;
+  MR_ASSIGN_OR_RETURN(DecoderSpec spec, read(file, hp, {.norm = HeadNorm::each, .gating = exec::Gating::sigmoid}));
+  MR_ASSIGN_OR_RETURN(const std::vector<std::int64_t> windows, read_windows(file, hp, kPeriod));
+  for (std::size_t index = 0; index < spec.layers.size(); ++index) {
+    LayerSpec& layer = spec.layers[index];
+    layer.attention.window = windows[index];
+    layer.attention.own_gate = true;
+    layer.norms_results = true;
+  }
+  leave_unrotated_where_all_is_seen(spec);
+  spec.embedding_scale = std::sqrt(static_cast<float>(hp.model_dim));
   return spec;
 }
 

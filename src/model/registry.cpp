@@ -18,9 +18,14 @@ struct Entry {
 };
 
 constexpr std::array kArchitectures{
+    Entry{"afmoe", afmoe_spec},
     Entry{"arcee", arcee_spec},
+    Entry{"baichuan", baichuan_spec},
     Entry{"bailingmoe", bailingmoe_spec},
     Entry{"bailingmoe2", dots1_spec},
+    Entry{"chatglm", llama_spec},
+    Entry{"cohere2", cohere2_spec},
+    Entry{"command-r", command_r_spec},
     Entry{"deepseek", deepseek_spec},
     Entry{"deepseek2", deepseek2_spec},
     Entry{"dots1", dots1_spec},
@@ -49,10 +54,13 @@ constexpr std::array kArchitectures{
     Entry{"minicpm", minicpm_spec},
     Entry{"minimax-m2", minimax_m2_spec},
     Entry{"mistral3", mistral3_spec},
+    Entry{"nemotron", nemotron_spec},
     Entry{"nemotron_h", nemotron_h_spec},
     Entry{"nemotron_h_moe", nemotron_h_moe_spec},
     Entry{"olmo2", olmo2_spec},
     Entry{"olmoe", olmoe_spec},
+    Entry{"orion", orion_spec},
+    Entry{"phi2", phi2_spec},
     Entry{"phi3", phi3_spec},
     Entry{"qwen2", qwen2_spec},
     Entry{"qwen2moe", qwen2moe_spec},
@@ -66,6 +74,9 @@ constexpr std::array kArchitectures{
     Entry{"qwen3vlmoe", qwen3moe_spec},
     Entry{"seed_oss", seed_oss_spec},
     Entry{"smollm3", smollm3_spec},
+    Entry{"stablelm", stablelm_spec},
+    Entry{"starcoder2", starcoder2_spec},
+    Entry{"xverse", llama_spec},
 };
 
 std::size_t common_prefix(std::string_view a, std::string_view b) {

@@ -216,28 +216,29 @@ WeightRef UnitBuilder::table(const std::string& name, std::int64_t cols, std::in
   return table;
 }
 
-std::pair<WeightRef, WeightRef> UnitBuilder::output(const std::string& norm, std::int64_t model_dim, std::int64_t vocab,
-                                                    WeightRef embedding) {
+OutputWeights UnitBuilder::output(const std::string& norm, std::int64_t model_dim, std::int64_t vocab,
+                                  WeightRef embedding) {
   if (!ties_head()) return output_rows(norm, model_dim, vocab, 0, vocab);
   begin(UnitKind::trunk);
-  const WeightRef last_norm = vector(norm, model_dim);
+  const WeightRef last_norm = vector(norm, model_dim), bias = optional_vector("output_norm.bias", model_dim);
   end();
   refuse_unused_scales();
-  return {last_norm, embedding};
+  return {last_norm, bias, embedding, {}};
 }
 
-std::pair<WeightRef, WeightRef> UnitBuilder::output_rows(const std::string& norm, std::int64_t model_dim,
-                                                         std::int64_t vocab, std::int64_t first, std::int64_t rows) {
+OutputWeights UnitBuilder::output_rows(const std::string& norm, std::int64_t model_dim, std::int64_t vocab,
+                                       std::int64_t first, std::int64_t rows) {
   const bool tied = ties_head();
   begin(UnitKind::head);
-  const WeightRef last_norm = vector(norm, model_dim);
+  const WeightRef last_norm = vector(norm, model_dim), bias = optional_vector("output_norm.bias", model_dim);
   // Before the head, because it is the head's input that is multiplied.
   const WeightRef scale = tied ? WeightRef{} : scale_for("output.weight");
   const WeightRef head = some_rows(tied ? "token_embd.weight" : "output.weight", model_dim, vocab, first, rows);
   if (!scale.none()) scales_.emplace_back(head, scale);
+  const WeightRef head_bias = tied ? WeightRef{} : optional_elements("output.bias", vocab, first, rows);
   end();
   refuse_unused_scales();
-  return {last_norm, head};
+  return {last_norm, bias, head, head_bias};
 }
 
 std::int32_t UnitBuilder::experts(int layer, std::int64_t count, std::int64_t model_dim, std::int64_t expert_ff,

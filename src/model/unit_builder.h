@@ -24,6 +24,11 @@ struct RowRange {
   std::int64_t first = 0, count = 0;
 };
 
+/// What follows the layers; a bias is none() where the file has none.
+struct OutputWeights {
+  residency::WeightRef norm, norm_bias, head, head_bias;
+};
+
 class UnitBuilder {
  public:
   /// Both outlive the builder.
@@ -85,15 +90,15 @@ class UnitBuilder {
   residency::WeightRef embedding(std::int64_t model_dim, std::int64_t vocab, bool as_head);
   /// A unit of one table that is read by rows.
   residency::WeightRef table(const std::string& name, std::int64_t cols, std::int64_t rows);
-  /// The last norm, named so, and the head. They make the head unit; a file without output.weight ties its head to
-  /// `embedding`, and the norm then is the last unit in pass order, because the head has no unit of its own.
-  std::pair<residency::WeightRef, residency::WeightRef> output(const std::string& norm, std::int64_t model_dim,
-                                                               std::int64_t vocab, residency::WeightRef embedding);
+  /// The last norm, named so, and the head, with biases where the file has them. They make the head
+  /// unit; a file without output.weight ties its head to `embedding`, and the norm then is the last unit in pass order,
+  /// because the head has no unit of its own.
+  OutputWeights output(const std::string& norm, std::int64_t model_dim, std::int64_t vocab,
+                       residency::WeightRef embedding);
 
   /// The same of rows [first, first + rows) of the head, which is a unit of its own also where it is the embedding.
-  std::pair<residency::WeightRef, residency::WeightRef> output_rows(const std::string& norm, std::int64_t model_dim,
-                                                                    std::int64_t vocab, std::int64_t first,
-                                                                    std::int64_t rows);
+  OutputWeights output_rows(const std::string& norm, std::int64_t model_dim, std::int64_t vocab, std::int64_t first,
+                            std::int64_t rows);
 
   /// All tensors of a block that no pass uses, as the file has them, in its order: not in the table. No parts: the file
   /// has none of it.

@@ -27,8 +27,12 @@ const std::map<std::string, std::string> kRefused = {
     {"deepseek-v2-lite-unsplit", "attn_kv_b"},
     {"gpt-oss-f16", "not written in the form of a checkpoint"},
     {"bailingmoe", "not exported"},
+    {"chatglm", "attn_qkv"},
+    {"baichuan", "not exported"},
     {"exaone", "not exported"},
     {"internlm2", "not exported"},
+    {"orion", "not exported"},
+    {"xverse", "not exported"},
 };
 
 std::string value_text(const Model& model, const std::string& key) {

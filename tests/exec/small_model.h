@@ -128,7 +128,7 @@ class SmallModel {
     ops.end_hidden();
     ops.select_logit_rows(last, x);
     ops.rms_norm(last, last, output_norm_, kEps);
-    ops.logits(head_, last);
+    ops.logits(head_, {}, last);
   }
 
   /// Logits [tokens, vocab] of one sequence from position 0; K and V stay float32.

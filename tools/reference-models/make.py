@@ -46,7 +46,8 @@ TRIES = 4  # prompts
 DISTINCT = 5  # tokens of an answer, at least
 FIRST_WORD = len(convert.SPECIALS)
 SLOW = 60  # seconds after which no further prompt is tried
-FINAL_NORMS = {"model.norm.weight", "model.norm_f.weight", "model.embedding_norm.weight", "backbone.norm_f.weight"}
+FINAL_NORMS = {"model.norm.weight", "model.norm_f.weight", "model.embedding_norm.weight", "backbone.norm_f.weight",
+               "model.final_layernorm.weight"}
 
 
 class Model:

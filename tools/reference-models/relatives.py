@@ -357,10 +357,10 @@ STABLELM_PARALLEL = Model(
 
 STARCODER2 = Model(
     "starcoder2", "starcoder2", "starcoder2", "Starcoder2Config", "Starcoder2ForCausalLM",
-    without(small(hidden_size=64, num_attention_heads=2, intermediate_size=64, tie_word_embeddings=True, use_bias=True,
+    without(small(hidden_size=64, num_attention_heads=2, intermediate_size=64, tie_word_embeddings=False, use_bias=True,
                   norm_epsilon=1e-5, hidden_act="gelu_pytorch_tanh", sliding_window=None, rope_parameters=rope(1e5)),
             "rms_norm_eps"),
-    variants={"theta": {"rope_parameters": rope()}}, embedding_std=TIED_STD,
+    variants={"theta": {"rope_parameters": rope()}}, gains={"bias": 0.3},
     keys={"attention.layer_norm_epsilon": "norm_epsilon"},
     names=NORM_BIASES | {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
 )
@@ -376,20 +376,6 @@ NEMOTRON = Model(
 
 # --- others -----------------------------------------------------------------------------------------------------------
 
-# The first layer has a window.
-GEMMA2 = Model(
-    "gemma2", "gemma2", "gemma2", "Gemma2Config", "Gemma2ForCausalLM",
-    small(num_hidden_layers=3, tie_word_embeddings=True, hidden_activation="gelu_pytorch_tanh", rms_norm_eps=1e-6,
-          sliding_window=16, layer_types=[LOCAL, GLOBAL, LOCAL], query_pre_attn_scalar=64, attn_logit_softcapping=3.0,
-          final_logit_softcapping=30.0),
-    variants={"scores not capped": {"attn_logit_softcapping": None}, "logits not capped": {"final_logit_softcapping": None},
-              "window of 17": {"sliding_window": 17}, "local layers elsewhere": {"layer_types": [GLOBAL, LOCAL, GLOBAL]}},
-    norm_shift=1.0, embedding_std=0.15, logit_std=8.0,
-    keys={"attention.sliding_window": "sliding_window", "attn_logit_softcapping": "attn_logit_softcapping",
-          "final_logit_softcapping": "final_logit_softcapping"},
-    names={"post_attention_layernorm": "post_attention_norm"},
-)
-
 CHATGLM = Model(
     "chatglm", "chatglm", "glm", "GlmConfig", "GlmForCausalLM",
     small(attention_bias=True, rope_parameters=rope(partial_rotary_factor=0.5)),
@@ -398,7 +384,56 @@ CHATGLM = Model(
 )
 
 
+# The head has a bias, too.
+PHI2 = Model(
+    "phi2", "phi2", "phi", "PhiConfig", "PhiForCausalLM",
+    without(layer_norm(hidden_size=128, num_hidden_layers=1, hidden_act="gelu_new", qk_layernorm=False,
+                       rope_parameters=rope(partial_rotary_factor=0.5)), "head_dim"),
+    variants={"all channels rotated": {"rope_parameters": rope(partial_rotary_factor=1.0)},
+              "another activation": {"hidden_act": "relu"}},
+    keys={"attention.layer_norm_epsilon": "layer_norm_eps", "rope.dimension_count": 32},
+    names={"input_layernorm": "attn_norm", "self_attn.dense": "attn_output", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down"},
+)
+
+# Orion computes as StableLM does, with all channels rotated.
+ORION = Model(
+    "orion", "orion", "stablelm", "StableLmConfig", "StableLmForCausalLM",
+    stablelm(use_qkv_bias=False, rope_parameters=rope(partial_rotary_factor=1.0)),
+    variants={"half of the channels rotated": {"rope_parameters": rope(partial_rotary_factor=0.5)}},
+    keys={"attention.layer_norm_epsilon": "layer_norm_eps"}, names=NORM_BIASES, without_class=True,
+)
+
+XVERSE = Model(
+    "xverse", "xverse", "llama", "LlamaConfig", "LlamaForCausalLM", small(rope_parameters=rope(1e5)),
+    variants={"theta": {"rope_parameters": rope()}}, keys=LLAMAS_KEYS, neighbours=True, without_class=True,
+)
+
+BAICHUAN = Model(
+    "baichuan", "baichuan", "llama", "LlamaConfig", "LlamaForCausalLM", small(rope_parameters=rope(1e4)),
+    variants={"theta": {"rope_parameters": rope(1e6)}}, keys=LLAMAS_KEYS, neighbours=True, without_class=True,
+)
+
+# Layers that see all are not rotated; a gate from a matrix of its own multiplies what attention gives.
+AFMOE = Model(
+    "afmoe", "afmoe", "afmoe", "AfmoeConfig", "AfmoeForCausalLM",
+    small(num_hidden_layers=4, moe_intermediate_size=32, num_experts=3, num_experts_per_tok=2, num_shared_experts=1,
+          num_dense_layers=1, route_scale=2.5, mup_enabled=True, sliding_window=16, layer_types=windows(4, 4),
+          global_attn_every_n_layers=4),
+    variants={"experts not scaled": {"route_scale": 1.0}, "one expert": {"num_experts_per_tok": 1},
+              "window of 17": {"sliding_window": 17}, "embeddings not scaled": {"mup_enabled": False},
+              "local layers elsewhere": {"layer_types": [GLOBAL, LOCAL, LOCAL, LOCAL]}},
+    embedding_std=0.15,
+    keys={"attention.sliding_window": "sliding_window", "leading_dense_block_count": "num_dense_layers",
+          "expert_feed_forward_length": "moe_intermediate_size", "expert_shared_count": "num_shared_experts",
+          "expert_weights_scale": "route_scale", "expert_weights_norm": True, "expert_gating_func": SIGMOID,
+          "vocab_size": VOCABULARY},
+    names={"self_attn.gate_proj": "attn_gate", "post_attention_layernorm": "post_attention_norm",
+           "pre_mlp_layernorm": "ffn_norm", "post_mlp_layernorm": "post_ffw_norm", "mlp.router.gate": "ffn_gate_inp",
+           "mlp.expert_bias": "exp_probs_b.bias"},
+)
+
+
 MODELS = [QWEN2VL, QWEN3VL, QWEN3VLMOE, QWEN2MOE, SEED_OSS, SMOLLM3, INTERNLM2, EXAONE, ARCEE, MINICPM, GRANITEMOE, ERNIE,
           GLM4, GEMMA, OLMOE, ERNIE_MOE, DEEPSEEK, BAILINGMOE, DOTS1, BAILINGMOE2, HUNYUAN_DENSE, HUNYUAN_MOE, HY_V3,
-          EXAONE_MOE, EXAONE4, OLMO2, OLMO3, COMMAND_R, COHERE2, STABLELM, STABLELM_PARALLEL, STARCODER2, NEMOTRON, GEMMA2,
-          CHATGLM]
+          EXAONE_MOE, EXAONE4, OLMO2, OLMO3, COMMAND_R, COHERE2, STABLELM, STABLELM_PARALLEL, STARCODER2, NEMOTRON,
+          CHATGLM, PHI2, ORION, XVERSE, BAICHUAN, AFMOE]
