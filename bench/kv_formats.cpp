@@ -50,7 +50,7 @@ std::optional<measure::Divergence> run(engine::EngineOptions options, const meas
                                        measure::LogitsReader* reference, measure::LogitsWriter* save) {
   if (Status status = measure::prepare_engine(windows, options); !status.ok()) give_up(status);
   const auto engine = take(engine::Engine::create(options));
-  measure::Quality quality(windows.rows(), options.threads, reference, save);
+  measure::Quality quality(windows.rows(), options.device.threads, reference, save);
   const auto add = [&](std::int64_t row, text::TokenId target, std::span<const float> logits) {
     return quality.add(row, target, logits);
   };
@@ -60,8 +60,8 @@ std::optional<measure::Divergence> run(engine::EngineOptions options, const meas
 }
 
 int answered(engine::EngineOptions options, const std::string& questions) {
-  options.max_sequences = 8;
-  options.context_tokens = 1024;
+  options.demand.max_sequences = 8;
+  options.demand.context_tokens = 1024;
   const auto engine = take(engine::Engine::create(options));
   std::istringstream lines(take(measure::read_text(questions)));
   std::vector<engine::Engine::Id> ids;
@@ -91,15 +91,15 @@ int main(int count, char** words) {
     return 2;
   }
   engine::EngineOptions options;
-  options.model_path = words[1];
-  options.device =
+  options.model.path = words[1];
+  options.device.choice =
       count > 5 && std::string(words[5]) == "cuda" ? engine::DeviceChoice::cuda : engine::DeviceChoice::cpu;
-  const auto tokenizer = take(text::Tokenizer::from_model(take(modelfile::Model::open(options.model_path))));
+  const auto tokenizer = take(text::Tokenizer::from_model(take(modelfile::Model::open(options.model.path))));
   const auto windows = take(
       measure::TextWindows::cut(*tokenizer, take(measure::read_text(words[2])), {.context = std::atoll(words[3])}));
   const std::string saved = (std::filesystem::temp_directory_path() / fmt::format("kv-formats-{}", getpid())).string();
   engine::EngineOptions whole = options;
-  whole.kv_dtype = DType::f32;
+  whole.kv.dtype = DType::f32;
   {
     const auto shape = measure::shape_of(windows, *tokenizer, tokenizer->vocab_size(), "f32");
     auto writer = take(measure::LogitsWriter::create(saved, shape));
@@ -112,9 +112,9 @@ int main(int count, char** words) {
       "answers |\n|---|---|---|---|---|---|---|\n",
       windows.rows(), words[3]);
   for (const Format& format : kFormats) {
-    if (kv_has_few_bits(format.dtype) && options.device == engine::DeviceChoice::cuda) continue;
-    options.kv_dtype = format.dtype;
-    options.kv_rotation = format.rotation;
+    if (kv_has_few_bits(format.dtype) && options.device.choice == engine::DeviceChoice::cuda) continue;
+    options.kv.dtype = format.dtype;
+    options.kv.rotation = format.rotation;
     auto reader = take(measure::LogitsReader::open(saved));
     const measure::Divergence found = *run(options, windows, &reader, nullptr);
     fmt::print("| {} | {} | {:.3g} ({:.1g}) | {:.2g} | {:.2g} | {:.2f} % | {} |\n", format.name,

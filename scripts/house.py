@@ -36,11 +36,11 @@ RECORDS = {
     "posix": (0, 0),
     "cuda": (39, 0),
     "cuda_files": (50, 0),
-    "planning": (4281, 2600),
+    "planning": (4335, 2600),  # 4,281 before demand was a value of its own, and KV was counted by chunks
     "moving": (3028, 1900),
-    "options": (63, 12),
-    "expert": (191, 90),  # 189 before readers and families of mixtures had files of their own
-    "draft": (83, 45),
+    "options": (12, 12),
+    "expert": (193, 90),  # 189 before readers, families of mixtures and options had files of their own
+    "draft": (84, 45),
     "shard": (32, 12),
     "lines": (134_000, None),  # to the next thousand; 132,000 before the architectures beyond the first 22
 }
@@ -124,9 +124,8 @@ def main():
         if row.number > row.record:
             worse.append(row)
     for row in worse:
-        print(f"house: {row.number:,} {row.what}, more than the {row.record:,} on record; undo that, or say in RECORDS "
-              "of scripts/house.py why it has to be", file=sys.stderr)
-        print("".join(f"  {name}\n" for name in row.files), end="", file=sys.stderr)
+        print(f"house: {row.number:,} {row.what}, more than the {row.record:,} on record (--where names the files); undo "
+              "that, or say in RECORDS of scripts/house.py why it has to be", file=sys.stderr)
     return 1 if worse else 0
 
 

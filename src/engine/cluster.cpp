@@ -55,11 +55,12 @@ bool goes_on_from_its_end_alone(const kv::Layout& layout) {
 /// Rank 0 while it opens a model.
 class Opening {
  public:
-  explicit Opening(const EngineOptions& options) : options_(options), cluster_(*options.cluster), link_(cluster_.link) {
-    options_.cluster = nullptr;
-    options_.ranks = link_.size();
+  explicit Opening(const EngineOptions& options)
+      : options_(options), cluster_(*options.part.cluster), link_(cluster_.link) {
+    options_.part.cluster = nullptr;
+    options_.part.ranks = link_.size();
     log::info("over several processes {}, and experts are read from the model",
-              options_.device == DeviceChoice::cuda ? "each computes on a GPU" : "the CPU computes");
+              options_.device.choice == DeviceChoice::cuda ? "each computes on a GPU" : "the CPU computes");
     choose_gpu(link_, options_);
     leave_out_what_is_off(options_);
   }
@@ -118,12 +119,12 @@ Expected<std::vector<model::Stage>> Opening::share(const model::Model& whole) {
 /// Shows the file to all and shares its layers out.
 Expected<std::vector<model::Stage>> Opening::meet() {
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options_));
-  MR_ASSIGN_OR_RETURN(const auto whole, model::load(file, {.context_tokens = options_.context_tokens}));
-  from_end_alone_ = goes_on_from_its_end_alone(whole->program().layout.with(options_.kv_dtype, kv::kOnHost));
-  if (from_end_alone_ && (options_.share_prefixes || !options_.prompt_cache.empty())) {
+  MR_ASSIGN_OR_RETURN(const auto whole, model::load(file, {.context_tokens = options_.demand.context_tokens}));
+  from_end_alone_ = goes_on_from_its_end_alone(whole->program().layout.with(options_.kv.dtype, kv::kOnHost));
+  if (from_end_alone_ && (options_.kv.share_prefixes || !options_.kv.prompt_cache.empty())) {
     log::info("over several processes such layers keep nothing of what requests began with: windows, states, few bits");
-    options_.share_prefixes = false;
-    options_.prompt_cache.clear();
+    options_.kv.share_prefixes = false;
+    options_.kv.prompt_cache.clear();
   }
   MR_ASSIGN_OR_RETURN(const std::string identity, identity_of(options_, file));
   write_open(identity, ClusterTerms::of(options_), message_);
@@ -146,7 +147,7 @@ Expected<Limits> Opening::agree(const std::vector<model::Stage>& stages) {
     write_plan(stages[static_cast<std::size_t>(rank)], message_);
     MR_RETURN_IF_ERROR(link_.send(rank, message_));
   }
-  options_.stage = stages[0];
+  options_.part.stage = stages[0];
   const Expected<Limits> own = find_limits(options_);
   MR_RETURN_IF_ERROR(collect());
   if (!own.ok()) return own.status().with_context(link_.name(0));
@@ -216,23 +217,25 @@ Status check_cluster_options(const EngineOptions& options) {
   const auto off = [](std::string_view what) {
     return error(Code::unsupported, "{} does not work over several processes; leave it out", what);
   };
-  const bool for_gpu =
-      options.vram_bytes > 0 || options.vram_experts >= 0 || options.cpu_share_percent >= 0 || options.cufile;
-  if (options.device != DeviceChoice::cuda && for_gpu)
+  const bool for_gpu = options.memory.vram_bytes > 0 || options.experts.vram_slots >= 0 ||
+                       options.memory.cpu_share_percent >= 0 || options.storage.cufile;
+  if (options.device.choice != DeviceChoice::cuda && for_gpu)
     return off("what is for a GPU (--vram, --vram-experts, --cpu-share, --storage cufile), without --device cuda,");
-  if (!options.pins.empty()) return off("--pin");
-  if (!options.cuda_beside.empty()) return off("a process with several GPUs (--device cuda:0,1): each has one. That");
-  if (options.pack != "auto" && options.pack != "off") return off("--pack FILE");
+  if (!options.memory.pins.empty()) return off("--pin");
+  if (!options.device.gpus_beside.empty())
+    return off("a process with several GPUs (--device cuda:0,1): each has one. That");
+  if (options.experts.pack != "auto" && options.experts.pack != "off") return off("--pack FILE");
   if (drafts_within(options) || !options.speculate.draft_model.empty()) return off("--draft");
-  if (!options.routing.empty() || !options.record_routing.empty()) return off("routing from or to a file");
-  if (options.follow != nullptr) return off("--plan");
-  if (!options.overlay.empty() || options.observer != nullptr) return off("measuring");
+  if (!options.experts.routing.empty() || !options.experts.record_routing.empty())
+    return off("routing from or to a file");
+  if (options.planning.follow != nullptr) return off("--plan");
+  if (!options.model.overlay.empty() || options.watch.inputs != nullptr) return off("measuring");
   return {};
 }
 
 Expected<Parts> assemble_cluster(const EngineOptions& options) {
   MR_RETURN_IF_ERROR(check_cluster_options(options));
-  std::atomic<bool>& taken = options.cluster->taken;
+  std::atomic<bool>& taken = options.part.cluster->taken;
   if (taken.exchange(true))
     return error(Code::unavailable, "several processes compute one model at a time, and another is open");
   const std::shared_ptr<void> claim(&taken, [](void* flag) { *static_cast<std::atomic<bool>*>(flag) = false; });

@@ -25,9 +25,9 @@ class FollowingRank {
     if (options.ok()) given_ = *options;
     choose_gpu(link, given_);
     leave_out_what_is_off(given_);
-    given_.share_prefixes = false;  // rank 0 says what is kept
+    given_.kv.share_prefixes = false;  // rank 0 says what is kept
     given_.speculate = {};
-    given_.ranks = link.size();
+    given_.part.ranks = link.size();
     options_ = given_;
   }
 
@@ -136,7 +136,7 @@ Expected<ClusterReply> FollowingRank::open(Reader& reader) {
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options_));
   MR_ASSIGN_OR_RETURN(const std::string own, identity_of(options_, file));
   if (own != identity)
-    return error(Code::invalid_argument, "{} is another file there than on rank 0; copy it anew", options_.model_path);
+    return error(Code::invalid_argument, "{} is another file there than on rank 0; copy it anew", options_.model.path);
   ClusterReply reply;
   reply.room_bytes = room_for_layers(options_);
   return reply;
@@ -146,7 +146,7 @@ Expected<ClusterReply> FollowingRank::plan(Reader& reader) {
   const auto stage = reader.array<model::Stage>();
   MR_RETURN_IF_ERROR(reader.status());
   if (stage.size() != 1) return error(Code::corrupt, "rank 0 named no layers");
-  options_.stage = stage[0];
+  options_.part.stage = stage[0];
   ClusterReply reply;
   MR_ASSIGN_OR_RETURN(reply.limits, find_limits(options_));
   return reply;
@@ -168,7 +168,8 @@ Expected<ClusterReply> FollowingRank::load(Reader& reader) {
                                         {hp.model_dim, hp.vocab},
                                         parts_->prompts.get()});
   MR_RETURN_IF_ERROR(follower_->prepare(pass_limits(parts_->limits)));
-  log::info("{}: layers {} to {} are ready", link_.name(link_.rank()), options_.stage.first, options_.stage.last - 1);
+  log::info("{}: layers {} to {} are ready", link_.name(link_.rank()), options_.part.stage.first,
+            options_.part.stage.last - 1);
   ClusterReply reply;
   reply.numerics = parts_->executor->numerics();
   reply.at_home = all_at_home(*parts_);

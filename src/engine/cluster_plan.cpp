@@ -25,13 +25,13 @@ RowTimes row_times(const model::Hyperparameters& hp, const ClusterNetwork& netwo
 
 Expected<ClusterStage> plan_stage(EngineOptions options, const ClusterHost& host, const model::Stage& layers, int ranks,
                                   std::int64_t rows, std::int64_t& context) {
-  options.stage = layers;
-  options.ranks = ranks;
-  options.ram_bytes = host.ram_bytes;
-  options.rates = host.rates;
-  options.find_rates = false;  // this machine's would be another's
-  options.device = host.vram_bytes > 0 ? DeviceChoice::cuda : DeviceChoice::cpu;
-  options.vram_bytes = host.vram_bytes;
+  options.part.stage = layers;
+  options.part.ranks = ranks;
+  options.memory.ram_bytes = host.ram_bytes;
+  options.planning.rates = host.rates;
+  options.planning.find_rates = false;  // this machine's would be another's
+  options.device.choice = host.vram_bytes > 0 ? DeviceChoice::cuda : DeviceChoice::cpu;
+  options.memory.vram_bytes = host.vram_bytes;
   Expected<Parts> planned = host.vram_bytes > 0 ? assemble_cuda_on_paper(options) : assemble_plan(options);
   if (!planned.ok()) return planned.status().with_context(host.name);
   ClusterStage stage;
@@ -107,10 +107,10 @@ Expected<ClusterPlan> plan_cluster(const EngineOptions& given, std::span<const C
   MR_RETURN_IF_ERROR(check_cluster_options(given));
   EngineOptions options = given;
   leave_out_what_is_off(options);
-  options.prompt_cache.clear();
+  options.kv.prompt_cache.clear();
   options.speculate = {};
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options));
-  MR_ASSIGN_OR_RETURN(const auto whole, model::load(file, {.context_tokens = options.context_tokens}));
+  MR_ASSIGN_OR_RETURN(const auto whole, model::load(file, {.context_tokens = options.demand.context_tokens}));
   const model::Hyperparameters& hp = whole->hyperparameters();
   const RowTimes row = row_times(hp, network);
   std::vector<RankSpeed> ranks;
@@ -122,7 +122,7 @@ Expected<ClusterPlan> plan_cluster(const EngineOptions& given, std::span<const C
   ranks.front().room -= std::min(ranks.front().room, table);  // or its rows are read as they are needed
   const std::vector<LayerLoad> loads = layer_loads(*whole);
   ClusterPlan plan;
-  plan.sequences = std::max<std::int64_t>(options.max_sequences, 1);
+  plan.sequences = std::max<std::int64_t>(options.demand.max_sequences, 1);
   MR_ASSIGN_OR_RETURN(const std::vector<model::Stage> placed,
                       place_layers(loads, ranks, row.border, plan.sequences > 1 ? Shortest::longest : Shortest::sum));
   const auto used = static_cast<std::size_t>(

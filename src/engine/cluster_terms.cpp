@@ -14,29 +14,29 @@ using link::Reader;
 using link::Writer;
 
 ClusterTerms ClusterTerms::of(const EngineOptions& options) {
-  return {options.context_tokens,
-          options.batch_tokens,
-          options.max_sequences,
-          options.kv_tokens,
-          options.chunk_tokens,
-          options.logit_rows,
-          options.fewer_sequences ? 1 : 0,
-          options.prompt_cache.empty() ? 0 : 1,
-          static_cast<std::int64_t>(options.kv_dtype),
-          static_cast<std::int64_t>(options.kv_rotation)};
+  return {options.demand.context_tokens,
+          options.demand.batch_tokens,
+          options.demand.max_sequences,
+          options.demand.kv_tokens,
+          options.demand.chunk_tokens,
+          options.demand.logit_rows,
+          options.demand.fewer_sequences ? 1 : 0,
+          options.kv.prompt_cache.empty() ? 0 : 1,
+          static_cast<std::int64_t>(options.kv.dtype),
+          static_cast<std::int64_t>(options.kv.rotation)};
 }
 
 void ClusterTerms::apply(EngineOptions& options) const {
-  options.context_tokens = context_tokens;
-  options.batch_tokens = batch_tokens;
-  options.max_sequences = max_sequences;
-  options.kv_tokens = kv_tokens;
-  options.chunk_tokens = chunk_tokens;
-  options.logit_rows = logit_rows;
-  options.fewer_sequences = fewer_sequences != 0;
-  if (keeps_prompts == 0) options.prompt_cache.clear();
-  options.kv_dtype = static_cast<DType>(kv_dtype);
-  options.kv_rotation = static_cast<kv::Rotation>(kv_rotation);
+  options.demand.context_tokens = context_tokens;
+  options.demand.batch_tokens = batch_tokens;
+  options.demand.max_sequences = max_sequences;
+  options.demand.kv_tokens = kv_tokens;
+  options.demand.chunk_tokens = chunk_tokens;
+  options.demand.logit_rows = logit_rows;
+  options.demand.fewer_sequences = fewer_sequences != 0;
+  if (keeps_prompts == 0) options.kv.prompt_cache.clear();
+  options.kv.dtype = static_cast<DType>(kv_dtype);
+  options.kv.rotation = static_cast<kv::Rotation>(kv_rotation);
 }
 
 ClusterTerms ClusterTerms::with(const Limits& limits) const {
@@ -50,30 +50,30 @@ ClusterTerms ClusterTerms::with(const Limits& limits) const {
 }
 
 void leave_out_what_is_off(EngineOptions& options) {
-  if (options.device == DeviceChoice::automatic) options.device = DeviceChoice::cpu;
-  options.pack = "off";
+  if (options.device.choice == DeviceChoice::automatic) options.device.choice = DeviceChoice::cpu;
+  options.experts.pack = "off";
 }
 
 void choose_gpu(const link::Link& link, EngineOptions& options) {
-  if (options.device != DeviceChoice::cuda || options.cuda_named) return;
+  if (options.device.choice != DeviceChoice::cuda || options.device.gpu_named) return;
   const auto gpus = device::gpus();
   if (!gpus.ok()) return;  // whoever opens the model says so
   int before = 0;
   for (int rank = 0; rank < link.rank(); ++rank) before += link.host(rank) == link.host(link.rank()) ? 1 : 0;
-  options.cuda_index = (*gpus)[static_cast<std::size_t>(before) % gpus->size()].index;
+  options.device.gpu = (*gpus)[static_cast<std::size_t>(before) % gpus->size()].index;
 }
 
 std::uint64_t room_for_layers(const EngineOptions& options) {
-  if (options.device != DeviceChoice::cuda) return ram_of(options);
+  if (options.device.choice != DeviceChoice::cuda) return ram_of(options);
   std::uint64_t bytes = 0;
   if (const auto gpus = device::gpus(); gpus.ok())
     for (const device::Gpu& gpu : *gpus)
-      if (gpu.index == options.cuda_index) bytes = gpu.total_bytes;
-  return options.vram_bytes > 0 ? std::min(bytes, options.vram_bytes) : bytes;
+      if (gpu.index == options.device.gpu) bytes = gpu.total_bytes;
+  return options.memory.vram_bytes > 0 ? std::min(bytes, options.memory.vram_bytes) : bytes;
 }
 
 Expected<std::string> identity_of(const EngineOptions& options, const modelfile::Model& file) {
-  if (!options.identity.empty()) return options.identity;
+  if (!options.model.identity.empty()) return options.model.identity;
   return kv::copy_identity(file);
 }
 
@@ -126,9 +126,9 @@ Expected<ClusterReply> ClusterReply::read(std::span<const std::byte> message) {
 Expected<Limits> find_limits(const EngineOptions& options) {
   constexpr std::uint64_t kSpare = 2 * kMiB;
   EngineOptions asked = options;
-  asked.prompt_cache.clear();  // no limit depends on it
+  asked.kv.prompt_cache.clear();  // no limit depends on it
   EngineOptions careful = asked;
-  careful.ram_taken_bytes += kSpare;
+  careful.memory.ram_taken_bytes += kSpare;
   Expected<Parts> parts = assemble_plan(careful);
   if (parts.status().code() == Code::out_of_budget) parts = assemble_plan(asked);
   if (!parts.ok()) return parts.status();

@@ -31,11 +31,12 @@ bool is_mapped(const Parts& parts) { return parts.backend->in_place(0, 0, 1) != 
 
 CpuPlanner::CpuPlanner(const EngineOptions& options, std::uint64_t ram_bytes, std::uint64_t program_bytes, Parts& parts)
     : options_(options),
+      demand_(options),
       ram_(ram_bytes),
       program_bytes_(program_bytes),
       parts_(parts),
       layout_(kv_layout(*parts.model, options, kv::kOnHost)),
-      shares_out_(shares_out(options)),
+      shares_out_(shares_out(options.demand)),
       tile_bytes_(parts.limits.tile_bytes) {
   const model::Hyperparameters& hp = parts.model->hyperparameters();
   const SharedMemory memory{.cap_bytes = ram_,
@@ -43,10 +44,10 @@ CpuPlanner::CpuPlanner(const EngineOptions& options, std::uint64_t ram_bytes, st
                             .taken_bytes = parts.model->units().total_bytes() + program_bytes_ + ram_ / 8,
                             .weights_give_way = true,
                             .kv_bytes = [this](std::int64_t tokens, std::int64_t sequences) {
-                              return kv_bytes({tokens, sequences, wanted_rows() * options_.ranks});
+                              return kv_bytes({tokens, sequences, wanted_rows() * options_.part.ranks});
                             }};
-  choose_context(hp, memory, options_);
-  if (shares_out_) share_out(hp, memory, options_);
+  choose_context(hp, memory, demand_);
+  if (shares_out_) share_out(hp, memory, demand_);
 }
 
 bool CpuPlanner::room_to_map() const {
@@ -55,16 +56,16 @@ bool CpuPlanner::room_to_map() const {
 }
 
 std::uint64_t CpuPlanner::sampler_bytes() const {
-  const std::int64_t sequences = std::max<std::int64_t>(1, options_.max_sequences);
+  const std::int64_t sequences = std::max<std::int64_t>(1, demand_.max_sequences);
   return static_cast<std::uint64_t>(sequences * parts_.model->hyperparameters().vocab) * Sampler::kBytesPerToken;
 }
 
 Status CpuPlanner::plan() {
   const model::Hyperparameters& hp = parts_.model->hyperparameters();
-  if (options_.context_tokens > hp.context_length)
-    log::warn("a context of {} tokens is more than the {} this model was trained for", options_.context_tokens,
+  if (demand_.context_tokens > hp.context_length)
+    log::warn("a context of {} tokens is more than the {} this model was trained for", demand_.context_tokens,
               hp.context_length);
-  return fit_sequences(shares_out_, options_, [this] { return plan_once(); });
+  return fit_sequences(shares_out_, demand_, [this] { return plan_once(); });
 }
 
 Status CpuPlanner::plan_once() {
@@ -74,14 +75,15 @@ Status CpuPlanner::plan_once() {
   if (front_layers_ > 0 && fit_front().ok()) return plan_weights();
   if (front_layers_ > 0) front_layers_ = 0;
   parts_.limits = roomy_limits();
-  Status status = fit_limits(options_, rules(), parts_.limits, [this] { return try_limits(0); });
-  if (status.code() == Code::out_of_budget && options_.tile_bytes == 0 && parts_.limits.tile_bytes > kLeastTile) {
+  Status status = fit_limits(demand_, rules(), parts_.limits, [this] { return try_limits(0); });
+  if (status.code() == Code::out_of_budget && options_.memory.tile_bytes == 0 &&
+      parts_.limits.tile_bytes > kLeastTile) {
     MR_RETURN_IF_ERROR(recut(kLeastTile));
     status = try_limits(0);
   }
   if (status.ok()) return plan_at_home();
   // The size that the message names must also work on the next run, whose program part may be measured a bit larger.
-  if (status.code() == Code::out_of_budget && !options_.exact_budget) return try_limits(kMeasurementSpread);
+  if (status.code() == Code::out_of_budget && !options_.memory.exact_budget) return try_limits(kMeasurementSpread);
   return status;
 }
 
@@ -89,7 +91,8 @@ Status CpuPlanner::plan_once() {
 /// every token: a prompt in pieces costs little as long as no piece reads the weights anew.
 Status CpuPlanner::plan_at_home() {
   MR_RETURN_IF_ERROR(plan_weights());
-  if (options_.batch_tokens > 0 || options_.follow != nullptr || front_layers_ != 0 || is_mapped(parts_)) return {};
+  if (demand_.batch_tokens > 0 || options_.planning.follow != nullptr || front_layers_ != 0 || is_mapped(parts_))
+    return {};
   const residency::UnitTable& units = parts_.model->units();
   const std::int32_t embedding = units.find(residency::UnitKind::embedding);
   enum Reads : std::uint8_t { nothing, rows, weights };
@@ -105,7 +108,7 @@ Status CpuPlanner::plan_at_home() {
   const std::int64_t least = std::max(kLeastRowsAtHome, limits.sequences);
   for (std::int64_t fewer = roomy.batch_tokens / 2; best != nothing && fewer >= least; fewer /= 2) {
     parts_.limits = roomy;
-    set_rows(options_, rules(), fewer, parts_.limits);
+    set_rows(demand_, rules(), fewer, parts_.limits);
     parts_.limits.logit_rows = std::min(roomy.logit_rows, std::max(roomy.sequences, parts_.limits.batch_tokens));
     MR_RETURN_IF_ERROR(plan_weights());
     if (reads() >= best) continue;
@@ -123,7 +126,7 @@ Status CpuPlanner::plan_at_home() {
 /// Limits that leave room for the front. Errors: out_of_budget.
 Status CpuPlanner::fit_front() {
   parts_.limits = roomy_limits();
-  return fit_limits(options_, rules(), parts_.limits, [this]() -> Status {
+  return fit_limits(demand_, rules(), parts_.limits, [this]() -> Status {
     MR_RETURN_IF_ERROR(try_limits(0));
     return parts_.plan.front_layers > 0 ? Status() : error(Code::out_of_budget, "no room for the first layers");
   });
@@ -135,13 +138,13 @@ Status CpuPlanner::recut(std::uint64_t tile_bytes) {
   no_words.skip_vocabulary = true;
   parts_.limits.tile_bytes = tile_bytes;
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options_, no_words));
-  MR_ASSIGN_OR_RETURN(parts_.model, model::load(file, {tile_bytes, options_.context_tokens,
-                                                       parts_.model->draft_program() != nullptr, options_.stage}));
+  MR_ASSIGN_OR_RETURN(parts_.model, model::load(file, {tile_bytes, demand_.context_tokens,
+                                                       parts_.model->draft_program() != nullptr, options_.part.stage}));
   return {};
 }
 
 std::int64_t CpuPlanner::wanted_rows() const {
-  return options_.batch_tokens > 0 ? options_.batch_tokens : kAutomaticBatch;
+  return demand_.batch_tokens > 0 ? demand_.batch_tokens : kAutomaticBatch;
 }
 
 LimitRules CpuPlanner::rules() const {
@@ -153,20 +156,20 @@ LimitRules CpuPlanner::rules() const {
 Limits CpuPlanner::roomy_limits() const {
   const model::Hyperparameters& hp = parts_.model->hyperparameters();
   Limits limits = parts_.limits;
-  limits.sequences = std::max<std::int64_t>(1, options_.max_sequences);
-  limits.context_tokens = wanted_context(options_, hp);
-  if (options_.context_tokens == 0) {
-    const std::int64_t sharers = options_.kv_tokens > 0 ? 1 : limits.sequences;
+  limits.sequences = std::max<std::int64_t>(1, demand_.max_sequences);
+  limits.context_tokens = wanted_context(demand_, hp);
+  if (demand_.context_tokens == 0) {
+    const std::int64_t sharers = demand_.kv_tokens > 0 ? 1 : limits.sequences;
     const std::int64_t affordable = affordable_context(ram_ / 2, sharers, whole_blocks(limits.context_tokens));
     limits.context_tokens =
         std::max(std::min(hp.context_length, kLeastContext), std::min(limits.context_tokens, affordable));
   }
-  set_rows(options_, rules(), wanted_rows(), limits);
+  set_rows(demand_, rules(), wanted_rows(), limits);
   const std::int64_t least = std::max(rules().least_batch, limits.sequences);
   while (limits.batch_tokens > least && activation_bytes(limits, logit_rows(limits)) > ram_ / 8)
     limits.batch_tokens = std::max(least, limits.batch_tokens - kLeastBatch);
   limits.logit_rows = logit_rows(limits);
-  set_rows(options_, rules(), limits.batch_tokens, limits);
+  set_rows(demand_, rules(), limits.batch_tokens, limits);
   return limits;
 }
 
@@ -176,7 +179,7 @@ std::int64_t CpuPlanner::affordable_context(std::uint64_t bytes, std::int64_t se
   while (too_long - fits > 1) {
     const std::int64_t middle = fits + (too_long - fits) / 2;
     const bool fit =
-        kv_bytes({middle * kv::kBlockTokens * sequences, sequences, wanted_rows() * options_.ranks}) <= bytes;
+        kv_bytes({middle * kv::kBlockTokens * sequences, sequences, wanted_rows() * options_.part.ranks}) <= bytes;
     (fit ? fits : too_long) = middle;
   }
   return fits * kv::kBlockTokens;
@@ -185,10 +188,10 @@ std::int64_t CpuPlanner::affordable_context(std::uint64_t bytes, std::int64_t se
 /// Every live sequence may want a row; logits of a whole prompt (tests, perplexity) get some more where they are
 /// small, and who asks for them more than that.
 std::int64_t CpuPlanner::logit_rows(const Limits& limits) const {
-  const bool asked = options_.logit_rows > 0;
+  const bool asked = demand_.logit_rows > 0;
   const auto row_bytes = parts_.model->hyperparameters().vocab * static_cast<std::int64_t>(sizeof(float));
   const auto affordable = static_cast<std::int64_t>(ram_ / (asked ? 16 : 64)) / row_bytes;
-  const std::int64_t wanted = asked ? std::min(options_.logit_rows, limits.batch_tokens) : limits.batch_tokens;
+  const std::int64_t wanted = asked ? std::min(demand_.logit_rows, limits.batch_tokens) : limits.batch_tokens;
   return std::max(limits.sequences, std::min(wanted, affordable));
 }
 
@@ -208,7 +211,7 @@ std::uint64_t CpuPlanner::fixed_bytes(const Limits& limits, std::uint64_t progra
 std::uint64_t CpuPlanner::message_bytes(const Limits& limits) const {
   if (parts_.model->stage().whole()) return 0;
   const model::Hyperparameters& hp = parts_.model->hyperparameters();
-  return exec::stage_message_bytes({hp.model_dim, hp.vocab}, pass_limits(limits), options_.ranks);
+  return exec::stage_message_bytes({hp.model_dim, hp.vocab}, pass_limits(limits), options_.part.ranks);
 }
 
 /// What KV takes of the budget: BlockPool reserves whole pages a block.
@@ -239,11 +242,11 @@ Status CpuPlanner::plan_weights() {
   const std::int64_t kv_tokens = std::min(limits.kv_tokens, kv::kBlockTokens * limits.sequences);
   // What stays at home has room also when every context is full.
   front_layers_ = parts_.plan.front_layers;
-  if (options_.follow == nullptr) return make_plan(kv_tokens, program_bytes_);
+  if (options_.planning.follow == nullptr) return make_plan(kv_tokens, program_bytes_);
   set_plan_options(kv_tokens, program_bytes_);
-  MR_ASSIGN_OR_RETURN(
-      residency::FollowedPlan followed,
-      residency::follow_plan(parts_.model->units(), options_.follow->decisions, parts_.plan_options, parts_.rates));
+  MR_ASSIGN_OR_RETURN(residency::FollowedPlan followed,
+                      residency::follow_plan(parts_.model->units(), options_.planning.follow->decisions,
+                                             parts_.plan_options, parts_.rates));
   if (followed.gave_way_bytes > 0)
     log::warn("the plan kept {} more in RAM than the budget has room for now; they stream",
               format_bytes(followed.gave_way_bytes));
@@ -267,12 +270,12 @@ void CpuPlanner::set_plan_options(std::int64_t kv_tokens, std::uint64_t program_
   plan_options.kv_bytes = kv_bytes(load);
   plan_options.context_tokens = load.tokens;
   plan_options.most_kv_bytes = kv_bytes(kv_load(limits));
-  plan_options.top_k = static_cast<int>(parts_.model->hyperparameters().top_k);
-  plan_options.pass_tokens = limits.batch_tokens;
-  plan_options.attention = attention_costs(parts_.model->program(), layout_);
-  plan_options.steps = step_cost(parts_.model->program(), layout_);
-  plan_options.routing = routing_guess(options_, parts_.routing.get());
-  plan_options.most_expert_slots = options_.expert_slots;
+  plan_options.passes.top_k = static_cast<int>(parts_.model->hyperparameters().top_k);
+  plan_options.passes.tokens = limits.batch_tokens;
+  plan_options.passes.attention = attention_costs(parts_.model->program(), layout_);
+  plan_options.passes.steps = step_cost(parts_.model->program(), layout_);
+  plan_options.experts.routing = routing_guess(options_, parts_.routing.get());
+  plan_options.experts.most_slots = options_.experts.ram_slots;
   plan_options.front_layers = front_layers_;
 }
 

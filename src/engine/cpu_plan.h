@@ -47,7 +47,8 @@ class CpuPlanner {
   std::uint64_t kv_bytes(const kv::Load& load) const;
   std::int64_t affordable_context(std::uint64_t bytes, std::int64_t sequences, std::int64_t most) const;
 
-  EngineOptions options_;  // ours: sharing fills in what the user left open
+  const EngineOptions options_;
+  Demand demand_;
   const std::uint64_t ram_, program_bytes_;
   Parts& parts_;
   const kv::Layout layout_;

@@ -47,19 +47,19 @@ Expected<Opened> open_draft(const EngineOptions& options, const device::Gpu& gpu
   {
     modelfile::OpenOptions no_words;
     no_words.skip_vocabulary = true;
-    MR_ASSIGN_OR_RETURN(const modelfile::Model file, modelfile::Model::open(options.model_path, no_words));
-    MR_ASSIGN_OR_RETURN(parts.model, model::load(file, {kCudaTileBytes, options.context_tokens}));
+    MR_ASSIGN_OR_RETURN(const modelfile::Model file, modelfile::Model::open(options.model.path, no_words));
+    MR_ASSIGN_OR_RETURN(parts.model, model::load(file, {kCudaTileBytes, options.demand.context_tokens}));
     opened.paths = file.paths();
   }
   MR_RETURN_IF_ERROR(
-      exec::check_cuda(parts.model->program(), parts.model->units(), {options.kv_dtype, gpu.block_shared_bytes}));
+      exec::check_cuda(parts.model->program(), parts.model->units(), {options.kv.dtype, gpu.block_shared_bytes}));
   opened.layout = kv_layout(*parts.model, options, gpu.index);
-  MR_RETURN_IF_ERROR(check_kv(opened.layout, options.kv_dtype));
+  MR_RETURN_IF_ERROR(check_kv(opened.layout, options.kv.dtype));
   opened.placement = residency::homes_in_vram(parts.model->units()).placement;
   Limits& limits = parts.limits;
-  limits.sequences = options.max_sequences;
-  limits.context_tokens = options.context_tokens;
-  set_rows(options, {}, std::max(kPromptRows, limits.sequences), limits);
+  limits.sequences = options.demand.max_sequences;
+  limits.context_tokens = options.demand.context_tokens;
+  set_rows(Demand(options), {}, std::max(kPromptRows, limits.sequences), limits);
   limits.logit_rows = limits.sequences;
   limits.tile_bytes = kCudaTileBytes;
   return opened;
@@ -104,9 +104,9 @@ Expected<CudaDraftPlan> plan_cuda_draft(const DraftModelPlan& draft, const devic
   for (const kv::Group& group : opened.layout.groups()) plan.taken.vram_bytes += opened.blocks(group).most_bytes();
   plan.taken.ram_bytes = residency::kLoadingBytes + opened.host_bytes();
   residency::PlanOptions options;
-  options.attention = attention_costs(program, opened.layout);
-  options.steps = step_cost(program, opened.layout);
-  options.top_k = static_cast<int>(parts.model->hyperparameters().top_k);
+  options.passes.attention = attention_costs(program, opened.layout);
+  options.passes.steps = step_cost(program, opened.layout);
+  options.passes.top_k = static_cast<int>(parts.model->hyperparameters().top_k);
   plan.plan = residency::make_vram_plan(units, opened.placement.homes, options, {});
   return plan;
 }
@@ -148,7 +148,7 @@ Status seat_draft(const EngineOptions& options, const DraftModelPlan& draft, con
 
 Expected<Parts> assemble_cuda_draft(const DraftModelPlan& draft, Parts& target) {
   const EngineOptions& options = draft.wanted;
-  MR_ASSIGN_OR_RETURN(const device::Gpu gpu, find_gpu(options.cuda_index));
+  MR_ASSIGN_OR_RETURN(const device::Gpu gpu, find_gpu(options.device.gpu));
   MR_ASSIGN_OR_RETURN(Opened opened, open_draft(options, gpu));
   Parts& parts = opened.parts;
   MR_RETURN_IF_ERROR(start_storage(options, opened.paths, false, parts));
@@ -160,8 +160,8 @@ Expected<Parts> assemble_cuda_draft(const DraftModelPlan& draft, Parts& target) 
                       residency::DeviceWeights::load(parts.model->units(), opened.placement, *parts.backend, nullptr,
                                                      *target.vram, *target.budget, {}));
   exec::CudaOptions ops;
-  ops.device = options.cuda_index;
-  ops.kv_dtype = options.kv_dtype;
+  ops.device = options.device.gpu;
+  ops.kv_dtype = options.kv.dtype;
   MR_ASSIGN_OR_RETURN(parts.executor,
                       exec::make_cuda_executor(parts.model->units(), *loaded->weights, *target.vram, ops));
   parts.gpu = std::move(loaded);
@@ -169,7 +169,7 @@ Expected<Parts> assemble_cuda_draft(const DraftModelPlan& draft, Parts& target) 
   std::vector<std::unique_ptr<kv::BlockMemory>> blocks;
   for (const kv::Group& group : opened.layout.groups()) {
     MR_ASSIGN_OR_RETURN(blocks.emplace_back(),
-                        exec::DeviceBlocks::create(opened.blocks(group), {{options.cuda_index, *target.vram}}));
+                        exec::DeviceBlocks::create(opened.blocks(group), {{options.device.gpu, *target.vram}}));
   }
   parts.kv_pool = std::make_shared<kv::BlockPool>(opened.layout, std::move(blocks));
   finish_kv(options, parts);

@@ -60,24 +60,25 @@ Expected<Vram> open_gpu(int index) {
 std::uint64_t most_cap(const Vram& vram) { return vram.free_bytes + vram.context_bytes - kDriverMargin; }
 
 CudaPlanner::CudaPlanner(const EngineOptions& options, const Vram& vram, Parts& parts)
-    : asked_(options),
-      options_(options),
+    : options_(options),
+      demand_(options),
       vram_(vram),
       parts_(parts),
-      layout_(kv_layout(*parts.model, options, options.cuda_index)),
+      layout_(kv_layout(*parts.model, options, options.device.gpu)),
       ram_(ram_of(options)),
       program_bytes_(measured_program_bytes(options, ram_, parts)) {
-  const int threads = options.threads > 0 ? options.threads : ThreadPool::usable_processors();
+  const int threads = options.device.threads > 0 ? options.device.threads : ThreadPool::usable_processors();
   threads_bytes_ = static_cast<std::uint64_t>(threads) * kThreadBytes;
   const std::uint64_t most = most_cap(vram_);
-  if (options_.vram_bytes > most)
-    log::warn("--vram {}: only {} of this GPU are free now", format_bytes(options_.vram_bytes), format_bytes(most));
-  cap_ = options_.vram_bytes > 0 ? std::min(options_.vram_bytes, most) : most;
+  if (options_.memory.vram_bytes > most)
+    log::warn("--vram {}: only {} of this GPU are free now", format_bytes(options_.memory.vram_bytes),
+              format_bytes(most));
+  cap_ = options_.memory.vram_bytes > 0 ? std::min(options_.memory.vram_bytes, most) : most;
 }
 
 Status CudaPlanner::plan(const TakenMemory& others) {
   others_ = others;
-  front_wanted_ = front_of(asked_, parts_);
+  front_wanted_ = front_of(options_, parts_);
   if (front_wanted_ != 0 && plan_once().ok() && parts_.plan.front_layers != 0) return {};
   front_wanted_ = 0;
   return plan_once();
@@ -109,16 +110,15 @@ TakenMemory CudaPlanner::taken_by_drafter() const {
 }
 
 Status CudaPlanner::plan_once() {
-  options_ = asked_;
-  options_.rates = parts_.rates;
+  demand_ = Demand(options_);
   chose_ = false;
-  const bool shares = shares_out(options_);
-  if (shares || options_.context_tokens == 0) share_memory();
-  MR_RETURN_IF_ERROR(fit_sequences(shares, options_, [this] { return place(); }));
+  const bool shares = shares_out(demand_);
+  if (shares || demand_.context_tokens == 0) share_memory();
+  MR_RETURN_IF_ERROR(fit_sequences(shares, demand_, [this] { return place(); }));
   // Which experts the processor computes with goes by rates.
-  if (measure()) MR_RETURN_IF_ERROR(fit_sequences(shares, options_, [this] { return place(); }));
+  if (measure()) MR_RETURN_IF_ERROR(fit_sequences(shares, demand_, [this] { return place(); }));
   set_plan_options();
-  parts_.plan = residency::plan_homes(units(), homes_, parts_.plan_options, options_.rates);
+  parts_.plan = residency::plan_homes(units(), homes_, parts_.plan_options, parts_.rates);
   parts_.plan.vram_fixed_bytes = vram_.context_bytes + activation_bytes();
   parts_.plan.vram_draft_bytes = others_.vram_bytes + taken_by_drafter().vram_bytes;
   parts_.plan.front_layers = front_layers();
@@ -152,7 +152,7 @@ exec::DeviceBlocksShape CudaPlanner::blocks_shape(const kv::Group& group) const 
 }
 
 std::uint64_t CudaPlanner::most_kv_bytes() const {
-  const bool unknown = units().experts() > 0 && (chose_ || options_.follow != nullptr);
+  const bool unknown = units().experts() > 0 && (chose_ || options_.planning.follow != nullptr);
   std::uint64_t bytes = 0;
   for (const kv::Group& group : layout_.groups()) {
     exec::DeviceBlocksShape shape = blocks_shape(group);
@@ -182,21 +182,21 @@ void CudaPlanner::share_memory() {
           bytes += static_cast<std::uint64_t>(kv::most_blocks(group, {tokens, sequences, rows}) * group.block_bytes());
         return bytes;
       }};
-  choose_context(hp(), memory, options_);
-  if (shares_out(options_)) share_out(hp(), memory, options_);
+  choose_context(hp(), memory, demand_);
+  if (shares_out(demand_)) share_out(hp(), memory, demand_);
 }
 
 /// The model in VRAM as a whole, or as much of it as fits.
 Status CudaPlanner::place() {
   chose_ = false;
-  if (options_.follow != nullptr) return follow();
+  if (options_.planning.follow != nullptr) return follow();
   // Of a mixture: told to keep experts outside VRAM, wherever they would fit.
-  const bool flows = hp().experts > 0 && (options_.vram_experts >= 0 || options_.expert_slots > 0);
-  if (!options_.pins.empty() || flows) return choose();
+  const bool flows = hp().experts > 0 && (options_.experts.vram_slots >= 0 || options_.experts.ram_slots > 0);
+  if (!options_.memory.pins.empty() || flows) return choose();
   choose_limits(false);
   homes_ = residency::homes_in_vram(units());
-  homes_.placement.straight = options_.cufile;
-  const Status whole = fit_limits(options_, rules(), parts_.limits, [this] {
+  homes_.placement.straight = options_.storage.cufile;
+  const Status whole = fit_limits(demand_, rules(), parts_.limits, [this] {
     if (residency::vram_bytes(units(), homes_, homes_input()) <= cap_) return Status();
     return error(Code::out_of_budget, "the model has no room in {} of VRAM as a whole", format_bytes(cap_));
   });
@@ -207,8 +207,8 @@ Status CudaPlanner::place() {
 Status CudaPlanner::choose() {
   chose_ = true;
   choose_limits(units().experts() == 0);
-  return fit_limits(options_, rules(), parts_.limits, [this]() -> Status {
-    MR_ASSIGN_OR_RETURN(homes_, residency::choose_homes(units(), homes_input(), options_.rates));
+  return fit_limits(demand_, rules(), parts_.limits, [this]() -> Status {
+    MR_ASSIGN_OR_RETURN(homes_, residency::choose_homes(units(), homes_input(), parts_.rates));
     return {};
   });
 }
@@ -225,13 +225,13 @@ void CudaPlanner::say_homes() const {
 
 /// The homes of a saved plan, if they fit today.
 Status CudaPlanner::follow() {
-  const std::vector<residency::Tier>& tiers = options_.follow->homes;
+  const std::vector<residency::Tier>& tiers = options_.planning.follow->homes;
   if (tiers.size() != units().units().size())
     return error(Code::invalid_argument, "the plan is for the CPU; add --device cpu, or make one anew");
   if (residency::experts_flow(units(), tiers)) return choose();
   choose_limits(residency::layers_move(units(), tiers));
-  MR_ASSIGN_OR_RETURN(homes_,
-                      residency::follow_homes(units(), tiers, options_.follow->decisions.ring_slots, homes_input()));
+  MR_ASSIGN_OR_RETURN(
+      homes_, residency::follow_homes(units(), tiers, options_.planning.follow->decisions.ring_slots, homes_input()));
   return {};
 }
 
@@ -239,17 +239,17 @@ Status CudaPlanner::follow() {
 std::int64_t CudaPlanner::wanted_logit_rows() const {
   const auto row_bytes = static_cast<std::uint64_t>(hp().vocab) * sizeof(float);
   const auto affordable = static_cast<std::int64_t>(cap_ / kPartsOfVram / row_bytes);
-  return std::max(kMostLogitRows, std::min(options_.logit_rows, affordable));
+  return std::max(kMostLogitRows, std::min(demand_.logit_rows, affordable));
 }
 
 void CudaPlanner::choose_limits(bool streams) {
   streams_ = streams;
   Limits& limits = parts_.limits;
-  limits.sequences = std::max<std::int64_t>(1, options_.max_sequences);
-  limits.context_tokens = wanted_context(options_, hp());
+  limits.sequences = std::max<std::int64_t>(1, demand_.max_sequences);
+  limits.context_tokens = wanted_context(demand_, hp());
   const std::int64_t automatic =
       streams ? std::max(kAutomaticBatch, std::min(limits.context_tokens, kStreamingBatch)) : kAutomaticBatch;
-  set_rows(options_, rules(), options_.batch_tokens > 0 ? options_.batch_tokens : automatic, limits);
+  set_rows(demand_, rules(), demand_.batch_tokens > 0 ? demand_.batch_tokens : automatic, limits);
   limits.logit_rows = std::max(limits.sequences, std::min(limits.batch_tokens, wanted_logit_rows()));
   limits.tile_bytes = kCudaTileBytes;
   limits.work_tokens = streams ? part_of_prompts() : 0;
@@ -273,7 +273,7 @@ LimitRules CudaPlanner::rules() const {
 }
 
 residency::HomesInput CudaPlanner::homes_input() const {
-  const kernels::Table& kernels = kernels::table(options_.best_isa ? device::best_isa() : options_.isa);
+  const kernels::Table& kernels = kernels::table(options_.device.best_isa ? device::best_isa() : options_.device.isa);
   const exec::PassShape shape = pass_shape();
   residency::HomesInput input;
   input.vram_bytes = cap_;
@@ -286,16 +286,16 @@ residency::HomesInput CudaPlanner::homes_input() const {
   input.front_layers = front_wanted_;
   if (units().experts() > 0)
     input.ram_beside_experts_bytes =
-        exec::expert_share_bytes(shape, kernels, residency::threads_beside_gpu(options_.threads));
+        exec::expert_share_bytes(shape, kernels, residency::threads_beside_gpu(options_.device.threads));
   input.ram_spread_bytes = kMeasurementSpread;
   input.context_tokens = parts_.limits.context_tokens;
   input.parted_prompts = parts_.limits.batch_tokens > parts_.limits.work_tokens;
-  input.straight = options_.cufile;
-  input.pins = options_.pins;
-  input.most_vram_experts = options_.vram_experts;
-  input.most_ram_experts = options_.expert_slots;
-  input.policy = options_.policy;
-  input.cpu_share_percent = options_.cpu_share_percent;
+  input.straight = options_.storage.cufile;
+  input.pins = options_.memory.pins;
+  input.most_vram_experts = options_.experts.vram_slots;
+  input.most_ram_experts = options_.experts.ram_slots;
+  input.policy = options_.experts.policy;
+  input.cpu_share_percent = options_.memory.cpu_share_percent;
   return input;
 }
 
@@ -311,20 +311,21 @@ void CudaPlanner::set_plan_options() {
     plan_options.kv_bytes += static_cast<std::uint64_t>(blocks(group) * group.block_bytes());
   plan_options.most_kv_bytes = plan_options.kv_bytes;
   plan_options.context_tokens = parts_.limits.kv_tokens;
-  plan_options.top_k = static_cast<int>(hp().top_k);
-  plan_options.pass_tokens = parts_.limits.batch_tokens;
-  plan_options.attention = attention_costs(parts_.model->program(), layout_);
-  plan_options.steps = step_cost(parts_.model->program(), layout_);
-  plan_options.routing = routing_guess(options_, parts_.routing.get());
-  plan_options.crowded = residency::threads_beside_gpu(options_.threads) >= ThreadPool::usable_processors();
-  plan_options.decode_rows = options_.decode_rows * static_cast<double>(1 + others_.guesses);
-  plan_options.quantized_kv = info(options_.kv_dtype).block_elements > 1;
+  plan_options.passes.top_k = static_cast<int>(hp().top_k);
+  plan_options.passes.tokens = parts_.limits.batch_tokens;
+  plan_options.passes.attention = attention_costs(parts_.model->program(), layout_);
+  plan_options.passes.steps = step_cost(parts_.model->program(), layout_);
+  plan_options.experts.routing = routing_guess(options_, parts_.routing.get());
+  plan_options.passes.crowded =
+      residency::threads_beside_gpu(options_.device.threads) >= ThreadPool::usable_processors();
+  plan_options.passes.decode_rows = demand_.decode_rows * static_cast<double>(1 + others_.guesses);
+  plan_options.passes.quantized_kv = info(options_.kv.dtype).block_elements > 1;
   plan_options.cpu_permille.reset();
-  if (options_.follow != nullptr)
-    plan_options.cpu_permille = options_.follow->decisions.cpu_permille;
-  else if (options_.cpu_share_percent >= 0)
-    plan_options.cpu_permille = options_.cpu_share_percent * 10;
-  else if (options_.rates.brief && streams_from_ram())
+  if (options_.planning.follow != nullptr)
+    plan_options.cpu_permille = options_.planning.follow->decisions.cpu_permille;
+  else if (options_.memory.cpu_share_percent >= 0)
+    plan_options.cpu_permille = options_.memory.cpu_share_percent * 10;
+  else if (parts_.rates.brief && streams_from_ram())
     plan_options.cpu_permille = rounded_share();
 }
 
@@ -335,9 +336,7 @@ bool CudaPlanner::measure() {
   const MeasuringRoom room{.host_bytes = ram_ - std::min(ram_, program_bytes_),
                            .device_bytes = cap_ - std::min(cap_, vram_.context_bytes),
                            .gpu = true};
-  if (!measure_rates(options_, room, parts_)) return false;
-  options_.rates = parts_.rates;
-  return true;
+  return measure_rates(options_, room, parts_);
 }
 
 /// Rates measured briefly differ a little from run to run: the share is chosen in large steps, so that most runs have
@@ -345,18 +344,18 @@ bool CudaPlanner::measure() {
 int CudaPlanner::rounded_share() const {
   constexpr int kShareStep = 50;
   const int exact =
-      residency::make_vram_plan(units(), homes_.placement.homes, parts_.plan_options, options_.rates).cpu_permille;
+      residency::make_vram_plan(units(), homes_.placement.homes, parts_.plan_options, parts_.rates).cpu_permille;
   return (exact + kShareStep / 2) / kShareStep * kShareStep;
 }
 
 Expected<Parts> assemble_cuda_on_paper(const EngineOptions& given) {
   EngineOptions options = given;
-  options.find_rates = false;
+  options.planning.find_rates = false;
   Parts parts;
   std::vector<std::string> paths;
   MR_RETURN_IF_ERROR(open_model(options, kCudaTileBytes, false, parts, paths));
-  MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv_dtype));
-  const Vram vram{options.vram_bytes, kUsualContextBytes + kDriverMargin, kUsualMultiprocessors};
+  MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv.dtype));
+  const Vram vram{options.memory.vram_bytes, kUsualContextBytes + kDriverMargin, kUsualMultiprocessors};
   MR_RETURN_IF_ERROR(CudaPlanner(options, vram, parts).plan());
   return parts;
 }

@@ -58,7 +58,7 @@ class CudaPlanner {
   bool streams_from_ram() const { return homes_.movers > homes_.on_disk; }
   /// Something was chosen that goes by rates: not all is at home in VRAM, and no plan was followed.
   bool chose() const { return chose_; }
-  bool knows_rates() const { return options_.rates.cpu_decode > 0; }
+  bool knows_rates() const { return parts_.rates.cpu_decode > 0; }
   /// Whether experts are read from the disk again and again: they have slots, and RAM has none for each.
   bool experts_leave_ram() const { return homes_.experts.any() && homes_.experts.ram_slots < units().experts(); }
   /// What is at home outside VRAM, in the log.
@@ -93,14 +93,14 @@ class CudaPlanner {
   std::uint64_t activation_bytes() const { return exec::cuda_activation_bytes(pass_shape()); }
   /// What is pinned stays where it is, and slots whose number the user chose stay as many.
   bool uses_spare() const {
-    return homes_.experts.any() ? options_.vram_experts < 0 : streams_ && options_.pins.empty();
+    return homes_.experts.any() ? options_.experts.vram_slots < 0 : streams_ && options_.memory.pins.empty();
   }
   // The model may have become one whose experts are in a pack.
   const model::Hyperparameters& hp() const { return parts_.model->hyperparameters(); }
   const residency::UnitTable& units() const { return parts_.model->units(); }
 
-  const EngineOptions asked_;
-  EngineOptions options_;  // ours: sharing fills in what the user left open
+  const EngineOptions options_;
+  Demand demand_;
   const Vram vram_;
   Parts& parts_;
   const kv::Layout layout_;

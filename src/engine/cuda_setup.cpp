@@ -48,7 +48,9 @@ constexpr std::uint64_t kHeadStartBytes = 1536 * kMiB;
 /// plan will be, it fits then.
 void begin_reading(const EngineOptions& options, Parts& parts) {
   const residency::UnitTable& units = parts.model->units();
-  if (options.cufile || !options.faults.empty() || units.total_bytes() + kHeadStartBytes > options.ram_bytes) return;
+  if (options.storage.cufile || !options.storage.faults.empty() ||
+      units.total_bytes() + kHeadStartBytes > options.memory.ram_bytes)
+    return;
   auto begun = residency::HeadStart::begin(units, *parts.backend, kHeadStartBytes);
   if (begun.ok()) parts.head_start = std::move(*begun);
   if (!begun.ok()) log::info("weights are read once the GPU's driver has started: {}", begun.status().message());
@@ -58,11 +60,11 @@ void begin_reading(const EngineOptions& options, Parts& parts) {
 
 Expected<Parts> assemble_cuda(const EngineOptions& asked, const DraftModelPlan* draft, bool load,
                               const std::function<Status(const Parts&)>& accept) {
-  if (!asked.cuda_beside.empty()) return assemble_shards(asked, draft != nullptr, load, accept);
+  if (!asked.device.gpus_beside.empty()) return assemble_shards(asked, draft != nullptr, load, accept);
   EngineOptions options = asked;  // of RAM, what there is before the driver has its part
-  options.ram_bytes = std::max<std::uint64_t>(1, ram_of(asked));
-  options.ram_taken_bytes = 0;
-  if (!options.record_routing.empty())
+  options.memory.ram_bytes = std::max<std::uint64_t>(1, ram_of(asked));
+  options.memory.ram_taken_bytes = 0;
+  if (!options.experts.record_routing.empty())
     return error(Code::unsupported, "--record-routing: the CPU writes down what routers choose; add --device cpu");
   Parts parts;
   std::vector<std::string> paths;
@@ -71,11 +73,11 @@ Expected<Parts> assemble_cuda(const EngineOptions& asked, const DraftModelPlan* 
     parts.draft.words = "a GPU has no passes through that block yet; give --draft FILE, or --device cpu";
   MR_RETURN_IF_ERROR(start_storage(options, paths, false, parts));
   if (load) begin_reading(options, parts);
-  MR_ASSIGN_OR_RETURN(const device::Gpu gpu, find_gpu(options.cuda_index));
+  MR_ASSIGN_OR_RETURN(const device::Gpu gpu, find_gpu(options.device.gpu));
   MR_RETURN_IF_ERROR(
-      exec::check_cuda(parts.model->program(), parts.model->units(), {options.kv_dtype, gpu.block_shared_bytes}));
-  MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv_dtype));
-  MR_ASSIGN_OR_RETURN(const Vram vram, open_gpu(options.cuda_index));
+      exec::check_cuda(parts.model->program(), parts.model->units(), {options.kv.dtype, gpu.block_shared_bytes}));
+  MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv.dtype));
+  MR_ASSIGN_OR_RETURN(const Vram vram, open_gpu(options.device.gpu));
   parts.rates = rates_beside(gpu.name, std::move(parts.rates));
   CudaPlanner planner(options, vram, parts);
   MR_RETURN_IF_ERROR(draft != nullptr ? seat_draft(options, *draft, gpu, planner, parts) : planner.plan());
@@ -96,10 +98,10 @@ Expected<Parts> assemble_cuda(const EngineOptions& asked, const DraftModelPlan* 
     parts.head_start = nullptr;
     MR_RETURN_IF_ERROR(start_storage(options, paths, false, parts));
   }
-  if (options.cufile) {
-    MR_ASSIGN_OR_RETURN(parts.straight, storage::open_cufile(paths, {.device = options.cuda_index}));
+  if (options.storage.cufile) {
+    MR_ASSIGN_OR_RETURN(parts.straight, storage::open_cufile(paths, {.device = options.device.gpu}));
   }
-  log::info("GPU {}: context {} tokens x {}, {} rows a pass, {} of VRAM at most", options.cuda_index,
+  log::info("GPU {}: context {} tokens x {}, {} rows a pass, {} of VRAM at most", options.device.gpu,
             parts.limits.context_tokens, parts.limits.sequences, parts.limits.batch_tokens,
             format_bytes(planner.cap_bytes()));
   parts.budget = std::make_unique<residency::Budget>(
@@ -122,30 +124,30 @@ Expected<Parts> assemble_cuda(const EngineOptions& asked, const DraftModelPlan* 
   if (!load) return parts;
 
   exec::CudaOptions ops;
-  ops.device = options.cuda_index;
-  ops.graphs = options.cuda_graphs;
-  ops.fuse = options.cuda_fuse;
-  ops.kv_dtype = options.kv_dtype;
+  ops.device = options.device.gpu;
+  ops.graphs = options.device.graphs;
+  ops.fuse = options.device.fuse;
+  ops.kv_dtype = options.kv.dtype;
   ops.routing = parts.routing.get();
-  ops.trace = options.trace;
-  ops.prefetch = options.prefetch;
+  ops.trace = options.watch.trace;
+  ops.experts.prefetch = options.experts.prefetch;
   if (cpu_shares || planner.homes().experts.any()) {
     constexpr std::chrono::milliseconds kSpin{1};  // longer than the GPU takes for its own layers
-    start_threads(options, residency::threads_beside_gpu(options.threads), kSpin, parts);
-    ops.pool = parts.pool.get();
-    ops.kernels = &kernels::table(parts.isa);
-    ops.ram = parts.budget.get();
+    start_threads(options, residency::threads_beside_gpu(options.device.threads), kSpin, parts);
+    ops.processor.pool = parts.pool.get();
+    ops.processor.kernels = &kernels::table(parts.isa);
+    ops.processor.ram = parts.budget.get();
   }
   auto loaded = std::make_unique<LoadedWeights>();
-  loaded->aside.device = options.cuda_index;
-  loaded->aside.graphs = options.cuda_graphs;
-  loaded->aside.fuse = options.cuda_fuse;
-  loaded->aside.kv_dtype = options.kv_dtype;
+  loaded->aside.device = options.device.gpu;
+  loaded->aside.graphs = options.device.graphs;
+  loaded->aside.fuse = options.device.fuse;
+  loaded->aside.kv_dtype = options.kv.dtype;
   loaded->aside.aside = true;
-  auto weights = residency::DeviceWeights::load(parts.model->units(), planner.homes().placement, *parts.backend,
-                                                parts.straight.get(), *parts.vram, *parts.budget,
-                                                {options.on_load, options.on_load_end}, std::move(parts.head_start));
-  if (options.on_load_end) options.on_load_end();
+  auto weights = residency::DeviceWeights::load(
+      parts.model->units(), planner.homes().placement, *parts.backend, parts.straight.get(), *parts.vram, *parts.budget,
+      {options.watch.on_load, options.watch.on_load_end}, std::move(parts.head_start));
+  if (options.watch.on_load_end) options.watch.on_load_end();
   if (!weights.ok()) return weights.status();
   loaded->weights = std::move(*weights);
   if (planner.homes().experts.any()) {
@@ -155,9 +157,9 @@ Expected<Parts> assemble_cuda(const EngineOptions& asked, const DraftModelPlan* 
         loaded->experts,
         residency::DeviceExperts::create(
             parts.model->units(), planner.homes().experts,
-            {{options.cuda_index, parts.model->units(), loaded->weights->table(), *parts.vram}}, *parts.backend,
-            *parts.budget, {options.on_load, options.on_load_end}, pack_check(parts), expected));
-    ops.experts = loaded->experts.get();
+            {{options.device.gpu, parts.model->units(), loaded->weights->table(), *parts.vram}}, *parts.backend,
+            *parts.budget, {options.watch.on_load, options.watch.on_load_end}, pack_check(parts), expected));
+    ops.experts.slots = loaded->experts.get();
   }
   MR_ASSIGN_OR_RETURN(parts.executor,
                       exec::make_cuda_executor(parts.model->units(), *loaded->weights, *parts.vram, ops));
@@ -166,7 +168,7 @@ Expected<Parts> assemble_cuda(const EngineOptions& asked, const DraftModelPlan* 
   std::vector<std::unique_ptr<kv::BlockMemory>> blocks;
   for (const kv::Group& group : planner.layout().groups()) {
     MR_ASSIGN_OR_RETURN(blocks.emplace_back(),
-                        exec::DeviceBlocks::create(planner.blocks_shape(group), {{options.cuda_index, *parts.vram}}));
+                        exec::DeviceBlocks::create(planner.blocks_shape(group), {{options.device.gpu, *parts.vram}}));
   }
   parts.kv_pool = std::make_shared<kv::BlockPool>(planner.layout(), std::move(blocks));
   finish_kv(options, parts);

@@ -51,20 +51,20 @@ Status check_shard_options(const EngineOptions& options, bool drafts) {
   const auto off = [](std::string_view what) {
     return error(Code::unsupported, "{} does not work over several GPUs; leave it out, or name one GPU", what);
   };
-  if (options.cluster != nullptr) return off("a job of several processes");
+  if (options.part.cluster != nullptr) return off("a job of several processes");
   if (drafts || drafts_within(options)) return off("--draft");
-  if (!options.pins.empty()) return off("--pin");
-  if (options.cufile) return off("--storage cufile");
-  if (options.follow != nullptr) return off("--plan");
-  if (!options.record_routing.empty()) return off("--record-routing");
+  if (!options.memory.pins.empty()) return off("--pin");
+  if (options.storage.cufile) return off("--storage cufile");
+  if (options.planning.follow != nullptr) return off("--plan");
+  if (!options.experts.record_routing.empty()) return off("--record-routing");
   return {};
 }
 
 class Assembly {
  public:
-  explicit Assembly(const EngineOptions& options) : options_(options), gpus_{options.cuda_index} {
-    gpus_.insert(gpus_.end(), options.cuda_beside.begin(), options.cuda_beside.end());
-    options_.shard = {0, static_cast<std::int64_t>(gpus_.size())};
+  explicit Assembly(const EngineOptions& options) : options_(options), gpus_{options.device.gpu} {
+    gpus_.insert(gpus_.end(), options.device.gpus_beside.begin(), options.device.gpus_beside.end());
+    options_.part.shard = {0, static_cast<std::int64_t>(gpus_.size())};
   }
 
   Expected<Parts> run(bool load, const std::function<Status(const Parts&)>& accept) {
@@ -74,11 +74,12 @@ class Assembly {
     const std::uint64_t ram = ram_of(options_);
     const std::uint64_t program = std::min(ram, measured_program_bytes(options_, ram, parts_));
     const std::uint64_t words = std::min(ram - program, exec::gather_memory(gpus_.size()).ram_bytes);
-    one.ram_bytes = program + (ram - program - words) / gpus_.size();
-    one.ram_taken_bytes = 0;
-    one.find_rates = false;
-    if (!one.vram_beside.empty())
-      one.vram_bytes = std::min(one.vram_bytes, *std::min_element(one.vram_beside.begin(), one.vram_beside.end()));
+    one.memory.ram_bytes = program + (ram - program - words) / gpus_.size();
+    one.memory.ram_taken_bytes = 0;
+    one.planning.find_rates = false;
+    if (!one.memory.vram_beside.empty())
+      one.memory.vram_bytes = std::min(one.memory.vram_bytes,
+                                       *std::min_element(one.memory.vram_beside.begin(), one.memory.vram_beside.end()));
     share_processor();
     planner_.emplace(one, vram_, parts_);
     MR_RETURN_IF_ERROR(planner_->plan());
@@ -130,12 +131,12 @@ Status Assembly::open() {
   if (!parts_.identity.empty()) parts_.identity += fmt::format(" over {} GPUs", gpus_.size());
   if (wants_draft_block(options_)) parts_.draft.words = "several GPUs have no passes through that block";
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options_));
-  MR_ASSIGN_OR_RETURN(sharded_->whole, model::load(file, {kCudaTileBytes, options_.context_tokens}));
+  MR_ASSIGN_OR_RETURN(sharded_->whole, model::load(file, {kCudaTileBytes, options_.demand.context_tokens}));
   layout_ = kv_layout(*sharded_->whole, options_, gpus_.front());
-  MR_RETURN_IF_ERROR(check_kv(layout_, options_.kv_dtype));
+  MR_RETURN_IF_ERROR(check_kv(layout_, options_.kv.dtype));
   for (std::int64_t index = 1; index < std::ssize(gpus_); ++index) {
-    model::LoadOptions how{kCudaTileBytes, options_.context_tokens};
-    how.shard = {index, options_.shard.count};
+    model::LoadOptions how{kCudaTileBytes, options_.demand.context_tokens};
+    how.shard = {index, options_.part.shard.count};
     MR_ASSIGN_OR_RETURN(sharded_->models.emplace_back(), model::load(file, how));
   }
   return {};
@@ -147,7 +148,7 @@ Status Assembly::measure() {
   for (std::size_t g = 0; g < gpus_.size(); ++g) {
     MR_ASSIGN_OR_RETURN(const device::Gpu gpu, find_gpu(gpus_[g]));
     MR_RETURN_IF_ERROR(
-        exec::check_cuda(model(g).program(), model(g).units(), {options_.kv_dtype, gpu.block_shared_bytes}));
+        exec::check_cuda(model(g).program(), model(g).units(), {options_.kv.dtype, gpu.block_shared_bytes}));
     const device::OnGpu on(gpus_[g]);
     MR_ASSIGN_OR_RETURN(const Vram vram, open_gpu(gpus_[g]));
     context_bytes_.push_back(vram.context_bytes);
@@ -173,7 +174,7 @@ void Assembly::share_processor() {
 bool Assembly::measure_all(std::uint64_t ram) {
   const device::OnGpu on(gpus_.front());
   const residency::Rates shared = parts_.rates;
-  parts_.rates = options_.rates;
+  parts_.rates = options_.planning.rates;
   const std::uint64_t vram = vram_.free_bytes - std::min(vram_.free_bytes, vram_.context_bytes);
   const bool more = measure_rates(options_, {.host_bytes = ram, .device_bytes = vram, .gpu = true}, parts_);
   if (more)
@@ -201,8 +202,8 @@ Status Assembly::share_out_experts() {
 /// Threads of each of so many pools; one processor is left to each GPU's launches.
 int Assembly::threads_of(int pools) const {
   const auto gpus = static_cast<int>(gpus_.size());
-  const int all = options_.threads > 0 ? options_.threads : ThreadPool::usable_processors();
-  return std::max(1, options_.threads > 0 ? all / pools : (all - gpus) / pools);
+  const int all = options_.device.threads > 0 ? options_.device.threads : ThreadPool::usable_processors();
+  return std::max(1, options_.device.threads > 0 ? all / pools : (all - gpus) / pools);
 }
 
 void Assembly::start_processors(int pools) {
@@ -211,19 +212,19 @@ void Assembly::start_processors(int pools) {
     sharded_->pools.push_back(std::make_unique<ThreadPool>(
         ThreadPool::Options{.threads = threads_of(pools),
                             .spin = kSpin,
-                            .first = p * (threads_of(pools) + (options_.threads > 0 ? 0 : 1))}));
-  parts_.isa = options_.best_isa ? device::best_isa() : options_.isa;
+                            .first = p * (threads_of(pools) + (options_.device.threads > 0 ? 0 : 1))}));
+  parts_.isa = options_.device.best_isa ? device::best_isa() : options_.device.isa;
 }
 
 /// The plan is for the least of any, each GPU having the same rows. One with more keeps units there that else cross.
 std::uint64_t Assembly::cap_of(std::size_t gpu) const {
-  const bool by_gpu = gpu > 0 && !options_.vram_beside.empty();
-  const std::uint64_t asked = by_gpu ? options_.vram_beside[gpu - 1] : options_.vram_bytes;
+  const bool by_gpu = gpu > 0 && !options_.memory.vram_beside.empty();
+  const std::uint64_t asked = by_gpu ? options_.memory.vram_beside[gpu - 1] : options_.memory.vram_bytes;
   return std::max(planner_->cap_bytes(), asked > 0 ? std::min(asked, most_bytes_[gpu]) : most_bytes_[gpu]);
 }
 
 void Assembly::say_caps() const {
-  if (options_.vram_beside.empty()) return;
+  if (options_.memory.vram_beside.empty()) return;
   std::string caps;
   for (std::size_t g = 0; g < gpus_.size(); ++g) caps += (g > 0 ? ", " : "") + format_bytes(cap_of(g));
   log::info("VRAM by GPU: {}; the plan is for the least, because each has the same rows{}", caps,
@@ -256,11 +257,10 @@ Status Assembly::take_memory(std::uint64_t ram) {
 Expected<std::unique_ptr<residency::DeviceWeights>> Assembly::load_weights(std::size_t gpu) {
   const device::OnGpu on(gpus_[gpu]);
   residency::OnLoad on_load;
-  if (options_.on_load)
-    on_load.progress = [tell = options_.on_load, gpu, gpus = gpus_.size()](std::uint64_t done, std::uint64_t total) {
-      return tell(gpu * total + done, gpus * total);
-    };
-  on_load.end = options_.on_load_end;
+  if (options_.watch.on_load)
+    on_load.progress = [tell = options_.watch.on_load, gpu, gpus = gpus_.size()](
+                           std::uint64_t done, std::uint64_t total) { return tell(gpu * total + done, gpus * total); };
+  on_load.end = options_.watch.on_load_end;
   return residency::DeviceWeights::load(model(gpu).units(), planner_->homes().placement, *parts_.backend, nullptr,
                                         vram(gpu), *parts_.budget, on_load);
 }
@@ -275,7 +275,7 @@ Status Assembly::open_experts() {
     gpus.push_back({gpus_[g], model(g).units(), sharded_->weights[g]->table(), vram(g)});
   MR_ASSIGN_OR_RETURN(sharded_->experts, residency::DeviceExperts::create(
                                              sharded_->whole->units(), experts_, gpus, *parts_.backend, *parts_.budget,
-                                             {options_.on_load, options_.on_load_end}, {}, expected));
+                                             {options_.watch.on_load, options_.watch.on_load_end}, {}, expected));
   return {};
 }
 
@@ -286,34 +286,34 @@ Status Assembly::load() {
   for (std::size_t g = 0; g < gpus_.size(); ++g) {
     MR_ASSIGN_OR_RETURN(sharded_->weights.emplace_back(), load_weights(g));
   }
-  if (options_.on_load_end) options_.on_load_end();
+  if (options_.watch.on_load_end) options_.watch.on_load_end();
   MR_RETURN_IF_ERROR(open_experts());
   for (std::size_t g = 0; g < gpus_.size(); ++g) {
     exec::CudaOptions ops;
     ops.device = gpus_[g];
-    ops.graphs = options_.cuda_graphs;
-    ops.fuse = options_.cuda_fuse;
-    ops.kv_dtype = options_.kv_dtype;
-    ops.trace = g == 0 ? options_.trace : nullptr;
-    ops.kv_layout = kv_layout(model(g), options_, gpus_[g]);
-    ops.own_block = [sharded = sharded_.get(), g](std::size_t group, const std::byte* block) {
+    ops.graphs = options_.device.graphs;
+    ops.fuse = options_.device.fuse;
+    ops.kv_dtype = options_.kv.dtype;
+    ops.trace = g == 0 ? options_.watch.trace : nullptr;
+    ops.blocks.layout = kv_layout(model(g), options_, gpus_[g]);
+    ops.blocks.own_block = [sharded = sharded_.get(), g](std::size_t group, const std::byte* block) {
       return sharded->blocks[group]->on_device(g, block);
     };
     ops.routing = parts_.routing.get();
     if (experts_.any()) {
-      ops.experts = sharded_->experts.get();
-      ops.expert_gpu = g;
-      ops.prefetch = options_.prefetch;
+      ops.experts.slots = sharded_->experts.get();
+      ops.experts.gpu = g;
+      ops.experts.prefetch = options_.experts.prefetch;
     }
     if (processor || (experts_.any() && g == 0)) {
-      ops.pool = sharded_->pools[g].get();
-      ops.kernels = &kernels::table(parts_.isa);
-      ops.ram = parts_.budget.get();
+      ops.processor.pool = sharded_->pools[g].get();
+      ops.processor.kernels = &kernels::table(parts_.isa);
+      ops.processor.ram = parts_.budget.get();
     }
     shards.push_back({model(g).units(), *sharded_->weights[g], vram(g), model(g).program(), std::move(ops)});
   }
-  MR_ASSIGN_OR_RETURN(parts_.executor,
-                      exec::make_sharded_executor(std::move(shards), *parts_.budget, options_.gpus_through_host));
+  MR_ASSIGN_OR_RETURN(parts_.executor, exec::make_sharded_executor(std::move(shards), *parts_.budget,
+                                                                   options_.device.gpus_through_host));
   MR_RETURN_IF_ERROR(parts_.executor->prepare(parts_.model->program(), pass_limits(parts_.limits)));
   MR_RETURN_IF_ERROR(make_blocks());
   parts_.gpu = std::move(sharded_);

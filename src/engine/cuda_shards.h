@@ -10,7 +10,7 @@
 
 namespace millrace::engine {
 
-/// As assemble_cuda, with EngineOptions::cuda_beside. RAM is shared out evenly. `drafts`: a draft model was asked for.
+/// As assemble_cuda, with DeviceOptions::gpus_beside. RAM is shared out evenly. `drafts`: a draft model was asked for.
 /// Errors: unsupported, too (what does not work over several GPUs, named; a model whose layers are not cut so).
 Expected<Parts> assemble_shards(const EngineOptions& options, bool drafts, bool load,
                                 const std::function<Status(const Parts&)>& accept);

@@ -129,11 +129,11 @@ std::optional<DraftModelPlan> plan_draft(const EngineOptions& options) {
 /// It guesses first, and others where it fails or has no seat.
 void add_draft_model(const DraftModelPlan& plan, Parts& parts, SpeculateOptions& speculate) {
   DraftSeat& seat = parts.draft;
-  if (seat.place == DraftPlace::none) return log::warn("{} does not guess: {}", plan.wanted.model_path, seat.words);
+  if (seat.place == DraftPlace::none) return log::warn("{} does not guess: {}", plan.wanted.model.path, seat.words);
   auto loaded = ModelDrafter::load(plan, parts);
   if (!loaded.ok()) {
     seat = {DraftPlace::none, 0, 0, loaded.status().message(), seat.what};
-    return log::warn("{} does not guess: {}", plan.wanted.model_path, seat.words);
+    return log::warn("{} does not guess: {}", plan.wanted.model.path, seat.words);
   }
   log::info("drafts: {} guesses, {}", (*loaded)->name(), seat.words);
   speculate.drafters.insert(speculate.drafters.begin(), std::move(*loaded));
@@ -157,7 +157,7 @@ void add_within(const EngineOptions& options, Parts& parts, SpeculateOptions& sp
 
 Expected<std::unique_ptr<Engine>> Engine::create(const EngineOptions& asked) {
   const EngineOptions options = with_kept_rates(asked);
-  if (options.cluster != nullptr) {
+  if (options.part.cluster != nullptr) {
     MR_ASSIGN_OR_RETURN(Parts parts, assemble_cluster(options));
     return std::unique_ptr<Engine>(std::make_unique<EngineImpl>(std::move(parts), options));
   }

@@ -16,150 +16,22 @@
 #include <vector>
 
 #include "base/status.h"
-#include "base/trace.h"
 #include "engine/draft_place.h"
-#include "engine/drafter.h"
+#include "engine/options.h"
 #include "engine/sampler.h"
 #include "exec/executor.h"
 #include "kv/prompt_cache.h"
 #include "kv/sequence.h"
 #include "model/model.h"
 #include "model/rank_head.h"
-#include "residency/homes.h"
 #include "residency/plan.h"
-#include "residency/plan_file.h"
 #include "residency/weight_store.h"
-#include "storage/fault_injection.h"
 #include "storage/storage.h"
 #include "text/chat_template.h"
 #include "text/constraint/constraint.h"
 #include "text/tokenizer.h"
 
 namespace millrace::engine {
-
-/// Who computes. automatic: the GPU where there is one and it can run the model, else the CPU; of a model larger than
-/// VRAM, the one whose plan predicts more decoded tokens a second, where both predict. The log says why.
-enum class DeviceChoice { automatic, cpu, cuda };
-
-using residency::Pin;
-/// "0-9=vram,10-29=ram,30-=disk", "5=disk". Errors: invalid_argument.
-Expected<std::vector<Pin>> parse_pins(std::string_view text);
-
-/// A drafter that is part of the model itself.
-enum class Within : std::uint8_t {
-  none,
-  self,  // its first layers and the head (engine/self_drafter.h)
-  mtp,   // the block behind its layers that was trained to (engine/mtp_drafter.h)
-};
-constexpr int kMostSelfLayers = 1 << 16;
-
-/// Tokens of an answer are guessed, and a pass verifies several: the same tokens, sooner where passes are slow.
-struct SpeculateOptions {
-  /// automatic: as many guesses as bring the most tokens a second, by what passes took and how often guesses were
-  /// right.
-  enum class Mode : std::uint8_t { off, automatic, fixed };
-  Mode mode = Mode::off;
-  std::string draft_model;                         // a small GGUF file of the same vocabulary, which guesses
-  Within within = Within::none;                    // or part of the model does
-  int self_layers = 0;                             // Within::self: so many; 0: as the plan has memory for
-  double acceptance = 0.7;                         // of its guesses, assumed where it is chosen who computes it
-  std::int64_t drafts = 0;                         // fixed: so many a pass, where there are guesses; <= kMostDrafts
-  std::vector<std::shared_ptr<Drafter>> drafters;  // before the engine's own: tests
-};
-/// "off", "auto" or a number of guesses. Errors: invalid_argument.
-Expected<SpeculateOptions> parse_speculation(std::string_view text);
-/// Who guesses: "self", "self:K", "mtp" or a model's name or file, into the options.
-/// Errors: invalid_argument.
-Status read_draft(std::string_view text, SpeculateOptions& options);
-
-struct Cluster;
-
-struct EngineOptions {
-  std::string model_path;
-  /// Other processes compute layers, too (engine/cluster.h); null: none. Outlives the engine.
-  Cluster* cluster = nullptr;
-  model::Stage stage;  // only these layers, for one rank of a cluster: no engine by itself
-  int ranks = 1;       // of that cluster
-  /// Brings what the engine needs of the model's file, of which the header alone is there; empty: the file is whole.
-  std::function<Status(const residency::UnitTable& units)> fetch;
-  std::string identity;                 // what ranks compare in the place of their files' own pages; empty: nothing
-  std::uint64_t most_header_bytes = 0;  // of memory for the file's metadata and tensor table; 0: ram_bytes, or no bound
-  std::string overlay;  // a file whose tensors take the place of the model's (modelfile/overlay.h); empty: none
-  DeviceChoice device = DeviceChoice::automatic;
-  int cuda_index = 0;
-  bool cuda_named = false;         // that one was asked for; else the processes of one host take a GPU each
-  std::vector<int> cuda_beside;    // GPUs that compute with that one, each with its rows of every matrix; empty: none
-  bool gpus_through_host = false;  // those write to the host's memory, not to each other's
-  model::Shard shard;              // only these rows, for one of those GPUs: no engine by itself
-  std::uint64_t vram_bytes = 0;  // cap on all memory of a device that the process takes, its context included; 0: what
-                                 // is free
-  std::vector<std::uint64_t> vram_beside;  // the caps of cuda_beside, in their order; empty: vram_bytes for each
-  std::vector<Pin> pins;
-  int cpu_share_percent = -1;  // of the rows of layers streamed from RAM, the CPU's; -1: chosen from the rates
-  // Of a mixture: experts with slots in VRAM at most; -1: as many as there is room for, all of them if they fit.
-  std::int64_t vram_experts = -1;
-  bool cuda_graphs = true, cuda_fuse = true;  // off: tests that compare
-  Trace* trace = nullptr;                     // if set, passes are timed into it; outlives the engine
-  /// How far weights are, on a GPU: bytes in memory, of all that belong there; false cancels. Called in create() from
-  /// its thread, until what is at home in VRAM is there; the rest comes to RAM behind the first pass, and while that
-  /// waits for it, this is called from step()'s thread some times a second (false then ends the pass's requests, not
-  /// the loading), and once when all is there. What it refers to outlives the engine.
-  std::function<bool(std::uint64_t done, std::uint64_t total)> on_load;
-  /// What was told to on_load is over for now, well or not: create()'s part, or a pass's wait. From the same threads.
-  std::function<void()> on_load_end;
-  std::uint64_t ram_bytes = 0;         // 0: what the machine can spare (MemAvailable and cgroup, less a margin)
-  std::uint64_t ram_taken_bytes = 0;   // of it, by others than the engine (a draft model)
-  std::int64_t context_tokens = 0;     // 0: the model's, or what fits the budget, at most 65,536
-  std::int64_t automatic_context = 0;  // of that, what planning found to fit (choose_context of limits.h)
-  std::int64_t batch_tokens = 0;       // rows in a pass at most; 0: 512 on the CPU, 2048 on a GPU,
-                                       // and there a whole prompt, up to 16,384, where layers stream
-  std::int64_t max_sequences = 1;      // requests that share a pass; 0: as many as KV allows
-  bool fewer_sequences = false;        // max_sequences and kv_tokens are ceilings: less is taken where memory is short
-  std::int64_t max_queue = 0;          // requests that wait for their turn at most; 0: any number
-  std::int64_t kv_tokens = 0;          // KV of all sequences together; 0: every sequence may fill its context,
-                                       // with fewer_sequences as far as half of what is left
-  std::int64_t chunk_tokens =
-      0;  // prompt rows in a pass beside decode rows, so that no stream stalls; 0: 128, on a GPU 512
-  bool share_prefixes = false;  // keep the KV of what requests began with, for others that begin the same
-  /// Where the KV of slow prompts is kept on the disk (kv/prompt_cache.h); empty: nowhere.
-  std::string prompt_cache;
-  std::uint64_t prompt_cache_bytes = 4'000'000'000;  // there at most
-  double prompt_cache_seconds = 1;                   // what is computed faster is not kept there
-  /// Rows of a pass that may want logits, where memory allows (logits_of_prompt): a sixteenth of --ram, or a
-  /// thirty-second of --vram, at most. 0: what answers need.
-  std::int64_t logit_rows = 0;
-  exec::InputObserver* observer = nullptr;  // sees what products read; on the CPU alone. Outlives the engine
-  int threads = 0;                          // 0: all usable processors
-  kernels::Isa isa = kernels::Isa::plain;
-  bool best_isa = true;  // overrides isa
-  storage::BackendKind storage = storage::BackendKind::automatic;
-  bool cufile = false;  // read straight into the GPU's memory, by cuFile
-  residency::CachePolicy policy = residency::CachePolicy::automatic;
-  std::int64_t expert_slots = 0;  // experts in RAM at most; 0: as many as fit
-  std::uint64_t tile_bytes = 0;   // 0: chosen from the budget
-  DType kv_dtype = DType::f16;    // f16, f32, q8_0, q4_0; q3_k or q2_0: of three or two bits (kv/layout.h)
-  kv::Rotation kv_rotation = kv::Rotation::of_format;  // else: to measure what it does
-  bool exact_budget = false;                           // tests: do not subtract measured program overhead
-  SpeculateOptions speculate;
-  residency::Rates rates;  // for the plan's prediction; zeros: unknown
-  double decode_rows = 1;  // of most passes that decode, as the caller expects; those of a draft model's guesses beside
-  /// Where they are unknown: plan with those kept for this machine, and measure briefly, keep and refine what a choice
-  /// depends on (engine/machine_rates.h).
-  bool find_rates = false;
-  /// Decides as this plan did; the options that it was made for (device, caps, context, batch, tiles) are the caller's
-  /// to set. May be null.
-  std::shared_ptr<const residency::SavedPlan> follow;
-  std::string routing;  // of mixtures, in their routers' place (exec/routing.h); empty: the routers choose
-  /// Of a mixture's experts (engine/pack_choice.h): "auto", "off" or a file.
-  std::string pack = "auto";
-  exec::Prefetch prefetch = exec::Prefetch::automatic;  // of experts that are guessed: the same tokens
-  /// A folder where it is learned, of each mixture, which experts its traffic calls for (engine/usage_keeper.h); empty:
-  /// nowhere. The same tokens.
-  std::string learn_experts;
-  std::string record_routing;  // a file to which the routers' choices are written; empty: none
-  std::vector<storage::Fault> faults;
-  std::uint64_t bare_resident_bytes = 0;  // RSS at program start; what the budget does not count
-};
 
 /// What create() would do with these options, found without reading a weight: for `millrace plan`.
 struct Planned {
@@ -319,7 +191,7 @@ class Engine {
   virtual const residency::Rates& rates() const = 0;
   /// Where the draft model computes, or what part of the model guesses, if any was asked for.
   virtual const DraftSeat& draft_seat() const = 0;
-  /// Where EngineOptions::routing chooses: passes from now on go by other rows of it.
+  /// Where ExpertOptions::routing chooses: passes from now on go by other rows of it.
   virtual void move_routing_on() = 0;
   virtual const residency::Budget& budget() const = 0;
   /// REQUIRES: the weights are the CPU executor's (vram_budget() is null).

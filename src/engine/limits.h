@@ -38,8 +38,18 @@ kv::Load kv_load(const Limits& limits);
 /// Tokens in whole blocks of KV, at least so many.
 std::int64_t whole_blocks(std::int64_t tokens);
 
+/// What a run is planned for: what the options ask for, in which the functions below fill in what nobody said.
+struct Demand : DemandOptions {
+  explicit Demand(const EngineOptions& options);
+
+  std::int64_t automatic_context = 0;  // tokens, found by choose_context(); 0: none
+  int ranks = 1;                       // PartOptions::ranks
+  DType kv_dtype = DType::f16;
+  bool chooses_context = false;  // false: several processes or GPUs agree on one that needs no measuring
+};
+
 /// Of one sequence: as the options say, else the model's, but no more than choose_context() found or is usual.
-std::int64_t wanted_context(const EngineOptions& options, const model::Hyperparameters& hp);
+std::int64_t wanted_context(const Demand& demand, const model::Hyperparameters& hp);
 
 /// How limits of a device shrink.
 struct LimitRules {
@@ -49,14 +59,14 @@ struct LimitRules {
   bool fewer_logits = false;      // rows of logits shrink like those of the batch; else they are as many at most
 };
 /// Rows of a pass, a context each for the sequences at most; and what follows from context and rows.
-void set_rows(const EngineOptions& options, const LimitRules& rules, std::int64_t wanted_rows, Limits& limits);
+void set_rows(const Demand& demand, const LimitRules& rules, std::int64_t wanted_rows, Limits& limits);
 /// Tries limits that are half as large each time, until `attempt` returns other than out_of_budget or they are as small
 /// as they get.
-Status fit_limits(const EngineOptions& options, const LimitRules& rules, Limits& limits,
+Status fit_limits(const Demand& demand, const LimitRules& rules, Limits& limits,
                   const std::function<Status()>& attempt);
 
 /// Is it for the planner to say how many requests share a pass?
-bool shares_out(const EngineOptions& options);
+bool shares_out(const DemandOptions& demand);
 /// `cap_bytes` of memory, `taken_bytes` of it by others than KV.
 struct SharedMemory {
   std::uint64_t cap_bytes = 0, taken_bytes = 0;
@@ -64,14 +74,12 @@ struct SharedMemory {
   std::function<std::uint64_t(std::int64_t tokens, std::int64_t sequences)> kv_bytes;
 };
 /// Where nobody says how long a context is: the model's, if its KV takes at most half of what the weights leave, or the
-/// largest half, quarter and so on of it that does; into the options. One process with one GPU alone has it: others
-/// agree on what needs no measuring.
-void choose_context(const model::Hyperparameters& hp, const SharedMemory& memory, EngineOptions& options);
-/// How many requests may share passes, with the ceilings that the options set: into the options. After
-/// choose_context().
-void share_out(const model::Hyperparameters& hp, SharedMemory memory, EngineOptions& options);
-/// Tries with half as many requests, and half their KV, while `plan` returns out_of_budget. open: shares_out() of the
-/// options that the user gave.
-Status fit_sequences(bool open, EngineOptions& options, const std::function<Status()>& plan);
+/// largest half, quarter and so on of it that does.
+void choose_context(const model::Hyperparameters& hp, const SharedMemory& memory, Demand& demand);
+/// How many requests may share passes, with the ceilings that the options set. After choose_context().
+void share_out(const model::Hyperparameters& hp, SharedMemory memory, Demand& demand);
+/// Tries with half as many requests, and half their KV, while `plan` returns out_of_budget. open: shares_out() of what
+/// the user asked for.
+Status fit_sequences(bool open, Demand& demand, const std::function<Status()>& plan);
 
 }  // namespace millrace::engine

@@ -35,10 +35,10 @@ void say(double seconds, const residency::Rates& rates) {
 }  // namespace
 
 EngineOptions with_kept_rates(EngineOptions options) {
-  if (!options.find_rates || options.rates.known()) return options;
-  auto kept = residency::load_rates(options.model_path);
+  if (!options.planning.find_rates || options.planning.rates.known()) return options;
+  auto kept = residency::load_rates(options.model.path);
   if (kept.ok())
-    options.rates = std::move(*kept);
+    options.planning.rates = std::move(*kept);
   else if (kept.status().code() != Code::not_found)
     log::warn("the kept rates are left out: {}", kept.status().message());
   return options;
@@ -56,8 +56,8 @@ residency::Rates rates_beside(const std::string& gpu, residency::Rates rates) {
 bool measure_rates(const EngineOptions& options, const MeasuringRoom& room, Parts& parts) {
   const residency::UnitTable& units = parts.model->units();
   // Ranks that share a host would measure at once, and each other.
-  const bool alone = options.cluster == nullptr && options.ranks <= 1 && options.stage.whole();
-  if (!options.find_rates || !alone || !options.faults.empty()) return false;
+  const bool alone = options.part.cluster == nullptr && options.part.ranks <= 1 && options.part.stage.whole();
+  if (!options.planning.find_rates || !alone || !options.storage.faults.empty()) return false;
   if (units.total_bytes() < residency::kLeastBriefBytes) return false;
   residency::BriefOptions brief;
   brief.gpu = room.gpu;
@@ -65,8 +65,8 @@ bool measure_rates(const EngineOptions& options, const MeasuringRoom& room, Part
   brief.model_bytes = units.total_bytes();
   brief.paths = parts.model_paths;
   brief.storage = storage_options(options, false);
-  brief.kernels = &kernels::table(options.best_isa ? device::best_isa() : options.isa);
-  brief.threads = options.threads;
+  brief.kernels = &kernels::table(options.device.best_isa ? device::best_isa() : options.device.isa);
+  brief.threads = options.device.threads;
   brief.host_bytes = room.host_bytes;
   brief.device_bytes = room.device_bytes;
   if (!residency::lacks_rates(parts.rates, brief)) return false;
@@ -80,7 +80,7 @@ bool measure_rates(const EngineOptions& options, const MeasuringRoom& room, Part
   if (!more) return false;
   say(seconds_since(begin), *rates);
   parts.rates = std::move(*rates);
-  if (keeps_rates(options)) keep_rates(options.model_path, parts.rates);
+  if (keeps_rates(options)) keep_rates(options.model.path, parts.rates);
   return true;
 }
 

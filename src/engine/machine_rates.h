@@ -11,7 +11,7 @@
 namespace millrace::engine {
 
 /// The options, with the rates kept for the disk of their model where they have none and leave them open
-/// (EngineOptions::find_rates).
+/// (PlanningOptions::find_rates).
 EngineOptions with_kept_rates(EngineOptions options);
 
 /// The same rates, less those of another GPU than this one.

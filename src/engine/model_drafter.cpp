@@ -42,19 +42,19 @@ Expected<std::int64_t> check_vocabulary(const std::string& path, const std::stri
 /// The options and the bytes of passes on the CPU. Errors: out_of_budget, those of a plan.
 Status plan_on_cpu(DraftModelPlan& plan) {
   EngineOptions& draft = plan.options;
-  const std::uint64_t ram = draft.ram_bytes;
+  const std::uint64_t ram = draft.memory.ram_bytes;
   // Twice: passes of few rows are enough for a small one, and the planner bounds them by the memory there is.
   for (int i = 0; i < 2; ++i) {
     MR_ASSIGN_OR_RETURN(Parts parts, assemble_plan(draft));
     const residency::PlanOptions& planned = parts.plan_options;
     const std::uint64_t weights = std::max(parts.plan.weight_memory_bytes(), parts.model->units().total_bytes());
-    draft.ram_bytes = planned.fixed_bytes + planned.most_kv_bytes + weights;
-    draft.context_tokens = parts.limits.context_tokens;
-    draft.batch_tokens = parts.limits.batch_tokens;
-    draft.tile_bytes = parts.limits.tile_bytes;
+    draft.memory.ram_bytes = planned.fixed_bytes + planned.most_kv_bytes + weights;
+    draft.demand.context_tokens = parts.limits.context_tokens;
+    draft.demand.batch_tokens = parts.limits.batch_tokens;
+    draft.memory.tile_bytes = parts.limits.tile_bytes;
     plan.cpu_plan = std::move(parts.plan);
   }
-  plan.bytes = draft.ram_bytes + kMargin;
+  plan.bytes = draft.memory.ram_bytes + kMargin;
   if (plan.bytes <= ram / 2) return {};
   return error(Code::out_of_budget, "it takes {} of RAM with its KV, more than half of {}", format_bytes(plan.bytes),
                format_bytes(ram));
@@ -71,30 +71,30 @@ struct ModelDrafter::Known {
 
 Expected<DraftModelPlan> plan_draft_model(const EngineOptions& options) {
   DraftModelPlan plan;
-  MR_ASSIGN_OR_RETURN(plan.vocab, check_vocabulary(options.model_path, options.speculate.draft_model));
+  MR_ASSIGN_OR_RETURN(plan.vocab, check_vocabulary(options.model.path, options.speculate.draft_model));
   EngineOptions& draft = plan.wanted;
-  draft.model_path = options.speculate.draft_model;
-  draft.device = DeviceChoice::cpu;
-  draft.cuda_index = options.cuda_index;  // where the large one is on a GPU
-  draft.exact_budget = true;              // the program is the engine's
-  draft.ram_bytes = ram_of(options);
-  draft.context_tokens = options.context_tokens > 0 ? options.context_tokens : kAutomaticContext;
+  draft.model.path = options.speculate.draft_model;
+  draft.device.choice = DeviceChoice::cpu;
+  draft.device.gpu = options.device.gpu;  // where the large one is on a GPU
+  draft.memory.exact_budget = true;       // the program is the engine's
+  draft.memory.ram_bytes = ram_of(options);
+  draft.demand.context_tokens = options.demand.context_tokens > 0 ? options.demand.context_tokens : kAutomaticContext;
   {
     modelfile::OpenOptions no_words;
     no_words.skip_vocabulary = true;
-    MR_ASSIGN_OR_RETURN(const modelfile::Model file, modelfile::Model::open(draft.model_path, no_words));
+    MR_ASSIGN_OR_RETURN(const modelfile::Model file, modelfile::Model::open(draft.model.path, no_words));
     MR_ASSIGN_OR_RETURN(const auto model, model::load(file, {}));
-    draft.context_tokens = std::min(draft.context_tokens, model->hyperparameters().context_length);
+    draft.demand.context_tokens = std::min(draft.demand.context_tokens, model->hyperparameters().context_length);
   }
-  draft.max_sequences = options.max_sequences > 0 ? options.max_sequences : kManySequences;
+  draft.demand.max_sequences = options.demand.max_sequences > 0 ? options.demand.max_sequences : kManySequences;
   // A request that there is no room for is answered without guesses.
-  draft.kv_tokens = std::max(draft.context_tokens, draft.max_sequences * kTokensOfEach);
-  draft.batch_tokens = std::max(kPromptRows, draft.max_sequences);
-  draft.threads = options.threads;
-  draft.isa = options.isa;
-  draft.best_isa = options.best_isa;
-  draft.storage = options.storage;
-  draft.kv_dtype = info(options.kv_dtype).block_elements > 1 ? DType::f16 : options.kv_dtype;
+  draft.demand.kv_tokens = std::max(draft.demand.context_tokens, draft.demand.max_sequences * kTokensOfEach);
+  draft.demand.batch_tokens = std::max(kPromptRows, draft.demand.max_sequences);
+  draft.device.threads = options.device.threads;
+  draft.device.isa = options.device.isa;
+  draft.device.best_isa = options.device.best_isa;
+  draft.storage.backend = options.storage.backend;
+  draft.kv.dtype = info(options.kv.dtype).block_elements > 1 ? DType::f16 : options.kv.dtype;
   plan.options = draft;
   plan.on_cpu = plan_on_cpu(plan);
   return plan;

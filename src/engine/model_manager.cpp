@@ -94,8 +94,8 @@ void ModelManager::end_use(const Loaded* loaded) {
 
 Expected<ModelManager::Use> ModelManager::use(const std::string& name, const std::string& path,
                                               std::optional<Duration> keep_alive, std::int64_t context_tokens) {
-  const std::int64_t wanted = options_.engine.context_tokens > 0 ? 0 : context_tokens;
-  if (options_.engine.cluster != nullptr && path != options_.engine.model_path)
+  const std::int64_t wanted = options_.engine.demand.context_tokens > 0 ? 0 : context_tokens;
+  if (options_.engine.part.cluster != nullptr && path != options_.engine.model.path)
     return error(Code::unsupported, "{}: over several processes only the model of the command line is served", name);
   const std::string file = file_at(path);
   MutexLock lock(mutex_);
@@ -188,12 +188,12 @@ Status ModelManager::make_room(std::uint64_t wanted, std::uint64_t& granted) {
 Expected<std::shared_ptr<Service>> ModelManager::start(EngineOptions options, bool alone) {
   auto service = Service::start(options);
   const std::uint64_t share = requests_.cap_bytes();
-  if (service.ok() || service.status().code() != Code::out_of_budget || !alone || options.ram_bytes == 0)
+  if (service.ok() || service.status().code() != Code::out_of_budget || !alone || options.memory.ram_bytes == 0)
     return service;
   if (share <= kLeastRequestBytes || !requests_.set_cap(kLeastRequestBytes)) return service;
   // Their part counts as the program's, so that an error names what is enough for both.
-  options.ram_bytes = ram_;
-  options.bare_resident_bytes -= std::min(options.bare_resident_bytes, kLeastRequestBytes);
+  options.memory.ram_bytes = ram_;
+  options.memory.bare_resident_bytes -= std::min(options.memory.bare_resident_bytes, kLeastRequestBytes);
   service = Service::start(options);
   if (service.ok())
     log::info("requests may hold {} together, not {}: the model needs the rest", format_bytes(kLeastRequestBytes),
@@ -219,22 +219,23 @@ Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(const std::st
     Status status = make_room(wanted, granted);
     const bool alone = entries_.empty();
     if (status.ok()) {
-      if (path != options.model_path) options.follow = nullptr;  // another model's plan
-      options.model_path = path;
-      if (context_tokens > 0) options.context_tokens = context_tokens;
+      if (path != options.model.path) options.planning.follow = nullptr;  // another model's plan
+      options.model.path = path;
+      if (context_tokens > 0) options.demand.context_tokens = context_tokens;
       // Shutting down stops a load at once; a request that waits for the rest of it has the grace that others have.
       const auto loading = std::make_shared<std::atomic<bool>>(true);
-      options.on_load = [this, loading](std::uint64_t, std::uint64_t) { return !*loading || !stopping_; };
-      if (options_.engine.ram_bytes > 0 || !alone) {
-        options.ram_bytes = granted;
-        options.ram_taken_bytes = 0;  // ram_ is without it
+      options.watch.on_load = [this, loading](std::uint64_t, std::uint64_t) { return !*loading || !stopping_; };
+      if (options_.engine.memory.ram_bytes > 0 || !alone) {
+        options.memory.ram_bytes = granted;
+        options.memory.ram_taken_bytes = 0;  // ram_ is without it
       }
       Clock::time_point begin;
       Expected<std::shared_ptr<Service>> service = std::shared_ptr<Service>();
       {
         const MutexUnlock unlocked(mutex_);
         // Bodies that are here, or on their way, are no part of the model.
-        options.bare_resident_bytes = alone ? options.bare_resident_bytes + body_bytes() : device::resident_bytes();
+        options.memory.bare_resident_bytes =
+            alone ? options.memory.bare_resident_bytes + body_bytes() : device::resident_bytes();
         begin = Clock::now();
         service = start(options, alone);
         *loading = false;

@@ -49,7 +49,7 @@ struct Times {
 Expected<Times> compare(const EngineOptions& options, const std::vector<std::string>& paths,
                         const residency::UnitTable& model, const residency::UnitTable& pack) {
   storage::OpenOptions open;
-  open.kind = options.storage;
+  open.kind = options.storage.backend;
   MR_ASSIGN_OR_RETURN(const auto backend, storage::open_backend(paths, open));
   const std::vector<std::int32_t> tiles = expert_tiles(model);  // numbered alike in both
   std::uint64_t slot = 0;
@@ -100,9 +100,9 @@ Expected<std::optional<residency::UnitTable>> units_in(const residency::ExpertPa
 
 Status choose_pack(const EngineOptions& options, bool all_stay, Parts& parts, std::vector<std::string>& paths) {
   const residency::UnitTable& units = parts.model->units();
-  if (options.pack == "off" || units.experts() == 0) return {};
-  const bool named = options.pack != "auto";
-  const std::string path = named ? options.pack : paths.front() + ".pack";
+  if (options.experts.pack == "off" || units.experts() == 0) return {};
+  const bool named = options.experts.pack != "auto";
+  const std::string path = named ? options.experts.pack : paths.front() + ".pack";
   std::error_code ignored;
   if (!named && !std::filesystem::exists(path, ignored)) return {};
   const std::string name = modelfile::escape(path);
@@ -112,7 +112,7 @@ Status choose_pack(const EngineOptions& options, bool all_stay, Parts& parts, st
     log::info("{} is not used: it has no block for multi-token prediction", name);
     return {};
   }
-  const bool needless = options.storage == storage::BackendKind::mmap || all_stay;
+  const bool needless = options.storage.backend == storage::BackendKind::mmap || all_stay;
   if (needless && !named) {
     log::info("{} is not used: all weights are in memory", name);
     return {};

@@ -15,9 +15,10 @@ constexpr double kNano = 1e-9;
 
 std::unique_ptr<RatesKeeper> RatesKeeper::open(const EngineOptions& options, const Parts& parts) {
   const bool calibrated = parts.rates.known() && !parts.rates.brief;
-  if (!keeps_rates(options) || calibrated || !options.faults.empty() || !options.cuda_beside.empty()) return nullptr;
+  if (!keeps_rates(options) || calibrated || !options.storage.faults.empty() || !options.device.gpus_beside.empty())
+    return nullptr;
   if (parts.model->units().total_bytes() < residency::kLeastBriefBytes) return nullptr;
-  return std::unique_ptr<RatesKeeper>(new RatesKeeper(options.model_path, parts));
+  return std::unique_ptr<RatesKeeper>(new RatesKeeper(options.model.path, parts));
 }
 
 void RatesKeeper::stepped() {

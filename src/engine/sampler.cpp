@@ -25,7 +25,7 @@ std::uint64_t point_at(std::uint64_t state) {
 }  // namespace
 
 Sampler::Sampler(const SamplerOptions& options)
-    : options_(options), state_(options.seed), most_surprise_(2.0 * options.mirostat_tau) {}
+    : options_(options), state_(options.seed), most_surprise_(2.0 * options.mirostat.tau) {}
 
 TokenId Sampler::pick(std::span<const float> logits, std::span<const TokenId> history, const Shaping& shaping) {
   MR_ASSERT(!logits.empty());
@@ -34,22 +34,23 @@ TokenId Sampler::pick(std::span<const float> logits, std::span<const TokenId> hi
   if (options_.temperature <= 0) return greedy(logits, shaping);
   if (options_.top_k <= 0 && !filters()) return draw_from_all(logits, shaping);
   keep_top_k(logits, shaping);
-  if (options_.mirostat) return draw_by_surprise();
+  if (options_.mirostat.on) return draw_by_surprise();
   if (options_.top_n_sigma > 0) keep_near_largest(logits);
   if (options_.typical_p < 1) keep_typical();
   keep_probable();
-  if (options_.xtc_probability > 0) drop_top_choices();
+  if (options_.xtc.probability > 0) drop_top_choices();
   return draw();
 }
 
 bool Sampler::penalises() const {
-  const bool counts = options_.repeat_penalty != 1 || options_.presence_penalty != 0 || options_.frequency_penalty != 0;
-  return (counts && options_.repeat_last_n != 0) || (options_.dry_multiplier > 0 && options_.dry_last_n != 0);
+  const bool counts =
+      options_.penalties.repeat != 1 || options_.penalties.presence != 0 || options_.penalties.frequency != 0;
+  return (counts && options_.penalties.last_n != 0) || (options_.dry.multiplier > 0 && options_.dry.last_n != 0);
 }
 
 /// Whether rules need the candidates in their order, or see all logits.
 bool Sampler::filters() const {
-  return options_.mirostat || options_.typical_p < 1 || options_.top_n_sigma > 0 || options_.xtc_probability > 0;
+  return options_.mirostat.on || options_.typical_p < 1 || options_.top_n_sigma > 0 || options_.xtc.probability > 0;
 }
 
 std::int64_t Sampler::logits_needed() const {
@@ -81,10 +82,11 @@ TokenId Sampler::pick_from_largest(std::span<const float> logits, std::span<cons
 
 void Sampler::count_history(std::span<const TokenId> history) {
   seen_.clear();
-  const bool off = options_.repeat_penalty == 1 && options_.presence_penalty == 0 && options_.frequency_penalty == 0;
-  if (off || options_.repeat_last_n == 0) return;
-  if (options_.repeat_last_n > 0 && history.size() > static_cast<std::size_t>(options_.repeat_last_n))
-    history = history.last(static_cast<std::size_t>(options_.repeat_last_n));
+  const bool off =
+      options_.penalties.repeat == 1 && options_.penalties.presence == 0 && options_.penalties.frequency == 0;
+  if (off || options_.penalties.last_n == 0) return;
+  if (options_.penalties.last_n > 0 && history.size() > static_cast<std::size_t>(options_.penalties.last_n))
+    history = history.last(static_cast<std::size_t>(options_.penalties.last_n));
   for (const TokenId id : history) seen_.push_back({id, 1});
   std::sort(seen_.begin(), seen_.end(), [](const Seen& a, const Seen& b) { return a.id < b.id; });
   std::size_t kept = 0;
@@ -102,14 +104,14 @@ void Sampler::count_history(std::span<const TokenId> history) {
 /// repetitions costs it. The Z function of the reversed history finds all of them in one walk.
 void Sampler::find_repetitions(std::span<const TokenId> history) {
   dry_.clear();
-  if (options_.dry_multiplier <= 0 || options_.dry_last_n == 0) return;
-  const std::size_t asked = options_.dry_last_n > 0 ? static_cast<std::size_t>(options_.dry_last_n) : kMostDryTokens;
+  if (options_.dry.multiplier <= 0 || options_.dry.last_n == 0) return;
+  const std::size_t asked = options_.dry.last_n > 0 ? static_cast<std::size_t>(options_.dry.last_n) : kMostDryTokens;
   history = history.last(std::min({asked, kMostDryTokens, history.size()}));
   const auto n = static_cast<std::int32_t>(history.size());
   const auto at = [&](std::int32_t i) { return history[static_cast<std::size_t>(n - 1 - i)]; };
   std::int32_t reach = 0;  // tokens at the end that no breaker is among
   const auto breaks = [&](TokenId id) {
-    return std::binary_search(options_.dry_breakers.begin(), options_.dry_breakers.end(), id);
+    return std::binary_search(options_.dry.breakers.begin(), options_.dry.breakers.end(), id);
   };
   while (reach < n && !breaks(at(reach))) ++reach;
   repeats_.assign(static_cast<std::size_t>(n), 0);
@@ -123,9 +125,9 @@ void Sampler::find_repetitions(std::span<const TokenId> history) {
       right = i + length;
     }
     const std::int32_t repeated = std::min({length, reach, kLongest});
-    if (repeated < std::max(options_.dry_allowed_length, 1)) continue;
-    const auto beyond = static_cast<float>(repeated - options_.dry_allowed_length);
-    const float cost = options_.dry_multiplier * std::pow(options_.dry_base, std::min(beyond, 1000.0f));
+    if (repeated < std::max(options_.dry.allowed_length, 1)) continue;
+    const auto beyond = static_cast<float>(repeated - options_.dry.allowed_length);
+    const float cost = options_.dry.multiplier * std::pow(options_.dry.base, std::min(beyond, 1000.0f));
     if (!breaks(at(i - 1))) dry_.push_back({at(i - 1), std::min(cost, std::numeric_limits<float>::max())});
   }
   std::sort(dry_.begin(), dry_.end(),
@@ -136,8 +138,8 @@ void Sampler::find_repetitions(std::span<const TokenId> history) {
 }
 
 float Sampler::penalised(float logit, int count) const {
-  logit = logit > 0 ? logit / options_.repeat_penalty : logit * options_.repeat_penalty;
-  return logit - options_.presence_penalty - static_cast<float>(count) * options_.frequency_penalty;
+  logit = logit > 0 ? logit / options_.penalties.repeat : logit * options_.penalties.repeat;
+  return logit - options_.penalties.presence - static_cast<float>(count) * options_.penalties.frequency;
 }
 
 /// visit(Candidate) for every token that may be picked in ascending id, bias and penalties applied.
@@ -181,7 +183,7 @@ TokenId Sampler::draw_from_all(std::span<const float> logits, const Shaping& sha
 /// Fills candidates_ with the top_k best, best first. A heap of k keeps a vocabulary of 150,000 from being copied.
 void Sampler::keep_top_k(std::span<const float> logits, const Shaping& shaping) {
   const std::size_t asked =
-      options_.top_k > 0 && !options_.mirostat ? static_cast<std::size_t>(options_.top_k) : logits.size();
+      options_.top_k > 0 && !options_.mirostat.on ? static_cast<std::size_t>(options_.top_k) : logits.size();
   const std::size_t k = std::min(asked, logits.size());
   candidates_.clear();
   candidates_.reserve(k);
@@ -259,7 +261,7 @@ TokenId Sampler::draw_by_surprise() {
       std::find_if(candidates_.begin(), candidates_.end(), [id](const Candidate& one) { return one.id == id; });
   const double surprise = -std::log2(weight(*drawn) / kept_total);
   if (std::isfinite(surprise))
-    most_surprise_ -= double{options_.mirostat_eta} * (surprise - double{options_.mirostat_tau});
+    most_surprise_ -= double{options_.mirostat.eta} * (surprise - double{options_.mirostat.tau});
   return id;
 }
 
@@ -267,13 +269,13 @@ TokenId Sampler::draw_by_surprise() {
 void Sampler::drop_top_choices() {
   const double point = static_cast<double>(draw_rule(0).point) * 0x1p-53;
   state_ += kStep;
-  if (point >= double{options_.xtc_probability} || options_.xtc_threshold > 0.5f) return;
+  if (point >= double{options_.xtc.probability} || options_.xtc.threshold > 0.5f) return;
   const float best = candidates_.front().logit;
   const auto weight = [&](const Candidate& candidate) { return double{kernels::exp_f32(candidate.logit - best)}; };
   double total = 0;
   for (const Candidate& candidate : candidates_) total += weight(candidate);
   std::size_t likely = 0;
-  while (likely < candidates_.size() && weight(candidates_[likely]) >= double{options_.xtc_threshold} * total) ++likely;
+  while (likely < candidates_.size() && weight(candidates_[likely]) >= double{options_.xtc.threshold} * total) ++likely;
   if (likely > 1) candidates_.erase(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(likely - 1));
 }
 

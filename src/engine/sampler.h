@@ -14,26 +14,46 @@
 
 namespace millrace::engine {
 
+/// What makes tokens that have occurred less likely.
+struct PenaltyOptions {
+  float repeat = 1.0f;  // 1: off
+  float presence = 0, frequency = 0;
+  int last_n = 64;  // tokens they look back on; -1: all
+};
+
+/// Removes the likeliest tokens but the last of them, now and then.
+struct XtcOptions {
+  float probability = 0;   // 0: off
+  float threshold = 0.1f;  // above 0.5: off
+};
+
+/// Version 2, in place of all rules from top-n-sigma to XTC.
+struct MirostatOptions {
+  bool on = false;
+  float tau = 5.0f, eta = 0.1f;  // the surprise it aims at, in bits, and how fast it learns
+};
+
+/// What makes a token less likely the longer the repetition is that it would continue.
+struct DryOptions {
+  float multiplier = 0;  // 0: off
+  float base = 1.75f;
+  int allowed_length = 2;
+  int last_n = -1;                        // tokens it looks back on; -1: as many as it may
+  std::vector<text::TokenId> breakers{};  // no repetition reaches across these; ascending
+};
+
 struct SamplerOptions {
-  float temperature = 0.8f;     // 0: greedy
-  int top_k = 40;               // 0: all
-  float top_p = 0.95f;          // 1: off
-  float min_p = 0.05f;          // 0: off
-  float repeat_penalty = 1.0f;  // 1: off
-  float presence_penalty = 0, frequency_penalty = 0;
-  int repeat_last_n = 64;                          // tokens the penalties look back on; -1: all
-  float typical_p = 1.0f;                          // 1: off
-  float top_n_sigma = 0;                           // 0: off
-  float xtc_probability = 0;                       // 0: off
-  float xtc_threshold = 0.1f;                      // above 0.5: off
-  bool mirostat = false;                           // version 2, in place of all rules from top-n-sigma to XTC
-  float mirostat_tau = 5.0f, mirostat_eta = 0.1f;  // the surprise it aims at, in bits, and how fast it learns
-  float dry_multiplier = 0;                        // 0: off
-  float dry_base = 1.75f;
-  int dry_allowed_length = 2;
-  int dry_last_n = -1;                        // tokens that DRY looks back on; -1: as many as it may
-  std::vector<text::TokenId> dry_breakers{};  // no repetition reaches across these; ascending
-  std::uint64_t seed = 0;                     // 0: chosen at random by the app, and told
+  float temperature = 0.8f;  // 0: greedy
+  int top_k = 40;            // 0: all
+  float top_p = 0.95f;       // 1: off
+  float min_p = 0.05f;       // 0: off
+  float typical_p = 1.0f;    // 1: off
+  float top_n_sigma = 0;     // 0: off
+  PenaltyOptions penalties{};
+  XtcOptions xtc{};
+  MirostatOptions mirostat{};
+  DryOptions dry{};
+  std::uint64_t seed = 0;  // 0: chosen at random by the app, and told
 };
 
 struct LogitBias {

@@ -17,7 +17,7 @@ constexpr std::chrono::milliseconds kSavingPause{5};  // between an idle engine'
 Expected<std::shared_ptr<Service>> Service::start(const EngineOptions& options) {
   MR_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::create(options));
   std::shared_ptr<Service> service = start(std::move(engine));
-  if (options.max_queue > 0) service->most_active_ = service->load().max_sequences + options.max_queue;
+  if (options.demand.max_queue > 0) service->most_active_ = service->load().max_sequences + options.demand.max_queue;
   return service;
 }
 

@@ -46,13 +46,13 @@ Parts& Parts::operator=(Parts&&) noexcept = default;
 Parts::~Parts() = default;
 
 void start_threads(const EngineOptions& options, int threads, std::chrono::microseconds spin, Parts& parts) {
-  parts.isa = options.best_isa ? device::best_isa() : options.isa;
+  parts.isa = options.device.best_isa ? device::best_isa() : options.device.isa;
   parts.pool = std::make_unique<ThreadPool>(ThreadPool::Options{.threads = threads, .spin = spin});
 }
 
 std::uint64_t ram_of(const EngineOptions& options) {
-  const auto rest = [&](std::uint64_t bytes) { return bytes - std::min(bytes, options.ram_taken_bytes); };
-  if (options.ram_bytes > 0) return rest(options.ram_bytes);
+  const auto rest = [&](std::uint64_t bytes) { return bytes - std::min(bytes, options.memory.ram_taken_bytes); };
+  if (options.memory.ram_bytes > 0) return rest(options.memory.ram_bytes);
   const device::MemoryLimits machine = device::memory_limits();
   const std::uint64_t spare = std::min(machine.available_bytes, machine.cgroup_bytes) / 10 * 8;
   log::info("budget: {} of RAM (80 % of what this machine can spare; --ram sets it)", format_bytes(spare));
@@ -61,8 +61,8 @@ std::uint64_t ram_of(const EngineOptions& options) {
 
 kv::Layout kv_layout(const model::Model& model, const EngineOptions& options, int device) {
   const exec::Program& program = model.program();
-  const bool can = device == kv::kOnHost || options.kv_dtype != DType::q8_0 || program.turns_queries();
-  return program.layout.with(options.kv_dtype, device, can ? options.kv_rotation : kv::Rotation::never);
+  const bool can = device == kv::kOnHost || options.kv.dtype != DType::q8_0 || program.turns_queries();
+  return program.layout.with(options.kv.dtype, device, can ? options.kv.rotation : kv::Rotation::never);
 }
 
 std::string kv_name(DType dtype) {
@@ -95,7 +95,7 @@ Status check_kv(const kv::Layout& layout, DType dtype) {
 }
 
 residency::RoutingGuess routing_guess(const EngineOptions& options, const exec::Routing* routing) {
-  return {.skew = routing == nullptr ? 0 : routing->skew(), .policy = options.policy};
+  return {.skew = routing == nullptr ? 0 : routing->skew(), .policy = options.experts.policy};
 }
 
 /// Whom the pool asks for room: the tree, then the disk's tier.
@@ -108,24 +108,25 @@ static void set_reclaimer(Parts& parts) {
 /// The disk's tier of KV. Without it prompts are computed: no reason to fail.
 static void open_prompt_cache(const EngineOptions& options, Parts& parts) {
   kv::PromptCache::Options cache;
-  cache.store.folder = options.prompt_cache;
-  cache.store.most_bytes = options.prompt_cache_bytes;
-  cache.least_seconds = options.prompt_cache_seconds;
+  cache.store.folder = options.kv.prompt_cache;
+  cache.store.most_bytes = options.kv.prompt_cache_bytes;
+  cache.least_seconds = options.kv.prompt_cache_seconds;
   std::string identity = fmt::format("{} {}", parts.identity, parts.executor->numerics());
   // Layers of other ranks may be as many, of the same shapes, in the same folder.
-  if (!options.stage.whole()) identity += fmt::format(" layers {} to {}", options.stage.first, options.stage.last - 1);
+  if (!options.part.stage.whole())
+    identity += fmt::format(" layers {} to {}", options.part.stage.first, options.part.stage.last - 1);
   auto opened = kv::PromptCache::open(cache, identity, parts.kv_pool, *parts.budget);
   if (!opened.ok()) return log::warn("prompt cache off: {}", opened.status().message());
   parts.prompts = std::move(*opened);
   set_reclaimer(parts);
-  log::info("prompt cache: {}, {} at most, prompts of {} s and more", options.prompt_cache,
-            format_bytes(options.prompt_cache_bytes), options.prompt_cache_seconds);
+  log::info("prompt cache: {}, {} at most, prompts of {} s and more", options.kv.prompt_cache,
+            format_bytes(options.kv.prompt_cache_bytes), options.kv.prompt_cache_seconds);
 }
 
 void finish_kv(const EngineOptions& options, Parts& parts) {
   for (std::size_t group = 0; group < parts.kv_pool->groups(); ++group)
     parts.kv_pool->set_bound(group, kv::most_blocks(parts.kv_pool->layout().groups()[group], kv_load(parts.limits)));
-  if (options.share_prefixes) parts.prefixes = std::make_unique<kv::PrefixCache>(parts.kv_pool);
+  if (options.kv.share_prefixes) parts.prefixes = std::make_unique<kv::PrefixCache>(parts.kv_pool);
   if (!parts.identity.empty()) open_prompt_cache(options, parts);
 }
 
@@ -135,15 +136,16 @@ void close_prompt_cache(Parts& parts) {
 }
 
 static Status prepare_routing(const EngineOptions& options, Parts& parts) {
-  if (options.routing.empty() && options.record_routing.empty()) return {};
+  if (options.experts.routing.empty() && options.experts.record_routing.empty()) return {};
   const auto shape = exec::routing_shape(parts.model->program());
-  if (!shape.ok()) return shape.status().with_context(options.routing.empty() ? "--record-routing" : "--routing");
-  if (!options.routing.empty()) {
-    MR_ASSIGN_OR_RETURN(parts.routing, exec::Routing::make(options.routing, *shape));
+  if (!shape.ok())
+    return shape.status().with_context(options.experts.routing.empty() ? "--record-routing" : "--routing");
+  if (!options.experts.routing.empty()) {
+    MR_ASSIGN_OR_RETURN(parts.routing, exec::Routing::make(options.experts.routing, *shape));
     parts.limits.routed_layers = shape->layers;
   }
-  if (!options.record_routing.empty()) {
-    MR_ASSIGN_OR_RETURN(parts.record, exec::RoutingRecord::create(options.record_routing, *shape));
+  if (!options.experts.record_routing.empty()) {
+    MR_ASSIGN_OR_RETURN(parts.record, exec::RoutingRecord::create(options.experts.record_routing, *shape));
   }
   return {};
 }
@@ -152,15 +154,15 @@ Expected<modelfile::Model> open_file(const EngineOptions& options, const modelfi
   // A file's texts may be of any size, and nothing has granted them: they may not take more than all else may together.
   // A header of usual size is read whatever the budget: without it nobody can say which budget would do.
   constexpr std::uint64_t kUsualBytes = 4 << 20;
-  const std::uint64_t most = options.most_header_bytes > 0 ? options.most_header_bytes
-                             : options.ram_bytes > 0       ? std::max(options.ram_bytes, kUsualBytes)
-                                                           : 0;
+  const std::uint64_t most = options.model.most_header_bytes > 0 ? options.model.most_header_bytes
+                             : options.memory.ram_bytes > 0      ? std::max(options.memory.ram_bytes, kUsualBytes)
+                                                                 : 0;
   GrantedBytes memory(most > 0 ? most : UINT64_MAX, nullptr);
   modelfile::OpenOptions bounded = how;
   if (bounded.memory == nullptr) bounded.memory = &memory;
-  MR_ASSIGN_OR_RETURN(modelfile::Model model, modelfile::Model::open(options.model_path, bounded));
-  if (options.overlay.empty()) return model;
-  MR_ASSIGN_OR_RETURN(const modelfile::Model over, modelfile::Model::open(options.overlay));
+  MR_ASSIGN_OR_RETURN(modelfile::Model model, modelfile::Model::open(options.model.path, bounded));
+  if (options.model.overlay.empty()) return model;
+  MR_ASSIGN_OR_RETURN(const modelfile::Model over, modelfile::Model::open(options.model.overlay));
   return modelfile::lay_over(std::move(model), over);
 }
 
@@ -168,16 +170,16 @@ Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, bool d
                   std::vector<std::string>& paths) {
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options));
   if (draft_block) {
-    auto loaded = model::load(file, {tile_bytes, options.context_tokens, true, options.stage});
+    auto loaded = model::load(file, {tile_bytes, options.demand.context_tokens, true, options.part.stage});
     if (loaded.ok()) parts.model = std::move(*loaded);
     parts.draft.words = loaded.status().message();
   }
   if (parts.model == nullptr) {
-    MR_ASSIGN_OR_RETURN(parts.model,
-                        model::load(file, {tile_bytes, options.context_tokens, false, options.stage, options.shard}));
+    MR_ASSIGN_OR_RETURN(parts.model, model::load(file, {tile_bytes, options.demand.context_tokens, false,
+                                                        options.part.stage, options.part.shard}));
   }
   MR_RETURN_IF_ERROR(model::check_scales(file));
-  if (options.fetch) MR_RETURN_IF_ERROR(options.fetch(parts.model->units()));
+  if (options.model.fetch) MR_RETURN_IF_ERROR(options.model.fetch(parts.model->units()));
   MR_ASSIGN_OR_RETURN(parts.tokenizer, text::Tokenizer::from_model(file));
   if (parts.tokenizer->vocab_size() > parts.model->hyperparameters().vocab)
     return error(Code::corrupt, "the tokenizer has {} tokens but the model only {}", parts.tokenizer->vocab_size(),
@@ -187,17 +189,18 @@ Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, bool d
   if (chat_template.ok()) parts.chat_template = std::move(*chat_template);
   parts.rank_head = model::read_rank_head(file, parts.model->hyperparameters());
   parts.model_paths = paths = file.paths();
-  if (!options.prompt_cache.empty()) {
+  if (!options.kv.prompt_cache.empty()) {
     auto identity = kv::model_identity(file);
     if (!identity.ok()) log::warn("prompt cache off: {}", identity.status().message());
     if (identity.ok()) parts.identity = std::move(*identity);
     if (identity.ok() && parts.model->hyperparameters().beyond_original) parts.identity += " beyond its first context";
   }
-  parts.rates = options.rates;
-  parts.kv_dtype = options.kv_dtype;
-  parts.kv_rotation = options.kv_rotation;
+  parts.rates = options.planning.rates;
+  parts.kv_dtype = options.kv.dtype;
+  parts.kv_rotation = options.kv.rotation;
   MR_RETURN_IF_ERROR(prepare_routing(options, parts));
-  return options.follow != nullptr ? residency::check_model(*options.follow, parts.model->units()) : Status();
+  return options.planning.follow != nullptr ? residency::check_model(*options.planning.follow, parts.model->units())
+                                            : Status();
 }
 
 /// Whoever follows a saved plan drafts without part of the model: experts have slots, and units aside, the last ones,
@@ -251,26 +254,27 @@ residency::SavedPlan saved_plan(const Parts& parts) {
 
 storage::OpenOptions storage_options(const EngineOptions& options, bool everything_fits) {
   storage::OpenOptions open;
-  open.kind = options.storage;
+  open.kind = options.storage.backend;
   open.bytes_in_flight = kBytesInFlight;
   // Mapped pages would slip past an injected fault, and past a limit on experts in memory.
-  open.everything_fits = everything_fits && options.faults.empty() && options.expert_slots == 0;
+  open.everything_fits = everything_fits && options.storage.faults.empty() && options.experts.ram_slots == 0;
   return open;
 }
 
 Status start_storage(const EngineOptions& options, const std::vector<std::string>& paths, bool everything_fits,
                      Parts& parts) {
   MR_ASSIGN_OR_RETURN(parts.backend, storage::open_backend(paths, storage_options(options, everything_fits)));
-  if (!options.faults.empty()) parts.backend = storage::inject_faults(std::move(parts.backend), options.faults);
+  if (!options.storage.faults.empty())
+    parts.backend = storage::inject_faults(std::move(parts.backend), options.storage.faults);
   return {};
 }
 
 std::uint64_t measured_program_bytes(const EngineOptions& options, std::uint64_t ram, const Parts& parts) {
-  if (options.exact_budget) return 0;
+  if (options.memory.exact_budget) return 0;
   os::return_free_memory();  // what parsing the file's metadata left behind
   if (ram < kSmallBudget) device::release_code_pages();
   const std::uint64_t others =  // before it is measured: what comes meanwhile counts as the program's
-      options.bare_resident_bytes + (parts.head_start != nullptr ? parts.head_start->taken_bytes() : 0);
+      options.memory.bare_resident_bytes + (parts.head_start != nullptr ? parts.head_start->taken_bytes() : 0);
   const std::uint64_t now = device::resident_bytes();
   return (now > others ? now - others : 0) + kProgramMargin;
 }
@@ -294,28 +298,28 @@ namespace {
 
 /// The CPU's parts up to the plan, without a draft model.
 Expected<Parts> assemble_cpu_alone(const EngineOptions& options) {
-  if (options.storage == storage::BackendKind::mmap && options.expert_slots > 0)
+  if (options.storage.backend == storage::BackendKind::mmap && options.experts.ram_slots > 0)
     return error(Code::invalid_argument, "storage mmap has no expert slots; leave one of the two out");
-  if (options.cufile)
+  if (options.storage.cufile)
     return error(Code::unsupported, "storage cufile reads to a GPU's memory, and none computes; leave it out");
   Parts parts;
   const std::uint64_t ram = ram_of(options);
   if (ram < kSmallBudget) device::release_code_pages();  // of what came before, for the opening of the file
-  parts.limits.tile_bytes = options.tile_bytes > 0 ? options.tile_bytes : automatic_tile(ram);
+  parts.limits.tile_bytes = options.memory.tile_bytes > 0 ? options.memory.tile_bytes : automatic_tile(ram);
   std::vector<std::string> paths;
   MR_RETURN_IF_ERROR(open_model(options, parts.limits.tile_bytes, wants_draft_block(options), parts, paths));
-  MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv_dtype));
-  start_threads(options, options.threads, ThreadPool::Options().spin, parts);
+  MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv.dtype));
+  start_threads(options, options.device.threads, ThreadPool::Options().spin, parts);
   const bool fits = all_fit(parts.model->units(), ram);
-  MR_RETURN_IF_ERROR(choose_pack(options, fits && options.expert_slots == 0, parts, paths));
+  MR_RETURN_IF_ERROR(choose_pack(options, fits && options.experts.ram_slots == 0, parts, paths));
   MR_RETURN_IF_ERROR(start_storage(options, paths, fits, parts));
   const std::uint64_t program_bytes = measured_program_bytes(options, ram, parts);
   CpuPlanner planner(options, ram, program_bytes, parts);
-  if (options.storage == storage::BackendKind::automatic && is_mapped(parts) && !planner.room_to_map())
+  if (options.storage.backend == storage::BackendKind::automatic && is_mapped(parts) && !planner.room_to_map())
     MR_RETURN_IF_ERROR(start_storage(options, paths, false, parts));
   MR_RETURN_IF_ERROR(planner.plan());
   // What is read in every pass, and how, depends on rates; where nothing is, there is no choice.
-  if (residency::reads_disk(parts.model->units(), parts.plan) && options.follow == nullptr &&
+  if (residency::reads_disk(parts.model->units(), parts.plan) && options.planning.follow == nullptr &&
       measure_rates(options, {.host_bytes = ram - std::min(ram, program_bytes)}, parts))
     MR_RETURN_IF_ERROR(planner.plan());
   if (drafts_within(options)) parts.draft = seat_within(options, parts);
@@ -338,7 +342,7 @@ Expected<Parts> assemble_cpu_plan(const EngineOptions& options, const DraftModel
     return parts;
   }
   EngineOptions rest = options;
-  rest.ram_taken_bytes += draft->bytes;
+  rest.memory.ram_taken_bytes += draft->bytes;
   MR_ASSIGN_OR_RETURN(Parts parts, assemble_cpu_alone(rest));
   DraftWays ways;
   DraftWay& way = ways[static_cast<std::size_t>(DraftPlace::cpu)];
@@ -361,8 +365,8 @@ struct Taken {
 std::optional<Parts> better_on_cpu(const EngineOptions& asked, const DraftModelPlan* draft, const Parts& gpu) {
   const double on_gpu = gpu.plan.predicted_decode_tokens_per_second;
   EngineOptions options = asked;
-  options.rates = gpu.rates;  // measured just now, where they were unknown
-  if (on_gpu <= 0 || options.rates.cpu_decode <= 0 || !streams_to_gpu(gpu.model->units(), gpu.plan))
+  options.planning.rates = gpu.rates;  // measured just now, where they were unknown
+  if (on_gpu <= 0 || options.planning.rates.cpu_decode <= 0 || !streams_to_gpu(gpu.model->units(), gpu.plan))
     return std::nullopt;
   Expected<Parts> cpu = assemble_cpu_plan(options, draft);
   if (!cpu.ok()) {
@@ -383,12 +387,12 @@ std::optional<Parts> better_on_cpu(const EngineOptions& asked, const DraftModelP
 
 /// How a GPU's layers and experts are placed and computed: who says so wants one.
 bool speaks_of_layers(const EngineOptions& options) {
-  return !options.pins.empty() || options.cpu_share_percent >= 0 || options.vram_experts >= 0;
+  return !options.memory.pins.empty() || options.memory.cpu_share_percent >= 0 || options.experts.vram_slots >= 0;
 }
 
 /// Why the CPU computes where the options leave it open: aloud where they speak of a GPU all the same.
 void say_cpu(const EngineOptions& options, std::string_view why) {
-  if (options.vram_bytes > 0 || speaks_of_layers(options))
+  if (options.memory.vram_bytes > 0 || speaks_of_layers(options))
     log::warn("computing on the CPU, where --vram, --pin, --vram-experts and --cpu-share change nothing: {}", why);
   else
     log::info("computing on the CPU: {}", why);
@@ -401,13 +405,14 @@ Expected<Taken> choose_device(const EngineOptions& options, const DraftModelPlan
     MR_ASSIGN_OR_RETURN(Parts parts, assemble_cpu_plan(options, draft));
     return Taken{std::move(parts)};
   };
-  if (options.observer != nullptr && options.device == DeviceChoice::cuda)
+  if (options.watch.inputs != nullptr && options.device.choice == DeviceChoice::cuda)
     return error(Code::unsupported, "what products read is seen on the CPU alone; leave --device cuda out");
-  if (options.device == DeviceChoice::cpu || options.observer != nullptr) return on_cpu();
-  const bool open = options.device == DeviceChoice::automatic;
+  if (options.device.choice == DeviceChoice::cpu || options.watch.inputs != nullptr) return on_cpu();
+  const bool open = options.device.choice == DeviceChoice::automatic;
   // These belong to the CPU executor: who sets them wants it.
-  const bool for_cpu = (options.ram_bytes > 0 && options.vram_bytes == 0) || !options.best_isa ||
-                       !options.faults.empty() || (options.expert_slots > 0 && options.vram_experts < 0);
+  const bool for_cpu = (options.memory.ram_bytes > 0 && options.memory.vram_bytes == 0) || !options.device.best_isa ||
+                       !options.storage.faults.empty() ||
+                       (options.experts.ram_slots > 0 && options.experts.vram_slots < 0);
   if (open && for_cpu) {
     say_cpu(options, "other options are the CPU's; --device cuda insists on the GPU");
     return on_cpu();
@@ -419,7 +424,7 @@ Expected<Taken> choose_device(const EngineOptions& options, const DraftModelPlan
     }
   }
   // And these to the GPU.
-  const bool for_gpu = speaks_of_layers(options) || options.follow != nullptr;
+  const bool for_gpu = speaks_of_layers(options) || options.planning.follow != nullptr;
   std::optional<Parts> better;
   Expected<Parts> parts = assemble_cuda(options, draft, load, [&](const Parts& gpu) -> Status {
     if (open && !for_gpu) better = better_on_cpu(options, draft, gpu);
@@ -439,10 +444,10 @@ Status check_sizes(const EngineOptions& options) {
     if (given >= 0 && given <= most) return Status();
     return error(Code::invalid_argument, "{} of {}: give a number from 0 to {}", what, given, most);
   };
-  MR_RETURN_IF_ERROR(check("a context (--ctx, num_ctx)", options.context_tokens, std::int64_t{1} << 31));
-  MR_RETURN_IF_ERROR(check("--kv-tokens", options.kv_tokens, std::int64_t{1} << 40));
-  MR_RETURN_IF_ERROR(check("--batch", options.batch_tokens, 1 << 20));
-  return check("--expert-slots", options.expert_slots, std::int64_t{1} << 40);
+  MR_RETURN_IF_ERROR(check("a context (--ctx, num_ctx)", options.demand.context_tokens, std::int64_t{1} << 31));
+  MR_RETURN_IF_ERROR(check("--kv-tokens", options.demand.kv_tokens, std::int64_t{1} << 40));
+  MR_RETURN_IF_ERROR(check("--batch", options.demand.batch_tokens, 1 << 20));
+  return check("--expert-slots", options.experts.ram_slots, std::int64_t{1} << 40);
 }
 
 }  // namespace
@@ -456,11 +461,11 @@ Expected<Parts> assemble_plan(const EngineOptions& options, const DraftModelPlan
 /// Where a download stopped, or fetched no more than a rank's share, holes lie where weights belong.
 static Status check_whole(const EngineOptions& options) {
   std::error_code failure;
-  if (options.fetch || !std::filesystem::exists(options.model_path + ".journal", failure)) return {};
+  if (options.model.fetch || !std::filesystem::exists(options.model.path + ".journal", failure)) return {};
   return error(Code::invalid_argument,
                "{}: only part of this file is there: a download that stopped, or what one process needed of the model "
                "(--fetch-share); pull it, or give --fetch-share again",
-               options.model_path);
+               options.model.path);
 }
 
 Expected<Parts> assemble(const EngineOptions& options, const DraftModelPlan* draft) {
@@ -468,10 +473,10 @@ Expected<Parts> assemble(const EngineOptions& options, const DraftModelPlan* dra
   MR_RETURN_IF_ERROR(check_whole(options));
   MR_ASSIGN_OR_RETURN(Taken taken, choose_device(options, draft, true));
   Parts& parts = taken.parts;
-  parts.trace = options.trace;
+  parts.trace = options.watch.trace;
   if (taken.gpu) return std::move(parts);
   residency::StoreOptions store_options;
-  store_options.policy = options.policy;
+  store_options.policy = options.experts.policy;
   store_options.check = pack_check(parts);
   if (parts.plan.expert_slots > 0 && parts.plan.predicted_hit_rate < 1)
     parts.usage = UsageKeeper::open(options, parts.model->units());
@@ -481,10 +486,10 @@ Expected<Parts> assemble(const EngineOptions& options, const DraftModelPlan* dra
   const std::int32_t embedding = parts.model->units().find(residency::UnitKind::embedding);
   const bool embedding_streams =
       embedding >= 0 && parts.plan.homes[static_cast<std::size_t>(embedding)] == residency::Tier::disk;
-  parts.executor =
-      exec::make_cpu_executor(*parts.store, *parts.pool, *parts.budget,
-                              {parts.isa, parts.plan.embedding_rows_from_disk || embedding_streams, parts.routing.get(),
-                               parts.record.get(), options.trace, options.prefetch, false, options.observer});
+  parts.executor = exec::make_cpu_executor(
+      *parts.store, *parts.pool, *parts.budget,
+      {parts.isa, parts.plan.embedding_rows_from_disk || embedding_streams, parts.routing.get(), parts.record.get(),
+       options.watch.trace, options.experts.prefetch, false, options.watch.inputs});
   MR_RETURN_IF_ERROR(parts.executor->prepare(parts.model->program(), pass_limits(parts.limits)));
   parts.kv_pool = std::make_shared<kv::BlockPool>(kv_layout(*parts.model, options, kv::kOnHost), *parts.budget);
   finish_kv(options, parts);

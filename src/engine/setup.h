@@ -129,7 +129,8 @@ void start_threads(const EngineOptions& options, int threads, std::chrono::micro
 storage::OpenOptions storage_options(const EngineOptions& options, bool everything_fits);
 /// Rates measured under these options are the machine's: by all its threads, with its best kernels.
 inline bool keeps_rates(const EngineOptions& options) {
-  return options.find_rates && options.threads == 0 && options.best_isa && options.cluster == nullptr;
+  return options.planning.find_rates && options.device.threads == 0 && options.device.best_isa &&
+         options.part.cluster == nullptr;
 }
 Status start_storage(const EngineOptions& options, const std::vector<std::string>& paths, bool everything_fits,
                      Parts& parts);

@@ -1,4 +1,4 @@
-// How many requests share a pass where nobody said (EngineOptions::max_sequences 0). Pure.
+// How many requests share a pass where nobody said (DemandOptions::max_sequences 0). Pure.
 #pragma once
 
 #include <cstdint>

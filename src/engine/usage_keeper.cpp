@@ -10,8 +10,8 @@
 namespace millrace::engine {
 
 std::unique_ptr<UsageKeeper> UsageKeeper::open(const EngineOptions& options, const residency::UnitTable& units) {
-  const bool of_traffic = options.routing.empty() && options.stage.whole();
-  if (options.learn_experts.empty() || units.experts() == 0 || !of_traffic) return nullptr;
+  const bool of_traffic = options.experts.routing.empty() && options.part.stage.whole();
+  if (options.experts.usage_folder.empty() || units.experts() == 0 || !of_traffic) return nullptr;
   const auto left_out = [](const Status& why) {
     log::warn("which experts are used is not learned: {}", why.message());
     return nullptr;
@@ -22,7 +22,7 @@ std::unique_ptr<UsageKeeper> UsageKeeper::open(const EngineOptions& options, con
   if (!file.ok()) return left_out(file.status());
   Expected<std::string> identity = kv::copy_identity(*file);
   if (!identity.ok()) return left_out(identity.status());
-  std::string path = (std::filesystem::path(options.learn_experts) / (*identity + ".json")).string();
+  std::string path = (std::filesystem::path(options.experts.usage_folder) / (*identity + ".json")).string();
   std::unique_ptr<UsageKeeper> keeper(new UsageKeeper(units, std::move(path), std::move(*identity)));
   keeper->known_ = keeper->read();
   log::info("experts: {} passes of earlier traffic are known ({})", keeper->known_.passes, keeper->path_);

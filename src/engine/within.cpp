@@ -86,11 +86,11 @@ bool drafts_within(const EngineOptions& options) {
 const char* name_of(Within within) { return within == Within::mtp ? "multi-token prediction" : "self-speculation"; }
 
 bool wants_draft_block(const EngineOptions& options) {
-  return drafts_within(options) && options.speculate.within == Within::mtp && options.follow == nullptr;
+  return drafts_within(options) && options.speculate.within == Within::mtp && options.planning.follow == nullptr;
 }
 
 Status check_within(const EngineOptions& options, const Parts& parts) {
-  if (options.follow != nullptr)
+  if (options.planning.follow != nullptr)
     return error(Code::unsupported, "a saved plan says what stays in memory; leave one of the two out");
   if (options.speculate.within == Within::self)
     return check_self_draft(parts.model->program(), options.speculate.self_layers);
@@ -115,7 +115,7 @@ std::uint64_t within_bytes(const EngineOptions& options, const Parts& parts) {
   const exec::Program& program = *parts.model->draft_program();
   std::uint64_t bytes =
       passes(program, mtp_limits(parts.limits)) + mtp_waiting_bytes(parts.limits, parts.model->hyperparameters());
-  const kv::Layout layout = program.layout.with(options.kv_dtype, kv::kOnHost, options.kv_rotation);
+  const kv::Layout layout = program.layout.with(options.kv.dtype, kv::kOnHost, options.kv.rotation);
   for (const kv::Group& group : layout.groups())
     bytes += static_cast<std::uint64_t>(kv::most_blocks(group, kv_load(parts.limits))) *
              round_up(static_cast<std::uint64_t>(group.block_bytes()), device::kPageBytes);

@@ -235,7 +235,7 @@ Status CudaExecutor::prepare_launches() {
       FuseOptions options;
       options.neighbours = options_.fuse;
       options.prompt = of == kPrompt;
-      options.experts_from_host = options_.experts != nullptr;
+      options.experts_from_host = options_.experts.slots != nullptr;
       if (of == kShared)
         options.host_rows = [this](WeightRef ref) { return part(ref).rows - weights_.device_rows(ref); };
       MR_ASSIGN_OR_RETURN(launches_[hidden ? 1 : 0][of], fuse(programs_[hidden ? 1 : 0], units_, options));
@@ -245,7 +245,7 @@ Status CudaExecutor::prepare_launches() {
 }
 
 Status CudaExecutor::prepare_share() {
-  if (!weights_.splits() || options_.pool == nullptr) return {};
+  if (!weights_.splits() || options_.processor.pool == nullptr) return {};
   std::int64_t most_rows = 0;
   for (std::size_t u = 0; u < units_.units().size(); ++u) {
     const auto& parts = units_.units()[u].parts;
@@ -256,8 +256,8 @@ Status CudaExecutor::prepare_share() {
   }
   const auto products = static_cast<std::int64_t>(Step().products.size());
   const HostShare::Sizes sizes{std::min(kSplitRows, shape_.max_rows), shape_.widest_input, products * most_rows};
-  MR_ASSIGN_OR_RETURN(share_,
-                      HostShare::create(sizes, *options_.pool, *options_.kernels, *options_.ram, options_.trace));
+  MR_ASSIGN_OR_RETURN(share_, HostShare::create(sizes, *options_.processor.pool, *options_.processor.kernels,
+                                                *options_.processor.ram, options_.trace));
   return {};
 }
 
@@ -303,7 +303,7 @@ Status CudaExecutor::launch_all() {
   if (meanwhile_) std::exchange(meanwhile_, {})();
   // The rows' buffer is written again by the next pass, so this one must have ended, also when it failed half-way.
   Status ended = stream_.synchronise();
-  if (has_all_experts()) options_.experts->end_pass();
+  if (has_all_experts()) options_.experts.slots->end_pass();
   if (status.ok()) status = std::move(ended);
   if (status.ok() && shards_.failed != nullptr && std::atomic_ref(*shards_.failed).load() != 0)
     status = error(Code::io_error, "another GPU has given the pass up, or did not answer for five minutes");
@@ -325,7 +325,7 @@ Status CudaExecutor::mark(const char* row, const char* name) {
 }
 
 bool CudaExecutor::waits() const {
-  return options_.trace == nullptr && (options_.aside || !weights_.streams()) && options_.experts == nullptr;
+  return options_.trace == nullptr && (options_.aside || !weights_.streams()) && options_.experts.slots == nullptr;
 }
 
 /// The marks' times, on the host's clock: the last one ended when the pass did.

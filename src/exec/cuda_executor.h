@@ -18,6 +18,29 @@
 
 namespace millrace::exec {
 
+/// The processor's share of layers at home in RAM, where the weights have one. All or none; they outlive the executor.
+struct ProcessorShare {
+  ThreadPool* pool = nullptr;
+  const kernels::Table* kernels = nullptr;
+  residency::Budget* ram = nullptr;
+};
+
+/// A mixture's experts where they are not all in VRAM. With all of ProcessorShare.
+struct ExpertSlotUse {
+  residency::DeviceExperts* slots = nullptr;  // null: all experts are in VRAM
+  // Which of their GPUs this is. Where there are several, others begin and end the passes of `slots`, and the executor
+  // of the first GPU alone hands rows out to the processor.
+  std::size_t gpu = 0;
+  Prefetch prefetch = Prefetch::off;  // of experts that are guessed, from the disk to RAM
+};
+
+/// Of a program that other devices compute, too (exec/cuda_shards.h): the blocks of sequences lie there on the first
+/// of them, in its layout; here in this one's, at the address that `own_block` says. Empty: in that of sequences.
+struct SharedBlocks {
+  std::optional<kv::Layout> layout;
+  std::function<const std::byte*(std::size_t group, const std::byte* block)> own_block;
+};
+
 struct CudaOptions {
   int device = 0;
   bool graphs = true;
@@ -25,22 +48,11 @@ struct CudaOptions {
   // Rows of prompts go through products of their own where the device has them (kernels::cuda::matmul_prompt), several
   // times as fast, and of another rounding than those of generated tokens.
   bool prompt_products = true;
-  // The processor's share of layers at home in RAM, where the weights have one. All or none; they outlive the executor.
-  ThreadPool* pool = nullptr;
-  const kernels::Table* kernels = nullptr;
-  residency::Budget* ram = nullptr;
+  ProcessorShare processor;
   DType kv_dtype = DType::f16;  // of the sequences
-  // A mixture's experts where they are not all in VRAM; null: they are. With pool, kernels and ram.
-  residency::DeviceExperts* experts = nullptr;
-  // Which of theirs this is. Where they are several GPUs', others begin and end the passes of `experts`, and the
-  // executor of the first GPU alone hands rows out to the processor.
-  std::size_t expert_gpu = 0;
-  Prefetch prefetch = Prefetch::off;  // of experts that are guessed, from the disk to RAM
-  const Routing* routing = nullptr;   // chooses in the routers' place, in passes of limits that say so; may be null
-  /// Of a program that other devices compute, too (exec/cuda_shards.h): the blocks of sequences lie there on the first
-  /// of them, in its layout; here in this one's, at the address that `own_block` says. Empty: in that of sequences.
-  std::optional<kv::Layout> kv_layout;
-  std::function<const std::byte*(std::size_t group, const std::byte* block)> own_block;
+  ExpertSlotUse experts;
+  const Routing* routing = nullptr;  // chooses in the routers' place, in passes of limits that say so; may be null
+  SharedBlocks blocks;
   bool brings_results = true;  // to host memory
   bool aside = false;          // its passes are between those of another executor of the weights, and need only VRAM's
   Trace* trace = nullptr;      // if set, passes are not replayed as graphs, and every launch and copy is timed into it

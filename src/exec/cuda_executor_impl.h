@@ -113,13 +113,13 @@ class CudaExecutor final : public Executor {
   /// Whether the processor does its share of the present pass.
   bool split() const { return split_; }
   /// Whether it computes with the experts that have no slot; else these cross in waves, where there are any.
-  bool shares_experts() const { return options_.experts != nullptr && rows_ <= kExpertShareRows; }
-  bool brings_experts() const { return options_.experts != nullptr && rows_ > kExpertShareRows; }
+  bool shares_experts() const { return options_.experts.slots != nullptr && rows_ <= kExpertShareRows; }
+  bool brings_experts() const { return options_.experts.slots != nullptr && rows_ > kExpertShareRows; }
   Status begin_experts();
   /// Experts flow, to this GPU alone.
-  bool has_all_experts() const { return options_.experts != nullptr && options_.experts->gpus() == 1; }
+  bool has_all_experts() const { return options_.experts.slots != nullptr && options_.experts.slots->gpus() == 1; }
   bool follows_experts() const { return followed_ != nullptr; }
-  bool leads_experts() const { return options_.experts != nullptr && options_.expert_gpu == 0; }
+  bool leads_experts() const { return options_.experts.slots != nullptr && options_.experts.gpu == 0; }
   /// Whose results are taken in, and the number of the next job.
   ExpertShare& computing_share() const { return followed_ != nullptr ? *followed_ : *expert_share_; }
   std::uint32_t next_expert_job() { return followed_ != nullptr ? ++followed_number_ : expert_share_->next_number(); }
@@ -141,7 +141,7 @@ class CudaExecutor final : public Executor {
     return reinterpret_cast<const float*>(given_host_.data()) + row * given_cols_;
   }
   const kv::Layout& kv_layout() const {
-    return options_.kv_layout ? *options_.kv_layout : batch_->sequences.front()->layout();
+    return options_.blocks.layout ? *options_.blocks.layout : batch_->sequences.front()->layout();
   }
 
   const residency::UnitTable& units_;

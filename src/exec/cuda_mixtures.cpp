@@ -18,14 +18,16 @@ std::uint64_t expert_share_bytes(const PassShape& shape, const kernels::Table& k
 }
 
 Status CudaExecutor::prepare_experts() {
-  if (options_.experts == nullptr) return {};
+  if (options_.experts.slots == nullptr) return {};
   routers_.clear();
   expert_biases_.clear();
   if (!leads_experts()) return {};
-  if (options_.prefetch != Prefetch::off && !options_.experts->all_in_ram()) routers_ = routers_ahead(programs_[0]);
+  if (options_.experts.prefetch != Prefetch::off && !options_.experts.slots->all_in_ram())
+    routers_ = routers_ahead(programs_[0]);
   if (has_all_experts()) MR_RETURN_IF_ERROR(add_biases(*this));
-  MR_ASSIGN_OR_RETURN(expert_share_, ExpertShare::create(expert_share_sizes(shape_), *options_.experts, *options_.pool,
-                                                         *options_.kernels, *options_.ram, options_.trace));
+  MR_ASSIGN_OR_RETURN(expert_share_,
+                      ExpertShare::create(expert_share_sizes(shape_), *options_.experts.slots, *options_.processor.pool,
+                                          *options_.processor.kernels, *options_.processor.ram, options_.trace));
   return {};
 }
 
@@ -71,7 +73,7 @@ Status CudaExecutor::follow(ExpertShare& leaders) {
 void CudaExecutor::begin_guesses() {
   may_guess_ =
       shares_experts() && rows_ <= kGuessedRows && windows_.size() == 1 && !batch_->wants_hidden && !routers_.empty();
-  guessing_ = may_guess_ && (options_.prefetch == Prefetch::always || trial_.on());
+  guessing_ = may_guess_ && (options_.experts.prefetch == Prefetch::always || trial_.on());
 }
 
 const RouterAhead* CudaExecutor::router_behind(const Experts& experts) const {
@@ -87,9 +89,9 @@ const RouterAhead* CudaExecutor::router_behind(const Experts& experts) const {
 
 /// The slots of this pass; and in passes of many rows, in which order it calls for the experts of which layer.
 Status CudaExecutor::begin_experts() {
-  if (options_.experts == nullptr) return {};
-  if (has_all_experts()) MR_RETURN_IF_ERROR(options_.experts->begin_pass());
-  MR_RETURN_IF_ERROR(options_.experts->publish(options_.expert_gpu, stream_.get()));
+  if (options_.experts.slots == nullptr) return {};
+  if (has_all_experts()) MR_RETURN_IF_ERROR(options_.experts.slots->begin_pass());
+  MR_RETURN_IF_ERROR(options_.experts.slots->publish(options_.experts.gpu, stream_.get()));
   begin_guesses();
   if (!brings_experts()) return {};
   std::vector<residency::DeviceExperts::Layer> layers;
@@ -110,7 +112,7 @@ Status CudaExecutor::begin_experts() {
                              {experts.up_scale, 1},
                              {experts.down_scale, 1}}});
         }
-  options_.experts->begin_waves(options_.expert_gpu, std::move(layers));
+  options_.experts.slots->begin_waves(options_.experts.gpu, std::move(layers));
   return {};
 }
 
@@ -231,8 +233,8 @@ const Experts* CudaExecutor::Emitter::ask_next_router(const Experts& experts, st
 }
 
 void CudaExecutor::Emitter::claim_experts(const Experts& experts, cuda::ExpertCall& hidden, cuda::ExpertCall& down) {
-  const residency::DeviceExperts& flow = *ops.options_.experts;
-  const residency::ExpertSlots& here = flow.gpu(ops.options_.expert_gpu);
+  const residency::DeviceExperts& flow = *ops.options_.experts.slots;
+  const residency::ExpertSlots& here = flow.gpu(ops.options_.experts.gpu);
   const std::int32_t rows = hidden.entries / experts.top_k;
   const int permille = flow.link().of(rows);
   if (permille == 0) return;
@@ -300,8 +302,8 @@ void CudaExecutor::Emitter::activate(const cuda::ExpertCall& hidden, const cuda:
 
 void CudaExecutor::Emitter::launch_waves(const Step& s, cuda::ExpertCall hidden, cuda::ExpertCall down) {
   const Experts& experts = s.experts;
-  residency::DeviceExperts& flow = *ops.options_.experts;
-  const std::size_t gpu = ops.options_.expert_gpu;
+  residency::DeviceExperts& flow = *ops.options_.experts.slots;
+  const std::size_t gpu = ops.options_.experts.gpu;
   const std::int32_t* const expert_first = hidden.expert_first;
   do {
     if (!status.ok()) return;

@@ -35,7 +35,7 @@ Status CudaExecutor::begin_pass(const kv::Batch& batch) {
       return error(Code::internal, "a sequence of the pass keeps {} groups of blocks, and {} were prepared",
                    sequence->layout().groups().size(), shape_.kv_groups);
     for (const kv::Group& group : sequence->layout().groups())
-      if (!options_.kv_layout && group.device != options_.device)
+      if (!options_.blocks.layout && group.device != options_.device)
         return error(Code::internal, "a sequence of the pass does not lie on device {}", options_.device);
       else if (!group.is_state() && !group.ends && group.dtype != options_.kv_dtype)
         return error(Code::internal, "a sequence of the pass has its KV in {}, not in {}", info(group.dtype).name,
@@ -127,7 +127,7 @@ void CudaExecutor::fill_blocks() {
     for (const kv::SequenceState* const state : batch_->sequences)
       for (std::int64_t i = 0; i < width; ++i) {
         const std::byte* block = i < state->blocks() ? state->block(g, i) : nullptr;
-        if (block != nullptr && options_.own_block) block = options_.own_block(g, block);
+        if (block != nullptr && options_.blocks.own_block) block = options_.blocks.own_block(g, block);
         *table++ = block;
       }
   }
@@ -141,7 +141,7 @@ Status CudaExecutor::make_states() {
     spans.push_back({window.first, window.rows});
   }
   MR_RETURN_IF_ERROR(make_state_runs(*batch_, spans, states_));
-  if (options_.own_block) find_own_states();
+  if (options_.blocks.own_block) find_own_states();
   return {};
 }
 
@@ -150,7 +150,7 @@ void CudaExecutor::find_own_states() {
   for (std::size_t g = 0; g < kv_layout().groups().size(); ++g)
     if (kv_layout().groups()[g].is_state()) groups.push_back(g);
   const auto own = [&](std::size_t group, const std::byte* block) {
-    return block == nullptr ? nullptr : options_.own_block(group, block);
+    return block == nullptr ? nullptr : options_.blocks.own_block(group, block);
   };
   for (std::size_t t = 0; t < states_.tables.size(); ++t)
     for (std::int32_t r = 0; r < states_.tables[t].runs; ++r) {

@@ -21,7 +21,7 @@ class ShardedExecutor final : public Executor {
       : ram_(ram), through_host_(through_host), threads_({.threads = static_cast<int>(shards), .pin = false}) {}
   Status add(CudaShard shard) {
     shard.options.brings_results = members_.empty();
-    if (members_.empty()) experts_ = shard.options.experts;
+    if (members_.empty()) experts_ = shard.options.experts.slots;
     Member& member = members_.emplace_back();
     member.device = shard.options.device;
     member.program = &shard.program;

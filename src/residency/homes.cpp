@@ -228,9 +228,9 @@ Expected<Homes> follow_homes(const UnitTable& units, const std::vector<Tier>& ti
 }
 
 Plan plan_homes(const UnitTable& units, Homes& homes, PlanOptions& options, const Rates& rates) {
-  options.vram_expert_slots = homes.experts.vram_slots;
-  options.ram_expert_slots = homes.experts.ram_slots;
-  options.expert_link = homes.experts.link;
+  options.experts.vram_slots = homes.experts.vram_slots;
+  options.experts.ram_slots = homes.experts.ram_slots;
+  options.experts.link = homes.experts.link;
   Plan plan = make_vram_plan(units, homes.placement.homes, options, rates);
   homes.placement.host_permille = plan.cpu_permille;
   plan.ring_slots = homes.placement.ring_units;

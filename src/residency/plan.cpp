@@ -40,9 +40,9 @@ double hit_rate(const Census& census, const PlanOptions& options, std::int64_t s
   const std::int64_t tiles = census.expert_tiles + census.front_experts;
   if (tiles == 0) return 0;
   const double part = static_cast<double>(slots + census.front_experts) / static_cast<double>(tiles);
-  if (options.routing.skew <= 0) return part;
-  return ExpertUse(census.experts, std::max(1, options.top_k), options.routing.skew)
-      .met(part * static_cast<double>(census.experts), 1, options.routing.policy);
+  if (options.experts.routing.skew <= 0) return part;
+  return ExpertUse(census.experts, std::max(1, options.passes.top_k), options.experts.routing.skew)
+      .met(part * static_cast<double>(census.experts), 1, options.experts.routing.policy);
 }
 
 /// Ordered reads run beside the computing; an expert's read starts when the router has chosen it, so misses add to
@@ -56,11 +56,11 @@ void predict(const Census& census, const PlanOptions& options, const Rates& rate
   choice.stream_seconds =
       read_seconds(streamed, static_cast<double>(census.largest_ordered) * std::max(1, choice.ring_slots - 1));
   const double missed = census.active_expert_bytes * (1 - hit_rate(census, options, choice.expert_slots));
-  const auto together = std::min<std::int64_t>(choice.expert_slots, std::max(1, options.top_k));
+  const auto together = std::min<std::int64_t>(choice.expert_slots, std::max(1, options.passes.top_k));
   choice.miss_seconds =
       read_seconds(missed, static_cast<double>(census.largest_expert) * static_cast<double>(together));
   choice.compute_seconds = (static_cast<double>(census.ordered_bytes) + census.active_expert_bytes) / cpu +
-                           step_seconds(options.steps, rates, 1);
+                           step_seconds(options.passes.steps, rates, 1);
 }
 
 /// Tiles at home in `bytes`: by preference, each that still fits. Never fewer bytes in all when `bytes` grows. Marks
@@ -99,10 +99,10 @@ std::optional<Choice> choose_without_ring(const Census& census, std::int64_t mos
 std::optional<Choice> choose(const UnitTable& units, const Census& census, const PlanOptions& options,
                              const Rates& rates, std::uint64_t memory) {
   const std::int64_t limit =
-      options.most_expert_slots > 0 ? std::min(options.most_expert_slots, census.expert_tiles) : census.expert_tiles;
+      options.experts.most_slots > 0 ? std::min(options.experts.most_slots, census.expert_tiles) : census.expert_tiles;
   std::optional<Choice> best = choose_without_ring(census, limit, memory);
   if (best) predict(census, options, rates, *best);
-  const std::int64_t most_experts = std::min<std::int64_t>(limit, std::max(1, options.top_k));
+  const std::int64_t most_experts = std::min<std::int64_t>(limit, std::max(1, options.passes.top_k));
   for (const int ring : kRingSlots) {
     const std::uint64_t ring_bytes = census.largest_ordered * static_cast<std::uint64_t>(ring);
     if (census.ordered.empty() || ring_bytes > memory) break;
@@ -348,7 +348,7 @@ namespace {
 Expected<Plan> plan_with_front(const UnitTable& units, const PlanOptions& options, const Rates& rates,
                                int front_layers) {
   std::vector<bool> front = front_of(units, front_layers);
-  const Census census = take_census(units, options.top_k, front);
+  const Census census = take_census(units, options.passes.top_k, front);
   const std::optional<std::uint64_t> memory = memory_for_tiles(census, options);
   if (!memory) return too_small(census, options);
   const auto choice = choose(units, census, options, rates, *memory);
@@ -389,7 +389,7 @@ bool in_front(const Unit& unit, int layers) {
 }
 
 Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, const Rates& machine) {
-  const Rates rates = rates_for(weights_by_type(units, options.top_k, false), machine);
+  const Rates rates = rates_for(weights_by_type(units, options.passes.top_k, false), machine);
   const auto plan_with_layers = [&](int layers) { return plan_with_front(units, options, rates, layers); };
   if (options.front_layers == kFrontOfHead) return plan_with_layers(kFrontOfHead);
   Expected<Plan> plain = plan_with_layers(0);
@@ -399,10 +399,10 @@ Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, con
     return plan.ok() ? plan : plain;
   }
   if (!reads_disk(units, *plain)) return plain;
-  const Census all = take_census(units, options.top_k, front_of(units, 0));
+  const Census all = take_census(units, options.passes.top_k, front_of(units, 0));
   const std::uint64_t memory = memory_for_tiles(all, options).value_or(0);
   for (int layers = count_layers(units) - 1; layers > 0; --layers) {
-    if (take_census(units, options.top_k, front_of(units, layers)).front_slot_bytes > memory / 2) continue;
+    if (take_census(units, options.passes.top_k, front_of(units, layers)).front_slot_bytes > memory / 2) continue;
     Expected<Plan> plan = plan_with_layers(layers);
     if (plan.ok()) return plan;
   }
@@ -411,8 +411,8 @@ Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, con
 
 Expected<FollowedPlan> follow_plan(const UnitTable& units, const Decisions& decisions, const PlanOptions& options,
                                    const Rates& machine) {
-  const Rates rates = rates_for(weights_by_type(units, options.top_k, false), machine);
-  const Census census = take_census(units, options.top_k, front_of(units, 0));
+  const Rates rates = rates_for(weights_by_type(units, options.passes.top_k, false), machine);
+  const Census census = take_census(units, options.passes.top_k, front_of(units, 0));
   MR_RETURN_IF_ERROR(check_decisions(units, census, decisions));
   const std::optional<std::uint64_t> memory = memory_for_tiles(census, options);
   if (!memory) return too_small(census, options);

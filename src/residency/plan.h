@@ -112,6 +112,26 @@ constexpr int kFrontOfHead = -2;
 /// (Plan::front_layers), or is a drafter's alone.
 bool in_front(const Unit& unit, int layers);
 
+/// The passes that a plan is made for.
+struct PassDemand {
+  std::vector<AttentionCost> attention = {};
+  StepCost steps = {};
+  int top_k = 0;              // experts a token uses in a layer; 0 for dense models
+  std::int64_t tokens = 0;    // of a prompt, in a pass at most; 0: all
+  bool quantized_kv = false;  // its attention multiplies integers
+  bool crowded = false;       // no processor is left to the thread that makes a GPU's launches
+  double decode_rows = 1;     // of most passes that decode: for these the processor's part is chosen
+};
+
+/// What is known of a mixture's experts, and where they may have slots.
+struct ExpertDemand {
+  RoutingGuess routing = {};
+  // Beside a GPU that has not room for all experts: how many have slots in VRAM, and in page-locked RAM.
+  std::int64_t vram_slots = 0, ram_slots = 0;
+  LinkShare link = {};
+  std::int64_t most_slots = 0;  // tiles in memory at most; 0: as many as fit
+};
+
 struct PlanOptions {
   std::uint64_t ram_bytes = UINT64_MAX;            // the cap on everything
   std::uint64_t fixed_bytes = 0;                   // activations, KV floor, tokenizer, program: not for weights
@@ -120,18 +140,8 @@ struct PlanOptions {
   std::uint64_t most_kv_bytes = 0;                 // KV when every context is full
   std::uint64_t vram_bytes = 0;                    // the cap on device memory; 0: no GPU takes part
   std::optional<int> cpu_permille = std::nullopt;  // as in Plan; none: chosen from the rates
-  std::vector<AttentionCost> attention = {};
-  StepCost steps = {};
-  RoutingGuess routing = {};
-  int top_k = 0;                 // experts a token uses in a layer; 0 for dense models
-  std::int64_t pass_tokens = 0;  // of a prompt, in a pass at most; 0: all
-  bool quantized_kv = false;     // its attention multiplies integers
-  bool crowded = false;          // no processor is left to the thread that makes a GPU's launches
-  double decode_rows = 1;        // of most passes that decode: for these the processor's part is chosen
-  // Beside a GPU that has not room for all experts: how many have slots in VRAM, and in page-locked RAM.
-  std::int64_t vram_expert_slots = 0, ram_expert_slots = 0;
-  LinkShare expert_link = {};
-  std::int64_t most_expert_slots = 0;  // expert tiles in memory at most; 0: as many as fit
+  PassDemand passes = {};
+  ExpertDemand experts = {};
   // So many first layers with their experts, and the head, are at home in RAM before anything else and stay there: a
   // drafter computes with them between the passes. All of them or none: Plan::front_layers.
   int front_layers = 0;

@@ -197,9 +197,9 @@ std::string render_plan(const Plan& plan, const PlanOptions& options, const Rate
   std::string text = table(plan) + prediction(plan, rates) + predictions_beside(plan, rates);
   if (plan.expert_slots > 0 && plan.predicted_hit_rate < 1)
     text +=
-        options.routing.skew > 0
+        options.experts.routing.skew > 0
             ? fmt::format("experts found in the cache: {:.0f} % if routing goes by zipf:{:.3g}\n",
-                          100 * plan.predicted_hit_rate, options.routing.skew)
+                          100 * plan.predicted_hit_rate, options.experts.routing.skew)
             : fmt::format("experts found in the cache: {:.0f} % if routing were uniform; real routing does better\n",
                           100 * plan.predicted_hit_rate);
   return text + memory_line(plan, options);

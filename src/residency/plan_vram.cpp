@@ -66,11 +66,11 @@ void add_expert_rows(Plan::Row all, const PlanOptions& options, const Rates& rat
     plan.rows.push_back(std::move(row));
   };
   const double vram = plan.cost.experts_in_vram, ram = plan.cost.experts_in_ram;
-  add(Tier::vram, "experts, slots", "gpu", "vram", std::min(options.vram_expert_slots, all.units), vram,
+  add(Tier::vram, "experts, slots", "gpu", "vram", std::min(options.experts.vram_slots, all.units), vram,
       rates.device_memory);
   const bool shares = plan.cost.expert_link.single > 0;
   add(Tier::ram, "experts", shares ? "split" : "cpu", shares ? "pcie, ram" : "ram",
-      std::min(options.ram_expert_slots, all.units), 1 - vram,
+      std::min(options.experts.ram_slots, all.units), 1 - vram,
       rates.shared_decode() + (shares ? rates.shared_link() : 0));
   if (ram < 1) add(Tier::disk, "experts", "cpu", "disk", all.units, (1 - vram) * (1 - ram), rates.disk);
   plan.predicted_hit_rate = vram;
@@ -80,14 +80,14 @@ void add_expert_rows(Plan::Row all, const PlanOptions& options, const Rates& rat
 
 Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, const PlanOptions& options,
                     const Rates& machine) {
-  const Rates rates = rates_for(weights_by_type(units, options.top_k, true), machine);
+  const Rates rates = rates_for(weights_by_type(units, options.passes.top_k, true), machine);
   Plan plan;
   plan.resident_tiles.assign(units.tiles().size(), true);
   plan.homes = homes;
   plan.cost = pass_cost(units, plan, options, true);
   if (plan.cost.shared_layers > 0)
     plan.cpu_permille =
-        std::min(options.cpu_permille ? *options.cpu_permille : choose_share(plan, rates, options.decode_rows),
+        std::min(options.cpu_permille ? *options.cpu_permille : choose_share(plan, rates, options.passes.decode_rows),
                  kMostHostPermille);
   const double on_host = host_bytes(plan);
   for (const Tier tier : {Tier::vram, Tier::ram, Tier::disk}) {
@@ -109,10 +109,10 @@ Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, cons
         ++row.units;
         row.tiles += range.last - range.first;
         row.bytes += unit.bytes();
-        row.bytes_per_token += bytes_per_token(unit, options.top_k, plan.cost.experts);
+        row.bytes_per_token += bytes_per_token(unit, options.passes.top_k, plan.cost.experts);
       }
       if (row.units == 0) continue;
-      if (kind.unit == UnitKind::expert && options.ram_expert_slots > 0) {
+      if (kind.unit == UnitKind::expert && options.experts.ram_slots > 0) {
         add_expert_rows(std::move(row), options, rates, plan);
         continue;
       }

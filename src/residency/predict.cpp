@@ -283,13 +283,13 @@ PassTime cpu_pass(const Plan& plan, const Rates& rates, const Work& work, double
 PassCost pass_cost(const UnitTable& units, const Plan& plan, const PlanOptions& options, bool gpu) {
   PassCost cost;
   cost.gpu = gpu;
-  cost.attention = options.attention;
-  cost.steps = options.steps;
-  cost.routing = options.routing;
-  cost.quantized_kv = options.quantized_kv;
-  cost.crowded = options.crowded;
-  cost.pass_tokens = options.pass_tokens;
-  cost.weights = weights_by_type(units, options.top_k, gpu);
+  cost.attention = options.passes.attention;
+  cost.steps = options.passes.steps;
+  cost.routing = options.experts.routing;
+  cost.quantized_kv = options.passes.quantized_kv;
+  cost.crowded = options.passes.crowded;
+  cost.pass_tokens = options.passes.tokens;
+  cost.weights = weights_by_type(units, options.passes.top_k, gpu);
   std::int64_t experts = 0;
   for (std::size_t u = 0; u < units.units().size(); ++u) {
     const Unit& unit = units.units()[u];
@@ -320,27 +320,27 @@ PassCost pass_cost(const UnitTable& units, const Plan& plan, const PlanOptions& 
     if (shared) ++cost.shared_layers, cost.shared_macs += macs;
   }
   cost.experts = experts;
-  cost.top_k = options.top_k;
-  if (options.ram_expert_slots > 0) {
-    const ExpertUse use(experts, options.top_k, options.routing.skew);
+  cost.top_k = options.passes.top_k;
+  if (options.experts.ram_slots > 0) {
+    const ExpertUse use(experts, options.passes.top_k, options.experts.routing.skew);
     // Favourites have slots in VRAM, and the next ones in RAM.
     const auto part = [&](std::int64_t slots) {
       const double all = std::min(1.0, static_cast<double>(slots) / static_cast<double>(units.experts()));
-      return options.routing.skew <= 0 ? all : use.met(all * static_cast<double>(experts), 1, CachePolicy::lfu);
+      return options.experts.routing.skew <= 0 ? all : use.met(all * static_cast<double>(experts), 1, CachePolicy::lfu);
     };
-    cost.vram_slots = static_cast<double>(options.vram_expert_slots) / static_cast<double>(units.experts()) *
+    cost.vram_slots = static_cast<double>(options.experts.vram_slots) / static_cast<double>(units.experts()) *
                       static_cast<double>(experts);
-    cost.experts_in_vram = part(options.vram_expert_slots);
-    cost.expert_link = options.expert_link;
+    cost.experts_in_vram = part(options.experts.vram_slots);
+    cost.expert_link = options.experts.link;
     // Those in RAM are mostly others than those in VRAM.
     cost.experts_in_ram =
         cost.experts_in_vram >= 1
             ? 1
-            : std::min(1.0, (part(options.ram_expert_slots + options.vram_expert_slots) - cost.experts_in_vram) /
+            : std::min(1.0, (part(options.experts.ram_slots + options.experts.vram_slots) - cost.experts_in_vram) /
                                 (1 - cost.experts_in_vram));
   }
-  if (experts > 0 && options.top_k > 0)
-    cost.expert_share = std::min(1.0, static_cast<double>(options.top_k) / static_cast<double>(experts));
+  if (experts > 0 && options.passes.top_k > 0)
+    cost.expert_share = std::min(1.0, static_cast<double>(options.passes.top_k) / static_cast<double>(experts));
   return cost;
 }
 

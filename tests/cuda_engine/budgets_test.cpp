@@ -46,11 +46,11 @@ TEST_P(BudgetsOnGpu, ServeTheirContextWhereThePlanAcceptsThem) {
   constexpr int kBudgets = 50;
   const SynthFile file(shape(), {.matrices = DType::q8_0});
   EngineOptions options;
-  options.model_path = file.path();
-  options.device = DeviceChoice::cuda;
-  options.threads = 2;
-  options.context_tokens = kContext;
-  options.batch_tokens = 512;
+  options.model.path = file.path();
+  options.device.choice = DeviceChoice::cuda;
+  options.device.threads = 2;
+  options.demand.context_tokens = kContext;
+  options.demand.batch_tokens = 512;
   std::uint64_t whole = 0, weights = std::filesystem::file_size(file.path());
   {
     const auto resident = make(options);
@@ -61,8 +61,9 @@ TEST_P(BudgetsOnGpu, ServeTheirContextWhereThePlanAcceptsThem) {
   int accepted = 0;
   for (int i = 0; i < kBudgets; ++i) {
     // From nearly no weight to a little more than the whole model, by steps that no page divides.
-    options.vram_bytes = whole - weights + (weights + 8'000'000) / kBudgets * static_cast<std::uint64_t>(i) + 1234 * 17;
-    SCOPED_TRACE(testing::Message() << options.vram_bytes << " bytes");
+    options.memory.vram_bytes =
+        whole - weights + (weights + 8'000'000) / kBudgets * static_cast<std::uint64_t>(i) + 1234 * 17;
+    SCOPED_TRACE(testing::Message() << options.memory.vram_bytes << " bytes");
     const Expected<std::unique_ptr<Engine>> engine = Engine::create(options);
     if (!engine.ok()) {
       EXPECT_EQ(engine.status().code(), Code::out_of_budget) << engine.status().message();
@@ -72,7 +73,7 @@ TEST_P(BudgetsOnGpu, ServeTheirContextWhereThePlanAcceptsThem) {
     ++accepted;
     const Result result = fill(**engine);
     EXPECT_NE(result.finish, Finish::error) << result.status.message();
-    EXPECT_LE((*engine)->vram_budget()->reserved_bytes(), options.vram_bytes);
+    EXPECT_LE((*engine)->vram_budget()->reserved_bytes(), options.memory.vram_bytes);
   }
   EXPECT_GE(accepted, kBudgets / 2);
 }

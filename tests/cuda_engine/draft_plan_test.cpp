@@ -50,15 +50,15 @@ class DraftPlan : public ::testing::Test {
 
   static EngineOptions options(std::uint64_t vram_bytes, const residency::Rates& rates = kRates) {
     EngineOptions options;
-    options.model_path = large();
-    options.device = DeviceChoice::cuda;
-    options.vram_bytes = vram_bytes;
-    options.ram_bytes = 2'000'000'000;
-    options.context_tokens = 512;
-    options.batch_tokens = 128;
-    options.threads = 4;
-    options.exact_budget = true;
-    options.rates = rates;
+    options.model.path = large();
+    options.device.choice = DeviceChoice::cuda;
+    options.memory.vram_bytes = vram_bytes;
+    options.memory.ram_bytes = 2'000'000'000;
+    options.demand.context_tokens = 512;
+    options.demand.batch_tokens = 128;
+    options.device.threads = 4;
+    options.memory.exact_budget = true;
+    options.planning.rates = rates;
     options.speculate.mode = SpeculateOptions::Mode::automatic;
     options.speculate.draft_model = small();
     return options;
@@ -158,16 +158,16 @@ TEST_F(DraftPlan, TheProcessorHasLessOfPassesThatVerify) {
   ASSERT_TRUE(verifying.status.ok()) << verifying.status.message();
   ASSERT_NE(verifying.parts.draft.place, DraftPlace::none) << verifying.parts.draft.words;
   ASSERT_GT(residency::host_bytes(alone.parts.plan), 0);
-  EXPECT_EQ(verifying.parts.plan_options.decode_rows, 4);
+  EXPECT_EQ(verifying.parts.plan_options.passes.decode_rows, 4);
   EXPECT_LT(residency::host_bytes(verifying.parts.plan), residency::host_bytes(alone.parts.plan));
-  half.rates.cpu_few_macs = 0;
+  half.planning.rates.cpu_few_macs = 0;
   EXPECT_GT(residency::host_bytes(plan(half, &model).parts.plan), residency::host_bytes(verifying.parts.plan))
       << "not known";
 }
 
 TEST_F(DraftPlan, WhereItDoesNotFitTheCpuGuessesOrNobody) {
   EngineOptions tight = options(whole());
-  tight.pins = *parse_pins("0-=vram");  // no layer makes room
+  tight.memory.pins = *parse_pins("0-=vram");  // no layer makes room
   DraftModelPlan model = draft(tight);
   const Planned on_cpu = plan(tight, &model);
   ASSERT_TRUE(on_cpu.status.ok()) << on_cpu.status.message();
@@ -187,7 +187,7 @@ TEST_F(DraftPlan, WithoutASeatThePlanIsAsWithoutADraftModel) {
   for (const std::uint64_t vram : {whole(), whole() - 60 * kMiB}) {
     for (const bool shares_out : {false, true}) {
       EngineOptions tight = options(vram);
-      if (shares_out) tight.max_sequences = 0;
+      if (shares_out) tight.demand.max_sequences = 0;
       tight.speculate.acceptance = 0;  // so that none is best
       const DraftModelPlan model = draft(tight);
       const Planned with = plan(tight, &model), without = plan(tight, nullptr);
@@ -244,7 +244,7 @@ TEST_F(DraftPlan, FirstLayersGuessWhereOthersStream) {
   EXPECT_EQ(too_many.vram_bytes, without.vram_bytes) << "as without";
   EXPECT_NE(seat_within(tight, too_many.parts).words.find("the first 15 layers"), std::string::npos);
   EngineOptions roomy = tight;
-  roomy.vram_bytes = 0;
+  roomy.memory.vram_bytes = 0;
   roomy.speculate.self_layers = 3;
   EXPECT_EQ(plan(roomy, nullptr).parts.plan.front_layers, 3) << "as the user asks for them";
   roomy.speculate.self_layers = 0;

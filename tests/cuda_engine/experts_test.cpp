@@ -27,9 +27,9 @@ class ExpertsOnGpu : public OnGpu {
  protected:
   static EngineOptions on_gpu(const std::string& path) {
     EngineOptions options;
-    options.model_path = path;
-    options.device = DeviceChoice::cuda;
-    options.threads = 3;
+    options.model.path = path;
+    options.device.choice = DeviceChoice::cuda;
+    options.device.threads = 3;
     return options;
   }
   /// Of the model that was trained text, of others any tokens.
@@ -72,8 +72,8 @@ TEST_F(ExpertsOnGpu, EveryTierGivesTheSameBits) {
     const std::vector<float> few = logits_of(options, 20, 40);
     for (const Tiers& tiers : kTiers) {
       SCOPED_TRACE(testing::Message() << tiers.vram << " in VRAM, " << tiers.ram << " in RAM");
-      options.vram_experts = tiers.vram;
-      options.expert_slots = tiers.ram;
+      options.experts.vram_slots = tiers.vram;
+      options.experts.ram_slots = tiers.ram;
       const auto engine = make(options);
       ASSERT_NE(engine, nullptr);
       expect_same_bits(logits_of(*engine, prompt, 24), resident);  // experts cross in waves, then one row at a time
@@ -90,10 +90,10 @@ TEST_F(ExpertsOnGpu, EveryTierGivesTheSameBits) {
 TEST_F(ExpertsOnGpu, BatchesGiveTheBitsOfOneSequence) {
   EngineOptions options = on_gpu(moe_path());
   const std::vector<float> alone = logits_of(options, 90, 12);
-  options.vram_experts = 20;
+  options.experts.vram_slots = 20;
   for (const std::int64_t sequences : {3, 8, 12}) {
     SCOPED_TRACE(sequences);
-    options.max_sequences = sequences;
+    options.demand.max_sequences = sequences;
     const auto engine = make(options);
     ASSERT_NE(engine, nullptr);
     std::vector<float> shared;
@@ -112,7 +112,7 @@ TEST_F(ExpertsOnGpu, BatchesGiveTheBitsOfOneSequence) {
 /// What the router calls for again and again comes to VRAM and stays there.
 TEST_F(ExpertsOnGpu, FavouritesComeToVram) {
   EngineOptions options = on_gpu(moe_path());
-  options.vram_experts = 200;
+  options.experts.vram_slots = 200;
   const auto engine = make(options);
   ASSERT_NE(engine, nullptr);
   (void)logits_of(*engine, 20, 200);
@@ -131,22 +131,22 @@ TEST_F(ExpertsOnGpu, LieInTheMemoryOfKvUntilThatIsNeeded) {
   constexpr std::int64_t kSequences = 32, kContext = 1024;
   constexpr std::size_t kLong = 950;
   EngineOptions options = on_gpu(moe_path());
-  options.max_sequences = kSequences;
-  options.context_tokens = kContext;
-  options.kv_tokens = kSequences * kContext;
-  options.batch_tokens = 2048;  // so that the last prompt is read before the first sequence ends
-  options.share_prefixes = false;
+  options.demand.max_sequences = kSequences;
+  options.demand.context_tokens = kContext;
+  options.demand.kv_tokens = kSequences * kContext;
+  options.demand.batch_tokens = 2048;  // so that the last prompt is read before the first sequence ends
+  options.kv.share_prefixes = false;
   const auto resident = make(options);
   ASSERT_NE(resident, nullptr);
   const std::vector<float> expected = logits_of(*resident, 60, 60);
-  options.expert_slots = 96;  // all of them, in RAM
-  options.vram_bytes = resident->vram_budget()->reserved_bytes() - 8'000'000;
+  options.experts.ram_slots = 96;  // all of them, in RAM
+  options.memory.vram_bytes = resident->vram_budget()->reserved_bytes() - 8'000'000;
   const auto engine = make(options);
   ASSERT_NE(engine, nullptr);
   const auto misses = [&] {
     const std::uint64_t before = engine->store_counters().misses;
     expect_same_bits(logits_of(*engine, 60, 60), expected);
-    EXPECT_LE(engine->vram_budget()->reserved_bytes(), options.vram_bytes);
+    EXPECT_LE(engine->vram_budget()->reserved_bytes(), options.memory.vram_bytes);
     return engine->store_counters().misses - before;
   };
   for (int run = 0; run < 3; ++run) misses();
@@ -161,7 +161,7 @@ TEST_F(ExpertsOnGpu, LieInTheMemoryOfKvUntilThatIsNeeded) {
   const std::uint64_t before = engine->store_counters().misses;
   drain(*engine);
   EXPECT_GT(engine->store_counters().misses, before) << "no expert gave way";
-  EXPECT_LE(engine->vram_budget()->reserved_bytes(), options.vram_bytes);
+  EXPECT_LE(engine->vram_budget()->reserved_bytes(), options.memory.vram_bytes);
   for (const Engine::Id id : ids) EXPECT_NE(engine->take(id).finish, Finish::error);
   for (int run = 0; run < 3; ++run) misses();
   EXPECT_EQ(misses(), 0u) << "they did not come back";
@@ -172,8 +172,8 @@ TEST_F(ExpertsOnGpu, LieInTheMemoryOfKvUntilThatIsNeeded) {
 TEST_F(ExpertsOnGpu, OthersMayFreeDeviceMemoryMeanwhile) {
   EngineOptions options = on_gpu(moe_path());
   const std::vector<float> alone = logits_of(options, 20, 40);
-  options.vram_experts = 7;
-  options.expert_slots = 9;
+  options.experts.vram_slots = 7;
+  options.experts.ram_slots = 9;
   const auto engine = make(options);
   ASSERT_NE(engine, nullptr);
   std::atomic<bool> ended{false};
@@ -194,9 +194,9 @@ TEST_F(ExpertsOnGpu, OthersMayFreeDeviceMemoryMeanwhile) {
 TEST_F(ExpertsOnGpu, AReadThatFailsEndsTheRequestAndNotTheEngine) {
   EngineOptions options = on_gpu(moe_path());
   const std::vector<float> resident = logits_of(options, 50, 6);
-  options.vram_experts = 3;
-  options.expert_slots = 12;
-  options.faults.push_back({.kind = storage::Fault::Kind::eio, .after_reads = 400, .count = 1});
+  options.experts.vram_slots = 3;
+  options.experts.ram_slots = 12;
+  options.storage.faults.push_back({.kind = storage::Fault::Kind::eio, .after_reads = 400, .count = 1});
   const auto engine = make(options);
   ASSERT_NE(engine, nullptr);
   int failed = 0, right = 0;
@@ -252,11 +252,11 @@ class Packed {
 TEST_F(ExpertsOnGpu, APackGivesTheSameBitsAndIsRead) {
   const Packed pack("gpu");
   EngineOptions options = on_gpu(moe_path());
-  options.vram_experts = 7;
-  options.expert_slots = 20;  // of RAM: the others come from the disk again and again
-  options.pack = "off";
+  options.experts.vram_slots = 7;
+  options.experts.ram_slots = 20;  // of RAM: the others come from the disk again and again
+  options.experts.pack = "off";
   const auto without = make(options);
-  options.pack = pack.path();
+  options.experts.pack = pack.path();
   const auto with = make(options);
   ASSERT_NE(without, nullptr);
   ASSERT_NE(with, nullptr);
@@ -275,9 +275,9 @@ TEST_F(ExpertsOnGpu, ADamagedPackFailsTheRequestAndIsNamed) {
   const Packed pack("gpu-damaged");
   pack.damage();
   EngineOptions options = on_gpu(moe_path());
-  options.vram_experts = 7;
-  options.expert_slots = 20;
-  options.pack = pack.path();
+  options.experts.vram_slots = 7;
+  options.experts.ram_slots = 20;
+  options.experts.pack = pack.path();
   const auto engine = make(options);
   ASSERT_NE(engine, nullptr);
   Request request = greedy(tokens(*engine, 300), 4);
@@ -289,8 +289,8 @@ TEST_F(ExpertsOnGpu, ADamagedPackFailsTheRequestAndIsNamed) {
 TEST_F(ExpertsOnGpu, APackIsNotUsedWhereExpertsStayInRam) {
   const Packed pack("gpu-needless");
   EngineOptions options = on_gpu(moe_path());
-  options.vram_experts = 7;
-  options.pack = pack.path();
+  options.experts.vram_slots = 7;
+  options.experts.pack = pack.path();
   const auto engine = make(options);
   ASSERT_NE(engine, nullptr);
   (void)logits_of(*engine, 40, 4);
@@ -299,13 +299,13 @@ TEST_F(ExpertsOnGpu, APackIsNotUsedWhereExpertsStayInRam) {
 
 TEST_F(ExpertsOnGpu, GuessedExpertsAreReadAheadAndChangeNoBit) {
   EngineOptions options = on_gpu(moe_path());
-  options.vram_experts = 7;
-  options.expert_slots = 24;
-  options.prefetch = exec::Prefetch::off;
+  options.experts.vram_slots = 7;
+  options.experts.ram_slots = 24;
+  options.experts.prefetch = exec::Prefetch::off;
   const auto without = make(options);
-  options.prefetch = exec::Prefetch::always;
+  options.experts.prefetch = exec::Prefetch::always;
   const auto with = make(options);
-  options.prefetch = exec::Prefetch::automatic;
+  options.experts.prefetch = exec::Prefetch::automatic;
   const auto trying = make(options);
   ASSERT_NE(without, nullptr);
   ASSERT_NE(with, nullptr);
@@ -326,10 +326,10 @@ TEST_F(ExpertsOnGpu, GuessedExpertsAreReadAheadAndChangeNoBit) {
 TEST_F(ExpertsOnGpu, AReadAheadThatFailsDoesNoHarm) {
   EngineOptions options = on_gpu(moe_path());
   const std::vector<float> resident = logits_of(options, 20, 60);
-  options.vram_experts = 3;
-  options.expert_slots = 24;
-  options.prefetch = exec::Prefetch::always;
-  options.faults.push_back({.kind = storage::Fault::Kind::eio, .after_reads = 600, .count = 3});
+  options.experts.vram_slots = 3;
+  options.experts.ram_slots = 24;
+  options.experts.prefetch = exec::Prefetch::always;
+  options.storage.faults.push_back({.kind = storage::Fault::Kind::eio, .after_reads = 600, .count = 3});
   const auto engine = make(options);
   ASSERT_NE(engine, nullptr);
   int right = 0;
@@ -346,7 +346,7 @@ TEST_F(ExpertsOnGpu, AReadAheadThatFailsDoesNoHarm) {
 
 TEST_F(ExpertsOnGpu, TooLittleMemoryNamesTheLeastThatWorks) {
   EngineOptions options = on_gpu(moe_path());
-  options.expert_slots = 2;
+  options.experts.ram_slots = 2;
   const auto engine = Engine::create(options);
   ASSERT_FALSE(engine.ok());
   EXPECT_NE(engine.status().message().find("are the least that work"), std::string::npos) << engine.status().message();

@@ -26,9 +26,9 @@ constexpr DType kKvFormats[] = {DType::f16, DType::q8_0, DType::q4_0, DType::q3_
 
 EngineOptions on_gpu(const std::string& path, DType kv_dtype = DType::f16) {
   EngineOptions options;
-  options.model_path = path;
-  options.device = DeviceChoice::cuda;
-  options.kv_dtype = kv_dtype;
+  options.model.path = path;
+  options.device.choice = DeviceChoice::cuda;
+  options.kv.dtype = kv_dtype;
   return options;
 }
 
@@ -62,7 +62,7 @@ TEST_F(Gpu, LogitsAgreeWithTheCpus) {
 /// The copy of a block's beginning has the bits of what was computed, and the answer those of one without it.
 TEST_F(Gpu, APromptGoesOnFromTheMiddleOfAnothersBlock) {
   EngineOptions sharing = on_gpu(draft_path());
-  sharing.share_prefixes = true;
+  sharing.kv.share_prefixes = true;
   const auto engine = make(sharing), alone = make(on_gpu(draft_path()));
   const std::vector<TokenId> first = real_text(*engine, 150);
   std::vector<TokenId> second = first;
@@ -86,7 +86,7 @@ TEST_F(Gpu, APromptGoesOnFromTheMiddleOfAnothersBlock) {
 /// The GPU computes the next pass while text is told: nothing of it is lost, late for the end, or out of order.
 TEST_F(Gpu, TextIsToldWholeAndBeforeTheEnd) {
   EngineOptions options = on_gpu(moe_path());
-  options.max_sequences = 3;
+  options.demand.max_sequences = 3;
   const auto engine = make(options);
   std::vector<std::string> told(3);
   std::vector<Engine::Id> ids;
@@ -127,12 +127,12 @@ TEST_F(Gpu, QuantizedKvIsNearToHalvesAndToTheCpus) {
                         {DType::q2_0, Rotation::of_format, 5e-1, 2e-1}}) {
     for (const std::string& path : {moe_path(), draft_path()}) {
       EngineOptions options = on_gpu(path, c.dtype);
-      options.kv_rotation = c.rotation;
+      options.kv.rotation = c.rotation;
       const std::vector<float> quantized = logits_of(options, 200, 1);
       const std::vector<float> half = logits_of(on_gpu(path), 200, 1);
       EngineOptions on_cpu = roomy(path);
-      on_cpu.kv_dtype = c.dtype;
-      on_cpu.kv_rotation = c.rotation;
+      on_cpu.kv.dtype = c.dtype;
+      on_cpu.kv.rotation = c.rotation;
       const std::vector<float> cpu = logits_of(on_cpu, 200, 1);
       ASSERT_EQ(quantized.size(), half.size());
       ASSERT_EQ(quantized.size(), cpu.size());
@@ -150,9 +150,9 @@ TEST_F(Gpu, QuantizedKvIsNearToHalvesAndToTheCpus) {
 TEST_F(Gpu, QuantizedKvTakes34Or18BytesWhereHalvesTake64) {
   const auto kv_bytes = [](DType dtype) {
     EngineOptions options = on_gpu(draft_path(), dtype);
-    options.context_tokens = 512;
-    options.max_sequences = 2;
-    options.kv_tokens = 1024;
+    options.demand.context_tokens = 512;
+    options.demand.max_sequences = 2;
+    options.demand.kv_tokens = 1024;
     std::uint64_t bytes = 0;
     const auto engine = make(options);
     if (engine == nullptr) return bytes;
@@ -172,7 +172,7 @@ TEST_F(Gpu, SameBitsHoweverThePassIsCut) {
     for (const std::int64_t batch : {3, 64, 65, 256, 512}) {
       SCOPED_TRACE(::testing::Message() << batch << " rows a pass, KV " << info(kv).name);
       EngineOptions options = on_gpu(moe_path(), kv);
-      options.batch_tokens = batch;
+      options.demand.batch_tokens = batch;
       expect_same_bits(logits_of(options, 700, 8), whole);
     }
   }
@@ -182,8 +182,8 @@ TEST_F(Gpu, SameBitsHoweverThePassIsCut) {
 TEST_F(Gpu, WindowsLetGoOfWhatIsBehindThemAndNobodySees) {
   for (const DType kv : kKvFormats) {
     EngineOptions options = on_gpu(MILLRACE_TEST_DATA "/reference/gemma3.gguf", kv);
-    options.context_tokens = 4096;
-    options.max_sequences = 1;
+    options.demand.context_tokens = 4096;
+    options.demand.max_sequences = 1;
     const auto random_tokens = [](const Engine& engine, std::int64_t count) {
       std::vector<TokenId> tokens;
       const std::int64_t vocab = engine.model().hyperparameters().vocab;
@@ -194,7 +194,7 @@ TEST_F(Gpu, WindowsLetGoOfWhatIsBehindThemAndNobodySees) {
     std::vector<float> whole;
     for (const std::int64_t batch : {2048, 3, 64, 65, 512}) {
       SCOPED_TRACE(::testing::Message() << batch << " rows a pass, KV " << info(kv).name);
-      options.batch_tokens = batch;
+      options.demand.batch_tokens = batch;
       const auto engine = make(options);
       ASSERT_NE(engine, nullptr);
       Request request = greedy(random_tokens(*engine, 1500), 80);
@@ -208,8 +208,9 @@ TEST_F(Gpu, WindowsLetGoOfWhatIsBehindThemAndNobodySees) {
       ASSERT_EQ(layout.groups().size(), 2u);
       const bool few = kv_has_few_bits(kv);  // the rows of a pass then lie in plain blocks, too
       if (!few) {
-        EXPECT_LT(engine->plan_options().kv_bytes,
-                  static_cast<std::uint64_t>(layout.with(kv, 0).bytes_per_token() * options.context_tokens) * 3 / 4);
+        EXPECT_LT(
+            engine->plan_options().kv_bytes,
+            static_cast<std::uint64_t>(layout.with(kv, 0).bytes_per_token() * options.demand.context_tokens) * 3 / 4);
       }
       std::uint64_t taken = 0;
       for (const auto& entry : engine->vram_budget()->entries())
@@ -226,9 +227,9 @@ TEST_F(Gpu, SameBitsHoweverItIsLaunched) {
       SCOPED_TRACE(::testing::Message() << path << ", KV " << info(kv).name);
       const std::vector<float> usual = logits_of(on_gpu(path, kv), 100, 8);
       EngineOptions options = on_gpu(path, kv);
-      options.cuda_graphs = false;
+      options.device.graphs = false;
       expect_same_bits(logits_of(options, 100, 8), usual);
-      options.cuda_fuse = false;
+      options.device.fuse = false;
       expect_same_bits(logits_of(options, 100, 8), usual);
     }
   }
@@ -248,8 +249,8 @@ TEST_F(Gpu, SameBitsWhereverTheLayersAreAtHome) {
                                storage::BackendKind::pread_buffered, storage::BackendKind::mmap}) {
       SCOPED_TRACE(pins);
       EngineOptions options = on_gpu(draft_path());
-      options.pins = *parse_pins(pins);
-      options.storage = storage;
+      options.memory.pins = *parse_pins(pins);
+      options.storage.backend = storage;
       expect_same_bits(logits_of(options, 200, 12), resident);
     }
   }
@@ -274,12 +275,12 @@ TEST_F(Gpu, ALongPromptBringsEveryLayerOnce) {
   std::uint64_t none = 0, short_prompt = 0, long_prompt = 0;
   for (const DType kv : kKvFormats) {
     EngineOptions options = on_gpu(draft_path(), kv);
-    options.context_tokens = 2048;
+    options.demand.context_tokens = 2048;
     const std::vector<float> resident = logits_behind(options, kPrompt, none);
     EXPECT_EQ(none, 0u);
     for (const char* pins : {"0-=ram", "0-=disk", "0=ram,1=disk,2-=ram"}) {
       SCOPED_TRACE(pins);
-      options.pins = *parse_pins(pins);
+      options.memory.pins = *parse_pins(pins);
       expect_same_bits(logits_behind(options, kPrompt, long_prompt), resident);
       logits_behind(options, 100, short_prompt);
       EXPECT_LE(long_prompt, short_prompt + short_prompt / 8);
@@ -292,8 +293,8 @@ TEST_F(Gpu, SameBitsStraightFromTheDiskToTheGpu) {
   for (const char* pins : {"", "0-=disk", "0=ram,1=disk,2-=disk"}) {
     SCOPED_TRACE(pins);
     EngineOptions options = on_gpu(draft_path());
-    options.cufile = true;
-    if (pins[0] != '\0') options.pins = *parse_pins(pins);
+    options.storage.cufile = true;
+    if (pins[0] != '\0') options.memory.pins = *parse_pins(pins);
     if (auto made = Engine::create(options); !made.ok()) {
       ASSERT_EQ(made.status().code(), Code::unsupported) << made.status().message();
       GTEST_SKIP() << made.status().message();
@@ -318,7 +319,7 @@ std::string quantized_draft() {
 /// So many sequences of different lengths in one batch, each with the bits that it has alone and resident; and the
 /// processor had its share of some pass.
 void expect_same_bits_beside(const EngineOptions& options, std::size_t sequences) {
-  EngineOptions resident = on_gpu(options.model_path);
+  EngineOptions resident = on_gpu(options.model.path);
   std::vector<std::vector<float>> alone(sequences), shared(sequences);
   const auto request_of = [](const Engine& engine, std::size_t i, std::vector<float>& logits) {
     Request request = greedy(real_text(engine, 1 + 13 * i % 70, 31 * i), 10);
@@ -332,7 +333,7 @@ void expect_same_bits_beside(const EngineOptions& options, std::size_t sequences
       ASSERT_NE(engine->run(request_of(*engine, i, alone[i])).finish, Finish::error);
   }
   EngineOptions together = options;
-  together.max_sequences = static_cast<std::int64_t>(sequences);
+  together.demand.max_sequences = static_cast<std::int64_t>(sequences);
   const auto engine = make(together);
   ASSERT_NE(engine, nullptr);
   for (std::size_t i = 0; i < sequences; ++i) ASSERT_TRUE(engine->submit(request_of(*engine, i, shared[i])).ok());
@@ -351,8 +352,8 @@ TEST_F(Gpu, WhoSharesAPassChangesNoBitBesideTheProcessor) {
     for (const std::size_t sequences : {1, 2, 8, 9, 12}) {
       SCOPED_TRACE(fmt::format("{}, {} sequences", path, sequences));
       EngineOptions options = on_gpu(path);
-      options.pins = *parse_pins("0-=ram");
-      options.cpu_share_percent = 50;
+      options.memory.pins = *parse_pins("0-=ram");
+      options.memory.cpu_share_percent = 50;
       expect_same_bits_beside(options, sequences);
     }
   }
@@ -365,8 +366,8 @@ TEST_F(Gpu, TheCpuComputesItsShareOfStreamedRows) {
     for (const int share : {10, 50, 95}) {
       SCOPED_TRACE(fmt::format("{} share {}", pins, share));
       EngineOptions options = on_gpu(draft_path());
-      options.pins = *parse_pins(pins);
-      options.cpu_share_percent = share;
+      options.memory.pins = *parse_pins(pins);
+      options.memory.cpu_share_percent = share;
       expect_same_bits(logits_of(options, 200, 12), alone);
     }
   }
@@ -376,8 +377,8 @@ TEST_F(Gpu, WhatTheCpuComputesDoesNotCrossToTheGpu) {
   std::uint64_t crossed[2] = {};
   for (const std::size_t kind : {0, 1}) {
     EngineOptions options = on_gpu(draft_path());
-    options.pins = *parse_pins("0-=ram");
-    options.cpu_share_percent = kind == 1 ? 75 : 0;
+    options.memory.pins = *parse_pins("0-=ram");
+    options.memory.cpu_share_percent = kind == 1 ? 75 : 0;
     const auto engine = make(options);
     ASSERT_NE(engine, nullptr);
     Request request = greedy(real_text(*engine, 3), 40);
@@ -393,18 +394,18 @@ TEST_F(Gpu, WhatTheCpuComputesDoesNotCrossToTheGpu) {
 
 TEST_F(Gpu, ALayerThatDoesNotFitStreamsAndTheCapHolds) {
   EngineOptions options = on_gpu(draft_path());
-  options.batch_tokens = 64;
-  options.context_tokens = 512;
+  options.demand.batch_tokens = 64;
+  options.demand.context_tokens = 512;
   std::uint64_t all = 0;
   const std::vector<float> resident = logits_of(options, 60, 8);
   {
     const auto engine = make(options);
     all = engine->vram_budget()->reserved_bytes();
   }
-  options.vram_bytes = all - 1;
+  options.memory.vram_bytes = all - 1;
   const auto engine = make(options);
   ASSERT_NE(engine, nullptr);
-  EXPECT_LE(engine->vram_budget()->reserved_bytes(), options.vram_bytes);
+  EXPECT_LE(engine->vram_budget()->reserved_bytes(), options.memory.vram_bytes);
   std::vector<float> logits;
   Request request = greedy(real_text(*engine, 60), 8);
   keep_logits(request, logits);
@@ -415,14 +416,14 @@ TEST_F(Gpu, ALayerThatDoesNotFitStreamsAndTheCapHolds) {
 
 TEST_F(Gpu, LayersLieInTheMemoryOfKvUntilThatIsNeeded) {
   EngineOptions options = on_gpu(draft_path());
-  options.batch_tokens = 64;
-  options.context_tokens = 2048;
-  options.max_sequences = 1;
-  options.cpu_share_percent = 0;
+  options.demand.batch_tokens = 64;
+  options.demand.context_tokens = 2048;
+  options.demand.max_sequences = 1;
+  options.memory.cpu_share_percent = 0;
   const auto resident = make(options);
   ASSERT_NE(resident, nullptr);
   // KV is 1.6 MB, a layer 0.4 MB: all of them stream, and two fit into what KV leaves at first.
-  options.vram_bytes = resident->vram_budget()->reserved_bytes() - 1'000'000;
+  options.memory.vram_bytes = resident->vram_budget()->reserved_bytes() - 1'000'000;
   const auto engine = make(options);
   ASSERT_NE(engine, nullptr);
   // Runs both; returns what crossed in the one that streams.
@@ -437,7 +438,7 @@ TEST_F(Gpu, LayersLieInTheMemoryOfKvUntilThatIsNeeded) {
       EXPECT_NE(which.run(std::move(request)).finish, Finish::error);
     }
     expect_same_bits(logits[1], logits[0]);
-    EXPECT_LE(engine->vram_budget()->reserved_bytes(), options.vram_bytes);
+    EXPECT_LE(engine->vram_budget()->reserved_bytes(), options.memory.vram_bytes);
     return engine->store_counters().bytes_to_device - before;
   };
   const auto by_ten_tokens = [&](std::size_t prompt) {
@@ -454,8 +455,8 @@ TEST_F(Gpu, LayersLieInTheMemoryOfKvUntilThatIsNeeded) {
 TEST_F(Gpu, AReadErrorFailsTheRequestAndTheNextOneIsRight) {
   const std::vector<float> resident = logits_of(on_gpu(draft_path()), 100, 8);
   EngineOptions options = on_gpu(draft_path());
-  options.pins = *parse_pins("0-=disk");
-  options.faults.push_back({.kind = storage::Fault::Kind::eio, .after_reads = 60});
+  options.memory.pins = *parse_pins("0-=disk");
+  options.storage.faults.push_back({.kind = storage::Fault::Kind::eio, .after_reads = 60});
   const auto engine = make(options);
   ASSERT_NE(engine, nullptr);
   int failed = 0, right = 0;
@@ -481,7 +482,7 @@ void expect_same_bits_in_a_batch_of_eight(DType kv) {
   const std::size_t more = kv_has_few_bits(kv) ? 200 : 0;
   const std::vector<float> alone = logits_of(on_gpu(moe_path(), kv), 90 + more, 8);
   EngineOptions options = on_gpu(moe_path(), kv);
-  options.max_sequences = 8;
+  options.demand.max_sequences = 8;
   const auto engine = make(options);
   ASSERT_NE(engine, nullptr);
   std::vector<float> shared;
@@ -501,8 +502,8 @@ void expect_same_bits_in_a_batch_of_eight(DType kv) {
 TEST_F(Gpu, ADiskThatStallsMakesARequestSlowAndNotWrong) {
   const std::vector<float> resident = logits_of(on_gpu(draft_path()), 50, 4);
   EngineOptions options = on_gpu(draft_path());
-  options.pins = *parse_pins("0-=disk");
-  options.faults.push_back({.kind = storage::Fault::Kind::stall, .after_reads = 80, .stall_ms = 1500});
+  options.memory.pins = *parse_pins("0-=disk");
+  options.storage.faults.push_back({.kind = storage::Fault::Kind::stall, .after_reads = 80, .stall_ms = 1500});
   const auto begin = std::chrono::steady_clock::now();
   expect_same_bits(logits_of(options, 50, 4), resident);
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(1400)) << "nothing stalled";
@@ -512,7 +513,7 @@ TEST_F(Gpu, AFileThatIsCutWhileItStreamsEndsTheRequestAndNotTheProcess) {
   const std::string copy = (std::filesystem::temp_directory_path() / "millrace-cut-gpu.gguf").string();
   std::filesystem::copy_file(draft_path(), copy, std::filesystem::copy_options::overwrite_existing);
   EngineOptions options = on_gpu(copy);
-  options.pins = *parse_pins("0-=disk");
+  options.memory.pins = *parse_pins("0-=disk");
   const auto engine = make(options);
   ASSERT_NE(engine, nullptr);
   EXPECT_NE(engine->run(greedy(real_text(*engine, 50), 4)).finish, Finish::error);
@@ -529,7 +530,7 @@ TEST_F(Gpu, AFileThatIsCutWhileItStreamsEndsTheRequestAndNotTheProcess) {
 TEST_F(Gpu, VramThatAnotherTakesAfterPlanningIsSaidAndNoCrash) {
   EngineOptions options = on_gpu(draft_path());
   std::vector<void*> taken;
-  options.on_load = [&](std::uint64_t, std::uint64_t) {
+  options.watch.on_load = [&](std::uint64_t, std::uint64_t) {
     // All that is left, in ever smaller pieces.
     for (std::size_t bytes = std::size_t{16} << 30; taken.size() < 1000 && bytes >= 1u << 20;) {
       void* memory = nullptr;
@@ -570,7 +571,7 @@ TEST_F(Gpu, SameBitsInABatchOfEight) {
 
 /// The embedding of some tokens of text, alone or the fourth of eight.
 std::vector<float> embedding_of(EngineOptions options, model::Pooling pooling, bool in_batch, std::size_t tokens = 90) {
-  options.max_sequences = in_batch ? 8 : 1;
+  options.demand.max_sequences = in_batch ? 8 : 1;
   const auto engine = make(options);
   if (engine == nullptr) return {};
   std::vector<Engine::Id> ids;
@@ -599,14 +600,14 @@ TEST_F(Gpu, EmbeddingsAgreeWithTheCpusAndAreTheSameInABatch) {
       EXPECT_LE(relative_l2(gpu, cpu), path == moe_path() ? 0.1 : 1e-3) << path;
       expect_same_bits(embedding_of(on_gpu(path), pooling, true), gpu);
       EngineOptions plain = on_gpu(path);
-      plain.cuda_fuse = plain.cuda_graphs = false;
+      plain.device.fuse = plain.device.graphs = false;
       expect_same_bits(embedding_of(plain, pooling, false), gpu);
       EngineOptions cut = on_gpu(path);
-      cut.batch_tokens = 16;  // passes that are replayed as graphs
+      cut.demand.batch_tokens = 16;  // passes that are replayed as graphs
       expect_same_bits(embedding_of(cut, pooling, false), gpu);
       if (path == moe_path()) continue;
       EngineOptions streaming = on_gpu(path);
-      streaming.pins = *parse_pins("0-=ram");
+      streaming.memory.pins = *parse_pins("0-=ram");
       expect_same_bits(embedding_of(streaming, pooling, false), gpu);
       expect_same_bits(embedding_of(streaming, pooling, false, 1500), embedding_of(on_gpu(path), pooling, false, 1500));
     }
@@ -634,7 +635,7 @@ TEST_F(Gpu, TheGpuPicksTheTokensThatTheHostWould) {
 /// Who looks at all logits, for a while, changes nothing for those that share its passes.
 TEST_F(Gpu, DrawsAreTheSameBesideOthers) {
   EngineOptions options = on_gpu(moe_path());
-  options.max_sequences = 3;
+  options.demand.max_sequences = 3;
   const auto engine = make(options);
   std::vector<Request> requests;
   for (int r = 0; r < 3; ++r) {
@@ -642,7 +643,7 @@ TEST_F(Gpu, DrawsAreTheSameBesideOthers) {
     requests.back().sampler = {.temperature = 1, .top_k = r == 1 ? 40 : 0, .top_p = 1, .min_p = 0, .seed = 11};
     requests.back().ignore_end_tokens = true;
   }
-  requests[2].sampler.repeat_penalty = 1.1f;
+  requests[2].sampler.penalties.repeat = 1.1f;
   requests[2].max_tokens = 15;
   std::vector<Engine::Id> ids;
   for (const Request& request : requests) ids.push_back(engine->submit(request).value());
@@ -673,12 +674,12 @@ TEST_F(Gpu, ADecodedTokenIsOneLaunchAndOneReadBack) {
 
 TEST_F(Gpu, TheCapOnDeviceMemoryHolds) {
   EngineOptions options = on_gpu(moe_path());
-  options.vram_bytes = 300'000'000;  // less than a CUDA context takes
+  options.memory.vram_bytes = 300'000'000;  // less than a CUDA context takes
   const Status refused = Engine::create(options).status();
   EXPECT_EQ(refused.code(), Code::out_of_budget);
   EXPECT_NE(refused.message().find("is the least that works"), std::string::npos) << refused.message();
 
-  options.vram_bytes = 1'500'000'000;
+  options.memory.vram_bytes = 1'500'000'000;
   const auto before = device::vram_state();
   ASSERT_TRUE(before.ok());
   const auto engine = make(options);
@@ -692,30 +693,30 @@ TEST_F(Gpu, TheCapOnDeviceMemoryHolds) {
   std::uint64_t granted = 0;
   for (const auto& entry : engine->vram_budget()->entries())
     if (entry.tag != "CUDA context") granted += entry.bytes;
-  EXPECT_LE(engine->vram_budget()->reserved_bytes(), options.vram_bytes);
+  EXPECT_LE(engine->vram_budget()->reserved_bytes(), options.memory.vram_bytes);
   EXPECT_LE(taken, granted + (std::uint64_t{200} << 20)) << "more than was granted, by more than the driver's margin";
 }
 
 TEST_F(Gpu, AutomaticTakesTheGpuUnlessTheModelDoesNotFit) {
   EngineOptions options;
-  options.model_path = moe_path();
+  options.model.path = moe_path();
   EXPECT_NE(make(options)->vram_budget(), nullptr);
-  options.vram_bytes = 300'000'000;
+  options.memory.vram_bytes = 300'000'000;
   EXPECT_EQ(make(options)->vram_budget(), nullptr);
 }
 
 TEST_F(Gpu, AutomaticTakesWhoeverIsPredictedToDecodeFaster) {
   EngineOptions options = on_gpu(draft_path());
-  options.batch_tokens = 64;
-  options.context_tokens = 512;
+  options.demand.batch_tokens = 64;
+  options.demand.context_tokens = 512;
   const std::uint64_t all = make(options)->vram_budget()->reserved_bytes();
-  options.device = DeviceChoice::automatic;
-  options.vram_bytes = all - 1;  // a layer streams
-  options.ram_bytes = 1'000'000'000;
-  options.exact_budget = true;
+  options.device.choice = DeviceChoice::automatic;
+  options.memory.vram_bytes = all - 1;  // a layer streams
+  options.memory.ram_bytes = 1'000'000'000;
+  options.memory.exact_budget = true;
   const residency::Rates slow_link{
       .disk = 3e9, .ram = 1e9, .cpu_decode = 1e9, .host_to_device = 1e6, .device_memory = 1e12, .machine = "a test"};
-  options.rates = slow_link;
+  options.planning.rates = slow_link;
   const auto gpu_takes = [&] {
     const auto planned = plan_only(options);
     EXPECT_TRUE(planned.ok()) << planned.status().message();
@@ -729,23 +730,23 @@ TEST_F(Gpu, AutomaticTakesWhoeverIsPredictedToDecodeFaster) {
     return gpu;
   };
   EXPECT_FALSE(gpu_takes()) << "a megabyte a second across the link";
-  options.rates.host_to_device = 5e10;
-  options.rates.cpu_decode = options.rates.ram = 1e7;
+  options.planning.rates.host_to_device = 5e10;
+  options.planning.rates.cpu_decode = options.planning.rates.ram = 1e7;
   EXPECT_TRUE(gpu_takes()) << "ten megabytes a second on the CPU";
-  options.rates = {};
+  options.planning.rates = {};
   EXPECT_TRUE(gpu_takes()) << "nothing is known";
-  options.rates = slow_link;
-  options.vram_bytes = 0;
-  options.ram_bytes = 0;
+  options.planning.rates = slow_link;
+  options.memory.vram_bytes = 0;
+  options.memory.ram_bytes = 0;
   EXPECT_TRUE(gpu_takes()) << "a model that fits";
-  options.device = DeviceChoice::cuda;
-  options.vram_bytes = all - 1;
+  options.device.choice = DeviceChoice::cuda;
+  options.memory.vram_bytes = all - 1;
   EXPECT_TRUE(gpu_takes()) << "who asks for the GPU gets it";
 }
 
 TEST_F(Gpu, AGpuThatIsNotThereIsSaid) {
   EngineOptions options = on_gpu(moe_path());
-  options.cuda_index = 99;
+  options.device.gpu = 99;
   const Status status = Engine::create(options).status();
   EXPECT_EQ(status.code(), Code::unsupported);
   EXPECT_NE(status.message().find("cuda:99"), std::string::npos) << status.message();

@@ -18,8 +18,8 @@ TEST_F(LargeActivationsOnGpu, ChangeNothing) {
   const auto folder = std::filesystem::temp_directory_path() / fmt::format("millrace-large-gpu-{}", getpid());
   std::filesystem::create_directories(folder);
   EngineOptions options;
-  options.device = DeviceChoice::cuda;
-  options.threads = 2;
+  options.device.choice = DeviceChoice::cuda;
+  options.device.threads = 2;
   expect_large_activations_change_nothing(options, folder.string());
   std::filesystem::remove_all(folder);
 }

@@ -50,14 +50,14 @@ class GpuRamFill : public OnGpu {
 
   static EngineOptions streaming(const char* pins = "0-=ram", int share = 0) {
     EngineOptions options;
-    options.model_path = path_;
-    options.device = DeviceChoice::cuda;
-    options.context_tokens = 512;
-    options.batch_tokens = 64;
-    options.threads = 2;
+    options.model.path = path_;
+    options.device.choice = DeviceChoice::cuda;
+    options.demand.context_tokens = 512;
+    options.demand.batch_tokens = 64;
+    options.device.threads = 2;
     if (pins[0] != '\0') {
-      options.pins = *parse_pins(pins);
-      options.cpu_share_percent = share;
+      options.memory.pins = *parse_pins(pins);
+      options.memory.cpu_share_percent = share;
     }
     return options;
   }
@@ -97,7 +97,7 @@ struct Told {
   bool falls = false;
   std::uint64_t last = 0, total = 0, first_in_passes = 0;
   void listen(EngineOptions& options) {
-    options.on_load = [this](std::uint64_t done, std::uint64_t all) {
+    options.watch.on_load = [this](std::uint64_t done, std::uint64_t all) {
       falls = falls || done < last;
       last = done;
       total = all;
@@ -105,7 +105,7 @@ struct Told {
       ++(created ? in_passes : in_create);
       return !refuses;
     };
-    options.on_load_end = [this] { ++ends; };
+    options.watch.on_load_end = [this] { ++ends; };
   }
 };
 
@@ -121,7 +121,7 @@ TEST_F(GpuRamFill, APassThatOvertakesTheFillGivesTheSameBitsAndTellsHowFarItIs) 
     const std::vector<float> unhurried = logits_of(streaming(c.pins, c.share));
     if (c.share == 0) expect_same_bits(unhurried, resident);
     EngineOptions options = streaming(c.pins, c.share);
-    options.faults.push_back(stall(100));
+    options.storage.faults.push_back(stall(100));
     Told told;
     told.listen(options);
     const auto begin = Clock::now();
@@ -156,7 +156,7 @@ TEST_F(GpuRamFill, AReadErrorFailsTheFirstRequestAndTheNextIsRight) {
         SCOPED_TRACE(
             fmt::format("share {}, {} read {}", share, kind == storage::Fault::Kind::eio ? "eio" : "short", after));
         EngineOptions options = streaming("0-=ram", share);
-        options.faults.push_back({.kind = kind, .after_reads = after});
+        options.storage.faults.push_back({.kind = kind, .after_reads = after});
         const auto engine = make(options);
         ASSERT_NE(engine, nullptr);
         const Answer first = ask(*engine);
@@ -179,7 +179,8 @@ TEST_F(GpuRamFill, AReadErrorFailsTheFirstRequestAndTheNextIsRight) {
 
 TEST_F(GpuRamFill, AnErrorThatLastsFailsEveryRequestAndNotTheProcess) {
   EngineOptions options = streaming();
-  options.faults.push_back({.kind = storage::Fault::Kind::eio, .after_reads = kReadsOfLoad + 30, .count = 1'000'000});
+  options.storage.faults.push_back(
+      {.kind = storage::Fault::Kind::eio, .after_reads = kReadsOfLoad + 30, .count = 1'000'000});
   const auto engine = make(options);
   ASSERT_NE(engine, nullptr);
   for (int i = 0; i < 4; ++i) {
@@ -194,8 +195,8 @@ TEST_F(GpuRamFill, AFileThatIsCutWhileRamFillsEndsTheRequestAndNotTheProcess) {
   const std::string copy = path_ + ".cut";
   fs::copy_file(path_, copy, fs::copy_options::overwrite_existing);
   EngineOptions options = streaming();
-  options.model_path = copy;
-  options.faults.push_back(stall(300));
+  options.model.path = copy;
+  options.storage.faults.push_back(stall(300));
   const auto engine = make(options);
   ASSERT_NE(engine, nullptr);
   fs::resize_file(copy, fs::file_size(copy) / 4);
@@ -213,7 +214,7 @@ TEST_F(GpuRamFill, ARequestThatWaitsIsCancelledAtOnceAndTheFillGoesOn) {
   for (const bool by_callback : {false, true}) {
     SCOPED_TRACE(by_callback ? "on_load returns false" : "the stop flag");
     EngineOptions options = streaming();
-    options.faults.push_back(stall(2000, kReadsOfLoad, 40));
+    options.storage.faults.push_back(stall(2000, kReadsOfLoad, 40));
     Told told;
     told.listen(options);
     const auto engine = make(options);
@@ -243,7 +244,7 @@ TEST_F(GpuRamFill, DestroyingWhileRamFillsStartsNoMoreReads) {
   for (const bool waits : {false, true}) {
     SCOPED_TRACE(waits ? "a request waits" : "nobody waits");
     EngineOptions options = streaming();
-    options.faults.push_back(stall(1500, kReadsOfLoad, 1000));
+    options.storage.faults.push_back(stall(1500, kReadsOfLoad, 1000));
     auto service = Service::start(options);
     ASSERT_TRUE(service.ok()) << service.status().message();
     std::promise<Finish> finish;

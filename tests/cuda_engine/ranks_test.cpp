@@ -15,11 +15,11 @@ class Ranks : public OnGpu {
  protected:
   static EngineOptions on_gpu(const std::string& path) {
     EngineOptions options;
-    options.model_path = path;
-    options.device = DeviceChoice::cuda;
-    options.vram_bytes = 3'000'000'000;
-    options.context_tokens = 512;
-    options.max_sequences = 2;
+    options.model.path = path;
+    options.device.choice = DeviceChoice::cuda;
+    options.memory.vram_bytes = 3'000'000'000;
+    options.demand.context_tokens = 512;
+    options.demand.max_sequences = 2;
     return options;
   }
 
@@ -48,7 +48,7 @@ class Ranks : public OnGpu {
   static std::vector<float> over(std::size_t ranks, const std::string& path, std::int64_t batch) {
     RankThreads threads(std::vector<EngineOptions>(ranks - 1, on_gpu(path)));
     EngineOptions options = on_gpu(path);
-    options.batch_tokens = batch;
+    options.demand.batch_tokens = batch;
     const auto engine = threads.create(options);
     EXPECT_TRUE(engine.ok()) << engine.status().message();
     return engine.ok() ? logits_of(**engine) : std::vector<float>();
@@ -60,7 +60,7 @@ TEST_F(Ranks, TheBitsOfOneGpu) {
     for (const std::int64_t batch : {0, 64}) {
       SCOPED_TRACE(::testing::Message() << path << ", " << batch << " rows a pass");
       EngineOptions options = on_gpu(path);
-      options.batch_tokens = batch;
+      options.demand.batch_tokens = batch;
       const auto alone = make(options);
       ASSERT_NE(alone, nullptr);
       const std::vector<float> expected = logits_of(*alone);

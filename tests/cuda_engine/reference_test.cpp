@@ -12,14 +12,14 @@ class CheckpointsOnGpu : public OnGpu, public testing::WithParamInterface<Cell> 
  protected:
   static EngineOptions on_gpu() {
     EngineOptions options;
-    options.model_path = std::get<Checkpoint>(GetParam()).model();
-    options.device = DeviceChoice::cuda;
-    options.threads = 2;
+    options.model.path = std::get<Checkpoint>(GetParam()).model();
+    options.device.choice = DeviceChoice::cuda;
+    options.device.threads = 2;
     if (std::get<PlaceName>(GetParam()).place != Place::gpu_ram) return options;
     if (std::get<Checkpoint>(GetParam()).mixture)
-      options.vram_experts = 2;
+      options.experts.vram_slots = 2;
     else
-      options.pins = *parse_pins("0-=ram");
+      options.memory.pins = *parse_pins("0-=ram");
     return options;
   }
 };
@@ -28,7 +28,7 @@ TEST_P(CheckpointsOnGpu, AnswerAsTransformersDoes) { expect_the_cell(on_gpu(), G
 
 TEST_P(CheckpointsOnGpu, AnswerSoStepByStep) {
   EngineOptions options = on_gpu();
-  options.cuda_fuse = options.cuda_graphs = false;
+  options.device.fuse = options.device.graphs = false;
   expect_the_cell(options, GetParam());
 }
 

@@ -16,12 +16,12 @@ TEST_P(ScalesOnGpu, MultiplyTheirProducts) {
   for (const bool fuse : {true, false}) {
     const ScaledFile file(checkpoint.model(), {});
     EngineOptions options;
-    options.model_path = file.path();
-    options.device = DeviceChoice::cuda;
-    options.threads = 2;
-    options.cuda_fuse = options.cuda_graphs = fuse;
-    if (place.place == Place::gpu_ram && checkpoint.mixture) options.vram_experts = 2;
-    if (place.place == Place::gpu_ram && !checkpoint.mixture) options.pins = *parse_pins("0-=ram");
+    options.model.path = file.path();
+    options.device.choice = DeviceChoice::cuda;
+    options.device.threads = 2;
+    options.device.fuse = options.device.graphs = fuse;
+    if (place.place == Place::gpu_ram && checkpoint.mixture) options.experts.vram_slots = 2;
+    if (place.place == Place::gpu_ram && !checkpoint.mixture) options.memory.pins = *parse_pins("0-=ram");
     expect_the_reference(options, checkpoint);
   }
 }
@@ -31,12 +31,12 @@ TEST_P(ScalesOnGpu, OfNvfp4AreCloseToTheProcessors) {
   if (!checkpoint.runs(place.place)) GTEST_SKIP();
   const ScaledFile file(checkpoint.model(), {DType::nvfp4});
   EngineOptions options;
-  options.model_path = file.path();
-  options.context_tokens = checkpoint.context;
-  options.kv_dtype = checkpoint.kv;
-  options.threads = 2;
+  options.model.path = file.path();
+  options.demand.context_tokens = checkpoint.context;
+  options.kv.dtype = checkpoint.kv;
+  options.device.threads = 2;
   const auto logits_on = [&](DeviceChoice device) {
-    options.device = device;
+    options.device.choice = device;
     std::vector<float> logits;
     const auto engine = make(options);
     if (engine == nullptr) return logits;
@@ -47,8 +47,8 @@ TEST_P(ScalesOnGpu, OfNvfp4AreCloseToTheProcessors) {
     return logits;
   };
   const std::vector<float> on_cpu = logits_on(DeviceChoice::cpu);
-  if (place.place == Place::gpu_ram && checkpoint.mixture) options.vram_experts = 2;
-  if (place.place == Place::gpu_ram && !checkpoint.mixture) options.pins = *parse_pins("0-=ram");
+  if (place.place == Place::gpu_ram && checkpoint.mixture) options.experts.vram_slots = 2;
+  if (place.place == Place::gpu_ram && !checkpoint.mixture) options.memory.pins = *parse_pins("0-=ram");
   const std::vector<float> on_gpu = logits_on(DeviceChoice::cuda);
   ASSERT_EQ(on_cpu.size(), on_gpu.size());
   ASSERT_FALSE(on_cpu.empty());

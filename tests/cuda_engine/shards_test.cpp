@@ -31,16 +31,16 @@ int second_gpu() {
 
 EngineOptions on_one(const std::string& path, DType kv_dtype = DType::f16) {
   EngineOptions options;
-  options.model_path = path;
-  options.device = DeviceChoice::cuda;
-  options.kv_dtype = kv_dtype;
-  options.vram_bytes = 4'000'000'000;
-  options.context_tokens = 2048;
+  options.model.path = path;
+  options.device.choice = DeviceChoice::cuda;
+  options.kv.dtype = kv_dtype;
+  options.memory.vram_bytes = 4'000'000'000;
+  options.demand.context_tokens = 2048;
   return options;
 }
 
 EngineOptions on_two(EngineOptions options) {
-  options.cuda_beside = {second_gpu()};
+  options.device.gpus_beside = {second_gpu()};
   return options;
 }
 
@@ -90,7 +90,7 @@ TEST_P(ShardsOfArchitectures, HaveTheBitsOfOne) {
     EngineOptions two = on_two(on_one(path));
     expect_same_bits(logits_of(two, 150, 6), whole);
     expect_same_bits(logits_of(two, 9, 6), few);
-    two.cuda_fuse = two.cuda_graphs = false;
+    two.device.fuse = two.device.graphs = false;
     expect_same_bits(logits_of(two, 150, 6), whole);
   }
 }
@@ -105,17 +105,17 @@ TEST_P(ShardsOfArchitectures, HaveTheBitsOfOneWhereExpertsFlow) {
     const std::string& path = file.path();
     const std::vector<float> whole = logits_of(on_one(path), 150, 24);
     EngineOptions two = on_two(on_one(path));
-    two.threads = 2;
+    two.device.threads = 2;
     for (const int in_vram : {1, 20}) {
-      two.vram_experts = in_vram;
+      two.experts.vram_slots = in_vram;
       for (const int of_the_link : {0, 40, 100}) {
-        two.cpu_share_percent = 100 - of_the_link;
+        two.memory.cpu_share_percent = 100 - of_the_link;
         SCOPED_TRACE(fmt::format("{} in VRAM, {} % over the links", in_vram, of_the_link));
         expect_same_bits(logits_of(two, 150, 24), whole);
       }
     }
-    two.cpu_share_percent = -1;
-    two.expert_slots = 24;  // in RAM at once, of 48 or so
+    two.memory.cpu_share_percent = -1;
+    two.experts.ram_slots = 24;  // in RAM at once, of 48 or so
     expect_same_bits(logits_of(two, 150, 24), whole);
   }
 }
@@ -150,30 +150,30 @@ TEST_F(ShardsOfQuantized, TheBitsOfOneHoweverThePassIsCut) {
   expect_same_bits(logits_of(on_two(on_one(path_)), 700, 8), whole);
   for (const bool graphs : {true, false}) {
     EngineOptions options = on_two(on_one(path_));
-    options.batch_tokens = 64;
-    options.cuda_graphs = graphs;
-    options.cuda_fuse = graphs;
+    options.demand.batch_tokens = 64;
+    options.device.graphs = graphs;
+    options.device.fuse = graphs;
     expect_same_bits(logits_of(options, 700, 8), whole);
   }
 }
 
 TEST_F(ShardsOfQuantized, TheBitsOfOneThroughTheHost) {
   EngineOptions options = on_two(on_one(path_));
-  options.gpus_through_host = true;
+  options.device.gpus_through_host = true;
   expect_same_bits(logits_of(options, 700, 8), logits_of(on_one(path_), 700, 8));
-  options.model_path = moe_path();
+  options.model.path = moe_path();
   for (const int in_vram : {-1, 20}) {
-    options.vram_experts = in_vram;
+    options.experts.vram_slots = in_vram;
     expect_same_bits(logits_of(options, 150, 20), logits_of(on_one(moe_path()), 150, 20));
   }
 }
 
 TEST_F(ShardsOfQuantized, TheBitsOfOneWhereRowsStream) {
   EngineOptions one = on_one(path_);
-  one.context_tokens = 1024;
+  one.demand.context_tokens = 1024;
   const std::vector<float> whole = logits_of(one, 300, 4);
   EngineOptions options = on_two(one);
-  options.vram_bytes = 1'000'000;
+  options.memory.vram_bytes = 1'000'000;
   const auto refused = Engine::create(options);
   ASSERT_FALSE(refused.ok());
   ASSERT_EQ(refused.status().code(), Code::out_of_budget) << refused.status().message();
@@ -182,7 +182,7 @@ TEST_F(ShardsOfQuantized, TheBitsOfOneWhereRowsStream) {
   ASSERT_TRUE(std::regex_search(words, match, std::regex("--vram ([0-9.]+[A-Za-z]*)"))) << words;
   const auto least = parse_bytes(match[1].str());
   ASSERT_TRUE(least.ok());
-  options.vram_bytes = *least + 8'000'000;
+  options.memory.vram_bytes = *least + 8'000'000;
   const auto crossed = [&] {
     const auto engine = make(options);
     if (engine == nullptr) return std::uint64_t{0};
@@ -195,12 +195,12 @@ TEST_F(ShardsOfQuantized, TheBitsOfOneWhereRowsStream) {
   };
   const std::uint64_t alike = crossed();
   EXPECT_GT(alike, 0u) << "nothing has streamed";
-  options.vram_beside = {options.vram_bytes + 60'000'000};
+  options.memory.vram_beside = {options.memory.vram_bytes + 60'000'000};
   EXPECT_LT(crossed(), alike) << "the second GPU has more, and keeps layers there";
-  options.vram_beside.clear();
+  options.memory.vram_beside.clear();
   for (const int share : {30, 70}) {  // and the CPU computes some rows of each GPU's
-    options.cpu_share_percent = share;
-    options.vram_bytes = *least + 30'000'000;
+    options.memory.cpu_share_percent = share;
+    options.memory.vram_bytes = *least + 30'000'000;
     expect_same_bits(logits_of(options, 300, 4), whole);
   }
 }
@@ -209,8 +209,8 @@ TEST_F(ShardsOfQuantized, SequencesShareBeginningsAndGoBack) {
   // Where one GPU plays two, both wait for ever in a prompt's pass, all launches made; two GPUs do not.
   if (second_gpu() == 0) GTEST_SKIP() << "needs two GPUs";
   EngineOptions options = on_two(on_one(path_));
-  options.max_sequences = 4;
-  options.share_prefixes = true;
+  options.demand.max_sequences = 4;
+  options.kv.share_prefixes = true;
   const auto engine = make(options);
   ASSERT_NE(engine, nullptr);
   const auto text = real_text(*engine, 400);
@@ -261,9 +261,9 @@ TEST_F(Shards, FavouritesOfADemoModelKeepTheBits) {
   EngineOptions one = on_one(moe_path());
   const std::vector<float> whole = logits_of(one, 300, 100);
   EngineOptions two = on_two(one);
-  two.threads = 2;
+  two.device.threads = 2;
   expect_same_bits(logits_of(two, 300, 100), whole);
-  two.vram_experts = 40;
+  two.experts.vram_slots = 40;
   const auto engine = make(two);
   ASSERT_NE(engine, nullptr);
   for (int i = 0; i < 2; ++i) {  // in cold slots, and in those of the first time
@@ -284,8 +284,8 @@ TEST_F(Shards, AStoppedPassLeavesExpertsRight) {
   // Where one GPU plays two both wait for ever for the room of a wave; two GPUs do not.
   if (second_gpu() == 0) GTEST_SKIP() << "needs two GPUs";
   EngineOptions two = on_two(on_one(moe_path()));
-  two.threads = 2;
-  two.vram_experts = 20;
+  two.device.threads = 2;
+  two.experts.vram_slots = 20;
   const auto engine = make(two);
   ASSERT_NE(engine, nullptr);
   const auto text = real_text(*engine, 900);
@@ -311,10 +311,10 @@ TEST_F(ShardsOfQuantized, WhatDoesNotWorkOverSeveralSaysSo) {
     EXPECT_NE(engine.status().message().find(word), std::string::npos) << engine.status().message();
   };
   EngineOptions options = on_one(path_);
-  options.cuda_beside = {99};
+  options.device.gpus_beside = {99};
   expect_refused(options, "cuda:99");
   options = on_two(on_one(path_));
-  options.cufile = true;
+  options.storage.cufile = true;
   expect_refused(options, "cufile");
 }
 

@@ -11,12 +11,12 @@ class SpeculationOnGpu : public OnGpu {
  protected:
   static EngineOptions on_gpu(const std::string& path) {
     EngineOptions options;
-    options.model_path = path;
-    options.device = DeviceChoice::cuda;
-    options.threads = 3;
-    options.max_sequences = 3;
-    options.context_tokens = 256;
-    options.share_prefixes = true;
+    options.model.path = path;
+    options.device.choice = DeviceChoice::cuda;
+    options.device.threads = 3;
+    options.demand.max_sequences = 3;
+    options.demand.context_tokens = 256;
+    options.kv.share_prefixes = true;
     return options;
   }
   static std::string checkpoint(const char* name) {
@@ -58,7 +58,7 @@ TEST_F(SpeculationOnGpu, ResidentModelsOfEveryKind) {
 
 TEST_F(SpeculationOnGpu, WithoutGraphs) {
   EngineOptions options = on_gpu(draft_path());
-  options.cuda_graphs = false;
+  options.device.graphs = false;
   expect_the_same(options);
 }
 
@@ -67,8 +67,8 @@ TEST_F(SpeculationOnGpu, LayersThatStreamWithAndWithoutTheProcessorsShare) {
     for (const int share : {0, 50}) {
       SCOPED_TRACE(testing::Message() << pins << ", " << share << " % of the rows for the CPU");
       EngineOptions options = on_gpu(draft_path());
-      options.pins = *parse_pins(pins);
-      options.cpu_share_percent = share;
+      options.memory.pins = *parse_pins(pins);
+      options.memory.cpu_share_percent = share;
       expect_the_same(options);
     }
 }
@@ -77,14 +77,14 @@ TEST_F(SpeculationOnGpu, ExpertsInRamWithTwoSlots) {
   for (const std::string& path : {moe_path(), checkpoint("gpt-oss")}) {
     SCOPED_TRACE(path);
     EngineOptions options = on_gpu(path);
-    options.vram_experts = 2;
+    options.experts.vram_slots = 2;
     expect_the_same(options);
   }
 }
 
 TEST_F(SpeculationOnGpu, WhoLosesItsKvSaysTheSame) {
   EngineOptions options = on_gpu(draft_path());
-  options.kv_tokens = 256;
+  options.demand.kv_tokens = 256;
   expect_the_same(options);
 }
 
@@ -125,18 +125,18 @@ TEST_F(SelfDraftOnGpu, BeforeLayersThatStreamWithAndWithoutTheProcessorsShare) {
     for (const int share : {0, 50}) {
       SCOPED_TRACE(testing::Message() << pins << ", " << share << " % of the rows for the CPU");
       EngineOptions options = on_gpu(draft_path());
-      options.pins = *parse_pins(pins);
-      options.cpu_share_percent = share;
+      options.memory.pins = *parse_pins(pins);
+      options.memory.cpu_share_percent = share;
       expect_the_answers_without(options, "self");
     }
 }
 
 TEST_F(SelfDraftOnGpu, WithoutGraphsAndWithLittleKv) {
   EngineOptions options = on_gpu(draft_path());
-  options.pins = *parse_pins("2-=ram");
-  options.kv_tokens = 256;
+  options.memory.pins = *parse_pins("2-=ram");
+  options.demand.kv_tokens = 256;
   expect_the_answers_without(options, "self");
-  options.cuda_graphs = false;
+  options.device.graphs = false;
   expect_the_answers_without(options, "self:1");
 }
 
@@ -153,10 +153,10 @@ TEST_F(SelfDraftOnGpu, WhatCannotGuessDoesNot) {
   };
   left_out(on_gpu(draft_path()), "self", "self:K insists");
   EngineOptions streamed = on_gpu(draft_path());
-  streamed.pins = *parse_pins("1-=ram");
+  streamed.memory.pins = *parse_pins("1-=ram");
   left_out(streamed, "self:2", "the first 2 layers");
   EngineOptions flowing = on_gpu(moe_path());
-  flowing.vram_experts = 2;
+  flowing.experts.vram_slots = 2;
   left_out(flowing, "self:1", "the first 1 layer");
   left_out(on_gpu(checkpoint("qwen3next")), "self:1", "state");
   left_out(on_gpu(checkpoint("glm4moe")), "mtp", "no passes through that block");
@@ -197,15 +197,15 @@ TEST_F(DraftModelOnGpu, LiesInVramBesideLayersThatStreamAndTheProcessorsShare) {
   for (const int share : {0, 50}) {
     SCOPED_TRACE(testing::Message() << share << " % of the rows for the CPU");
     EngineOptions options = on_gpu(draft_path());
-    options.pins = *parse_pins("0=ram,1-=disk");
-    options.cpu_share_percent = share;
+    options.memory.pins = *parse_pins("0=ram,1-=disk");
+    options.memory.cpu_share_percent = share;
     expect_the_answers_without(options, DraftPlace::gpu);
   }
 }
 
 TEST_F(DraftModelOnGpu, LiesInVramBesideExpertsWithTwoSlots) {
   EngineOptions options = on_gpu(moe_path());
-  options.vram_experts = 2;
+  options.experts.vram_slots = 2;
   expect_the_answers_without(options, DraftPlace::gpu);
 }
 
@@ -241,11 +241,11 @@ TEST_F(DraftModelOnGpu, IsGrantedByTheSameBudget) {
 /// the CPU guesses; the cap holds.
 TEST_F(DraftModelOnGpu, ThatDoesNotFitGoesToTheCpu) {
   EngineOptions options = on_gpu(draft_path());
-  options.pins = *parse_pins("0-=disk");  // so that no layer can make room
+  options.memory.pins = *parse_pins("0-=disk");  // so that no layer can make room
   const auto planned = plan_only(options);
   ASSERT_TRUE(planned.ok()) << planned.status().message();
   const residency::Plan& plan = planned->plan;
-  options.vram_bytes = plan.vram_weight_bytes + plan.vram_fixed_bytes + planned->options.kv_bytes + 16'000'000;
+  options.memory.vram_bytes = plan.vram_weight_bytes + plan.vram_fixed_bytes + planned->options.kv_bytes + 16'000'000;
   expect_the_answers_without(options, DraftPlace::cpu);
 }
 

@@ -11,9 +11,9 @@ using namespace test;
 
 EngineOptions on_gpu(const std::string& model, std::int64_t batch, bool share) {
   EngineOptions options = options_of(model, batch, share);
-  options.device = DeviceChoice::cuda;
-  options.threads = 2;
-  options.ram_bytes = options.vram_bytes = 0;
+  options.device.choice = DeviceChoice::cuda;
+  options.device.threads = 2;
+  options.memory.ram_bytes = options.memory.vram_bytes = 0;
   return options;
 }
 
@@ -43,12 +43,12 @@ TEST_P(StatesOnGpu, WhereWeightsLieChangesNoBit) {
   const std::vector<float> expected = logits_of(*make(maker()(512, false)), prompt);
   EngineOptions streamed = maker()(512, false);
   if (std::string_view(GetParam()).ends_with("moe"))
-    streamed.vram_experts = 2;
+    streamed.experts.vram_slots = 2;
   else
-    streamed.pins = *parse_pins("0-=ram");
+    streamed.memory.pins = *parse_pins("0-=ram");
   EXPECT_TRUE(logits_of(*make(streamed), prompt) == expected);
   EngineOptions plain = maker()(512, false);
-  plain.cuda_fuse = plain.cuda_graphs = false;
+  plain.device.fuse = plain.device.graphs = false;
   EXPECT_TRUE(logits_of(*make(plain), prompt) == expected);
 }
 
@@ -57,8 +57,8 @@ class FailedReadsOnGpu : public OnGpu, public testing::WithParamInterface<const 
 TEST_P(FailedReadsOnGpu, LeaveNoHalfUpdatedState) {
   const EngineOptions resident = on_gpu(GetParam(), 64, false);
   EngineOptions streamed = resident;
-  streamed.vram_experts = 0;
-  streamed.expert_slots = 4;  // of 8 or 12 experts
+  streamed.experts.vram_slots = 0;
+  streamed.experts.ram_slots = 4;  // of 8 or 12 experts
   expect_failed_reads_to_leave_no_half_updated_state(resident, streamed);
 }
 

@@ -31,8 +31,8 @@ const std::uint64_t kBareResident = device::resident_bytes();  // before anybody
 
 EngineOptions on_gpu(const std::string& path) {
   EngineOptions options;
-  options.model_path = path;
-  options.device = DeviceChoice::cuda;
+  options.model.path = path;
+  options.device.choice = DeviceChoice::cuda;
   return options;
 }
 
@@ -99,16 +99,16 @@ int run_capped(const std::string& path, std::uint64_t vram_bytes, std::uint64_t 
   const auto before = device::vram_state_without_context(0);
   FreeVram free;
   EngineOptions options = on_gpu(path);
-  options.vram_bytes = vram_bytes;
-  options.ram_bytes = ram_bytes;
-  options.bare_resident_bytes = kBareResident;
-  options.context_tokens = 512;
-  options.batch_tokens = 256;
-  options.threads = std::min(8, ThreadPool::usable_processors());
-  options.cpu_share_percent = share;
-  options.find_rates = share < 0;          // which takes memory, too
-  options.pins = *parse_pins("21-=disk");  // three layers, whatever there is room for
-  options.on_load = [&](std::uint64_t, std::uint64_t) {
+  options.memory.vram_bytes = vram_bytes;
+  options.memory.ram_bytes = ram_bytes;
+  options.memory.bare_resident_bytes = kBareResident;
+  options.demand.context_tokens = 512;
+  options.demand.batch_tokens = 256;
+  options.device.threads = std::min(8, ThreadPool::usable_processors());
+  options.memory.cpu_share_percent = share;
+  options.planning.find_rates = share < 0;        // which takes memory, too
+  options.memory.pins = *parse_pins("21-=disk");  // three layers, whatever there is room for
+  options.watch.on_load = [&](std::uint64_t, std::uint64_t) {
     free.start();
     return true;
   };
@@ -237,10 +237,10 @@ TEST_F(StreamingCaps, HoldWithADraftModelInVram) {
 
 TEST_F(StreamingCaps, AMachineThatWasNeverCalibratedIsMeasuredAtTheStart) {
   EngineOptions options = on_gpu(std::getenv(kModelVariable));
-  options.context_tokens = 512;
-  options.batch_tokens = 64;
-  options.pins = *parse_pins("0-=ram");
-  options.find_rates = true;
+  options.demand.context_tokens = 512;
+  options.demand.batch_tokens = 64;
+  options.memory.pins = *parse_pins("0-=ram");
+  options.planning.find_rates = true;
   const auto folder = std::filesystem::temp_directory_path() / fmt::format("millrace-rates-{}", getpid());
   setenv("XDG_CACHE_HOME", folder.c_str(), 1);  // where no rates are kept
   const auto begin = std::chrono::steady_clock::now();
@@ -260,13 +260,13 @@ TEST_F(StreamingCaps, AMachineThatWasNeverCalibratedIsMeasuredAtTheStart) {
   EXPECT_EQ(planned->plan.cpu_permille % 50, 0);
   EXPECT_GT(planned->plan.predicted_decode_tokens_per_second, 0);
 
-  options.rates = rates;  // what is known is not measured again, and decides exactly
+  options.planning.rates = rates;  // what is known is not measured again, and decides exactly
   const auto known = plan_only(options);
   ASSERT_TRUE(known.ok());
   EXPECT_EQ(known->saved.rates.host_to_device, rates.host_to_device);
   EXPECT_NEAR(known->plan.cpu_permille, planned->plan.cpu_permille, 25);
-  options.rates = {};
-  options.find_rates = false;
+  options.planning.rates = {};
+  options.planning.find_rates = false;
   const auto unknown = plan_only(options);
   ASSERT_TRUE(unknown.ok());
   EXPECT_EQ(unknown->saved.rates.host_to_device, 0);
@@ -303,12 +303,12 @@ Logged logged(Engine& engine, std::size_t prompt, std::int64_t decoded) {
 /// What the command line makes of a plan on paper.
 EngineOptions follow(const std::string& path, const residency::SavedPlan& saved) {
   EngineOptions options = on_gpu(path);
-  options.vram_bytes = saved.vram_bytes;
-  options.ram_bytes = saved.ram_bytes;
-  options.context_tokens = saved.context_tokens;
-  options.batch_tokens = saved.batch_tokens;
-  options.tile_bytes = saved.tile_bytes;
-  options.follow = std::make_shared<const residency::SavedPlan>(saved);
+  options.memory.vram_bytes = saved.vram_bytes;
+  options.memory.ram_bytes = saved.ram_bytes;
+  options.demand.context_tokens = saved.context_tokens;
+  options.demand.batch_tokens = saved.batch_tokens;
+  options.memory.tile_bytes = saved.tile_bytes;
+  options.planning.follow = std::make_shared<const residency::SavedPlan>(saved);
   return options;
 }
 
@@ -326,10 +326,10 @@ TEST_F(GpuPlanOnPaper, IsFollowedWithTheSameHomesAndBits) {
   for (const Case& c : {Case{"", -1}, Case{"0=ram,1=disk,2-=ram", 0}, Case{"0-=ram", 50}, Case{"1-=disk", -1}}) {
     SCOPED_TRACE(fmt::format("pins '{}' share {}", c.pins, c.share));
     EngineOptions options = on_gpu(draft_path());
-    options.context_tokens = 512;
-    options.batch_tokens = 64;
-    options.pins = *parse_pins(c.pins);
-    options.cpu_share_percent = c.share;
+    options.demand.context_tokens = 512;
+    options.demand.batch_tokens = 64;
+    options.memory.pins = *parse_pins(c.pins);
+    options.memory.cpu_share_percent = c.share;
     Logged first;
     residency::SavedPlan saved;
     {
@@ -356,9 +356,9 @@ TEST_F(GpuPlanOnPaper, IsFollowedWithTheSameHomesAndBits) {
 
 TEST_F(GpuPlanOnPaper, UnderASmallerCapNamesTheLeastThatWorks) {
   EngineOptions options = on_gpu(draft_path());
-  options.context_tokens = 512;
-  options.batch_tokens = 64;
-  options.pins = *parse_pins("0=ram,1=disk,2-=vram");
+  options.demand.context_tokens = 512;
+  options.demand.batch_tokens = 64;
+  options.memory.pins = *parse_pins("0=ram,1=disk,2-=vram");
   residency::SavedPlan saved;
   Logged first;
   {
@@ -368,20 +368,20 @@ TEST_F(GpuPlanOnPaper, UnderASmallerCapNamesTheLeastThatWorks) {
     first = logged(*engine, 50, 4);
   }
   EngineOptions less = follow(draft_path(), saved);
-  less.vram_bytes = 50'000'000;  // less than the driver's margin alone
+  less.memory.vram_bytes = 50'000'000;  // less than the driver's margin alone
   const Status vram = Engine::create(less).status();
   EXPECT_EQ(vram.code(), Code::out_of_budget);
   EXPECT_NE(vram.message().find("the plan takes"), std::string::npos) << vram.message();
   const auto least_vram = named("--vram", vram.message());
   ASSERT_TRUE(least_vram) << vram.message();
-  less.vram_bytes = *least_vram + 64 * kMiB;  // what the driver takes is measured anew
-  less.ram_bytes = 5'000'000;
+  less.memory.vram_bytes = *least_vram + 64 * kMiB;  // what the driver takes is measured anew
+  less.memory.ram_bytes = 5'000'000;
   const Status ram = Engine::create(less).status();
   EXPECT_EQ(ram.code(), Code::out_of_budget);
   EXPECT_NE(ram.message().find("of RAM"), std::string::npos) << ram.message();
   const auto least_ram = named_ram(ram.message());
   ASSERT_TRUE(least_ram) << ram.message();
-  less.ram_bytes = *least_ram + 64 * kMiB;  // this process may have grown since
+  less.memory.ram_bytes = *least_ram + 64 * kMiB;  // this process may have grown since
   const auto follower = make(less);
   ASSERT_NE(follower, nullptr);
   EXPECT_TRUE(logged(*follower, 50, 4).logits == first.logits);
@@ -391,7 +391,7 @@ TEST_F(GpuPlanOnPaper, OfTheCpuOrOfAnotherModelIsRefused) {
   const auto cpu = make(roomy(draft_path()));
   const residency::SavedPlan of_cpu = through_paper(*cpu);
   EngineOptions options = on_gpu(draft_path());
-  options.follow = std::make_shared<const residency::SavedPlan>(of_cpu);
+  options.planning.follow = std::make_shared<const residency::SavedPlan>(of_cpu);
   const Status refused = Engine::create(options).status();
   EXPECT_EQ(refused.code(), Code::invalid_argument);
   EXPECT_NE(refused.message().find("the plan is for"), std::string::npos) << refused.message();
@@ -415,10 +415,10 @@ class GpuPromptCache : public OnGpu {
 
   EngineOptions caching(const std::string& path, DType kv = DType::f16) const {
     EngineOptions options = on_gpu(path);
-    options.context_tokens = 512;
-    options.kv_dtype = kv;
-    options.prompt_cache = folder_.string();
-    options.prompt_cache_seconds = 0;
+    options.demand.context_tokens = 512;
+    options.kv.dtype = kv;
+    options.kv.prompt_cache = folder_.string();
+    options.kv.prompt_cache_seconds = 0;
     return options;
   }
   std::size_t files() const {
@@ -462,9 +462,9 @@ TEST_F(GpuPromptCache, ARestartGivesTheSameBitsWithFewerRows) {
     fs::remove_all(folder_);
     const std::vector<TokenId> prompt = real_text(*make(roomy(c.path)), 300);
     EngineOptions options = caching(c.path, c.kv);
-    options.pins = *parse_pins(c.pins);
+    options.memory.pins = *parse_pins(c.pins);
     EngineOptions without = options;
-    without.prompt_cache.clear();
+    without.kv.prompt_cache.clear();
     const Answer plain = ask(without, prompt);
     const Answer first = ask(options, prompt);
     EXPECT_EQ(first.result.cached_tokens, 0);
@@ -484,9 +484,9 @@ TEST_F(GpuPromptCache, WhatTheCpuWroteIsNotTaken) {
   // Their sums differ in the last bits.
   const std::vector<TokenId> prompt = real_text(*make(roomy(draft_path())), 200);
   EngineOptions cpu = roomy(draft_path());
-  cpu.context_tokens = 512;
-  cpu.prompt_cache = folder_.string();
-  cpu.prompt_cache_seconds = 0;
+  cpu.demand.context_tokens = 512;
+  cpu.kv.prompt_cache = folder_.string();
+  cpu.kv.prompt_cache_seconds = 0;
   ask(cpu, prompt);
   EXPECT_EQ(files(), 3u);
   EXPECT_EQ(ask(caching(draft_path()), prompt).result.cached_tokens, 0);

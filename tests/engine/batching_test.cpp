@@ -18,9 +18,9 @@ using text::TokenId;
 
 EngineOptions serving(const std::string& path, std::int64_t sequences) {
   EngineOptions options = roomy(path);
-  options.max_sequences = sequences;
-  options.context_tokens = 512;
-  options.share_prefixes = true;
+  options.demand.max_sequences = sequences;
+  options.demand.context_tokens = 512;
+  options.kv.share_prefixes = true;
   return options;
 }
 
@@ -56,8 +56,8 @@ TEST(Batching, SixteenStreamsGiveTheTextsEachGetsAlone) {
 
 TEST(Batching, AFirstTokenWithinTwoPassesBesideStreamsAndALongPrompt) {
   EngineOptions options = serving(draft_path(), 4);
-  options.chunk_tokens = 32;
-  options.batch_tokens = 64;
+  options.demand.chunk_tokens = 32;
+  options.demand.batch_tokens = 64;
   const auto engine = make(options);
   int streamed = 0;
   Request stream = greedy(chat(*engine, "Tell me a short story."), 200);
@@ -111,8 +111,8 @@ TEST(Batching, ACommonBeginningIsComputedOnce) {
 
 TEST(Batching, WhoLosesItsKvBeginsAgainAndSaysTheSame) {
   EngineOptions options = serving(draft_path(), 4);
-  options.context_tokens = 256;
-  options.kv_tokens = 256;  // as much as one of them may take
+  options.demand.context_tokens = 256;
+  options.demand.kv_tokens = 256;  // as much as one of them may take
   const auto engine = make(options);
   const auto plain = make(roomy(draft_path()));
   std::vector<Engine::Id> ids;
@@ -134,7 +134,7 @@ TEST(Batching, WhoLosesItsKvBeginsAgainAndSaysTheSame) {
 
 TEST(Batching, TheQueueIsBoundedFairAndKnowsPriorities) {
   EngineOptions options = serving(draft_path(), 1);
-  options.max_queue = 4;
+  options.demand.max_queue = 4;
   const auto engine = make(options);
   std::vector<int> order;
   const auto submit = [&](int number, const std::string& client, int priority) {

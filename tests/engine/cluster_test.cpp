@@ -13,8 +13,8 @@ using namespace test;
 
 EngineOptions one_thread(const std::string& path = moe_path()) {
   EngineOptions options = roomy(path);
-  options.threads = 1;
-  options.context_tokens = 512;
+  options.device.threads = 1;
+  options.demand.context_tokens = 512;
   return options;
 }
 
@@ -40,8 +40,8 @@ std::vector<float> logits_of(Engine& engine) {
 
 TEST(Cluster, GivesTheBitsOfOneProcess) {
   EngineOptions options = one_thread();
-  options.max_sequences = 3;
-  options.batch_tokens = 64;
+  options.demand.max_sequences = 3;
+  options.demand.batch_tokens = 64;
   const auto alone = make(options);
   ASSERT_NE(alone, nullptr);
   const std::vector<float> expected = logits_of(*alone);
@@ -57,8 +57,8 @@ TEST(Cluster, GivesTheBitsOfOneProcess) {
 
 TEST(Cluster, TheLeastOfAllRanksHolds) {
   EngineOptions options = one_thread(), small = one_thread();
-  options.context_tokens = 0;
-  small.ram_bytes = 2'500'000;
+  options.demand.context_tokens = 0;
+  small.memory.ram_bytes = 2'500'000;
   RankThreads ranks({small});
   auto engine = ranks.create(options);
   ASSERT_TRUE(engine.ok()) << engine.status().message();
@@ -73,7 +73,7 @@ TEST(Cluster, TheLeastOfAllRanksHolds) {
 
 TEST(Cluster, RowsOfAPassAreTheLeastOfAllRanks) {
   EngineOptions options = one_thread(), small = one_thread();
-  small.ram_bytes = 4'000'000;
+  small.memory.ram_bytes = 4'000'000;
   RankThreads ranks({small});
   auto engine = ranks.create(options);
   ASSERT_TRUE(engine.ok()) << engine.status().message();
@@ -122,7 +122,7 @@ TEST(Cluster, EveryArchitectureThatCanBeCutGivesItsBits) {
                            "qwen2",   "qwen3",         "qwen3moe",         "mamba2",         "lfm2",
                            "lfm2moe", "granitehybrid", "nemotron-h",       "nemotron-h-moe", "qwen3next"}) {
     EngineOptions options = one_thread(reference(name));
-    options.context_tokens = 128;
+    options.demand.context_tokens = 128;
     const auto alone = make(options);
     ASSERT_NE(alone, nullptr) << name;
     RankThreads ranks({options});
@@ -145,7 +145,7 @@ TEST(Cluster, LayersThatNeedMoreThanTheResidualStreamAreRefused) {
 /// Gemma 3: six layers with a window of 16, the sixth of seven sees all.
 TEST(Cluster, ConversationsGoOnWhereLayersHaveWindows) {
   EngineOptions options = one_thread(reference("gemma3"));
-  options.context_tokens = 512;
+  options.demand.context_tokens = 512;
   const auto talk = [](Engine& engine) {
     const auto vocab = engine.model().hyperparameters().vocab;
     const auto session = engine.new_session();
@@ -178,10 +178,10 @@ TEST(Cluster, ConversationsGoOnWhereLayersHaveWindows) {
 /// until it ends.
 TEST(Cluster, KvHasRoomForAllPassesUnderWay) {
   EngineOptions options = one_thread(reference("gemma3"));
-  options.context_tokens = 1024;
-  options.batch_tokens = 256;
-  options.max_sequences = 2;
-  options.share_prefixes = false;
+  options.demand.context_tokens = 1024;
+  options.demand.batch_tokens = 256;
+  options.demand.max_sequences = 2;
+  options.kv.share_prefixes = false;
   const auto talk = [](Engine& engine) {
     const auto vocab = engine.model().hyperparameters().vocab;
     std::vector<Engine::Id> ids;
@@ -243,8 +243,8 @@ std::vector<float> logits_of_talk(Engine& engine) {
 TEST(Cluster, ConversationsGoOnWhereLayersKeepAState) {
   for (const char* name : {"mamba2", "lfm2", "qwen3next", "nemotron-h"}) {
     EngineOptions options = one_thread(reference(name));
-    options.context_tokens = 512;
-    options.batch_tokens = 64;  // several passes of a prompt are under way
+    options.demand.context_tokens = 512;
+    options.demand.batch_tokens = 64;  // several passes of a prompt are under way
     const auto alone = make(options);
     ASSERT_NE(alone, nullptr) << name;
     const auto layers = alone->model().hyperparameters().layers;
@@ -286,7 +286,7 @@ TEST(Cluster, AnotherFileIsRefused) {
 
 TEST(Cluster, ARankWithTooLittleMemorySaysSo) {
   EngineOptions small = one_thread();
-  small.ram_bytes = 500'000;
+  small.memory.ram_bytes = 500'000;
   RankThreads ranks({one_thread(), small});
   const auto engine = ranks.create(one_thread());
   EXPECT_EQ(engine.status().code(), Code::out_of_budget);
@@ -311,21 +311,21 @@ TEST(Cluster, WhatDoesNotWorkYetIsRefusedByName) {
   drafts.speculate.draft_model = draft_path();
   EXPECT_NE(ranks.create(drafts).status().message().find("--draft"), std::string::npos);
   EngineOptions gpu = one_thread();
-  gpu.vram_bytes = 1'000'000'000;
+  gpu.memory.vram_bytes = 1'000'000'000;
   EXPECT_NE(ranks.create(gpu).status().message().find("without --device cuda"), std::string::npos);
   EngineOptions several = one_thread();
-  several.cuda_beside = {1};
+  several.device.gpus_beside = {1};
   EXPECT_NE(ranks.create(several).status().message().find("cuda:0,1"), std::string::npos);
   EXPECT_EQ(ranks.create(one_thread(), "0-3,4-6").status().code(), Code::invalid_argument);
 }
 
 TEST(Cluster, AReadErrorElsewhereEndsTheRequestWithAWord) {
   EngineOptions failing = one_thread();
-  failing.ram_bytes = 4'000'000;
-  failing.storage = storage::BackendKind::pread_buffered;
-  failing.faults = {*storage::parse_fault("eio@60")};
+  failing.memory.ram_bytes = 4'000'000;
+  failing.storage.backend = storage::BackendKind::pread_buffered;
+  failing.storage.faults = {*storage::parse_fault("eio@60")};
   EngineOptions options = one_thread();
-  options.context_tokens = 256;
+  options.demand.context_tokens = 256;
   RankThreads ranks({failing});
   auto engine = ranks.create(options, "0-2,3-5");
   ASSERT_TRUE(engine.ok()) << engine.status().message();

@@ -19,18 +19,18 @@ bool reads(const Planned& planned) {
 
 TEST(CpuPlan, RowsGiveWayBeforeWeightsAreReadInEveryPass) {
   EngineOptions options = test::roomy(test::moe_path());
-  options.context_tokens = 512;
-  options.batch_tokens = 512;
+  options.demand.context_tokens = 512;
+  options.demand.batch_tokens = 512;
   const auto roomy = plan_only(options);
   ASSERT_TRUE(roomy.ok()) << roomy.status().message();
   EXPECT_FALSE(reads(*roomy));
   const std::uint64_t weights = roomy->plan.weight_memory_bytes();
   int helped = 0;
   for (std::uint64_t ram = weights; ram < 2 * weights; ram += weights / 64) {
-    options.ram_bytes = ram;
-    options.batch_tokens = 512;
+    options.memory.ram_bytes = ram;
+    options.demand.batch_tokens = 512;
     const auto asked = plan_only(options);
-    options.batch_tokens = 0;
+    options.demand.batch_tokens = 0;
     const auto open = plan_only(options);
     ASSERT_EQ(open.ok(), asked.ok()) << ram;
     if (!open.ok()) continue;

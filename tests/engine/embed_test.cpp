@@ -119,9 +119,9 @@ Vector alone(const std::string& path, Pooling pooling) {
 TEST(Embed, SameBitsInABatchOfEightThatAlsoAnswers) {
   for (const Pooling pooling : kPoolings) {
     EngineOptions options = roomy(moe_path());
-    options.max_sequences = 8;
-    options.context_tokens = 512;
-    options.share_prefixes = true;
+    options.demand.max_sequences = 8;
+    options.demand.context_tokens = 512;
+    options.kv.share_prefixes = true;
     const auto engine = make(options);
     const std::string story = engine->run(greedy(chat(*engine, "Tell me a short story."), 40)).text;
     std::vector<Engine::Id> ids;
@@ -139,13 +139,13 @@ TEST(Embed, SameBitsHoweverPassesCutThePromptAndWhereverTheWeightsLie) {
     for (const std::int64_t rows : {1, 7, 16, 64, 100}) {
       SCOPED_TRACE(rows);
       EngineOptions options = roomy(moe_path());
-      options.batch_tokens = rows;
+      options.demand.batch_tokens = rows;
       const auto engine = make(options);
       expect_same_bits(embed_one(*engine, text_of(*engine, 3), pooling), expected);
     }
     EngineOptions options = roomy(moe_path());
-    options.ram_bytes = 5'000'000;
-    options.context_tokens = 512;
+    options.memory.ram_bytes = 5'000'000;
+    options.demand.context_tokens = 512;
     const auto engine = make(options);
     expect_same_bits(embed_one(*engine, text_of(*engine, 3), pooling), expected);
   }
@@ -153,7 +153,7 @@ TEST(Embed, SameBitsHoweverPassesCutThePromptAndWhereverTheWeightsLie) {
 
 TEST(Embed, KvThatOthersLeftIsNotGoneOnFrom) {
   EngineOptions options = roomy(draft_path());
-  options.share_prefixes = true;
+  options.kv.share_prefixes = true;
   const auto engine = make(options);
   const std::vector<TokenId> text = text_of(*engine, 3);
   const auto session = engine->new_session();
@@ -168,11 +168,11 @@ TEST(Embed, KvThatOthersLeftIsNotGoneOnFrom) {
 
 TEST(Embed, WhoLosesItsKvBeginsItsSumAgain) {
   EngineOptions options = roomy(draft_path());
-  options.max_sequences = 4;
-  options.context_tokens = 256;
-  options.kv_tokens = 256;
-  options.batch_tokens = 40;
-  options.chunk_tokens = 1;  // the answer grows beside it until there is no KV for both
+  options.demand.max_sequences = 4;
+  options.demand.context_tokens = 256;
+  options.demand.kv_tokens = 256;
+  options.demand.batch_tokens = 40;
+  options.demand.chunk_tokens = 1;  // the answer grows beside it until there is no KV for both
   const auto engine = make(options);
   Request stream = greedy(real_text(*engine, 50), 190);
   stream.ignore_end_tokens = true;
@@ -188,7 +188,7 @@ TEST(Embed, WhoLosesItsKvBeginsItsSumAgain) {
 
 TEST(Embed, AWholeContextFitsAndWhatCannotBeIsSaid) {
   EngineOptions options = roomy(draft_path());
-  options.context_tokens = 128;
+  options.demand.context_tokens = 128;
   const auto engine = make(options);
   EXPECT_FALSE(embed_one(*engine, real_text(*engine, 128), Pooling::last).empty());
   EXPECT_EQ(engine->run(embedding(real_text(*engine, 129), Pooling::last)).status.code(), Code::invalid_argument);
@@ -213,9 +213,9 @@ TEST(Embed, NormaliseLeavesZerosAlone) {
 
 TEST(Embed, ManyTextsComeInTheirOrderThroughAShortQueue) {
   EngineOptions options = roomy(draft_path());
-  options.max_sequences = 3;
-  options.max_queue = 1;
-  options.context_tokens = 128;
+  options.demand.max_sequences = 3;
+  options.demand.max_queue = 1;
+  options.demand.context_tokens = 128;
   const auto service = *Service::start(options);
   const Engine& engine = service->engine();
   std::vector<std::vector<TokenId>> inputs;
@@ -241,7 +241,7 @@ TEST(Embed, ManyTextsComeInTheirOrderThroughAShortQueue) {
 
 TEST(Embed, OneThatFailsEndsAllAndOneThatLeavesStopsThem) {
   EngineOptions options = roomy(draft_path());
-  options.max_sequences = 2;
+  options.demand.max_sequences = 2;
   const auto service = *Service::start(options);
   const std::vector<TokenId> text = real_text(service->engine(), 400);
   std::vector<std::vector<TokenId>> inputs(12, text);

@@ -67,7 +67,7 @@ TEST(Engine, LengthIsKept) {
 
 TEST(Engine, TheContextEndsAnAnswer) {
   EngineOptions options = roomy(moe_path());
-  options.context_tokens = 40;
+  options.demand.context_tokens = 40;
   const auto engine = make(options);
   EXPECT_EQ(engine->context_tokens(), 40);
   Request request = greedy(real_text(*engine, 30), -1);
@@ -79,7 +79,7 @@ TEST(Engine, TheContextEndsAnAnswer) {
 
 TEST(Engine, RequestsThatCannotBeAreRefusedWithAWord) {
   EngineOptions options = roomy(moe_path());
-  options.context_tokens = 64;
+  options.demand.context_tokens = 64;
   const auto engine = make(options);
   const Result long_prompt = engine->run(greedy(real_text(*engine, 65), 5));
   EXPECT_EQ(long_prompt.finish, Finish::error);
@@ -109,7 +109,7 @@ TEST(Engine, HeadsThatQuantizedKvCannotHoldAreSaid) {
 
 TEST(Engine, WeightsAreReadOnceAPassHoweverLongThePrompt) {
   EngineOptions options = roomy(moe_path());
-  options.batch_tokens = 128;
+  options.demand.batch_tokens = 128;
   const auto engine = make(options);
   const std::uint64_t before = engine->executor().counters().passes;
   std::vector<std::int64_t> progress;
@@ -126,7 +126,7 @@ TEST(Engine, WeightsAreReadOnceAPassHoweverLongThePrompt) {
 
 TEST(Engine, SequencesShareTheirPasses) {
   EngineOptions options = roomy(moe_path());
-  options.max_sequences = 4;
+  options.demand.max_sequences = 4;
   const auto engine = make(options);
   const std::uint64_t before = engine->executor().counters().passes;
   std::vector<Engine::Id> ids;
@@ -142,7 +142,7 @@ TEST(Engine, SequencesShareTheirPasses) {
 
 TEST(Engine, RequestsBeyondTheLimitWaitForTheirTurn) {
   EngineOptions options = roomy(draft_path());
-  options.max_sequences = 2;
+  options.demand.max_sequences = 2;
   const auto engine = make(options);
   std::vector<Engine::Id> ids;
   for (int i = 0; i < 5; ++i) ids.push_back(*engine->submit(greedy(chat(*engine, kQuestion), 32)));
@@ -186,8 +186,8 @@ TEST(Cancel, TheStopFlagEndsARunAndTheEngineGoesOn) {
 
 TEST(Cancel, StopsALongPromptWithinThePass) {
   EngineOptions options = roomy(moe_path());
-  options.batch_tokens = 1500;
-  options.threads = 1;
+  options.demand.batch_tokens = 1500;
+  options.device.threads = 1;
   const auto engine = make(options);
   std::atomic<bool> stop{false};
   Request request = greedy(real_text(*engine, 1500), 4);
@@ -205,7 +205,7 @@ TEST(Cancel, StopsALongPromptWithinThePass) {
 
 TEST(Cancel, OneOfSeveralLeavesTheOthersAlone) {
   EngineOptions options = roomy(moe_path());
-  options.max_sequences = 2;
+  options.demand.max_sequences = 2;
   const auto engine = make(options);
   Request story = greedy(chat(*engine, "Tell me a short story."), 200);
   Engine::Id story_id = 0;

@@ -77,8 +77,8 @@ inline void write_large_granite(const std::string& path) {
 
 /// Of every prompt of the references, in one pass each.
 inline std::vector<float> logits_of(EngineOptions options, const std::string& path) {
-  options.model_path = path;
-  options.context_tokens = 256;
+  options.model.path = path;
+  options.demand.context_tokens = 256;
   const auto engine = make(options);
   std::vector<float> all;
   for (const Reference& reference : read_references(kGranite.logits())) {
@@ -107,8 +107,8 @@ inline void expect_large_activations_change_nothing(const EngineOptions& options
   const std::string large = folder + "/large.gguf";
   write_large_granite(large);
   EngineOptions changed = options;
-  changed.model_path = large;
-  changed.context_tokens = 256;
+  changed.model.path = large;
+  changed.demand.context_tokens = 256;
   const Agreement found = agreement(changed, kGranite.logits());
   EXPECT_LE(found.relative_l2, 2e-3);
   EXPECT_EQ(found.same_argmax, 1);

@@ -15,7 +15,7 @@ TEST(LargeActivations, ChangeNothing) {
   std::filesystem::create_directories(folder);
   for (const DType kv : {DType::f32, DType::f16}) {
     EngineOptions options = roomy(kGranite.model());
-    options.kv_dtype = kv;
+    options.kv.dtype = kv;
     expect_large_activations_change_nothing(options, folder.string());
   }
   std::filesystem::remove_all(folder);

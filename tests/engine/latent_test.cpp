@@ -23,11 +23,11 @@ class Latents : public testing::TestWithParam<DType> {
  protected:
   static EngineOptions options(std::int64_t batch = 512, const char* name = "deepseek-v3") {
     EngineOptions options = test::roomy(std::string(MILLRACE_TEST_DATA "/reference/") + name + ".gguf");
-    options.max_sequences = 2;
-    options.context_tokens = 512;
-    options.batch_tokens = batch;
-    options.share_prefixes = false;
-    options.kv_dtype = GetParam();
+    options.demand.max_sequences = 2;
+    options.demand.context_tokens = 512;
+    options.demand.batch_tokens = batch;
+    options.kv.share_prefixes = false;
+    options.kv.dtype = GetParam();
     return options;
   }
 };
@@ -58,11 +58,11 @@ TEST(PlanOnly, LeavesBlocksThatGuessTokensOnTheDisk) {
 
 TEST(KvOfFourBits, IsRefusedInWordsWhereItDoesNotFit) {
   EngineOptions options = test::roomy(MILLRACE_TEST_DATA "/reference/deepseek-v3.gguf");
-  options.kv_dtype = DType::q4_0;
+  options.kv.dtype = DType::q4_0;
   const Status status = Engine::create(options).status();
   EXPECT_EQ(status.code(), Code::unsupported);
   EXPECT_EQ(status.message(), "--kv q4_0 is not for latents, which this model keeps; use --kv q8_0");
-  options.kv_dtype = DType::q4_k;
+  options.kv.dtype = DType::q4_k;
   EXPECT_NE(Engine::create(options).status().message().find("not as q4_k; use --kv f16"), std::string::npos);
 }
 
@@ -99,8 +99,8 @@ TEST_P(Latents, ASessionGoesBackAndAnswersTheSame) {
 
 TEST_P(Latents, RequestsThatBeginAlikeShareBlocksAndPasses) {
   EngineOptions sharing = options(64);
-  sharing.max_sequences = 4;
-  sharing.share_prefixes = true;
+  sharing.demand.max_sequences = 4;
+  sharing.kv.share_prefixes = true;
   const auto engine = make(sharing), plain = make(options());
   std::vector<std::vector<TokenId>> prompts;
   for (const std::int64_t differs : {200, 150, 70, 200}) prompts.push_back(some_tokens(200, differs));
@@ -119,9 +119,9 @@ TEST_P(Latents, ARestartTakesThePromptFromTheDisk) {
   const std::string folder = testing::TempDir() + "/latent-prompts-" + std::string(info(GetParam()).name);
   std::filesystem::remove_all(folder);
   EngineOptions caching = options(64);
-  caching.share_prefixes = true;
-  caching.prompt_cache = folder;
-  caching.prompt_cache_seconds = 0;
+  caching.kv.share_prefixes = true;
+  caching.kv.prompt_cache = folder;
+  caching.kv.prompt_cache_seconds = 0;
   {
     const auto engine = make(caching);
     ASSERT_TRUE(engine->run(greedy(some_tokens(200), 2)).status.ok());

@@ -30,9 +30,9 @@ struct PromptCache : testing::Test {
 
   EngineOptions caching(const std::string& path) const {
     EngineOptions options = roomy(path);
-    options.context_tokens = 512;
-    options.prompt_cache = folder.string();
-    options.prompt_cache_seconds = 0;
+    options.demand.context_tokens = 512;
+    options.kv.prompt_cache = folder.string();
+    options.kv.prompt_cache_seconds = 0;
     return options;
   }
   std::size_t files() const {
@@ -66,7 +66,7 @@ TEST_F(PromptCache, ARestartGivesTheSameBitsWithFewerRows) {
   for (const std::string& path : {draft_path(), moe_path()}) {
     const std::vector<TokenId> prompt = real_text(*make(roomy(path)), 300);
     EngineOptions without = caching(path);
-    without.prompt_cache.clear();
+    without.kv.prompt_cache.clear();
     const Answer plain = ask(*make(without), prompt);
     const Answer first = ask(*make(caching(path)), prompt);
     EXPECT_EQ(first.result.cached_tokens, 0);
@@ -86,9 +86,9 @@ TEST_F(PromptCache, WhateverTheBudgetAndTheKernelsTheBitsAreTheSame) {
   const std::vector<TokenId> prompt = real_text(*make(roomy(moe_path())), 200);
   const Answer first = ask(*make(caching(moe_path())), prompt);
   EngineOptions tight = caching(moe_path());
-  tight.ram_bytes = 6'000'000;
-  tight.best_isa = false;
-  tight.batch_tokens = 16;
+  tight.memory.ram_bytes = 6'000'000;
+  tight.device.best_isa = false;
+  tight.demand.batch_tokens = 16;
   const auto engine = make(tight);
   const Answer second = ask(*engine, prompt);
   EXPECT_EQ(second.result.cached_tokens, 192);
@@ -99,12 +99,12 @@ TEST_F(PromptCache, KvOfFewBitsComesBackInEveryBit) {
   const std::vector<TokenId> prompt = real_text(*make(roomy(moe_path())), 300);
   for (const DType dtype : {DType::q4_0, DType::q3_k, DType::q2_0}) {
     EngineOptions options = caching(moe_path());
-    options.kv_dtype = dtype;
+    options.kv.dtype = dtype;
     const Answer first = ask(*make(options), prompt), second = ask(*make(options), prompt);
     EXPECT_EQ(first.result.cached_tokens, 0);
     EXPECT_EQ(second.result.cached_tokens, 256);
     EXPECT_TRUE(second.logits == first.logits);
-    options.kv_rotation = kv::Rotation::never;
+    options.kv.rotation = kv::Rotation::never;
     EXPECT_EQ(ask(*make(options), prompt).result.cached_tokens, 0) << "what lies there is rotated";
   }
 }
@@ -113,8 +113,8 @@ TEST_F(PromptCache, KvOfFewBitsComesBackInEveryBit) {
 struct PromptCacheOverRanks : PromptCache {
   EngineOptions rank(const std::string& name) const {
     EngineOptions options = caching(moe_path());
-    options.threads = 1;
-    options.prompt_cache = (folder / name).string();
+    options.device.threads = 1;
+    options.kv.prompt_cache = (folder / name).string();
     return options;
   }
   static Answer ask_ranks(RankThreads& ranks, const EngineOptions& options, const std::vector<TokenId>& prompt) {
@@ -131,7 +131,7 @@ struct PromptCacheOverRanks : PromptCache {
 TEST_F(PromptCacheOverRanks, ARestartGivesTheSameBitsWithFewerRows) {
   const std::vector<TokenId> prompt = real_text(*make(roomy(moe_path())), 300);
   EngineOptions alone = rank("alone");
-  alone.prompt_cache.clear();
+  alone.kv.prompt_cache.clear();
   const Answer plain = ask(*make(alone), prompt);
   RankThreads ranks({rank("all"), rank("all")});  // stages of as many layers in one folder
   const Answer first = ask_ranks(ranks, rank("all"), prompt), second = ask_ranks(ranks, rank("all"), prompt);
@@ -169,7 +169,7 @@ TEST_F(PromptCacheOverRanks, WhatOneLacksAllCompute) {
 TEST_F(PromptCacheOverRanks, NothingIsKeptWhereOneKeepsNothing) {
   const std::vector<TokenId> prompt = real_text(*make(roomy(moe_path())), 200);
   EngineOptions none = rank("none");
-  none.prompt_cache.clear();
+  none.kv.prompt_cache.clear();
   RankThreads ranks({none});
   ask_ranks(ranks, rank("zero"), prompt);
   EXPECT_EQ(ask_ranks(ranks, rank("zero"), prompt).result.cached_tokens, 0);
@@ -196,11 +196,11 @@ TEST_F(PromptCacheOverRanks, ConversationsGoOnAfterARestart) {
     return tokens;
   };
   EngineOptions options = rank("zero");
-  options.share_prefixes = true;
-  options.max_sequences = 2;
-  options.batch_tokens = 64;
+  options.kv.share_prefixes = true;
+  options.demand.max_sequences = 2;
+  options.demand.batch_tokens = 64;
   EngineOptions alone = options;
-  alone.prompt_cache.clear();
+  alone.kv.prompt_cache.clear();
   const std::vector<TokenId> expected = talk(*make(alone));
   RankThreads ranks({rank("one"), rank("two")});
   std::uint64_t loaded = 0;
@@ -217,7 +217,7 @@ TEST_F(PromptCache, AnotherModelOrFormatTakesNothingOfIt) {
   const std::vector<TokenId> prompt = real_text(*make(roomy(draft_path())), 200);
   ask(*make(caching(draft_path())), prompt);
   EngineOptions f32 = caching(draft_path());
-  f32.kv_dtype = DType::f32;
+  f32.kv.dtype = DType::f32;
   EXPECT_EQ(ask(*make(f32), prompt).result.cached_tokens, 0);
   const fs::path copy = folder.string() + ".gguf";  // the same bytes, changed at another time
   fs::copy_file(draft_path(), copy);
@@ -255,8 +255,8 @@ TEST_F(PromptCache, AConversationGoesOnAfterARestart) {
 
 TEST_F(PromptCache, StreamsAndTheTreeTakePart) {
   EngineOptions options = caching(draft_path());
-  options.max_sequences = 4;
-  options.share_prefixes = true;
+  options.demand.max_sequences = 4;
+  options.kv.share_prefixes = true;
   std::vector<TokenId> prompt = real_text(*make(roomy(draft_path())), 400);
   const Answer plain = ask(*make(roomy(draft_path())), prompt);
   ask(*make(options), prompt);
@@ -301,7 +301,7 @@ TEST_F(PromptCache, WhatIsDamagedIsComputedAgain) {
 
 TEST_F(PromptCache, WithoutAFolderItWorksAsBefore) {
   EngineOptions options = caching(draft_path());
-  options.prompt_cache = "/proc/nowhere/prompts";
+  options.kv.prompt_cache = "/proc/nowhere/prompts";
   const auto engine = make(options);
   ask(*engine, real_text(*engine, 100));
   EXPECT_EQ(engine->load().disk.store.files, 0u);
@@ -318,7 +318,7 @@ TEST_F(PromptCache, AnIdleServiceFinishesWriting) {
 
 TEST_F(PromptCache, UnderATightBudgetItNeedsNoMemory) {
   EngineOptions tight = caching(moe_path());
-  tight.ram_bytes = 6'000'000;
+  tight.memory.ram_bytes = 6'000'000;
   const auto engine = make(tight);
   const Answer answer = ask(*engine, real_text(*engine, 200));
   EXPECT_LE(engine->budget().reserved_bytes(), 6'000'000u);

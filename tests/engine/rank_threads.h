@@ -35,7 +35,7 @@ class RankThreads {
 
   Expected<std::unique_ptr<Engine>> create(EngineOptions options, const std::string& stages = "") {
     cluster_.stages = stages;
-    options.cluster = &cluster_;
+    options.part.cluster = &cluster_;
     return Engine::create(options);
   }
 

@@ -231,10 +231,10 @@ inline void expect_the_reference(const EngineOptions& options, const Checkpoint&
                          Way{"token by token", 1, {1}}, Way{"a batch", 0, {1, 0.6, 0.21}}}) {
     SCOPED_TRACE(way.name);
     EngineOptions changed = options;
-    changed.batch_tokens = way.batch_tokens;
-    changed.max_sequences = static_cast<std::int64_t>(way.shares.size());
-    changed.context_tokens = checkpoint.context;
-    changed.kv_dtype = checkpoint.kv;
+    changed.demand.batch_tokens = way.batch_tokens;
+    changed.demand.max_sequences = static_cast<std::int64_t>(way.shares.size());
+    changed.demand.context_tokens = checkpoint.context;
+    changed.kv.dtype = checkpoint.kv;
     const Agreement found = agreement(changed, checkpoint.logits(), way.shares);
     EXPECT_LE(found.relative_l2, 2e-3);
     EXPECT_EQ(found.same_argmax, 1);
@@ -250,8 +250,8 @@ inline void expect_near_with_rotated_kv(const EngineOptions& options, const Chec
   for (const Format& format : {Format{DType::q8_0, 0.1}, Format{DType::q4_0, 0.8}}) {
     SCOPED_TRACE(info(format.dtype).name);
     EngineOptions changed = options;
-    changed.context_tokens = checkpoint.context;
-    changed.kv_dtype = format.dtype;
+    changed.demand.context_tokens = checkpoint.context;
+    changed.kv.dtype = format.dtype;
     const auto engine = Engine::create(changed);
     if (!engine.ok()) {
       EXPECT_EQ(engine.status().code(), Code::unsupported) << engine.status().message();
@@ -259,7 +259,7 @@ inline void expect_near_with_rotated_kv(const EngineOptions& options, const Chec
       continue;
     }
     for (const std::int64_t batch : {0, 7}) {
-      changed.batch_tokens = batch;
+      changed.demand.batch_tokens = batch;
       EXPECT_LE(agreement(changed, checkpoint.logits()).relative_l2, format.most);
     }
   }
@@ -270,7 +270,7 @@ inline void expect_the_cell(const EngineOptions& options, const Cell& cell) {
   const auto& [checkpoint, place] = cell;
   if (checkpoint.runs(place.place)) return expect_the_reference(options, checkpoint);
   EngineOptions changed = options;
-  changed.context_tokens = 256;
+  changed.demand.context_tokens = 256;
   const auto engine = Engine::create(changed);
   ASSERT_FALSE(engine.ok()) << "it runs: tell README";
   EXPECT_EQ(engine.status().code(), Code::unsupported) << engine.status().message();

@@ -44,14 +44,14 @@ TEST_P(Checkpoints, AnswerAsTransformersDoes) {
   const auto& [checkpoint, place] = GetParam();
   EngineOptions options = roomy(checkpoint.model());
   if (place.place == Place::cpu_disk && checkpoint.runs(place.place)) {
-    options.tile_bytes = 4096;
-    options.ram_bytes = 1;
-    options.context_tokens = checkpoint.context;
-    options.kv_dtype = checkpoint.kv;
-    options.max_sequences = 3;
+    options.memory.tile_bytes = 4096;
+    options.memory.ram_bytes = 1;
+    options.demand.context_tokens = checkpoint.context;
+    options.kv.dtype = checkpoint.kv;
+    options.demand.max_sequences = 3;
     const std::optional<std::uint64_t> smallest = named_ram(Engine::create(options).status().message());
     ASSERT_TRUE(smallest.has_value());
-    options.ram_bytes = *smallest;
+    options.memory.ram_bytes = *smallest;
   }
   expect_the_cell(options, GetParam());
 }

@@ -71,16 +71,16 @@ TEST(SameBits, LogitsAreFinite) {
 
 TEST(SameBits, ForEveryBudget) {
   EngineOptions options = demo();
-  options.context_tokens = 768;
-  options.batch_tokens = 32;
-  options.ram_bytes = 1;
+  options.demand.context_tokens = 768;
+  options.demand.batch_tokens = 32;
+  options.memory.ram_bytes = 1;
   const std::optional<std::uint64_t> smallest = named_ram(Engine::create(options).status().message());
   ASSERT_TRUE(smallest.has_value());
-  options.ram_bytes = *smallest;
+  options.memory.ram_bytes = *smallest;
   expect_same_bits_of_prompt(options, 40);
   for (const std::uint64_t ram : {6'000'000u, 9'000'000u, 13'000'000u}) {
     SCOPED_TRACE(ram);
-    options.ram_bytes = ram;
+    options.memory.ram_bytes = ram;
     expect_same_bits_of_decoded(options);
   }
 }
@@ -91,9 +91,9 @@ TEST(SameBits, ForEveryStorage) {
        {BackendKind::io_uring, BackendKind::pread_direct, BackendKind::pread_buffered, BackendKind::mmap}) {
     SCOPED_TRACE(storage::backend_name(kind));
     EngineOptions options = demo();
-    options.storage = kind;
-    options.ram_bytes = kind == BackendKind::mmap ? 25'000'000 : 9'000'000;
-    options.context_tokens = 768;
+    options.storage.backend = kind;
+    options.memory.ram_bytes = kind == BackendKind::mmap ? 25'000'000 : 9'000'000;
+    options.demand.context_tokens = 768;
     const Status status = Engine::create(options).status();
     if (status.code() == Code::unsupported) continue;  // a container without io_uring, a file system without O_DIRECT
     expect_same_bits_of_decoded(options);
@@ -104,7 +104,7 @@ TEST(SameBits, ForEveryThreadCount) {
   for (const int threads : {1, 3}) {
     SCOPED_TRACE(threads);
     EngineOptions options = demo();
-    options.threads = threads;
+    options.device.threads = threads;
     expect_same_bits(options);
   }
 }
@@ -114,8 +114,8 @@ TEST(SameBits, ForEveryInstructionSet) {
     if (isa > device::best_isa()) continue;
     SCOPED_TRACE(device::isa_name(isa));
     EngineOptions options = demo();
-    options.best_isa = false;
-    options.isa = isa;
+    options.device.best_isa = false;
+    options.device.isa = isa;
     if (isa == kernels::Isa::plain) {
       expect_same_bits_of_prompt(options, 60);
     } else {
@@ -128,7 +128,7 @@ TEST(SameBits, HoweverThePromptIsCut) {
   for (const std::int64_t batch : {1, 7, 100}) {
     SCOPED_TRACE(batch);
     EngineOptions options = demo();
-    options.batch_tokens = batch;
+    options.demand.batch_tokens = batch;
     if (batch == 1) {
       expect_same_bits_of_prompt(options, 120);
     } else {
@@ -141,16 +141,16 @@ TEST(SameBits, ForEveryTileSize) {
   for (const std::uint64_t tile : {20'000u, 100'000u}) {
     SCOPED_TRACE(tile);
     EngineOptions options = demo();
-    options.tile_bytes = tile;
-    options.ram_bytes = 9'000'000;
-    options.context_tokens = 768;
+    options.memory.tile_bytes = tile;
+    options.memory.ram_bytes = 9'000'000;
+    options.demand.context_tokens = 768;
     expect_same_bits_of_prompt(options, 150);
   }
 }
 
 TEST(SameBits, WithOneExpertAtATime) {
   EngineOptions options = demo();
-  options.expert_slots = 1;
+  options.experts.ram_slots = 1;
   const auto engine = make(options);
   EXPECT_EQ(engine->store().expert_slots(), 1);
   expect_same_bits_of_decoded(options);
@@ -158,9 +158,9 @@ TEST(SameBits, WithOneExpertAtATime) {
 
 TEST(SameBits, ForBothPolicies) {
   EngineOptions options = demo();
-  options.policy = residency::CachePolicy::lfu;
-  options.ram_bytes = 6'000'000;
-  options.context_tokens = 768;
+  options.experts.policy = residency::CachePolicy::lfu;
+  options.memory.ram_bytes = 6'000'000;
+  options.demand.context_tokens = 768;
   expect_same_bits_of_decoded(options);
 }
 
@@ -176,7 +176,7 @@ TEST(SameBits, WithQuantizedKvOfItsOwn) {
                         Case{DType::q2_0, 5e-1, 80}}) {
     SCOPED_TRACE(info(c.dtype).name);
     EngineOptions options = demo();
-    options.kv_dtype = c.dtype;
+    options.kv.dtype = c.dtype;
     const std::vector<float> first = logits_of(options, kRows);
     ASSERT_GE(first.size(), kRows * kVocab);
     double error = 0, norm = 0;
@@ -189,12 +189,12 @@ TEST(SameBits, WithQuantizedKvOfItsOwn) {
     EXPECT_GT(error, 0.0);
     EXPECT_LT(std::sqrt(error / norm), c.most);
     EXPECT_GE(same_choice, kRows * c.same_percent / 100);
-    options.threads = 1;
-    options.batch_tokens = 33;
+    options.device.threads = 1;
+    options.demand.batch_tokens = 33;
     EXPECT_EQ(logits_of(options, kRows), first);
-    options.best_isa = false;
-    options.isa = kernels::Isa::plain;
-    options.ram_bytes = 8'000'000;
+    options.device.best_isa = false;
+    options.device.isa = kernels::Isa::plain;
+    options.memory.ram_bytes = 8'000'000;
     EXPECT_EQ(logits_of(options, kRows), first);
   }
 }
@@ -203,13 +203,13 @@ TEST(SameBits, WithQuantizedKvOfItsOwn) {
 TEST(SameBits, RotationAloneIsRounding) {
   constexpr std::size_t kRows = 60;
   EngineOptions options = demo();
-  options.kv_dtype = DType::q4_0;
+  options.kv.dtype = DType::q4_0;
   const std::vector<float> rotated = logits_of(options, kRows);
-  options.kv_rotation = kv::Rotation::never;
+  options.kv.rotation = kv::Rotation::never;
   EXPECT_NE(logits_of(options, kRows), rotated);
-  options.kv_dtype = DType::q8_0;
+  options.kv.dtype = DType::q8_0;
   const std::vector<float> plain = logits_of(options, kRows);
-  options.kv_rotation = kv::Rotation::of_format;
+  options.kv.rotation = kv::Rotation::of_format;
   const std::vector<float> turned = logits_of(options, kRows);
   EXPECT_NE(turned, plain);
   double error = 0, norm = 0;
@@ -220,9 +220,9 @@ TEST(SameBits, RotationAloneIsRounding) {
 
 TEST(SameBits, InABatchOfEight) {
   EngineOptions options = demo();
-  options.max_sequences = 8;
-  options.context_tokens = 768;
-  options.batch_tokens = 96;
+  options.demand.max_sequences = 8;
+  options.demand.context_tokens = 768;
+  options.demand.batch_tokens = 96;
   const auto engine = make(options);
   std::vector<float> logits;
   std::vector<Engine::Id> ids;

@@ -24,15 +24,15 @@ std::vector<float> random_logits(unsigned seed, std::size_t vocab) {
 
 /// DRY: what each token costs that would lengthen a repetition of the history's end.
 void repetitions_cost(std::vector<float>& logits, const std::vector<TokenId>& history, const SamplerOptions& options) {
-  if (options.dry_multiplier <= 0) return;
+  if (options.dry.multiplier <= 0) return;
   std::map<TokenId, float> cost;
   for (std::size_t next = 1; next < history.size(); ++next) {
     std::size_t n = 0;
     while (n < next && history[next - 1 - n] == history[history.size() - 1 - n]) ++n;
-    if (n < static_cast<std::size_t>(options.dry_allowed_length)) continue;
+    if (n < static_cast<std::size_t>(options.dry.allowed_length)) continue;
     const float one =
-        options.dry_multiplier *
-        std::pow(options.dry_base, static_cast<float>(n) - static_cast<float>(options.dry_allowed_length));
+        options.dry.multiplier *
+        std::pow(options.dry.base, static_cast<float>(n) - static_cast<float>(options.dry.allowed_length));
     cost[history[next]] = std::max(cost[history[next]], one);
   }
   for (const auto& [id, one] : cost) logits[static_cast<std::size_t>(id)] -= one;
@@ -41,15 +41,15 @@ void repetitions_cost(std::vector<float>& logits, const std::vector<TokenId>& hi
 /// The distribution the header describes, worked out the slow way: every step on a full sorted copy, in double.
 std::map<TokenId, double> expected_distribution(std::vector<float> logits, const std::vector<TokenId>& history,
                                                 const SamplerOptions& options) {
-  const std::size_t look_back = options.repeat_last_n < 0
+  const std::size_t look_back = options.penalties.last_n < 0
                                     ? history.size()
-                                    : std::min(history.size(), static_cast<std::size_t>(options.repeat_last_n));
+                                    : std::min(history.size(), static_cast<std::size_t>(options.penalties.last_n));
   std::map<TokenId, int> counts;
   for (std::size_t i = history.size() - look_back; i < history.size(); ++i) ++counts[history[i]];
   for (const auto& [id, count] : counts) {
     float& logit = logits[static_cast<std::size_t>(id)];
-    logit = logit > 0 ? logit / options.repeat_penalty : logit * options.repeat_penalty;
-    logit -= options.presence_penalty + static_cast<float>(count) * options.frequency_penalty;
+    logit = logit > 0 ? logit / options.penalties.repeat : logit * options.penalties.repeat;
+    logit -= options.penalties.presence + static_cast<float>(count) * options.penalties.frequency;
   }
   const std::vector<float> given = logits;
   repetitions_cost(logits, history, options);
@@ -99,9 +99,9 @@ std::map<TokenId, double> expected_distribution(std::vector<float> logits, const
     while (kept < order.size() && probability(kept, 1) >= options.min_p * best) ++kept;
     order.resize(kept);
   }
-  if (options.xtc_probability == 1) {
+  if (options.xtc.probability == 1) {
     std::size_t likely = 0;
-    while (likely < order.size() && probability(likely, 1) >= options.xtc_threshold) ++likely;
+    while (likely < order.size() && probability(likely, 1) >= options.xtc.threshold) ++likely;
     if (likely > 1) order.erase(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(likely - 1));
   }
   std::map<TokenId, double> result;
@@ -157,22 +157,23 @@ INSTANTIATE_TEST_SUITE_P(
                     with("min_p", [](SamplerOptions& o) { o.min_p = 0.2f; }),
                     with("top_p_before_temperature", [](SamplerOptions& o) { o.top_p = 0.6f, o.temperature = 3; }),
                     with("min_p_before_temperature", [](SamplerOptions& o) { o.min_p = 0.3f, o.temperature = 3; }),
-                    with("repeat", [](SamplerOptions& o) { o.repeat_penalty = 1.5f; }),
-                    with("presence", [](SamplerOptions& o) { o.presence_penalty = 2; }),
-                    with("frequency", [](SamplerOptions& o) { o.frequency_penalty = 0.8f; }),
-                    with("look_back_4", [](SamplerOptions& o) { o.frequency_penalty = 1, o.repeat_last_n = 4; }),
-                    with("look_back_all", [](SamplerOptions& o) { o.frequency_penalty = 1, o.repeat_last_n = -1; }),
-                    with("look_back_none", [](SamplerOptions& o) { o.repeat_penalty = 9, o.repeat_last_n = 0; }),
+                    with("repeat", [](SamplerOptions& o) { o.penalties.repeat = 1.5f; }),
+                    with("presence", [](SamplerOptions& o) { o.penalties.presence = 2; }),
+                    with("frequency", [](SamplerOptions& o) { o.penalties.frequency = 0.8f; }),
+                    with("look_back_4", [](SamplerOptions& o) { o.penalties.frequency = 1, o.penalties.last_n = 4; }),
+                    with("look_back_all",
+                         [](SamplerOptions& o) { o.penalties.frequency = 1, o.penalties.last_n = -1; }),
+                    with("look_back_none", [](SamplerOptions& o) { o.penalties.repeat = 9, o.penalties.last_n = 0; }),
                     with("typical", [](SamplerOptions& o) { o.typical_p = 0.5f; }),
                     with("typical_among_k", [](SamplerOptions& o) { o.typical_p = 0.8f, o.top_k = 10; }),
                     with("sigma", [](SamplerOptions& o) { o.top_n_sigma = 1, o.temperature = 2; }),
-                    with("xtc", [](SamplerOptions& o) { o.xtc_probability = 1, o.xtc_threshold = 0.05f; }),
-                    with("xtc_of_one", [](SamplerOptions& o) { o.xtc_probability = 1, o.xtc_threshold = 0.45f; }),
-                    with("dry", [](SamplerOptions& o) { o.dry_multiplier = 0.8f, o.dry_allowed_length = 1; }),
+                    with("xtc", [](SamplerOptions& o) { o.xtc.probability = 1, o.xtc.threshold = 0.05f; }),
+                    with("xtc_of_one", [](SamplerOptions& o) { o.xtc.probability = 1, o.xtc.threshold = 0.45f; }),
+                    with("dry", [](SamplerOptions& o) { o.dry.multiplier = 0.8f, o.dry.allowed_length = 1; }),
                     with("all",
                          [](SamplerOptions& o) {
                            o.top_k = 20, o.top_p = 0.9f, o.min_p = 0.05f, o.temperature = 0.8f;
-                           o.repeat_penalty = 1.2f, o.presence_penalty = 0.3f, o.frequency_penalty = 0.1f;
+                           o.penalties.repeat = 1.2f, o.penalties.presence = 0.3f, o.penalties.frequency = 0.1f;
                          })),
     [](const auto& info) { return std::string(info.param.name); });
 
@@ -189,7 +190,7 @@ TEST(Sampler, GreedyTakesTheLargestAndOfEqualOnesTheFirst) {
 TEST(Sampler, GreedyHeedsPenalties) {
   SamplerOptions options;
   options.temperature = 0;
-  options.repeat_penalty = 2;
+  options.penalties.repeat = 2;
   Sampler sampler(options);
   const std::vector<TokenId> history = {1};
   EXPECT_EQ(sampler.pick(std::vector<float>{1, 3, 2}, history), 2);
@@ -235,15 +236,15 @@ TEST(Sampler, DrawsAreTheSameOnEveryMachine) {
 TEST(Sampler, DryCostsTheLongestRepetitionAndStopsAtBreakers) {
   SamplerOptions options;
   options.temperature = 0;
-  options.dry_multiplier = 1;
-  options.dry_base = 2;
+  options.dry.multiplier = 1;
+  options.dry.base = 2;
   const std::vector<TokenId> history = {1, 2, 3, 7, 1, 2};  // 3 would lengthen a repetition of two
   const std::vector<float> logits = {0, 0, 0, 5, 4.5f, 0, 0, 0};
   EXPECT_EQ(Sampler(options).pick(logits, history), 4);
-  options.dry_breakers = {2};
+  options.dry.breakers = {2};
   EXPECT_EQ(Sampler(options).pick(logits, history), 3);
-  options.dry_breakers = {};
-  options.dry_allowed_length = 3;
+  options.dry.breakers = {};
+  options.dry.allowed_length = 3;
   EXPECT_EQ(Sampler(options).pick(logits, history), 3);
 }
 
@@ -251,8 +252,8 @@ TEST(Sampler, MirostatKeepsTheSurpriseItAimsAt) {
   const std::vector<float> logits = random_logits(9, 3000);
   for (const float tau : {2.0f, 5.0f}) {
     SamplerOptions options = plain();
-    options.mirostat = true;
-    options.mirostat_tau = tau;
+    options.mirostat.on = true;
+    options.mirostat.tau = tau;
     Sampler sampler(options);
     EXPECT_EQ(sampler.logits_needed(), -1);
     double surprise = 0;
@@ -276,13 +277,13 @@ TEST(Sampler, RulesBeyondAGpusDrawsAskForAllLogits) {
   EXPECT_EQ(needed([](SamplerOptions&) {}), 0);
   EXPECT_EQ(needed([](SamplerOptions& o) { o.typical_p = 0.9f; }), -1);
   EXPECT_EQ(needed([](SamplerOptions& o) { o.top_n_sigma = 1; }), -1);
-  EXPECT_EQ(needed([](SamplerOptions& o) { o.xtc_probability = 0.1f; }), -1);
-  EXPECT_EQ(needed([](SamplerOptions& o) { o.dry_multiplier = 0.1f; }), -1);
+  EXPECT_EQ(needed([](SamplerOptions& o) { o.xtc.probability = 0.1f; }), -1);
+  EXPECT_EQ(needed([](SamplerOptions& o) { o.dry.multiplier = 0.1f; }), -1);
 }
 
 TEST(Sampler, HistoryOutsideTheVocabularyDoesNoHarm) {
   SamplerOptions options = plain();
-  options.repeat_penalty = 2;
+  options.penalties.repeat = 2;
   Sampler sampler(options);
   const std::vector<TokenId> history = {-5, 3, 1 << 30};
   EXPECT_LT(sampler.pick(std::vector<float>{1, 2, 3, 4}, history), 4);

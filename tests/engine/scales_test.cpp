@@ -36,13 +36,13 @@ TEST_P(Scales, MultiplyTheirProducts) {
 TEST_P(Scales, ComeFromTheDiskInTheOrderOfTheirUse) {
   const ScaledFile file(GetParam().model(), {});
   EngineOptions options = roomy(file.path());
-  options.tile_bytes = 4096;
-  options.ram_bytes = 1;
-  options.context_tokens = GetParam().context;
-  options.kv_dtype = GetParam().kv;
+  options.memory.tile_bytes = 4096;
+  options.memory.ram_bytes = 1;
+  options.demand.context_tokens = GetParam().context;
+  options.kv.dtype = GetParam().kv;
   const std::optional<std::uint64_t> smallest = named_ram(Engine::create(options).status().message());
   ASSERT_TRUE(smallest.has_value());
-  options.ram_bytes = *smallest;
+  options.memory.ram_bytes = *smallest;
   const Agreement found = agreement(options, GetParam().logits());
   EXPECT_LE(found.relative_l2, 2e-3);
   EXPECT_EQ(found.same_argmax, 1);
@@ -54,10 +54,10 @@ TEST_P(Scales, ThatArePowersOfTwoChangeNoBit) {
   const ScaledFile scaled(GetParam().model(), {.powers = true});
   const ScaledFile plain(GetParam().model(), {.multiplied = true, .powers = true});
   EngineOptions options = roomy(scaled.path());
-  options.context_tokens = GetParam().context;
-  options.kv_dtype = GetParam().kv;
+  options.demand.context_tokens = GetParam().context;
+  options.kv.dtype = GetParam().kv;
   const std::vector<float> with_scales = logits_of(options, GetParam().logits());
-  options.model_path = plain.path();
+  options.model.path = plain.path();
   const std::vector<float> without = logits_of(options, GetParam().logits());
   ASSERT_FALSE(without.empty());
   EXPECT_EQ(with_scales, without);

@@ -22,9 +22,9 @@ using test::roomy;
 
 EngineOptions serving(const std::string& path, std::int64_t sequences) {
   EngineOptions options = roomy(path);
-  options.max_sequences = sequences;
-  options.context_tokens = 256;
-  options.share_prefixes = true;
+  options.demand.max_sequences = sequences;
+  options.demand.context_tokens = 256;
+  options.kv.share_prefixes = true;
   return options;
 }
 
@@ -55,7 +55,7 @@ TEST(Service, AnswersManyThreads) {
 
 TEST(Service, CancelsAndRefusesAndReportsOnce) {
   EngineOptions options = serving(draft_path(), 1);
-  options.max_queue = 1;
+  options.demand.max_queue = 1;
   const auto service = *Service::start(options);
   Request endless = greedy(chat(service->engine(), "Tell me a short story."), -1);
   endless.ignore_end_tokens = true;
@@ -110,7 +110,7 @@ TEST(Service, ShutdownFailsWhatDoesNotEndInTime) {
 ModelManager::Options managed(std::uint64_t ram) {
   ModelManager::Options options;
   options.engine = serving("", 2);
-  options.engine.ram_bytes = ram;
+  options.engine.memory.ram_bytes = ram;
   options.patience = 200ms;
   return options;
 }
@@ -144,7 +144,7 @@ TEST(ModelManager, TheLeastRecentlyUsedLeavesForTheNext) {
 
 TEST(ModelManager, WhatOthersTookIsTakenOnce) {
   ModelManager::Options options = managed(400'000'000);
-  options.engine.ram_taken_bytes = 150'000'000;
+  options.engine.memory.ram_taken_bytes = 150'000'000;
   ModelManager manager(options);
   const auto use = manager.use("draft", draft_path());
   ASSERT_TRUE(use.ok()) << use.status().message();

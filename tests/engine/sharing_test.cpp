@@ -93,7 +93,7 @@ class Context : public ::testing::Test {
   Context() {
     hp_.context_length = 131'072;
     hp_.vocab = 1000;
-    options_.max_sequences = 1;
+    options_.demand.max_sequences = 1;
   }
 
   SharedMemory left(std::uint64_t bytes) const {
@@ -104,8 +104,9 @@ class Context : public ::testing::Test {
   }
   /// Chosen where so much is left for KV.
   std::int64_t chosen(std::uint64_t bytes) {
-    choose_context(hp_, left(bytes), options_);
-    return wanted_context(options_, hp_);
+    Demand demand(options_);
+    choose_context(hp_, left(bytes), demand);
+    return wanted_context(demand, hp_);
   }
 
   model::Hyperparameters hp_;
@@ -124,17 +125,17 @@ TEST_F(Context, IsWhatFitsIntoHalfOfWhatTheWeightsLeave) {
 }
 
 TEST_F(Context, CountsThoseThatHaveRoomForAWholeOne) {
-  options_.max_sequences = 4;
+  options_.demand.max_sequences = 4;
   EXPECT_EQ(chosen(2 * 65'536 * kTokenBytes), 16'384);
-  options_.kv_tokens = 65'536;
+  options_.demand.kv_tokens = 65'536;
   EXPECT_EQ(chosen(2 * 65'536 * kTokenBytes), 65'536);
 }
 
 TEST_F(Context, IsSaidByWhoeverSaysIt) {
-  options_.context_tokens = 5000;
+  options_.demand.context_tokens = 5000;
   EXPECT_EQ(chosen(1'000'000'000'000), 5000);
-  options_.context_tokens = 0;
-  options_.ranks = 2;
+  options_.demand.context_tokens = 0;
+  options_.part.ranks = 2;
   EXPECT_EQ(chosen(1'000'000'000'000), 4096);
 }
 
@@ -142,11 +143,13 @@ TEST_F(Context, IsSaidByWhoeverSaysIt) {
 TEST_F(Context, HasItsKvWhereRequestsShare) {
   const auto kv_tokens = [&](std::uint64_t bytes) {
     options_ = {};
-    options_.max_sequences = 16;
-    options_.fewer_sequences = true;
-    EXPECT_GE(chosen(bytes), 4096);
-    share_out(hp_, left(bytes), options_);
-    return options_.kv_tokens;
+    options_.demand.max_sequences = 16;
+    options_.demand.fewer_sequences = true;
+    Demand demand(options_);
+    choose_context(hp_, left(bytes), demand);
+    EXPECT_GE(wanted_context(demand, hp_), 4096);
+    share_out(hp_, left(bytes), demand);
+    return demand.kv_tokens;
   };
   EXPECT_EQ(kv_tokens(1'000'000'000'000), 16 * 65'536);
   EXPECT_EQ(kv_tokens(2 * 5 * 65'536 * kTokenBytes), 4 * 65'536);

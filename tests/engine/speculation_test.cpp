@@ -23,9 +23,9 @@ std::vector<Request> some_questions(const Engine& engine, std::int64_t most = 60
 
 EngineOptions four_at_once(const std::string& path) {
   EngineOptions options = roomy(path);
-  options.max_sequences = 4;
-  options.context_tokens = 256;
-  options.share_prefixes = true;
+  options.demand.max_sequences = 4;
+  options.demand.context_tokens = 256;
+  options.kv.share_prefixes = true;
   return options;
 }
 
@@ -40,8 +40,8 @@ TEST(Speculation, DrawnAnswersAreTheSameForEverySeed) {
     std::uint64_t seed = 10;
     for (Request& request : requests) {
       request.sampler.temperature = 1.1f;
-      request.sampler.repeat_penalty = 1.2f;
-      request.sampler.presence_penalty = 0.3f;
+      request.sampler.penalties.repeat = 1.2f;
+      request.sampler.penalties.presence = 0.3f;
       request.sampler.seed = ++seed;
       request.logit_bias = {{20, 1.5f}, {300, -2.0f}};
       request.top_logprobs = 3;
@@ -69,7 +69,7 @@ TEST(Speculation, AnswersKeepTheirForm) {
 
 TEST(Speculation, WhoLosesItsKvSaysTheSame) {
   EngineOptions options = four_at_once(draft_path());
-  options.kv_tokens = 256;
+  options.demand.kv_tokens = 256;
   const MakeRequests requests = [](const Engine& engine) {
     std::vector<Request> all;
     for (std::size_t i = 0; i < 4; ++i) {
@@ -91,7 +91,7 @@ TEST(Speculation, WhoLosesItsKvSaysTheSame) {
 TEST(Speculation, SmallPassesTakeWhatFits) {
   for (const std::int64_t batch : {4, 5, 9}) {
     EngineOptions options = four_at_once(draft_path());
-    options.batch_tokens = batch;
+    options.demand.batch_tokens = batch;
     expect_drafts_to_change_nothing(options, [](const Engine& engine) { return some_questions(engine, 30); });
   }
 }
@@ -101,9 +101,9 @@ TEST(Speculation, EveryKindOfMemoryForgetsWrongGuesses) {
   for (const char* name : {"gemma3", "gpt-oss", "deepseek-v3", "qwen3next", "mamba2", "lfm2", "granitehybrid"}) {
     SCOPED_TRACE(name);
     EngineOptions options = roomy(std::string(MILLRACE_TEST_DATA "/reference/") + name + ".gguf");
-    options.max_sequences = 3;
-    options.context_tokens = 256;
-    options.share_prefixes = true;
+    options.demand.max_sequences = 3;
+    options.demand.context_tokens = 256;
+    options.kv.share_prefixes = true;
     expect_drafts_to_change_nothing(options, noise);
   }
 }
@@ -111,7 +111,7 @@ TEST(Speculation, EveryKindOfMemoryForgetsWrongGuesses) {
 TEST(Speculation, ASessionGoesOnBehindDrafts) {
   for (const char* name : {"gemma3", "qwen3next"}) {
     EngineOptions options = roomy(std::string(MILLRACE_TEST_DATA "/reference/") + name + ".gguf");
-    options.context_tokens = 512;
+    options.demand.context_tokens = 512;
     const auto plain = make(options), engine = make(drafting(options, nullptr));
     const auto expected = plain->new_session(), session = engine->new_session();
     std::vector<TokenId> text(30, 5);
@@ -209,8 +209,8 @@ TEST(DraftModel, OfAModelItselfIsAlwaysRight) {
 
 TEST(DraftModel, TakesItsShareOfTheBudget) {
   EngineOptions options = roomy(moe_path());
-  options.context_tokens = 512;
-  options.ram_bytes = 14'000'000;
+  options.demand.context_tokens = 512;
+  options.memory.ram_bytes = 14'000'000;
   const auto plain = make(options), engine = make(with_draft_model(options, draft_path()));
   EXPECT_LT(engine->budget().cap_bytes(), plain->budget().cap_bytes() - 1'800'000) << "the weights at least";
   const Request request = greedy(chat(*engine, "Tell me a story about a fox."), 60);
@@ -235,11 +235,11 @@ TEST(DraftModel, WhatCannotGuessDoesNot) {
   answered_without(roomy(moe_path()), "/nowhere.gguf", "nowhere.gguf");
   answered_without(roomy(moe_path()), std::string(MILLRACE_TEST_DATA) + "/reference/llama.gguf", "vocabulary");
   EngineOptions small = roomy(moe_path());
-  small.context_tokens = 512;
-  small.ram_bytes = 1;
+  small.demand.context_tokens = 512;
+  small.memory.ram_bytes = 1;
   const std::optional<std::uint64_t> smallest = named_ram(Engine::create(small).status().message());
   ASSERT_TRUE(smallest.has_value());
-  small.ram_bytes = *smallest;
+  small.memory.ram_bytes = *smallest;
   answered_without(small, draft_path(), "does not guess");
 }
 

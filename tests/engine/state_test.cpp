@@ -57,7 +57,7 @@ class FailedReads : public testing::TestWithParam<const char*> {};
 TEST_P(FailedReads, LeaveNoHalfUpdatedState) {
   const EngineOptions resident = options_of(GetParam(), 64, false);
   EngineOptions streamed = resident;
-  streamed.expert_slots = 4;  // of 8 or 12 experts
+  streamed.experts.ram_slots = 4;  // of 8 or 12 experts
   expect_failed_reads_to_leave_no_half_updated_state(resident, streamed);
 }
 

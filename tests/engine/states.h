@@ -16,10 +16,10 @@ using text::TokenId;
 
 inline EngineOptions options_of(const std::string& model, std::int64_t batch, bool share) {
   EngineOptions options = roomy(MILLRACE_TEST_DATA "/reference/" + model + ".gguf");
-  options.max_sequences = 1;
-  options.context_tokens = 512;
-  options.batch_tokens = batch;
-  options.share_prefixes = share;
+  options.demand.max_sequences = 1;
+  options.demand.context_tokens = 512;
+  options.demand.batch_tokens = batch;
+  options.kv.share_prefixes = share;
   return options;
 }
 
@@ -60,7 +60,7 @@ inline void expect_chunks_to_give_the_same_bits(const MakeOptions& options_for) 
 
 inline void expect_a_session_to_go_back_to_a_checkpoint(const MakeOptions& options_for) {
   EngineOptions options = options_for(64, false);
-  options.max_sequences = 2;  // states for the session and a stranger
+  options.demand.max_sequences = 2;  // states for the session and a stranger
   const auto engine = make(options);
   for (const std::int64_t agreed : {329, 299, 257, 256, 255, 20, 0}) {
     const auto session = engine->new_session();
@@ -79,7 +79,7 @@ inline void expect_a_session_to_go_back_to_a_checkpoint(const MakeOptions& optio
 
 inline void expect_requests_that_begin_alike_to_share(const MakeOptions& options_for) {
   EngineOptions options = options_for(64, true);
-  options.max_sequences = 4;
+  options.demand.max_sequences = 4;
   const auto engine = make(options);
   std::vector<std::vector<TokenId>> prompts, alone;
   for (const std::int64_t differs : {400, 300, 250, 130, 70, 400}) prompts.push_back(some_tokens(400, differs));
@@ -124,8 +124,8 @@ inline void expect_a_preempted_request_to_answer_the_same(const MakeOptions& opt
     for (std::int64_t i = 0; i < 3; ++i) alone.push_back(plain->run(answer_of(some_tokens(200, 10 * i), 150)).tokens);
   }
   EngineOptions options = options_for(512, false);
-  options.max_sequences = 3;
-  options.kv_tokens = 640;
+  options.demand.max_sequences = 3;
+  options.demand.kv_tokens = 640;
   const auto engine = make(options);
   std::vector<Engine::Id> ids;
   for (std::int64_t i = 0; i < 3; ++i) ids.push_back(*engine->submit(answer_of(some_tokens(200, 10 * i), 150)));
@@ -139,8 +139,8 @@ inline void expect_the_prompt_cache_to_give_back_checkpoints(const MakeOptions& 
   const std::string folder = testing::TempDir() + "/state-prompts-" + name;
   std::filesystem::remove_all(folder);
   EngineOptions options = options_for(64, true);
-  options.prompt_cache = folder;
-  options.prompt_cache_seconds = 0;
+  options.kv.prompt_cache = folder;
+  options.kv.prompt_cache_seconds = 0;
   const auto cold = make(options_for(512, false));
   {
     const auto engine = make(options);
@@ -160,13 +160,13 @@ inline void expect_the_prompt_cache_to_give_back_checkpoints(const MakeOptions& 
 inline void expect_failed_reads_to_leave_no_half_updated_state(const EngineOptions& resident,
                                                                const EngineOptions& streamed) {
   EngineOptions options = streamed;
-  options.storage = storage::BackendKind::pread_buffered;
+  options.storage.backend = storage::BackendKind::pread_buffered;
   const std::vector<TokenId> prompt = some_tokens(150);
   const std::vector<TokenId> expected = make(resident)->run(answer_of(prompt)).tokens;
   int struck = 0;
   for (const int after : {0, 4, 12, 20, 30, 40, 55, 70, 90, 120}) {
     SCOPED_TRACE(after);
-    options.faults = {*storage::parse_fault("eio@" + std::to_string(after))};
+    options.storage.faults = {*storage::parse_fault("eio@" + std::to_string(after))};
     Expected<std::unique_ptr<Engine>> engine = Engine::create(options);
     if (!engine.ok()) continue;  // it struck while loading
     const auto session = (*engine)->new_session();

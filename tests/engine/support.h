@@ -24,10 +24,10 @@ inline std::string draft_path() { return MILLRACE_TEST_DATA "/demo-draft-f16.ggu
 /// Everything in memory, no measured part: what a test changes is what it asks about.
 inline EngineOptions roomy(const std::string& path) {
   EngineOptions options;
-  options.model_path = path;
-  options.ram_bytes = 200'000'000;
-  options.exact_budget = true;
-  options.threads = 2;
+  options.model.path = path;
+  options.memory.ram_bytes = 200'000'000;
+  options.memory.exact_budget = true;
+  options.device.threads = 2;
   return options;
 }
 

@@ -19,9 +19,9 @@ constexpr const char* kAnswer = "The capital of France is Paris.";
 
 EngineOptions tight() {
   EngineOptions options = roomy(moe_path());
-  options.ram_bytes = 5'000'000;
-  options.context_tokens = 512;
-  options.storage = storage::BackendKind::pread_buffered;
+  options.memory.ram_bytes = 5'000'000;
+  options.demand.context_tokens = 512;
+  options.storage.backend = storage::BackendKind::pread_buffered;
   return options;
 }
 
@@ -33,7 +33,7 @@ TEST_P(Faults, EndTheRequestAndTheNextOneWorks) {
   for (const int after : {0, 1, 3, 10, 40, 100, 300}) {
     SCOPED_TRACE(after);
     EngineOptions options = tight();
-    options.faults = {*storage::parse_fault(std::string(GetParam()) + "@" + std::to_string(after))};
+    options.storage.faults = {*storage::parse_fault(std::string(GetParam()) + "@" + std::to_string(after))};
     Expected<std::unique_ptr<Engine>> engine = Engine::create(options);
     ASSERT_TRUE(engine.ok()) << engine.status().message();
     const Result struck = (*engine)->run(greedy(chat(**engine, kQuestion), 32));
@@ -51,9 +51,9 @@ TEST_P(Faults, EndTheRequestAndTheNextOneWorks) {
 
 TEST(Trouble, AllRequestsOfThePassEndAndASessionKeepsWhatWasRight) {
   EngineOptions options = tight();
-  options.max_sequences = 2;
-  options.context_tokens = 256;
-  options.faults = {*storage::parse_fault("eio@150")};
+  options.demand.max_sequences = 2;
+  options.demand.context_tokens = 256;
+  options.storage.faults = {*storage::parse_fault("eio@150")};
   const auto engine = make(options);
   const auto session = engine->new_session();
   Request story = greedy(chat(*engine, "Tell me a short story."), 100);
@@ -73,9 +73,9 @@ TEST(Trouble, AFileThatIsCutWhileItRunsEndsTheRequest) {
     SCOPED_TRACE(storage::backend_name(kind));
     std::filesystem::copy_file(moe_path(), copy, std::filesystem::copy_options::overwrite_existing);
     EngineOptions options = tight();
-    options.model_path = copy;
-    options.storage = kind;
-    if (kind == storage::BackendKind::mmap) options.ram_bytes = 25'000'000;
+    options.model.path = copy;
+    options.storage.backend = kind;
+    if (kind == storage::BackendKind::mmap) options.memory.ram_bytes = 25'000'000;
     const auto engine = make(options);
     EXPECT_EQ(engine->run(greedy(chat(*engine, kQuestion), 32)).text, kAnswer);
     std::filesystem::resize_file(copy, 3'000'000);
@@ -91,7 +91,7 @@ TEST(Trouble, AFileThatIsRewrittenWhileItRunsEndsTheRequest) {
   const std::string copy = (std::filesystem::temp_directory_path() / "millrace-rewritten.gguf").string();
   std::filesystem::copy_file(moe_path(), copy, std::filesystem::copy_options::overwrite_existing);
   EngineOptions options = tight();
-  options.model_path = copy;
+  options.model.path = copy;
   const auto engine = make(options);
   {
     std::fstream file(copy, std::ios::in | std::ios::out | std::ios::binary);
@@ -109,7 +109,7 @@ TEST(Trouble, ModelsThatCannotBeOpenedSayWhy) {
   const Status missing = Engine::create(options).status();
   EXPECT_EQ(missing.code(), Code::not_found);
   EXPECT_NE(missing.message().find("no-such-model.gguf"), std::string::npos) << missing.message();
-  options.model_path = MILLRACE_TEST_DATA "/eval240.jsonl";
+  options.model.path = MILLRACE_TEST_DATA "/eval240.jsonl";
   EXPECT_FALSE(Engine::create(options).ok());
 }
 
@@ -121,14 +121,14 @@ INSTANTIATE_TEST_SUITE_P(Models, TooSmall, testing::Values("moe", "draft"),
 
 TEST_P(TooSmall, BudgetNamesTheSmallestAndThatOneWorks) {
   EngineOptions options = roomy(GetParam() == "moe" ? moe_path() : draft_path());
-  options.ram_bytes = 100'000;
+  options.memory.ram_bytes = 100'000;
   const Status refused = Engine::create(options).status();
   ASSERT_EQ(refused.code(), Code::out_of_budget) << refused.message();
   const std::optional<std::uint64_t> named = named_ram(refused.message());
   ASSERT_TRUE(named.has_value()) << refused.message();
   RecordProperty("smallest", static_cast<int>(*named));
 
-  options.ram_bytes = *named;
+  options.memory.ram_bytes = *named;
   const auto engine = make(options);
   ASSERT_NE(engine, nullptr);
   EXPECT_EQ(engine->run(greedy(chat(*engine, kQuestion), 32)).text, kAnswer);
@@ -144,36 +144,36 @@ TEST_P(TooSmall, WithTheProgramMeasuredToo) {
   GTEST_SKIP() << "a sanitizer's own memory grows from run to run";
 #endif
   EngineOptions options = roomy(GetParam() == "moe" ? moe_path() : draft_path());
-  options.exact_budget = false;
-  options.ram_bytes = 100'000;
+  options.memory.exact_budget = false;
+  options.memory.ram_bytes = 100'000;
   const Status refused = Engine::create(options).status();
   const std::optional<std::uint64_t> named = named_ram(refused.message());
   ASSERT_TRUE(named.has_value()) << refused.message();
-  options.ram_bytes = *named;
+  options.memory.ram_bytes = *named;
   EXPECT_TRUE(Engine::create(options).ok()) << Engine::create(options).status().message();
 }
 
 TEST(Budget, AContextThatIsAskedForAndDoesNotFitIsRefused) {
   EngineOptions options = tight();
-  options.context_tokens = 2048;  // 6.3 MB of KV
+  options.demand.context_tokens = 2048;  // 6.3 MB of KV
   const Status refused = Engine::create(options).status();
   ASSERT_EQ(refused.code(), Code::out_of_budget) << refused.message();
   const std::optional<std::uint64_t> named = named_ram(refused.message());
   ASSERT_TRUE(named.has_value()) << refused.message();
   EXPECT_GT(*named, 6'300'000u);
-  options.ram_bytes = *named;
+  options.memory.ram_bytes = *named;
   EXPECT_TRUE(Engine::create(options).ok());
 }
 
 TEST(Budget, AMappedModelCountsWhole) {
   EngineOptions options = tight();
-  options.storage = storage::BackendKind::mmap;
+  options.storage.backend = storage::BackendKind::mmap;
   const Status refused = Engine::create(options).status();
   ASSERT_EQ(refused.code(), Code::out_of_budget) << refused.message();
   const std::optional<std::uint64_t> named = named_ram(refused.message());
   ASSERT_TRUE(named.has_value()) << refused.message();
   EXPECT_GT(*named, 12'500'000u);
-  options.ram_bytes = *named;
+  options.memory.ram_bytes = *named;
   const auto engine = make(options);
   ASSERT_NE(engine, nullptr);
   EXPECT_GE(engine->budget().reserved_bytes(), 12'000'000u);
@@ -181,8 +181,8 @@ TEST(Budget, AMappedModelCountsWhole) {
 
 TEST(Budget, KvGrowsAtTheWeightsExpenseAndComesBack) {
   EngineOptions options = roomy(moe_path());
-  options.ram_bytes = 9'000'000;
-  options.context_tokens = 1024;
+  options.memory.ram_bytes = 9'000'000;
+  options.demand.context_tokens = 1024;
   const auto engine = make(options);
   engine->run(greedy(chat(*engine, kQuestion), 32));
   const int slots_before = engine->store().expert_slots();
@@ -191,7 +191,7 @@ TEST(Budget, KvGrowsAtTheWeightsExpenseAndComesBack) {
   int slots_full = slots_before;
   request.on_text = [&](std::string_view, std::span<const TokenId>) {
     slots_full = std::min(slots_full, engine->store().expert_slots());
-    EXPECT_LE(engine->budget().reserved_bytes(), options.ram_bytes);
+    EXPECT_LE(engine->budget().reserved_bytes(), options.memory.ram_bytes);
   };
   EXPECT_EQ(engine->run(std::move(request)).finish, Finish::length);
   EXPECT_LT(slots_full, slots_before);
@@ -201,8 +201,8 @@ TEST(Budget, KvGrowsAtTheWeightsExpenseAndComesBack) {
 
 TEST(Budget, ARequestWithoutRoomForItsKvEndsAloneAndRoomComesBack) {
   EngineOptions options = tight();
-  options.max_sequences = 2;
-  options.context_tokens = 256;
+  options.demand.max_sequences = 2;
+  options.demand.context_tokens = 256;
   const auto engine = make(options);
   // Idle conversations hold KV beyond what the limits foresee, until there is none left.
   std::vector<std::unique_ptr<Session>> sessions;
@@ -223,7 +223,7 @@ TEST(Budget, ARequestWithoutRoomForItsKvEndsAloneAndRoomComesBack) {
 
   for (std::size_t i = 0; i < 2; ++i) sessions[i]->clear();
   EXPECT_EQ(engine->run(greedy(real_text(*engine, 250), 4)).finish, Finish::length);
-  EXPECT_LE(engine->budget().reserved_bytes(), options.ram_bytes);
+  EXPECT_LE(engine->budget().reserved_bytes(), options.memory.ram_bytes);
 }
 
 TEST(Budget, WhatAFormTakesIsGrantedAndComesBack) {
@@ -253,19 +253,19 @@ TEST(Budget, APlanOnPaperIsFollowedWithTheSameBits) {
   EXPECT_GT(saved.decisions.expert_slots, 0);
   const Result before = engine->run(greedy(chat(*engine, kQuestion), 32));
   EngineOptions again = options;
-  again.tile_bytes = saved.tile_bytes;
-  again.context_tokens = saved.context_tokens;
-  again.batch_tokens = saved.batch_tokens;
+  again.memory.tile_bytes = saved.tile_bytes;
+  again.demand.context_tokens = saved.context_tokens;
+  again.demand.batch_tokens = saved.batch_tokens;
   residency::SavedPlan fewer = saved;
   fewer.decisions.expert_slots = 2;
-  again.follow = std::make_shared<const residency::SavedPlan>(fewer);
+  again.planning.follow = std::make_shared<const residency::SavedPlan>(fewer);
   const auto follower = make(again);
   ASSERT_NE(follower, nullptr);
   EXPECT_EQ(follower->plan().expert_slots, 2);
   EXPECT_EQ(follower->plan().resident_tiles, engine->plan().resident_tiles);
   EXPECT_EQ(follower->run(greedy(chat(*follower, kQuestion), 32)).text, before.text);
 
-  again.model_path = draft_path();
+  again.model.path = draft_path();
   EXPECT_NE(Engine::create(again).status().message().find("another model"), std::string::npos);
 }
 

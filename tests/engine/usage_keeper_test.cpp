@@ -22,10 +22,10 @@ class LearnedExperts : public testing::Test {
     static int count = 0;
     folder_ = fs::temp_directory_path() / fmt::format("millrace-learned-{}-{}", getpid(), count++);
     options_ = test::roomy(test::moe_path());
-    options_.context_tokens = 512;
-    options_.expert_slots = 24;  // of 6 layers' experts
-    options_.prefetch = exec::Prefetch::off;
-    options_.policy = residency::CachePolicy::lru;
+    options_.demand.context_tokens = 512;
+    options_.experts.ram_slots = 24;  // of 6 layers' experts
+    options_.experts.prefetch = exec::Prefetch::off;
+    options_.experts.policy = residency::CachePolicy::lru;
   }
   void TearDown() override { fs::remove_all(folder_); }
 
@@ -54,7 +54,7 @@ class LearnedExperts : public testing::Test {
 
 TEST_F(LearnedExperts, AColdStartHasFewerFaultsAndTheSameTokens) {
   const Run plain = ask("What is the capital of France?", 12);
-  options_.learn_experts = folder_.string();
+  options_.experts.usage_folder = folder_.string();
   const Run first = ask("What is the capital of Italy?", 60);
   EXPECT_EQ(first.counters.experts.learned, 0u);
   ASSERT_FALSE(file().empty());
@@ -67,7 +67,7 @@ TEST_F(LearnedExperts, AColdStartHasFewerFaultsAndTheSameTokens) {
 }
 
 TEST_F(LearnedExperts, ADamagedFileIsLeftAloneAndReplaced) {
-  options_.learn_experts = folder_.string();
+  options_.experts.usage_folder = folder_.string();
   const Run first = ask("What is the capital of Italy?", 20);
   const fs::path path = file();
   std::ofstream(path, std::ios::trunc) << "{\"version\":1";
@@ -80,19 +80,19 @@ TEST_F(LearnedExperts, ADamagedFileIsLeftAloneAndReplaced) {
 }
 
 TEST_F(LearnedExperts, NothingIsLearnedWhereNothingLeavesOrRoutersDoNotChoose) {
-  options_.learn_experts = folder_.string();
-  options_.expert_slots = 0;
+  options_.experts.usage_folder = folder_.string();
+  options_.experts.ram_slots = 0;
   ask("What is the capital of Italy?", 4);
   EXPECT_FALSE(fs::exists(folder_)) << "all experts stay in memory";
-  options_.expert_slots = 24;
-  options_.routing = "uniform";
+  options_.experts.ram_slots = 24;
+  options_.experts.routing = "uniform";
   ask("What is the capital of Italy?", 4);
   EXPECT_FALSE(fs::exists(folder_));
 }
 
 TEST_F(LearnedExperts, AFolderThatCannotBeWrittenChangesNothing) {
   std::ofstream(folder_) << "a file";
-  options_.learn_experts = (folder_ / "experts").string();
+  options_.experts.usage_folder = (folder_ / "experts").string();
   EXPECT_FALSE(ask("What is the capital of Italy?", 20).text.empty());
 }
 

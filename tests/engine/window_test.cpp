@@ -21,10 +21,10 @@ constexpr std::int64_t kWindow = 16;
 
 EngineOptions gemma(std::int64_t context, std::int64_t batch = 512) {
   EngineOptions options = test::roomy(MILLRACE_TEST_DATA "/reference/gemma3.gguf");
-  options.max_sequences = 1;
-  options.context_tokens = context;
-  options.batch_tokens = batch;
-  options.share_prefixes = false;
+  options.demand.max_sequences = 1;
+  options.demand.context_tokens = context;
+  options.demand.batch_tokens = batch;
+  options.kv.share_prefixes = false;
   return options;
 }
 
@@ -93,7 +93,7 @@ TEST(Window, ChunksShorterAndLongerThanTheWindowGiveTheSameBits) {
 
 TEST(Window, ASessionGoesBackAsFarAsItCanAndAnswersTheSame) {
   EngineOptions options = gemma(512, 64);
-  options.max_sequences = 2;  // KV for the session and a stranger
+  options.demand.max_sequences = 2;  // KV for the session and a stranger
   const auto engine = make(options);
   for (const std::int64_t agreed : {299, 290, 200, 20, 0}) {
     const auto session = engine->new_session();
@@ -112,8 +112,8 @@ TEST(Window, ASessionGoesBackAsFarAsItCanAndAnswersTheSame) {
 
 TEST(Window, RequestsThatBeginAlikeShareWhatIsLeft) {
   EngineOptions options = gemma(512, 64);
-  options.max_sequences = 4;
-  options.share_prefixes = true;
+  options.demand.max_sequences = 4;
+  options.kv.share_prefixes = true;
   const auto engine = make(options);
   std::vector<std::vector<TokenId>> prompts;
   for (const std::int64_t differs : {400, 300, 250, 130, 70, 400})
@@ -146,9 +146,9 @@ TEST(Window, ThePromptCacheGivesWhatEveryWindowStillSees) {
   const std::string folder = testing::TempDir() + "/window-prompts";
   std::filesystem::remove_all(folder);
   EngineOptions options = gemma(512, 64);
-  options.share_prefixes = true;
-  options.prompt_cache = folder;
-  options.prompt_cache_seconds = 0;
+  options.kv.share_prefixes = true;
+  options.kv.prompt_cache = folder;
+  options.kv.prompt_cache_seconds = 0;
   const auto cold = make(gemma(512));
   const std::vector<TokenId> prompt = some_tokens(*cold, 330), longer = some_tokens(*cold, 350);
   {

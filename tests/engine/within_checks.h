@@ -18,9 +18,9 @@ inline EngineOptions within(EngineOptions options, const std::string& who, std::
 
 inline EngineOptions several(const std::string& path) {
   EngineOptions options = roomy(path);
-  options.max_sequences = 3;
-  options.context_tokens = 256;
-  options.share_prefixes = true;
+  options.demand.max_sequences = 3;
+  options.demand.context_tokens = 256;
+  options.kv.share_prefixes = true;
   return options;
 }
 
@@ -28,7 +28,7 @@ inline std::string reference(const std::string& name) { return MILLRACE_TEST_DAT
 
 /// The smallest budget that a model of these options runs under, and so much more.
 inline std::uint64_t ram_above_smallest(EngineOptions options, double factor) {
-  options.ram_bytes = 1;
+  options.memory.ram_bytes = 1;
   const std::optional<std::uint64_t> smallest = named_ram(plan_only(options).status().message());
   EXPECT_TRUE(smallest.has_value());
   return static_cast<std::uint64_t>(static_cast<double>(smallest.value_or(0)) * factor);
@@ -42,7 +42,7 @@ inline std::vector<Request> questions(const Engine& engine) {
     requests.push_back(greedy(chat(engine, question), 60));
   requests[2].sampler.temperature = 1.1f;
   requests[2].sampler.seed = 7;
-  requests[2].sampler.repeat_penalty = 1.2f;
+  requests[2].sampler.penalties.repeat = 1.2f;
   requests[3].stop = {" named"};
   return requests;
 }
@@ -73,7 +73,7 @@ inline void expect_no_change(const EngineOptions& options, const std::string& wh
 
 inline void expect_no_change_by_preemption(EngineOptions options, const std::string& who,
                                            const MakeRequests& requests) {
-  options.kv_tokens = 256;
+  options.demand.kv_tokens = 256;
   expect_no_change(options, who, requests);
   const auto engine = make(within(options, who));
   for (Request& request : requests(*engine)) ASSERT_TRUE(engine->submit(std::move(request)).ok());
@@ -83,7 +83,7 @@ inline void expect_no_change_by_preemption(EngineOptions options, const std::str
 
 inline EngineOptions of_512(const std::string& path) {
   EngineOptions options = roomy(path);
-  options.context_tokens = 512;
+  options.demand.context_tokens = 512;
   return options;
 }
 
@@ -106,15 +106,15 @@ inline void expect_same_session(const EngineOptions& options, const std::string&
 inline void expect_same_of_restored(EngineOptions options, const std::string& who) {
   const auto folder = std::filesystem::temp_directory_path() / ("within-prompts-" + std::to_string(getpid()));
   std::filesystem::remove_all(folder);
-  options.share_prefixes = true;
+  options.kv.share_prefixes = true;
   const std::int64_t vocab = make(options)->model().hyperparameters().vocab;
   std::vector<TokenId> prompt;
   for (std::int64_t i = 0; i < 200; ++i) prompt.push_back(static_cast<TokenId>(3 + (i * i * 7 + i * 31) % (vocab - 3)));
   Request request = greedy(prompt, 60);
   request.ignore_end_tokens = true;
   const Result expected = make(options)->run(request);
-  options.prompt_cache = folder.string();
-  options.prompt_cache_seconds = 0;
+  options.kv.prompt_cache = folder.string();
+  options.kv.prompt_cache_seconds = 0;
   for (const std::int64_t cached : {0, 192}) {
     const auto engine = make(within(options, who));
     const Result result = engine->run(request);

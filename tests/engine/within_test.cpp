@@ -21,12 +21,12 @@ TEST(SelfDraft, ChangesNoAnswerOfAResidentModel) {
 TEST(SelfDraft, ChangesNoAnswerOfAStreamedModel) {
   EngineOptions options = several(moe_path());
   for (const std::uint64_t ram : {6'500'000, 9'000'000}) {
-    options.ram_bytes = ram;
+    options.memory.ram_bytes = ram;
     SCOPED_TRACE(ram);
     expect_no_change(options, "self:1", questions, true);
   }
   options = several(draft_path());
-  options.ram_bytes = 2'800'000;  // of 3,000,000 it sometimes all fits, by what the program took before
+  options.memory.ram_bytes = 2'800'000;  // of 3,000,000 it sometimes all fits, by what the program took before
   expect_no_change(options, "self:1", questions, true);
 }
 
@@ -65,7 +65,7 @@ TEST(SelfDraft, GoesOnFromPromptsOfTheDisk) { expect_same_of_restored(of_512(moe
 TEST(SelfDraft, OfAllLayersIsAlwaysRight) {
   for (const std::string& path : {moe_path(), reference("gemma3"), reference("deepseek-v3")}) {
     EngineOptions options = roomy(path);
-    options.context_tokens = 512;
+    options.demand.context_tokens = 512;
     Expected<Parts> parts = assemble(options);
     ASSERT_TRUE(parts.ok()) << parts.status().message();
     auto drafter = SelfDrafter::make(parts->model->program().layer_count(), *parts);
@@ -90,8 +90,8 @@ TEST(SelfDraft, OfAllLayersIsAlwaysRight) {
 /// Where weights stream, the layers that guess stay, however KV grows.
 TEST(SelfDraft, ReadsNothingForAGuess) {
   EngineOptions options = roomy(moe_path());
-  options.context_tokens = 1024;
-  options.ram_bytes = 10'000'000;
+  options.demand.context_tokens = 1024;
+  options.memory.ram_bytes = 10'000'000;
   const auto engine = make(within(options, "self"));
   const int layers = engine->plan().front_layers;
   EXPECT_GE(layers, 1);
@@ -116,8 +116,8 @@ TEST(SelfDraft, WhatCannotGuessDoesNot) {
   expect_left_out(roomy(moe_path()), "self:6", "has 6 layers");
   expect_left_out(roomy(moe_path()), "self", "self:K insists");
   EngineOptions small = roomy(moe_path());
-  small.context_tokens = 512;
-  small.ram_bytes = ram_above_smallest(small, 1.15);
+  small.demand.context_tokens = 512;
+  small.memory.ram_bytes = ram_above_smallest(small, 1.15);
   expect_left_out(small, "self:5", "the first 5 layers");
 }
 
@@ -148,9 +148,9 @@ TEST(MtpDraft, ChangesNoAnswer) {
     SCOPED_TRACE(name);
     expect_no_change(several(reference(name)), "mtp", noise);
     EngineOptions streamed = several(reference(name));
-    streamed.exact_budget = true;  // the plan is the same whatever the program took before
-    streamed.ram_bytes = ram_above_smallest(within(streamed, "mtp"), 1.0);
-    streamed.prefetch = exec::Prefetch::off;  // what it reads depends on how long passes take
+    streamed.memory.exact_budget = true;  // the plan is the same whatever the program took before
+    streamed.memory.ram_bytes = ram_above_smallest(within(streamed, "mtp"), 1.0);
+    streamed.experts.prefetch = exec::Prefetch::off;  // what it reads depends on how long passes take
     expect_no_change(streamed, "mtp", noise, true);
   }
 }
@@ -226,8 +226,8 @@ TEST(Drafters, AreToldOfEveryRowThatStays) {
     for (const int fails_at : {0, 5}) {
       SCOPED_TRACE(testing::Message() << name << ", fails at " << fails_at);
       EngineOptions options = several(reference(name));
-      options.share_prefixes = false;
-      options.kv_tokens = 256;
+      options.kv.share_prefixes = false;
+      options.demand.kv_tokens = 256;
       const auto plain = make(options);
       const std::vector<Request> requests = noise(*plain);
       const std::vector<Told> expected = answers(*plain, noise(*plain));
@@ -251,7 +251,7 @@ TEST(MtpDraft, BenchSaysHowOftenGuessesAreRight) { expect_right_as_told(within(r
 
 TEST(MtpDraft, ItsBlockIsAtHomeAndPaid) {
   EngineOptions options = roomy(reference("glm4moe"));
-  options.context_tokens = 256;
+  options.demand.context_tokens = 256;
   const auto plain = plan_only(options), planned = plan_only(within(options, "mtp"));
   ASSERT_TRUE(plain.ok() && planned.ok()) << planned.status().message();
   EXPECT_EQ(plain->draft_blocks, 1);
@@ -266,8 +266,8 @@ TEST(MtpDraft, WhatCannotGuessDoesNot) {
   expect_left_out(roomy(reference("llama")), "mtp", "no block that was trained");
   expect_left_out(roomy(reference("qwen35")), "mtp", "no block that was trained");
   EngineOptions small = roomy(reference("glm4moe"));
-  small.context_tokens = 256;
-  small.ram_bytes = ram_above_smallest(small, 1.0);
+  small.demand.context_tokens = 256;
+  small.memory.ram_bytes = ram_above_smallest(small, 1.0);
   expect_left_out(small, "mtp", "does not fit");
 }
 

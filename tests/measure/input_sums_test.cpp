@@ -14,8 +14,8 @@ using namespace test;
 
 /// The sums of a run of these windows.
 InputSums sums_of(EngineOptions options, const TextWindows& windows) {
-  InputSums sums(opened(options.model_path));
-  options.observer = &sums;
+  InputSums sums(opened(options.model.path));
+  options.watch.inputs = &sums;
   const auto engine = make(options);
   if (engine == nullptr) return sums;
   sums.bind(engine->model().units());
@@ -41,7 +41,7 @@ std::int64_t rows(const InputSum& sum) {
 TEST(InputSums, AreThoseOfAPlainModel) {
   const TextWindows windows = windows_of(draft_path(), {.context = 33, .most = 2});
   EngineOptions options = prepared(roomy(draft_path()), windows);
-  options.kv_dtype = DType::f32;
+  options.kv.dtype = DType::f32;
   const InputSums sums = sums_of(options, windows);
   PlainLlama plain(draft_path());
   for (std::int64_t window = 0; window < windows.size(); ++window) plain.logits(windows.prompt(window));
@@ -88,11 +88,11 @@ TEST(InputSums, AreTheSameHoweverThePassesAreCut) {
   const EngineOptions options = prepared(roomy(moe_path()), windows);
   const InputSums expected = sums_of(options, windows);
   std::vector<EngineOptions> others(4, options);
-  others[0].batch_tokens = 17;
-  others[1].max_sequences = 1;
-  others[2].threads = 1;
-  others[3].ram_bytes = 6'500'000;
-  others[3].tile_bytes = 30'000;  // experts of several tiles
+  others[0].demand.batch_tokens = 17;
+  others[1].demand.max_sequences = 1;
+  others[2].device.threads = 1;
+  others[3].memory.ram_bytes = 6'500'000;
+  others[3].memory.tile_bytes = 30'000;  // experts of several tiles
   for (std::size_t i = 0; i < others.size(); ++i) {
     SCOPED_TRACE(i);
     const InputSums found = sums_of(others[i], windows);

@@ -76,7 +76,7 @@ TEST(Quality, PerplexityIsThatOfAPlainModel) {
   const auto count = static_cast<double>(losses.size());
 
   EngineOptions options = prepared(roomy(draft_path()), windows);
-  options.kv_dtype = DType::f32;
+  options.kv.dtype = DType::f32;
   Quality quality(windows.rows(), 2, nullptr, nullptr);
   run(options, windows, quality);
   const Perplexity found = quality.perplexity();
@@ -101,7 +101,7 @@ Measured measure_against(const EngineOptions& options, const TextWindows& window
 }
 
 void save_reference(const EngineOptions& options, const TextWindows& windows, const std::string& path) {
-  const auto tokenizer = tokenizer_of(options.model_path);
+  const auto tokenizer = tokenizer_of(options.model.path);
   auto writer = LogitsWriter::create(path, shape_of(windows, *tokenizer, tokenizer->vocab_size(), "demo"));
   ASSERT_TRUE(writer.ok()) << writer.status().message();
   Quality quality(windows.rows(), 2, nullptr, &*writer);
@@ -113,9 +113,9 @@ TEST(Quality, IsTheSameInEveryPlanAndBatch) {
   const Folder folder;
   const TextWindows windows = windows_of(moe_path(), {.context = 96, .most = 7});
   EngineOptions options = prepared(roomy(moe_path()), windows);
-  options.kv_dtype = DType::q8_0;
+  options.kv.dtype = DType::q8_0;
   save_reference(options, windows, folder / "reference");
-  options.kv_dtype = DType::f16;
+  options.kv.dtype = DType::f16;
   const Measured expected = measure_against(options, windows, folder / "reference");
   EXPECT_GT(expected.divergence.mean, 1e-6);
   EXPECT_LT(expected.divergence.mean, 0.1);
@@ -124,19 +124,19 @@ TEST(Quality, IsTheSameInEveryPlanAndBatch) {
   EXPECT_GT(expected.divergence.same_top, 0.9);
 
   std::vector<EngineOptions> others(6, options);
-  others[0].ram_bytes = 6'500'000;  // experts from the disk
-  others[0].batch_tokens = 64;
-  others[1].max_sequences = 1;
-  others[2].batch_tokens = 41;
-  others[2].logit_rows = 3;
-  others[3].threads = 1;
-  others[4].tile_bytes = 30'000;
-  others[4].ram_bytes = 9'000'000;
-  others[5].best_isa = false;
-  others[5].isa = kernels::Isa::avx2;
+  others[0].memory.ram_bytes = 6'500'000;  // experts from the disk
+  others[0].demand.batch_tokens = 64;
+  others[1].demand.max_sequences = 1;
+  others[2].demand.batch_tokens = 41;
+  others[2].demand.logit_rows = 3;
+  others[3].device.threads = 1;
+  others[4].memory.tile_bytes = 30'000;
+  others[4].memory.ram_bytes = 9'000'000;
+  others[5].device.best_isa = false;
+  others[5].device.isa = kernels::Isa::avx2;
   for (std::size_t i = 0; i < others.size(); ++i) {
     SCOPED_TRACE(i);
-    if (!others[i].best_isa && others[i].isa > device::best_isa()) continue;
+    if (!others[i].device.best_isa && others[i].device.isa > device::best_isa()) continue;
     const Measured found = measure_against(others[i], windows, folder / "reference");
     EXPECT_EQ(found.perplexity.value, expected.perplexity.value);
     EXPECT_EQ(found.perplexity.error, expected.perplexity.error);

@@ -56,7 +56,7 @@ std::vector<const Group*> pointers_to(const std::vector<Group>& groups) {
 
 double perplexity(const std::string& path, const std::string& overlay, const TextWindows& windows) {
   EngineOptions options = prepared(roomy(path), windows);
-  options.overlay = overlay;
+  options.model.overlay = overlay;
   Quality quality(windows.rows(), 1, nullptr, nullptr);
   run(options, windows, quality);
   return quality.perplexity().value;
@@ -115,7 +115,7 @@ TEST(Sensitivity, GroupsAddUpToWhatAllOfThemDo) {
   const TextWindows windows = windows_of(draft_path(), {.context = 128, .most = 4});
   const EngineFactory make_engine = [&](const std::string& overlay) {
     EngineOptions options = prepared(roomy(draft_path()), windows);
-    options.overlay = overlay;
+    options.model.overlay = overlay;
     return engine::Engine::create(options);
   };
   SensitivityOptions options;

@@ -55,7 +55,7 @@ std::int64_t count(const UnitTable& units, const Homes& homes, UnitKind kind, Ti
 }
 double predicted(const UnitTable& units, Homes homes, int top_k = 0) {
   PlanOptions options;
-  options.top_k = top_k;
+  options.passes.top_k = top_k;
   return plan_homes(units, homes, options, kRates).predicted_decode_tokens_per_second;
 }
 /// The smallest cap that a refusal names.
@@ -358,11 +358,11 @@ TEST(Homes, ThePlanSaysWhatTheProcessorTakes) {
   auto experts = choose_homes(mixture(), input_of(UINT64_MAX, UINT64_MAX), kRates);
   ASSERT_TRUE(experts.ok());
   options = {};
-  options.top_k = 2;
+  options.passes.top_k = 2;
   const UnitTable of_experts = mixture();
   (void)plan_homes(of_experts, *experts, options, kRates);
-  EXPECT_EQ(options.vram_expert_slots, 48);
-  EXPECT_EQ(options.ram_expert_slots, 48);
+  EXPECT_EQ(options.experts.vram_slots, 48);
+  EXPECT_EQ(options.experts.ram_slots, 48);
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ TEST(PlanFile, APlanThatIsReadAgainIsThePlanThatWasMade) {
     const UnitTable units = make_units(shape, &file_bytes);
     for (const double share : {0.4, 0.7, 1.5}) {
       PlanOptions options{.fixed_bytes = 100'000};
-      options.top_k = shape.experts > 0 ? 2 : 0;
+      options.passes.top_k = shape.experts > 0 ? 2 : 0;
       options.ram_bytes = 300'000 + static_cast<std::uint64_t>(share * static_cast<double>(units.total_bytes()));
       const auto plan = make_plan(units, options, kRates);
       ASSERT_TRUE(plan.ok()) << plan.status().message();
@@ -82,7 +82,7 @@ TEST(PlanFile, WithLessMemoryThanThenHomesGiveWayAndTheCapHolds) {
     std::uint64_t file_bytes = 0;
     const UnitTable units = make_units(shape, &file_bytes);
     PlanOptions options{.ram_bytes = units.total_bytes() * 2};
-    options.top_k = shape.experts > 0 ? 2 : 0;
+    options.passes.top_k = shape.experts > 0 ? 2 : 0;
     const auto all = make_plan(units, options, kRates);
     ASSERT_TRUE(all.ok());
     const Decisions decisions{all->ring_slots, all->expert_slots, all->resident_tiles};

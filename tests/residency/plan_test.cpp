@@ -74,7 +74,7 @@ TEST(Plan, EveryBudgetFromLeastToAllIsKeptAndMoreIsNeverSlower) {
     std::uint64_t file_bytes = 0;
     const UnitTable units = make_units(shape, &file_bytes);
     PlanOptions options{.ram_bytes = 1, .fixed_bytes = 1234567, .kv_bytes = 51200, .context_tokens = 100};
-    options.top_k = top_k_of(shape);
+    options.passes.top_k = top_k_of(shape);
     const auto refused = make_plan(units, options, kRates);
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.status().code(), Code::out_of_budget);
@@ -106,7 +106,7 @@ TEST(Plan, TheFrontIsAtHomeOrThereIsNone) {
     std::uint64_t file_bytes = 0;
     const UnitTable units = make_units(shape, &file_bytes);
     PlanOptions options{.ram_bytes = 1, .fixed_bytes = 300000};
-    options.top_k = top_k_of(shape);
+    options.passes.top_k = top_k_of(shape);
     const std::uint64_t least = smallest_named(make_plan(units, options, kRates).status());
     const std::uint64_t most = units.total_bytes() + units.tiles().size() * 16384 + 10 * kMiB;
     int before = 0, automatic_before = 0;
@@ -144,7 +144,7 @@ TEST(Plan, TheFrontNeverGivesWay) {
        {ModelShape{.layers = 6, .experts = 3, .tile_bytes = 16 << 10}, ModelShape{.layers = 6, .tied = true}}) {
     test::Model model(shape);
     PlanOptions options{.ram_bytes = 1};
-    options.top_k = top_k_of(shape);
+    options.passes.top_k = top_k_of(shape);
     options.ram_bytes = smallest_named(make_plan(model.units, options, {}).status()) + model.units.total_bytes() / 2;
     options.front_layers = 2;
     const auto plan = make_plan(model.units, options, {});
@@ -177,7 +177,7 @@ TEST(Plan, TheSmallestNamedIsTheSmallest) {
     std::uint64_t file_bytes = 0;
     const UnitTable units = make_units(shape, &file_bytes);
     PlanOptions options{.ram_bytes = 0, .fixed_bytes = 300000};
-    options.top_k = top_k_of(shape);
+    options.passes.top_k = top_k_of(shape);
     const std::uint64_t named = smallest_named(make_plan(units, options, {}).status());
     options.ram_bytes = named;
     EXPECT_TRUE(make_plan(units, options, {}).ok());
@@ -195,7 +195,7 @@ TEST(Plan, TheLeastPlanRuns) {
        {ModelShape{.layers = 3, .experts = 3, .tile_bytes = 16 << 10}, ModelShape{.layers = 3}}) {
     test::Model model(shape);
     PlanOptions options{.ram_bytes = 0};
-    options.top_k = top_k_of(shape);
+    options.passes.top_k = top_k_of(shape);
     options.ram_bytes = smallest_named(make_plan(model.units, options, {}).status());
     const auto plan = make_plan(model.units, options, {});
     ASSERT_TRUE(plan.ok());
@@ -239,7 +239,7 @@ TEST(Plan, TrunksComeBeforeExpertsAndTheEmbeddingLast) {
   for (const std::int32_t t : pass_order(units)) ordered += units.tiles()[t].slot_bytes;
   for (const std::int32_t t : expert_tiles(units)) experts = std::max(experts, units.tiles()[t].slot_bytes);
   PlanOptions options{.ram_bytes = ordered + 12 * experts + 64 * kKiB};
-  options.top_k = 2;
+  options.passes.top_k = 2;
   const auto plan = make_plan(units, options, kRates);
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->ring_slots, 0);
@@ -323,10 +323,10 @@ TEST(Plan, ExpertSlotsCanBeLimited) {
   std::uint64_t file_bytes = 0;
   const UnitTable units = make_units({.layers = 4, .experts = 8, .tile_bytes = 64 << 10}, &file_bytes);
   PlanOptions options{.ram_bytes = 1ull << 40};
-  options.top_k = 2;
+  options.passes.top_k = 2;
   const int all = make_plan(units, options, kRates)->expert_slots;
   for (const int limit : {1, 3, all - 1, all + 5}) {
-    options.most_expert_slots = limit;
+    options.experts.most_slots = limit;
     const auto plan = make_plan(units, options, kRates);
     EXPECT_EQ(plan->expert_slots, std::min(limit, all));
     EXPECT_EQ(plan->predicted_hit_rate < 1, limit < all);
@@ -341,11 +341,11 @@ TEST(Plan, FavouritesAreFoundMoreOften) {
   std::uint64_t file_bytes = 0;
   const UnitTable units = make_units({.layers = 4, .experts = 32, .tile_bytes = 64 << 10}, &file_bytes);
   PlanOptions options{.ram_bytes = 1ull << 40};
-  options.top_k = 4;
+  options.passes.top_k = 4;
   double before = 0, speed = 0;
   for (const double skew : {0.0, 0.5, 1.0, 2.0, 8.0}) {
-    options.most_expert_slots = 64;
-    options.routing.skew = skew;
+    options.experts.most_slots = 64;
+    options.experts.routing.skew = skew;
     const auto plan = make_plan(units, options, kRates);
     EXPECT_EQ(plan->predicted_hit_rate == 0.5, skew == 0) << plan->predicted_hit_rate;
     EXPECT_GT(plan->predicted_hit_rate, before);
@@ -363,7 +363,7 @@ TEST(Plan, CountsWhatStepsTake) {
   PlanOptions options;
   Rates rates = kRates;
   const double bare = 1 / make_plan(units, options, rates)->predicted_decode_tokens_per_second;
-  options.steps = {.steps = 60, .products = 25};
+  options.passes.steps = {.steps = 60, .products = 25};
   rates.cpu_product = 3e-6;
   const double whole = 1 / make_plan(units, options, rates)->predicted_decode_tokens_per_second;
   EXPECT_NEAR(whole - bare, 60e-6 + 25 * 3e-6, 1e-9);
@@ -373,7 +373,7 @@ TEST(Plan, ReadsLikeATable) {
   std::uint64_t file_bytes = 0;
   const UnitTable units = make_units({.layers = 4, .experts = 8, .tile_bytes = 64 << 10}, &file_bytes);
   PlanOptions options{.ram_bytes = 1500000, .fixed_bytes = 300000, .kv_bytes = 12800, .context_tokens = 128};
-  options.top_k = 2;
+  options.passes.top_k = 2;
   const auto plan = make_plan(units, options, kRates);
   ASSERT_TRUE(plan.ok());
   const std::string text = render_plan(*plan, options, kRates);

@@ -81,7 +81,7 @@ TEST(VramPlan, SharesLessWhereThePassesHaveSeveralRows) {
     return std::pair(plan.cpu_permille, predict_pass(plan, rates, {}, rows).seconds);
   };
   Rates rates = kSlow;
-  const PlanOptions one = {}, four{.decode_rows = 4};
+  const PlanOptions one = {}, four{.passes = {.decode_rows = 4}};
   EXPECT_EQ(decode(one, rates, 1).first, decode(four, rates, 1).first) << "it is not known that rows cost anything";
   // As many products a second as one row's bytes take: four rows take four times as long.
   const Plan plan = make_vram_plan(ram.units, ram.homes, {}, rates);
@@ -146,9 +146,9 @@ Mixture mixture_outside_vram() {
 TEST(VramPlan, ExpertsWithoutSlotsAreTheProcessorsAndTheLinks) {
   const Mixture mixture = mixture_outside_vram();
   PlanOptions options;
-  options.top_k = 2;
-  options.ram_expert_slots = 16;
-  options.vram_expert_slots = 4;
+  options.passes.top_k = 2;
+  options.experts.ram_slots = 16;
+  options.experts.vram_slots = 4;
   Rates rates = kSlow;
   rates.host_to_device_busy = rates.cpu_decode_busy;
   const auto plan_of = [&] { return make_vram_plan(mixture.units, mixture.homes, options, rates); };
@@ -161,17 +161,17 @@ TEST(VramPlan, ExpertsWithoutSlotsAreTheProcessorsAndTheLinks) {
   // Link and processor end together, and so a token comes sooner: where both of a token's experts are missed, 9 times
   // of 16, each takes one; the processor takes the one that is missed alone, 6 times of 16.
   EXPECT_NEAR(link_share(kSlow).single, 333, 1);  // 5 of 5 + 10
-  options.expert_link = link_share(rates);
-  EXPECT_LT(options.expert_link.several, options.expert_link.single) << "the GPU reads slower for several rows";
+  options.experts.link = link_share(rates);
+  EXPECT_LT(options.experts.link.several, options.experts.link.single) << "the GPU reads slower for several rows";
   const Plan both = plan_of();
   EXPECT_NEAR(host_expert_bytes(both), missed * 0.625, missed * 0.01);
   EXPECT_NEAR(alone.predicted_decode_tokens_per_second / both.predicted_decode_tokens_per_second, 0.625, 0.03);
 
   // More slots, more speed; fewer in RAM than there are, and the disk is waited for.
-  options.vram_expert_slots = 12;
+  options.experts.vram_slots = 12;
   EXPECT_GT(plan_of().predicted_decode_tokens_per_second, 2.7 * alone.predicted_decode_tokens_per_second);
-  options.vram_expert_slots = 4;
-  options.ram_expert_slots = 6;
+  options.experts.vram_slots = 4;
+  options.experts.ram_slots = 6;
   const Plan from_disk = plan_of();
   EXPECT_EQ(from_disk.bound, "disk");
   const double share_read = 1 - 6.0 / 16 / 0.75;
@@ -198,9 +198,9 @@ TEST(VramPlan, ExpertsWithoutSlotsAreTheProcessorsAndTheLinks) {
 TEST(VramPlan, PromptsOfMixturesCross) {
   const Mixture mixture = mixture_outside_vram();
   PlanOptions options;
-  options.top_k = 2;
-  options.ram_expert_slots = 16;
-  options.vram_expert_slots = 4;
+  options.passes.top_k = 2;
+  options.experts.ram_slots = 16;
+  options.experts.vram_slots = 4;
   Rates rates = kSlow;
   rates.device_prefill_macs = 1e12;
   const Plan plan = make_vram_plan(mixture.units, mixture.homes, options, rates);

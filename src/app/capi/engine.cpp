@@ -42,7 +42,7 @@ millrace_request default_request() {
   request.top_k = sampler.top_k;
   request.top_p = static_cast<double>(sampler.top_p);
   request.min_p = static_cast<double>(sampler.min_p);
-  request.repeat_penalty = static_cast<double>(sampler.repeat_penalty);
+  request.repeat_penalty = static_cast<double>(sampler.penalties.repeat);
   return request;
 }
 
@@ -53,20 +53,20 @@ Expected<engine::EngineOptions> engine_options(const millrace_options* given) {
     return error(Code::invalid_argument, "options: sizes must not be negative");
   }
   engine::EngineOptions made;
-  made.model_path = options.model_path;
+  made.model.path = options.model_path;
   const std::string device = options.device != nullptr ? options.device : "auto";
   if (device == "cpu") {
-    made.device = engine::DeviceChoice::cpu;
+    made.device.choice = engine::DeviceChoice::cpu;
   } else if (device == "cuda") {
-    made.device = engine::DeviceChoice::cuda;
+    made.device.choice = engine::DeviceChoice::cuda;
   } else if (device != "auto") {
     return error(Code::invalid_argument, "options.device: '{}' is none of auto, cpu, cuda", device);
   }
-  made.ram_bytes = options.ram_bytes;
-  made.vram_bytes = options.vram_bytes;
-  made.context_tokens = options.context_tokens;
-  made.max_sequences = std::max<std::int64_t>(1, options.max_sequences);
-  made.threads = options.threads;
+  made.memory.ram_bytes = options.ram_bytes;
+  made.memory.vram_bytes = options.vram_bytes;
+  made.demand.context_tokens = options.context_tokens;
+  made.demand.max_sequences = std::max<std::int64_t>(1, options.max_sequences);
+  made.device.threads = options.threads;
   auto speculate = engine::parse_speculation(options.speculate != nullptr ? options.speculate : "auto");
   if (!speculate.ok()) return speculate.status().with_context("options.speculate");
   made.speculate = std::move(*speculate);
@@ -74,8 +74,8 @@ Expected<engine::EngineOptions> engine_options(const millrace_options* given) {
     if (const Status read = engine::read_draft(options.draft_path, made.speculate); !read.ok())
       return read.with_context("options.draft_path");
   }
-  made.find_rates = true;
-  made.bare_resident_bytes = device::resident_bytes();
+  made.planning.find_rates = true;
+  made.memory.bare_resident_bytes = device::resident_bytes();
   return made;
 }
 
@@ -161,7 +161,7 @@ Expected<engine::Request> engine_request(const engine::Engine& engine, const mil
   made.sampler.top_k = given.top_k;
   made.sampler.top_p = static_cast<float>(given.top_p);
   made.sampler.min_p = static_cast<float>(given.min_p);
-  made.sampler.repeat_penalty = static_cast<float>(given.repeat_penalty);
+  made.sampler.penalties.repeat = static_cast<float>(given.repeat_penalty);
   made.sampler.seed = given.seed;
   for (std::size_t i = 0; i < given.stop_count; ++i) {
     if (given.stop[i] == nullptr) return capi::refuse_null("request.stop");

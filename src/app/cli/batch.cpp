@@ -28,13 +28,13 @@ struct BatchFlags {
 
 Expected<std::shared_ptr<engine::Service>> start_engine(const BatchFlags& flags, engine::EngineOptions options,
                                                         const Program& program) {
-  options.share_prefixes = true;
-  options.chunk_tokens = 1 << 20;  // nobody watches: a pass takes as much of a prompt as it has room for
-  options.max_sequences = flags.sequences;
-  options.kv_tokens = flags.kv_tokens;
+  options.kv.share_prefixes = true;
+  options.demand.chunk_tokens = 1 << 20;  // nobody watches: a pass takes as much of a prompt as it has room for
+  options.demand.max_sequences = flags.sequences;
+  options.demand.kv_tokens = flags.kv_tokens;
   show_loading(options, program);
   auto service = engine::Service::start(options);
-  if (service.ok() && !flags.model.plan.empty() && options.follow == nullptr)
+  if (service.ok() && !flags.model.plan.empty() && options.planning.follow == nullptr)
     MR_RETURN_IF_ERROR(residency::write_plan_file(flags.model.plan, (*service)->engine().saved_plan()));
   return service;
 }

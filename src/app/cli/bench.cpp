@@ -36,9 +36,9 @@ int squeeze(engine::EngineOptions options, const BenchFlags& flags, const Progra
     if (const Status status = bench.run(); !status.ok()) return fail(status);
     const auto json = bench_report(**created, bench, flags, (*created)->rates());
     const bool gpu = json["device"] == "cuda";
-    std::uint64_t& cap = gpu ? options.vram_bytes : options.ram_bytes;
-    options.vram_beside.clear();  // of several GPUs all go down the ladder alike
-    if (steps.empty()) {          // what it takes where nothing is short, if that was not said
+    std::uint64_t& cap = gpu ? options.memory.vram_bytes : options.memory.ram_bytes;
+    options.memory.vram_beside.clear();  // of several GPUs all go down the ladder alike
+    if (steps.empty()) {                 // what it takes where nothing is short, if that was not said
       const residency::Budget& budget = gpu ? *(*created)->vram_budget() : (*created)->budget();
       cap = cap > 0 ? std::min(cap, budget.reserved_bytes()) : budget.reserved_bytes();
       name = fmt::format("{} by {}, {} of prompt and {} of answer", json["model"].get<std::string>(),
@@ -70,41 +70,41 @@ int execute(BenchFlags flags, const Program& program) {
   auto options = options_of_rank(flags.model, {}, ranks->rank(), program);
   if (ranks->follows()) return ranks->follow(options);
   if (!options.ok()) return fail(options.status());
-  options->cluster = ranks->cluster();
-  options->max_sequences = flags.sequences;
-  options->decode_rows = flags.sequences;
+  options->part.cluster = ranks->cluster();
+  options->demand.max_sequences = flags.sequences;
+  options->demand.decode_rows = flags.sequences;
   if (flags.accept >= 0) options->speculate.acceptance = flags.accept;
-  if (flags.routing != "model") options->routing = flags.routing;
+  if (flags.routing != "model") options->experts.routing = flags.routing;
   if (const Status status = check_model_outputs({flags.trace, flags.squeeze}, *options); !status.ok())
     return fail(status);
   Trace trace;
-  if (!flags.trace.empty()) options->trace = &trace;
+  if (!flags.trace.empty()) options->watch.trace = &trace;
   install_interrupt_handler();
-  if (!flags.squeeze.empty() && options->cluster != nullptr)
+  if (!flags.squeeze.empty() && options->part.cluster != nullptr)
     return fail(error(Code::unsupported, "--squeeze is of one process: over several, layers would move to the others"));
   if (!flags.squeeze.empty()) return squeeze(*options, flags, program);
   auto created = create_engine(*options, flags.model, program);
   if (!created.ok()) return fail(created.status());
-  options->rates = (*created)->rates();  // measured just now, where they were unknown
+  options->planning.rates = (*created)->rates();  // measured just now, where they were unknown
   Bench bench(**created, flags, program);
   if (const Status status = bench.run(); !status.ok()) return fail(status);
-  auto json = bench_report(**created, bench, flags, options->rates);
+  auto json = bench_report(**created, bench, flags, options->planning.rates);
   const residency::Plan plan = (*created)->plan();
   const std::string seat = describe_seat((*created)->draft_seat());
   if (json["device"] == "cuda") {
     created->reset();  // measuring takes memory that the caps do not grant beside the engine's
-    if (const Status measured = residency::measure_gpu(options->rates); !measured.ok())
+    if (const Status measured = residency::measure_gpu(options->planning.rates); !measured.ok())
       log::warn("{}", measured.message());
-    json["pcie_rate_measured"] = options->rates.host_to_device;
-    json["gpus"] = 1 + options->cuda_beside.size();
-    if (std::vector<int> gpus = options->cuda_beside; !gpus.empty()) {
-      gpus.push_back(options->cuda_index);
+    json["pcie_rate_measured"] = options->planning.rates.host_to_device;
+    json["gpus"] = 1 + options->device.gpus_beside.size();
+    if (std::vector<int> gpus = options->device.gpus_beside; !gpus.empty()) {
+      gpus.push_back(options->device.gpu);
       const auto links = residency::measure_links(gpus);
       if (!links.ok()) log::warn("{}", links.status().message());
       json["pcie_rate_measured"] = links.ok() ? *links : 0;
-      options->rates.device_memory *= static_cast<double>(gpus.size());
+      options->planning.rates.device_memory *= static_cast<double>(gpus.size());
     }
-    json["vram_rate_measured"] = options->rates.device_memory;  // now, in this run
+    json["vram_rate_measured"] = options->planning.rates.device_memory;  // now, in this run
   }
   if (!flags.trace.empty()) {
     if (const Status written = trace.write(flags.trace); !written.ok()) return fail(written);
@@ -120,7 +120,7 @@ int execute(BenchFlags flags, const Program& program) {
   cost.prompt_tokens_per_second = json["prompt_tok_s"].get<double>();
   if (flags.explain)
     std::fputs(("\nabove: medians, and experts of the prompt's passes, too; below: decoding alone, all of it\n" +
-                residency::render_explain(plan, options->rates, cost) + seat)
+                residency::render_explain(plan, options->planning.rates, cost) + seat)
                    .c_str(),
                flags.json ? stderr : stdout);
   return bench.finite() ? 0 : kExitFailed;

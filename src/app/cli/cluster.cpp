@@ -77,7 +77,7 @@ Status launch_cluster(const ModelFlags& flags, const Program& program, std::int6
   if (flags.cluster.empty() || link::started_by_mpi()) return {};
   MR_RETURN_IF_ERROR(check_beside_cluster(flags));
   MR_ASSIGN_OR_RETURN(engine::EngineOptions options, engine_options(flags, program));
-  options.max_sequences = sequences;
+  options.demand.max_sequences = sequences;
   MR_ASSIGN_OR_RETURN(const ClusterFile file, read_cluster_file(flags.cluster));
   MR_ASSIGN_OR_RETURN(const engine::ClusterPlan plan, engine::plan_cluster(options, file.hosts, file.network));
   std::size_t place = 0;

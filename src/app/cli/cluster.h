@@ -40,7 +40,7 @@ class Ranks {
   int rank() const { return alone() ? 0 : link_->rank(); }
   /// Until rank 0 ends; the exit code. What is wrong with the options is for rank 0 to say.
   int follow(const Expected<engine::EngineOptions>& options) const;
-  /// For engine::EngineOptions::cluster.
+  /// For engine::PartOptions::cluster.
   engine::Cluster* cluster() const { return cluster_.get(); }
 
  private:

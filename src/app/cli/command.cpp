@@ -57,10 +57,10 @@ Status check_outputs(const std::vector<std::string>& outputs, const std::vector<
 
 Status check_model_outputs(std::vector<std::string> outputs, const engine::EngineOptions& options,
                            std::vector<std::string> others, Writes what) {
-  outputs.push_back(options.record_routing);
+  outputs.push_back(options.experts.record_routing);
   constexpr std::string_view kTrace = "trace:";
-  if (options.routing.starts_with(kTrace)) others.push_back(options.routing.substr(kTrace.size()));
-  others.insert(others.end(), {options.model_path, options.speculate.draft_model, options.overlay});
+  if (options.experts.routing.starts_with(kTrace)) others.push_back(options.experts.routing.substr(kTrace.size()));
+  others.insert(others.end(), {options.model.path, options.speculate.draft_model, options.model.overlay});
   return check_outputs(outputs, others, what);
 }
 
@@ -192,17 +192,17 @@ Status open_share(ModelFlags& flags, int rank, const Program& program) {
 
 void show_loading(engine::EngineOptions& options, const Program& program) {
   const auto bar = std::make_shared<std::optional<Progress>>();  // gone when its line is: no answer meets it
-  options.on_load = [bar, quiet = program.quiet](std::uint64_t done, std::uint64_t total) {
+  options.watch.on_load = [bar, quiet = program.quiet](std::uint64_t done, std::uint64_t total) {
     if (!*bar) bar->emplace("Loading", Unit::bytes, quiet).begin_at(done);
     (*bar)->update(done, total);
     return !interrupted();
   };
-  options.on_load_end = [bar] { bar->reset(); };
+  options.watch.on_load_end = [bar] { bar->reset(); };
 }
 
 Expected<std::unique_ptr<engine::Engine>> create_engine(engine::EngineOptions options, const ModelFlags& flags,
                                                         const Program& program) {
-  const bool keep = !flags.plan.empty() && options.follow == nullptr;
+  const bool keep = !flags.plan.empty() && options.planning.follow == nullptr;
   show_loading(options, program);
   auto created = engine::Engine::create(options);
   if (created.ok() && keep) MR_RETURN_IF_ERROR(residency::write_plan_file(flags.plan, (*created)->saved_plan()));
@@ -238,14 +238,14 @@ static Expected<std::string> folder_of_cache(const char* name) {
 Status apply_prompt_cache(const PromptCacheFlags& flags, engine::EngineOptions& options) {
   auto bytes = parse_bytes(flags.size);
   if (!bytes.ok()) return bytes.status().with_context("--prompt-cache-size");
-  options.prompt_cache_bytes = *bytes;
-  options.prompt_cache_seconds = flags.seconds;
-  options.prompt_cache.clear();
+  options.kv.prompt_cache_bytes = *bytes;
+  options.kv.prompt_cache_seconds = flags.seconds;
+  options.kv.prompt_cache.clear();
   if (flags.folder == "off" || flags.folder.empty()) return {};
   if (flags.folder == "on") {
-    MR_ASSIGN_OR_RETURN(options.prompt_cache, folder_of_cache("prompts"));
+    MR_ASSIGN_OR_RETURN(options.kv.prompt_cache, folder_of_cache("prompts"));
   } else {
-    options.prompt_cache = flags.folder;
+    options.kv.prompt_cache = flags.folder;
   }
   return {};
 }
@@ -269,10 +269,10 @@ void add_learning_flag(CLI::App& command, std::string& flag) {
 }
 
 void apply_learning(const std::string& flag, engine::EngineOptions& options) {
-  options.learn_experts = flag == "off" || flag == "on" ? "" : flag;
+  options.experts.usage_folder = flag == "off" || flag == "on" ? "" : flag;
   if (flag != "on") return;
   if (auto folder = folder_of_cache("experts"); folder.ok())
-    options.learn_experts = std::move(*folder);
+    options.experts.usage_folder = std::move(*folder);
   else
     log::info("which experts are used is not learned: {}", folder.status().message());
 }
@@ -338,10 +338,10 @@ engine::SamplerOptions sampler_options(const SamplingFlags& flags) {
   options.top_k = flags.top_k;
   options.top_p = static_cast<float>(flags.top_p);
   options.min_p = static_cast<float>(flags.min_p);
-  options.repeat_penalty = static_cast<float>(flags.repeat_penalty);
-  options.presence_penalty = static_cast<float>(flags.presence_penalty);
-  options.frequency_penalty = static_cast<float>(flags.frequency_penalty);
-  options.repeat_last_n = flags.repeat_last_n;
+  options.penalties.repeat = static_cast<float>(flags.repeat_penalty);
+  options.penalties.presence = static_cast<float>(flags.presence_penalty);
+  options.penalties.frequency = static_cast<float>(flags.frequency_penalty);
+  options.penalties.last_n = flags.repeat_last_n;
   options.seed = flags.seed;
   while (options.seed == 0) options.seed = std::random_device{}() & 0x7fffffff;
   return options;

@@ -44,10 +44,10 @@ bool is_on_hub(const std::string& in) {
 /// Opens what was written and lets one token through. A file that cannot run is no result.
 Status try_pass(const std::string& path, int threads) {
   engine::EngineOptions options;
-  options.model_path = path;
-  options.device = engine::DeviceChoice::cpu;
-  options.context_tokens = 16;
-  options.threads = threads;
+  options.model.path = path;
+  options.device.choice = engine::DeviceChoice::cpu;
+  options.demand.context_tokens = 16;
+  options.device.threads = threads;
   MR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, engine::Engine::create(options));
   bool finite = true;
   engine::Request request;

@@ -72,14 +72,14 @@ Status embed_group(engine::Service& service, const EmbedFlags& flags, const std:
 int execute(const EmbedFlags& flags, const Program& program) {
   auto options = engine_options(flags.model, program);
   if (!options.ok()) return fail(options.status());
-  options->max_sequences = flags.sequences;
+  options->demand.max_sequences = flags.sequences;
   install_interrupt_handler();
   auto created = create_engine(*options, flags.model, program);
   if (!created.ok()) return fail(created.status());
   const auto service = engine::Service::start(std::move(*created));
   Progress progress("Embedding", Unit::items, program.quiet || flags.texts.empty());
   for (std::size_t done = 0;;) {
-    const auto texts = next_group(flags, done, most_text_bytes(options->ram_bytes));
+    const auto texts = next_group(flags, done, most_text_bytes(options->memory.ram_bytes));
     if (!texts.ok()) return fail(texts.status());
     if (texts->empty()) return 0;
     if (const Status status = embed_group(*service, flags, *texts, done); !status.ok())

@@ -40,9 +40,9 @@ Status read_gpus(std::string_view device, engine::EngineOptions& options) {
     at = rest;
   }
   if (gpus.empty()) return {};
-  options.cuda_index = gpus.front();
-  options.cuda_named = true;
-  options.cuda_beside.assign(gpus.begin() + 1, gpus.end());
+  options.device.gpu = gpus.front();
+  options.device.gpu_named = true;
+  options.device.gpus_beside.assign(gpus.begin() + 1, gpus.end());
   return {};
 }
 
@@ -57,22 +57,22 @@ Status read_vram(std::string_view vram, engine::EngineOptions& options) {
     caps.push_back(*bytes);
     begin = end + 1;
   }
-  const std::size_t gpus = 1 + options.cuda_beside.size();
+  const std::size_t gpus = 1 + options.device.gpus_beside.size();
   if (caps.size() > 1 && caps.size() != gpus)
     return error(Code::invalid_argument,
                  "--vram {}: {} caps for {} GPU{}; give one for all, or one for each of --device", vram, caps.size(),
                  gpus, gpus > 1 ? "s" : "");
-  options.vram_bytes = caps.front();
-  options.vram_beside.assign(caps.begin() + 1, caps.end());
+  options.memory.vram_bytes = caps.front();
+  options.memory.vram_beside.assign(caps.begin() + 1, caps.end());
   return {};
 }
 
 Status read_device(const ModelFlags& flags, engine::EngineOptions& options) {
   const std::string& device = flags.device;
   if (device == "cpu") {
-    options.device = engine::DeviceChoice::cpu;
+    options.device.choice = engine::DeviceChoice::cpu;
   } else if (device.starts_with("cuda")) {
-    options.device = engine::DeviceChoice::cuda;
+    options.device.choice = engine::DeviceChoice::cuda;
     MR_RETURN_IF_ERROR(read_gpus(device, options));
   } else if (device != "auto") {
     return error(Code::invalid_argument, "--device {}: {}", device, kDevices);
@@ -80,18 +80,18 @@ Status read_device(const ModelFlags& flags, engine::EngineOptions& options) {
   if (!flags.pin.empty()) {
     auto pins = engine::parse_pins(flags.pin);
     if (!pins.ok()) return pins.status();
-    if (options.device == engine::DeviceChoice::cpu)
+    if (options.device.choice == engine::DeviceChoice::cpu)
       return error(Code::invalid_argument, "--pin is for a GPU; leave it out with --device cpu");
-    options.pins = std::move(*pins);
+    options.memory.pins = std::move(*pins);
   }
-  options.vram_experts = flags.vram_experts;
-  if (flags.vram_experts >= 0 && options.device == engine::DeviceChoice::cpu)
+  options.experts.vram_slots = flags.vram_experts;
+  if (flags.vram_experts >= 0 && options.device.choice == engine::DeviceChoice::cpu)
     return error(Code::invalid_argument, "--vram-experts is for a GPU; leave it out with --device cpu");
-  options.cpu_share_percent = flags.cpu_share;
-  if (flags.cpu_share >= 0 && options.device == engine::DeviceChoice::cpu)
+  options.memory.cpu_share_percent = flags.cpu_share;
+  if (flags.cpu_share >= 0 && options.device.choice == engine::DeviceChoice::cpu)
     return error(Code::invalid_argument, "--cpu-share is for a GPU; leave it out with --device cpu");
   if (flags.vram.empty()) return {};
-  if (options.device == engine::DeviceChoice::cpu)
+  if (options.device.choice == engine::DeviceChoice::cpu)
     return error(Code::invalid_argument, "--vram is for a GPU; leave it out with --device cpu");
   return read_vram(flags.vram, options);
 }
@@ -105,17 +105,18 @@ Status follow_plan_file(const ModelFlags& flags, engine::EngineOptions& options)
     return error(Code::invalid_argument,
                  "{}: a plan to follow leaves no choice; leave --pin, --expert-slots and --vram-experts out",
                  flags.plan);
-  if (flags.device == "auto") options.device = saved.gpu ? engine::DeviceChoice::cuda : engine::DeviceChoice::cpu;
-  if (flags.ram.empty()) options.ram_bytes = saved.ram_bytes;
-  if (flags.vram.empty()) options.vram_bytes = saved.vram_bytes;
-  if (flags.context == 0) options.context_tokens = saved.context_tokens;
-  if (flags.batch == 0) options.batch_tokens = saved.batch_tokens;
-  if (flags.rates.empty()) options.rates = saved.rates;
+  if (flags.device == "auto")
+    options.device.choice = saved.gpu ? engine::DeviceChoice::cuda : engine::DeviceChoice::cpu;
+  if (flags.ram.empty()) options.memory.ram_bytes = saved.ram_bytes;
+  if (flags.vram.empty()) options.memory.vram_bytes = saved.vram_bytes;
+  if (flags.context == 0) options.demand.context_tokens = saved.context_tokens;
+  if (flags.batch == 0) options.demand.batch_tokens = saved.batch_tokens;
+  if (flags.rates.empty()) options.planning.rates = saved.rates;
   if (flags.kv.empty()) {
-    MR_ASSIGN_OR_RETURN(options.kv_dtype, kv_format(saved.kv));
+    MR_ASSIGN_OR_RETURN(options.kv.dtype, kv_format(saved.kv));
   }
-  options.tile_bytes = saved.tile_bytes;
-  options.follow = std::make_shared<const residency::SavedPlan>(std::move(saved));
+  options.memory.tile_bytes = saved.tile_bytes;
+  options.planning.follow = std::make_shared<const residency::SavedPlan>(std::move(saved));
   return {};
 }
 
@@ -136,40 +137,40 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
                                                store::Manifest* defaults) {
   engine::EngineOptions options;
   if (flags.share != nullptr) {
-    options.identity = flags.share->identity();
-    options.fetch = [share = flags.share](const residency::UnitTable& units) { return share->fetch(units); };
+    options.model.identity = flags.share->identity();
+    options.model.fetch = [share = flags.share](const residency::UnitTable& units) { return share->fetch(units); };
   }
   store::Resolved resolved;  // serve needs no model yet
   if (!flags.model.empty()) {
     MR_ASSIGN_OR_RETURN(resolved, store::Store().resolve(flags.model));
   }
-  options.model_path = resolved.path;
-  options.bare_resident_bytes = program.bare_resident_bytes;
+  options.model.path = resolved.path;
+  options.memory.bare_resident_bytes = program.bare_resident_bytes;
   if (!flags.ram.empty()) {
     auto bytes = parse_bytes(flags.ram);
     if (!bytes.ok()) return bytes.status().with_context("--ram");
     if (*bytes == 0)
       return error(Code::invalid_argument, "--ram: 0 bytes hold no model; leave the flag out to use what is free");
-    options.ram_bytes = *bytes;
+    options.memory.ram_bytes = *bytes;
   }
   MR_RETURN_IF_ERROR(read_device(flags, options));
   if (!flags.tile.empty()) {
     auto bytes = parse_bytes(flags.tile);
     if (!bytes.ok()) return bytes.status().with_context("--tile");
-    options.tile_bytes = *bytes;
+    options.memory.tile_bytes = *bytes;
   }
-  options.context_tokens = flags.context;
+  options.demand.context_tokens = flags.context;
   const auto& known = resolved.manifest.parameters;
   if (flags.context == 0 && known.contains("num_ctx") && known["num_ctx"].is_number_integer())
-    options.context_tokens = std::max<std::int64_t>(0, known["num_ctx"].get<std::int64_t>());
+    options.demand.context_tokens = std::max<std::int64_t>(0, known["num_ctx"].get<std::int64_t>());
   if (defaults != nullptr) *defaults = std::move(resolved.manifest);
-  options.cuda_graphs = !flags.no_graphs;
-  options.gpus_through_host = flags.no_peer;
-  if (flags.no_peer && options.cuda_beside.empty())
+  options.device.graphs = !flags.no_graphs;
+  options.device.gpus_through_host = flags.no_peer;
+  if (flags.no_peer && options.device.gpus_beside.empty())
     return error(Code::invalid_argument, "--no-peer is for several GPUs: name them, as --device cuda:0,1");
-  options.cuda_fuse = !flags.no_fuse;
-  options.batch_tokens = flags.batch;
-  options.threads = flags.threads;
+  options.device.fuse = !flags.no_fuse;
+  options.demand.batch_tokens = flags.batch;
+  options.device.threads = flags.threads;
   auto speculate = engine::parse_speculation(flags.speculate);
   if (!speculate.ok()) return speculate.status().with_context("--speculate");
   options.speculate = std::move(*speculate);
@@ -183,12 +184,12 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
       options.speculate.draft_model = drafter.path;
     }
   }
-  options.expert_slots = flags.expert_slots;
-  options.prefetch = flags.prefetch == "off"  ? exec::Prefetch::off
-                     : flags.prefetch == "on" ? exec::Prefetch::always
-                                              : exec::Prefetch::automatic;
-  options.pack = flags.pack;
-  options.record_routing = flags.record_routing;
+  options.experts.ram_slots = flags.expert_slots;
+  options.experts.prefetch = flags.prefetch == "off"  ? exec::Prefetch::off
+                             : flags.prefetch == "on" ? exec::Prefetch::always
+                                                      : exec::Prefetch::automatic;
+  options.experts.pack = flags.pack;
+  options.experts.record_routing = flags.record_routing;
   if (flags.isa != "auto") {
     auto isa = device::isa_from_name(flags.isa);
     if (!isa.ok()) return isa.status().with_context("--isa");
@@ -196,27 +197,27 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
       return error(Code::unsupported, "--isa {}: this processor has {} at best", flags.isa,
                    device::isa_name(device::best_isa()));
     }
-    options.isa = *isa;
-    options.best_isa = false;
+    options.device.isa = *isa;
+    options.device.best_isa = false;
   }
-  options.cufile = flags.storage == "cufile";
-  if (options.cufile && options.device == engine::DeviceChoice::cpu)
+  options.storage.cufile = flags.storage == "cufile";
+  if (options.storage.cufile && options.device.choice == engine::DeviceChoice::cpu)
     return error(Code::invalid_argument, "--storage cufile reads to a GPU's memory; leave it out with --device cpu");
-  if (!options.cufile) {
-    MR_ASSIGN_OR_RETURN(options.storage, storage::backend_from_name(flags.storage));
+  if (!options.storage.cufile) {
+    MR_ASSIGN_OR_RETURN(options.storage.backend, storage::backend_from_name(flags.storage));
   }
-  MR_ASSIGN_OR_RETURN(options.policy, residency::policy_from_name(flags.policy));
+  MR_ASSIGN_OR_RETURN(options.experts.policy, residency::policy_from_name(flags.policy));
   if (!flags.kv.empty()) {
-    MR_ASSIGN_OR_RETURN(options.kv_dtype, kv_format(flags.kv));
+    MR_ASSIGN_OR_RETURN(options.kv.dtype, kv_format(flags.kv));
   }
   for (const auto& text : flags.faults) {
     MR_ASSIGN_OR_RETURN(auto fault, storage::parse_fault(text));
-    options.faults.push_back(fault);
+    options.storage.faults.push_back(fault);
   }
   if (!flags.rates.empty()) {
-    MR_ASSIGN_OR_RETURN(options.rates, read_rates(flags.rates));
+    MR_ASSIGN_OR_RETURN(options.planning.rates, read_rates(flags.rates));
   } else {
-    options.find_rates = true;
+    options.planning.find_rates = true;
   }
   MR_RETURN_IF_ERROR(follow_plan_file(flags, options));
   MR_RETURN_IF_ERROR(check_model_outputs({}, options, {flags.plan, flags.rates, flags.pack}));

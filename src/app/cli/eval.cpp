@@ -107,7 +107,7 @@ int execute(EvalFlags& flags, const Program& program) {
   if (!questions.ok()) return fail(questions.status());
   auto options = engine_options(flags.model, program);
   if (!options.ok()) return fail(options.status());
-  options->max_sequences = flags.sequences;
+  options->demand.max_sequences = flags.sequences;
   install_interrupt_handler();
   auto created = create_engine(*options, flags.model, program);
   if (!created.ok()) return fail(created.status());

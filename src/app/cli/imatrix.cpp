@@ -21,14 +21,14 @@ struct ImatrixFlags {
 int execute(ImatrixFlags& flags, const Program& program) {
   auto options = engine_options(flags.model, program);
   if (!options.ok()) return fail(options.status());
-  auto windows = cut_text(options->model_path, flags.text, flags.model.context);
+  auto windows = cut_text(options->model.path, flags.text, flags.model.context);
   if (!windows.ok()) return fail(windows.status());
-  auto file = modelfile::Model::open(options->model_path, {.skip_vocabulary = true});
+  auto file = modelfile::Model::open(options->model.path, {.skip_vocabulary = true});
   if (!file.ok()) return fail(file.status());
   if (Status status = check_model_outputs({flags.out}, *options, {flags.text.file}, Writes::models); !status.ok())
     return fail(status);
   measure::InputSums sums(*file);
-  options->observer = &sums;
+  options->watch.inputs = &sums;
   if (Status status = measure::prepare_engine(*windows, *options); !status.ok()) return fail(status);
   install_interrupt_handler();
   auto created = create_engine(*options, flags.model, program);

@@ -34,7 +34,7 @@ int execute(PerplexityFlags& flags, const Program& program) {
   if (!options.ok()) return fail(options.status());
   if (Status status = check_model_outputs({flags.save}, *options, {flags.text.file, flags.against}); !status.ok())
     return fail(status);
-  auto windows = cut_text(options->model_path, flags.text, flags.model.context);
+  auto windows = cut_text(options->model.path, flags.text, flags.model.context);
   if (!windows.ok()) return fail(windows.status());
   std::optional<measure::LogitsReader> reference;
   if (!flags.against.empty()) {

@@ -65,7 +65,7 @@ Expected<std::unique_ptr<TemporaryFile>> quantize_on_paper(const PlanFlags& flag
   types.threads = flags.model.threads;
   if (flags.mixture.chooses()) {
     MR_ASSIGN_OR_RETURN(const modelfile::Model model,
-                        modelfile::Model::open(options.model_path, {.skip_vocabulary = true}));
+                        modelfile::Model::open(options.model.path, {.skip_vocabulary = true}));
     MR_RETURN_IF_ERROR(choose_types(flags.mixture, types.threads, model, types));
   } else {
     MR_ASSIGN_OR_RETURN(types.type, modelfile::quantize_type_from_name(flags.type));
@@ -75,8 +75,8 @@ Expected<std::unique_ptr<TemporaryFile>> quantize_on_paper(const PlanFlags& flag
   if (failure) return error(Code::io_error, "there is no folder for temporary files: {}", failure.message());
   auto file =
       std::make_unique<TemporaryFile>((folder / fmt::format("millrace-plan-{}.gguf", os::process_id())).string());
-  MR_RETURN_IF_ERROR(modelfile::quantize_hollow(options.model_path, file->path, types));
-  options.model_path = file->path;
+  MR_RETURN_IF_ERROR(modelfile::quantize_hollow(options.model.path, file->path, types));
+  options.model.path = file->path;
   return file;
 }
 
@@ -113,16 +113,16 @@ int execute_plan(const PlanFlags& plan_flags, const Program& program) {
     auto made = quantize_on_paper(plan_flags, *options);
     if (!made.ok()) return fail(made.status());
     quantized = std::move(*made);
-    options->find_rates = false;  // it has no weights to measure with, and may lie on another disk
+    options->planning.find_rates = false;  // it has no weights to measure with, and may lie on another disk
   }
   if (!flags.cluster.empty()) {
     if (const Status alone = check_beside_cluster(flags); !alone.ok()) return fail(alone);
-    options->max_sequences = plan_flags.sequences;
+    options->demand.max_sequences = plan_flags.sequences;
     return print_cluster_plan(*options, flags.cluster);
   }
   auto planned = engine::plan_only(*options);
   if (!planned.ok()) return fail(planned.status());
-  if (!flags.plan.empty() && options->follow == nullptr) {
+  if (!flags.plan.empty() && options->planning.follow == nullptr) {
     if (const Status kept = residency::write_plan_file(flags.plan, planned->saved); !kept.ok()) return fail(kept);
   }
   std::fputs(residency::render_plan(planned->plan, planned->options, planned->saved.rates).c_str(), stdout);

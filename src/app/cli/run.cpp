@@ -187,16 +187,16 @@ int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
     options = engine_options(flags.model, program, &model.manifest);
   }
   if (!options.ok()) return fail(options.status());
-  options->cluster = ranks->cluster();
+  options->part.cluster = ranks->cluster();
   if (const Status status = apply_prompt_cache(flags.prompt_cache, *options); !status.ok()) return fail(status);
   apply_learning(flags.learn_experts, *options);
-  model.path = options->model_path;
+  model.path = options->model.path;
   model.named = !model.manifest.name.repo.empty();
   apply_defaults(command, model.manifest, flags.sampling);
   if (flags.system.empty()) flags.system = model.manifest.system;
   const auto defaults = chat_defaults(model.manifest);
   if (!defaults.ok()) return fail(defaults.status());
-  const auto prompts = read_prompts(flags, options->ram_bytes, program.quiet);
+  const auto prompts = read_prompts(flags, options->memory.ram_bytes, program.quiet);
   if (!prompts.ok()) return fail(prompts.status());
   install_interrupt_handler();
   if (const auto server = server_for(flags, model, program.quiet); server != nullptr)

@@ -55,14 +55,14 @@ int execute(SensitivityFlags& flags, const Program& program) {
   if (!options.ok()) return fail(options.status());
   auto types = types_of(flags.types);
   if (!types.ok()) return fail(types.status());
-  auto windows = cut_text(options->model_path, flags.text, flags.model.context);
+  auto windows = cut_text(options->model.path, flags.text, flags.model.context);
   if (!windows.ok()) return fail(windows.status());
-  auto file = modelfile::Model::open(options->model_path, {.skip_vocabulary = true});
+  auto file = modelfile::Model::open(options->model.path, {.skip_vocabulary = true});
   if (!file.ok()) return fail(file.status());
   if (Status status = check_model_outputs({flags.out}, *options, {flags.text.file, flags.imatrix}); !status.ok())
     return fail(status);
   if (Status status = measure::prepare_engine(*windows, *options); !status.ok()) return fail(status);
-  options->pack = "off";  // packs are of the model as it is
+  options->experts.pack = "off";  // packs are of the model as it is
   install_interrupt_handler();
   Progress bar("Measuring", Unit::tokens, program.quiet);
   measure::SensitivityOptions how;
@@ -79,7 +79,7 @@ int execute(SensitivityFlags& flags, const Program& program) {
   };
   const auto make = [&](const std::string& overlay) {
     engine::EngineOptions changed = *options;
-    changed.overlay = overlay;
+    changed.model.overlay = overlay;
     return engine::Engine::create(changed);
   };
   auto found = measure::measure_sensitivity(*file, *windows, make, how);

@@ -59,13 +59,13 @@ Expected<server::ServerOptions> server_options(const ServeFlags& flags, const Pr
   server::ServerOptions options;
   MR_ASSIGN_OR_RETURN(options.models.engine, engine_options(flags.model, program));
   engine::EngineOptions& engine = options.models.engine;
-  engine.max_sequences = flags.sequences;
-  engine.fewer_sequences = true;  // whoever asks gets an answer, if after others
-  engine.max_queue = flags.queue;
-  engine.share_prefixes = true;
+  engine.demand.max_sequences = flags.sequences;
+  engine.demand.fewer_sequences = true;  // whoever asks gets an answer, if after others
+  engine.demand.max_queue = flags.queue;
+  engine.kv.share_prefixes = true;
   MR_RETURN_IF_ERROR(apply_prompt_cache_if_there_is_a_home(flags.prompt_cache, engine));
   apply_learning(flags.learn_experts, engine);
-  engine.kv_tokens = flags.kv_tokens;
+  engine.demand.kv_tokens = flags.kv_tokens;
   options.host = flags.host;
   options.port = flags.port;
   if (!program.quiet && flags.log_format == "text") options.log_format = server::LogFormat::text;
@@ -171,7 +171,7 @@ int serve(ServeFlags flags, const Program& program) {
   if (const Status share = open_share(flags.model, ranks->rank(), program); !share.ok()) return fail(share);
   auto options = server_options(flags, program);
   if (!options.ok()) return fail(options.status());
-  options->models.engine.cluster = ranks->cluster();
+  options->models.engine.part.cluster = ranks->cluster();
   std::vector<std::string> inputs = options->model_paths;
   inputs.insert(inputs.end(), {flags.config, flags.model.rates, flags.model.plan});
   if (const Status status = check_model_outputs({flags.log_file, flags.pid_file}, options->models.engine, inputs);

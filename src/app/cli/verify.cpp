@@ -86,7 +86,7 @@ Expected<std::vector<std::uint64_t>> hash_pass(residency::WeightStore& store, st
 /// The memory asked for, or a quarter of the weights, or what it takes to hold the largest units.
 Expected<residency::Plan> small_plan(const residency::UnitTable& units, const std::string& ram) {
   residency::PlanOptions options;
-  options.top_k = 1;
+  options.passes.top_k = 1;
   if (!ram.empty()) {
     MR_ASSIGN_OR_RETURN(options.ram_bytes, parse_bytes(ram));
     return residency::make_plan(units, options, {});

@@ -176,8 +176,8 @@ Status bind_tokens(const text::Tokenizer& tokenizer, const Job& job, engine::Req
   request.min_tokens = job.min_tokens;
   if (job.min_tokens > 0) request.late_tokens = end_tokens(tokenizer, job.stop_tokens);
   for (const std::string& words : job.bad_words) ban(tokenizer, words, request.banned);
-  if (job.sampler.dry_multiplier <= 0) return {};
-  MR_ASSIGN_OR_RETURN(request.sampler.dry_breakers, tokens_with(tokenizer, job.dry_breakers));
+  if (job.sampler.dry.multiplier <= 0) return {};
+  MR_ASSIGN_OR_RETURN(request.sampler.dry.breakers, tokens_with(tokenizer, job.dry_breakers));
   return {};
 }
 

@@ -65,7 +65,7 @@ namespace {
 std::int64_t most_logit_rows(const TextWindows& windows, const engine::EngineOptions& options) {
   constexpr std::int64_t kLeastBytes = 128 << 20, kLeastRows = 32, kShareOfFile = 4;
   std::error_code unknown;
-  const std::uintmax_t file_bytes = std::filesystem::file_size(options.model_path, unknown);
+  const std::uintmax_t file_bytes = std::filesystem::file_size(options.model.path, unknown);
   const std::int64_t bytes =
       unknown ? kLeastBytes : std::max(kLeastBytes, static_cast<std::int64_t>(file_bytes) / kShareOfFile);
   return std::max(kLeastRows, bytes / (std::max<std::int64_t>(1, windows.vocabulary()) * 4));
@@ -75,15 +75,17 @@ std::int64_t most_logit_rows(const TextWindows& windows, const engine::EngineOpt
 
 Status prepare_engine(const TextWindows& windows, engine::EngineOptions& options) {
   const std::int64_t context = windows.options().context;
-  if (options.context_tokens == 0) options.context_tokens = context;
-  if (options.context_tokens < context)
+  if (options.demand.context_tokens == 0) options.demand.context_tokens = context;
+  if (options.demand.context_tokens < context)
     return error(Code::invalid_argument, "a window of {} tokens has no room in a context of {}", context,
-                 options.context_tokens);
-  const std::int64_t rows = options.batch_tokens > 0 ? options.batch_tokens : kPassTokens;
-  options.max_sequences = std::clamp<std::int64_t>(rows / context, 1, windows.size());
-  options.fewer_sequences = true;
-  if (options.batch_tokens == 0) options.batch_tokens = std::max(context, options.max_sequences * context);
-  options.logit_rows = std::min(options.max_sequences * windows.counted(), most_logit_rows(windows, options));
+                 options.demand.context_tokens);
+  const std::int64_t rows = options.demand.batch_tokens > 0 ? options.demand.batch_tokens : kPassTokens;
+  options.demand.max_sequences = std::clamp<std::int64_t>(rows / context, 1, windows.size());
+  options.demand.fewer_sequences = true;
+  if (options.demand.batch_tokens == 0)
+    options.demand.batch_tokens = std::max(context, options.demand.max_sequences * context);
+  options.demand.logit_rows =
+      std::min(options.demand.max_sequences * windows.counted(), most_logit_rows(windows, options));
   return {};
 }
 

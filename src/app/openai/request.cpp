@@ -41,15 +41,15 @@ void parse_rules(Fields& fields, Job& job) {
   sampler.top_k = std::max(sampler.top_k, 0);  // vLLM's -1: all
   fields.number("typical_p", sampler.typical_p, 0, 1);
   fields.number("top_n_sigma", sampler.top_n_sigma, -1, 100);
-  fields.number("xtc_probability", sampler.xtc_probability, 0, 1);
-  fields.number("xtc_threshold", sampler.xtc_threshold, 0, 1);
-  fields.number("repeat_penalty", sampler.repeat_penalty, 0.01, 100);
-  fields.number("repetition_penalty", sampler.repeat_penalty, 0.01, 100);
-  fields.integer("repeat_last_n", sampler.repeat_last_n, -1, kMostTokens);
-  fields.number("dry_multiplier", sampler.dry_multiplier, 0, 100);
-  fields.number("dry_base", sampler.dry_base, 1, 100);
-  fields.integer("dry_allowed_length", sampler.dry_allowed_length, 0, 1e6);
-  fields.integer("dry_penalty_last_n", sampler.dry_last_n, -1, kMostTokens);
+  fields.number("xtc_probability", sampler.xtc.probability, 0, 1);
+  fields.number("xtc_threshold", sampler.xtc.threshold, 0, 1);
+  fields.number("repeat_penalty", sampler.penalties.repeat, 0.01, 100);
+  fields.number("repetition_penalty", sampler.penalties.repeat, 0.01, 100);
+  fields.integer("repeat_last_n", sampler.penalties.last_n, -1, kMostTokens);
+  fields.number("dry_multiplier", sampler.dry.multiplier, 0, 100);
+  fields.number("dry_base", sampler.dry.base, 1, 100);
+  fields.integer("dry_allowed_length", sampler.dry.allowed_length, 0, 1e6);
+  fields.integer("dry_penalty_last_n", sampler.dry.last_n, -1, kMostTokens);
   job.dry_breakers = {"\n", ":", "\"", "*"};  // where a text begins anew
   fields.texts("dry_sequence_breakers", job.dry_breakers);
   std::erase(job.dry_breakers, std::string());
@@ -78,11 +78,11 @@ void parse_sampling(Fields& fields, Job& job) {
   sampler.top_k = 0;
   sampler.top_p = 1;
   sampler.min_p = 0;
-  sampler.repeat_last_n = -1;
+  sampler.penalties.last_n = -1;
   fields.number("temperature", sampler.temperature, 0, 2);
   fields.number("top_p", sampler.top_p, 0, 1);
-  fields.number("presence_penalty", sampler.presence_penalty, -2, 2);
-  fields.number("frequency_penalty", sampler.frequency_penalty, -2, 2);
+  fields.number("presence_penalty", sampler.penalties.presence, -2, 2);
+  fields.number("frequency_penalty", sampler.penalties.frequency, -2, 2);
   parse_rules(fields, job);
   sampler.seed = 0;
   fields.integer("seed", sampler.seed, -9e15, 9e15);
@@ -133,12 +133,12 @@ void parse_completion_logprobs(Fields& fields, Job& job) {
 }  // namespace
 
 void parse_mirostat(Fields& fields, engine::SamplerOptions& sampler) {
-  int version = sampler.mirostat ? 2 : 0;
+  int version = sampler.mirostat.on ? 2 : 0;
   fields.integer("mirostat", version, 0, 2);
   if (version == 1) fields.fail("mirostat", "version 1 is not supported; send 2");
-  sampler.mirostat = version == 2;
-  fields.number("mirostat_tau", sampler.mirostat_tau, 0, 100);
-  fields.number("mirostat_eta", sampler.mirostat_eta, 0, 1);
+  sampler.mirostat.on = version == 2;
+  fields.number("mirostat_tau", sampler.mirostat.tau, 0, 100);
+  fields.number("mirostat_eta", sampler.mirostat.eta, 0, 1);
 }
 
 Expected<Job> parse_chat(const Json& body) { return parse_chat(generate::RequestKind::chat, body); }

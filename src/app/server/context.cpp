@@ -203,7 +203,7 @@ struct Streaming {
 
 void stream(Context& context, httplib::Response& response, std::shared_ptr<generate::Run> run, StreamForm form) {
   const auto state = std::make_shared<Streaming>(
-      Streaming{std::move(run), std::move(form), context.options.keep_line, &context.metrics});
+      Streaming{std::move(run), std::move(form), context.options.patience.keep_line, &context.metrics});
   response.set_header("Cache-Control", "no-cache");
   response.set_header("X-Accel-Buffering", "no");
   response.set_chunked_content_provider(state->form.content_type,

@@ -61,10 +61,10 @@ void parse_options(const Json& options, Job& job, Fields& errors) {
   openai::parse_mirostat(fields, sampler);
   fields.number("top_p", sampler.top_p, 0, 1);
   fields.number("min_p", sampler.min_p, 0, 1);
-  fields.integer("repeat_last_n", sampler.repeat_last_n, -1, kAny);
-  fields.number("repeat_penalty", sampler.repeat_penalty, 0.01, 100);
-  fields.number("presence_penalty", sampler.presence_penalty, -100, 100);
-  fields.number("frequency_penalty", sampler.frequency_penalty, -100, 100);
+  fields.integer("repeat_last_n", sampler.penalties.last_n, -1, kAny);
+  fields.number("repeat_penalty", sampler.penalties.repeat, 0.01, 100);
+  fields.number("presence_penalty", sampler.penalties.presence, -100, 100);
+  fields.number("frequency_penalty", sampler.penalties.frequency, -100, 100);
   fields.integer("seed", sampler.seed, -9e15, 9e15);
   fields.integer("num_predict", job.max_tokens, -2, kAny);
   if (job.max_tokens < 0) job.max_tokens = -1;

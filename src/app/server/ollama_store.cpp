@@ -180,12 +180,12 @@ Status pull_model(Context& context, const std::string& name, const Telling::Say&
   };
   options.fit = [&](const std::string& path) -> Expected<std::string> {
     engine::EngineOptions engine = context.options.models.engine;
-    engine.model_path = path;
-    engine.most_header_bytes = memory.cap_bytes() / 2;
-    if (!memory.take(engine.most_header_bytes))
+    engine.model.path = path;
+    engine.model.most_header_bytes = memory.cap_bytes() / 2;
+    if (!memory.take(engine.model.most_header_bytes))
       return error(Code::unavailable, "there is no memory to look at the model's header now; try again later");
     auto fits = store::describe_fit(engine);
-    memory.give_back(engine.most_header_bytes);
+    memory.give_back(engine.model.most_header_bytes);
     return fits;
   };
   return store::pull(context.catalog.store(), name, options).status();

@@ -16,6 +16,13 @@ constexpr int kDefaultPort = 11434;
 /// tools, and for Codex, which asks for 0.13.4.
 constexpr const char* kOllamaVersion = "0.13.5";
 
+/// How long the server waits.
+struct Patience {
+  std::chrono::milliseconds grace{3500};        // for open streams at the end: with it all ends within 5 s
+  std::chrono::milliseconds drain_quiet{3000};  // a balancer asks each second, and believes the second answer
+  std::chrono::milliseconds keep_line{15'000};  // silence in a stream after which a comment is sent
+};
+
 struct ServerOptions {
   std::string host = "127.0.0.1";
   int port = kDefaultPort;                 // 0: any that is free
@@ -27,10 +34,8 @@ struct ServerOptions {
   std::string preload;  // a model to load at once, and to keep; empty: none
   engine::ModelManager::Options models;
   HttpLimits http;
-  LogFormat log_format = LogFormat::off;        // of the request log
-  std::chrono::milliseconds grace{3500};        // for open streams at the end: with it all ends within 5 s
-  std::chrono::milliseconds drain_quiet{3000};  // a balancer asks each second, and believes the second answer
-  std::chrono::milliseconds keep_line{15'000};  // silence in a stream after which a comment is sent
+  LogFormat log_format = LogFormat::off;  // of the request log
+  Patience patience;
 };
 
 }  // namespace millrace::server

@@ -234,7 +234,7 @@ Status Server::preloaded() const { return preload_status_.get(); }
 void Server::drain() {
   using Clock = std::chrono::steady_clock;
   context_->draining = true;
-  for (Clock::time_point last = Clock::now(); Clock::now() - last < context_->options.drain_quiet;) {
+  for (Clock::time_point last = Clock::now(); Clock::now() - last < context_->options.patience.drain_quiet;) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     if (context_->http.at_work() > 0) last = Clock::now();
   }
@@ -244,7 +244,7 @@ void Server::stop() {
   if (context_ == nullptr) return;
   context_->stopping = true;
   context_->http.stop_serving();
-  context_->models.shutdown(context_->options.grace);
+  context_->models.shutdown(context_->options.patience.grace);
   if (loader_.joinable()) loader_.join();
   // Streams have heard of their end; their threads are about to have written it.
   std::this_thread::sleep_for(std::chrono::milliseconds(200));

@@ -25,9 +25,9 @@ class Server {
   /// Of the model to preload; ok where there is none. Waits for it.
   Status preloaded() const;
   /// /health says no from here on, so that a balancer sends nothing more. What is under way is answered, and what comes
-  /// all the same. Returns when there has been nothing to do for options.drain_quiet, however long that takes.
+  /// all the same. Returns when there has been nothing to do for options.patience.drain_quiet, however long that takes.
   void drain();
-  /// Refuses new requests, gives open streams options.grace to end, fails the rest cleanly, and is gone.
+  /// Refuses new requests, gives open streams options.patience.grace to end, fails the rest cleanly, and is gone.
   void stop();
 
  private:

@@ -133,7 +133,7 @@ Json supposed_draft(const engine::Engine& engine, const engine::EngineOptions& o
   const engine::SpeculateOptions& speculate = options.speculate;
   const bool asked = !speculate.draft_model.empty() || speculate.within != engine::Within::none;
   if (asked || speculate.mode == engine::SpeculateOptions::Mode::off) return nullptr;
-  if (options.cluster != nullptr || !options.cuda_beside.empty()) return nullptr;
+  if (options.part.cluster != nullptr || !options.device.gpus_beside.empty()) return nullptr;
   const double acceptance = speculate.acceptance;
   const engine::SupposedDraft draft = engine::suppose_draft(engine.plan(), engine.rates(), acceptance);
   return {{"bytes", draft.bytes},

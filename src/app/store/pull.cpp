@@ -145,7 +145,7 @@ PullOptions pull_options_from_environment() {
 Expected<std::string> describe_fit(const engine::EngineOptions& asked) {
   // Little of the model is there yet: the plan goes by rates that are kept, and nothing is measured.
   engine::EngineOptions options = engine::with_kept_rates(asked);
-  options.find_rates = false;
+  options.planning.find_rates = false;
   MR_ASSIGN_OR_RETURN(const engine::Planned planned, engine::plan_only(options));
   std::string places;
   for (const auto& row : planned.plan.rows)
