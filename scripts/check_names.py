@@ -8,7 +8,7 @@ import sys
 
 NAMESPACE = re.compile(r"\s*(?:inline )?namespace ([\w:]*)\s*\{(?!\s*\})")
 END = re.compile(r"\}\s*//\s*namespace")
-TYPE = re.compile(r"(?:template\s*<.*>\s*)?(?:struct|class|union|enum class|enum)\s+(?:MR_\w+(?:\([^)]*\))?\s+)?(\w+)(?!\w|::)[^;]*(?:\{|$)")
+TYPE = re.compile(r"(?:template\s*<.*>\s*)?(?:struct|class|union|enum class|enum)\s+(?:(?:MR_\w+|alignas)(?:\([^)]*\))?\s+)?(\w+)(?!\w|::)[^;]*(?:\{|$)")
 
 root = pathlib.Path(__file__).resolve().parent.parent
 files = subprocess.run(["git", "ls-files", *(f"{room}/*.{kind}" for room in ("src", "tools") for kind in ("h", "cpp", "cuh", "cu"))],
