@@ -73,7 +73,7 @@ test-transformers: setup ## convert and export against transformers on the CPU (
 
 test-clients: setup-dev ## published clients of PyPI and npm, and coding agents, unmodified; a registry that is not reachable skips its part
 	@TESTS=ON scripts/build.sh release millrace synth-model
-	@for test in clients agents; do MILLRACE_CLIENTS=1 python3 tests/e2e/test_$$test.py || exit; done
+	@for test in clients agents webui; do MILLRACE_CLIENTS=1 python3 tests/e2e/test_$$test.py || exit; done
 
 fuzz: setup-dev ## a minute of libFuzzer a parser (FUZZ_SECONDS=60)
 	@scripts/build.sh fuzz fuzz/all
@@ -99,7 +99,7 @@ reference: setup-dev ## write docs/command-line.md of what the program says of i
 
 clients: setup-dev ## rewrite docs/clients.md from what published clients and coding agents do (needs npm and PyPI; half an hour)
 	@TESTS=ON scripts/build.sh release millrace synth-model
-	@for test in clients agents; do MILLRACE_CLIENTS=1 MILLRACE_WRITE_CLIENTS=1 python3 tests/e2e/test_$$test.py || exit; done
+	@for test in clients agents webui; do MILLRACE_CLIENTS=1 MILLRACE_WRITE_CLIENTS=1 python3 tests/e2e/test_$$test.py || exit; done
 	@scripts/make_clients.py >build/clients.md && mv build/clients.md docs/clients.md
 
 setup: ; @scripts/setup.sh build
