@@ -8,9 +8,9 @@ import tempfile
 import unittest
 
 import npm
-from between import Between
+from between import Between, Call
 from client_table import hold_row
-from harness import DRAFT, SANITIZED, Case
+from harness import DRAFT, ROOT, SANITIZED, Case
 from serving import Server
 
 MODEL = "coder"
@@ -24,6 +24,10 @@ A call is {"name": NAME, "parameters": {}}
 {% endif %}"""
 QUESTION, FILE = "What is written in the file?", "lantern.txt"
 TEXT, ANSWER = "The lantern has number 4711.", {"number": 4711}
+# The rules of three families, each of which refuses what breaks them; `make test` takes the first alone.
+STRICT = dict(re.findall(r'std::string kStrict(\w+) = R"J\((.*?)\)J";', (ROOT / "tests/text/strict_templates.h").read_text(), re.S))
+FAMILIES = ("Qwen", "Gemma", "Mistral") if os.environ.get("MILLRACE_CLIENTS") else ("Qwen",)
+NUMBER = "number.txt"
 CODEX = f"""model = "{MODEL}"
 model_provider = "here"
 [model_providers.here]
@@ -47,8 +51,8 @@ def tool_names(asked):
 @unittest.skipIf(npm.CPU != "x64", "the coding agents are pinned for x86-64 alone")
 @unittest.skipIf(SANITIZED, "prompts of 30,000 tokens take minutes under a sanitizer")
 class Agents(Case):
-    """What the model answers is said between agent and server, as the form of the answer: a call of one tool, which the agent makes,
-    and what is to be printed in the end. Prompts, tools and streams are the agents' own."""
+    """What the model answers is said between agent and server, as the form of the answer: calls of tools, which the agent makes, and what
+    is to be printed in the end. Prompts, tools and streams are the agents' own."""
 
     @classmethod
     def setUpClass(cls):
@@ -63,17 +67,20 @@ class Agents(Case):
         self.addCleanup(self.store.cleanup)
         self.server = Server(DRAFT, "-c", "65536", "--log-format", "json", env={"MILLRACE_MODELS": self.store.name})
         self.addCleanup(self.server.__exit__)
-        status, told = self.server.json("POST", "/api/create", {"model": MODEL, "from": pathlib.Path(DRAFT).stem, "template": TEMPLATE, "stream": False})
-        self.assertEqual(status, 200, told)
+        self.take_template(TEMPLATE)
         self.between = Between(self.server, self.answer)
         self.addCleanup(self.between.close)
 
+    def take_template(self, template):
+        status, told = self.server.json("POST", "/api/create", {"model": MODEL, "from": pathlib.Path(DRAFT).stem, "template": template, "stream": False})
+        self.assertEqual(status, 200, told)
+
     def answer(self, asked):
-        """The session's first request that has the tool is told to call it, every other one what to say."""
-        if self.call is None or self.call["name"] not in tool_names(asked):
+        """The session's requests that have the next call's tool are told to make it, every other one what to say."""
+        if not self.calls or self.calls[0][0] not in tool_names(asked):
             return ANSWER
-        call, self.call = self.call, None
-        return call
+        name, arguments = self.calls.pop(0)
+        return Call(name) if self.strict else {"name": name, "parameters": arguments}
 
     def run_agent(self, words, files, env):
         home = pathlib.Path(self.home.name)
@@ -82,7 +89,7 @@ class Agents(Case):
             (home / name).parent.mkdir(parents=True, exist_ok=True)
             (home / name).write_text(text.replace("@URL@", self.between.url))
         env = {name: text.replace("@URL@", self.between.url) for name, text in env.items()}
-        done = subprocess.run(list(map(str, words)), cwd=home, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300,
+        done = subprocess.run(list(map(str, words)), cwd=home, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=900,
                               env={**os.environ, "HOME": str(home), "PWD": str(home), **env})
         went_by = [(one.method, one.path, one.status, one.told[-300:]) for one in self.between.exchanges]
         self.seen = f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}\n{went_by}\n{self.server.messages()[-2000:]}"
@@ -97,7 +104,8 @@ class Agents(Case):
     def session(self, path, tool, arguments, words, files=(), env=()):
         """The agent sends its prompt, makes the call that it is told, sends what came of it and prints the answer. Gives what passed and
         what was refused."""
-        self.call, begin = {"name": tool, "parameters": arguments}, len(self.between.exchanges)
+        self.calls, self.strict, begin = [(tool, arguments)], False, len(self.between.exchanges)
+        self.between.narrowed = {}
         printed = self.run_agent(words, dict(files), dict(env))
         exchanges = self.between.exchanges[begin:]
         own = self.own(exchanges, path, tool)
@@ -111,6 +119,24 @@ class Agents(Case):
         self.assertLess(max(one.status for one in exchanges), 500, self.seen)
         return {"passed": ["the prompt with its tools as a stream", f"a call of `{tool}`", "its result and the answer as a stream"],
                 "refused": [{"what": what, "why": why} for why, what in refused.items()]}
+
+    def task(self, path, calls, words, files=(), env=()):
+        """Under the rules of each family the agent makes its calls, of which one writes a file, and prints the answer."""
+        number = pathlib.Path(self.home.name) / NUMBER
+        for family in FAMILIES:
+            with self.subTest(family=family):
+                number.unlink(missing_ok=True)
+                self.take_template(STRICT[family])
+                self.calls, self.strict, begin = list(calls), True, len(self.between.exchanges)
+                self.between.narrowed = dict(calls)
+                printed = self.run_agent(words, dict(files), dict(env))
+                exchanges = self.between.exchanges[begin:]
+                own = self.own(exchanges, path, calls[0][0])
+                self.assertEqual((self.calls, len(own)), ([], len(calls) + 1), self.seen)
+                self.assertEqual([one.status for one in own], [200] * len(own), self.seen)
+                self.assertIn(TEXT, json.dumps(own[1].asked), "what the first call found is not in the next request")
+                self.assertEqual(number.read_text().strip(), "4711", self.seen)
+                self.assertEqual(json.loads(printed), ANSWER, self.seen)
 
     def hold(self, name, folder, path, tally):
         version = json.loads((self.packages / folder / "package.json").read_text())["version"].removesuffix("-linux-x64")
@@ -128,26 +154,38 @@ class Agents(Case):
         anew, cached = map(int, re.findall(r'"input_tokens":(\d+),.*?"cache_read_input_tokens":(\d+)', first.told)[-1])
         self.assertGreater(cached, 20 * anew, "the second session's prompt was computed anew")
         tally["passed"].append("a second session that starts from the cache")
+        read, write = ("Read", {"file_path": str(self.file)}), ("Write", {"file_path": f"{self.home.name}/{NUMBER}", "content": "4711"})
+        self.task(path, [read, write, read], [*words[:3], "--max-turns", "6", "--permission-mode", "acceptEdits"], env=env)
         self.hold("@anthropic-ai/claude-code", folder, path, tally)
 
     def test_codex(self):
         folder, path = "@openai/codex-linux-x64", "/v1/responses"
         words = [self.packages / folder / "vendor/x86_64-unknown-linux-musl/bin/codex", "exec", "--skip-git-repo-check", QUESTION]
         tally = self.session(path, "exec_command", {"cmd": f"cat {FILE}"}, words, files={".codex/config.toml": CODEX})
+        both = ("exec_command", {"cmd": f"cat {FILE} && printf 4711 >{NUMBER}"})
+        self.task(path, [both] * 3, [*words[:-1], "--sandbox", "danger-full-access", QUESTION], files={".codex/config.toml": CODEX})
         self.hold("@openai/codex", folder, path, tally)
 
     def test_opencode(self):
         folder, path = "opencode-linux-x64", "/v1/chat/completions"
         words = [self.packages / folder / "bin/opencode", "run", QUESTION]
-        tally = self.session(path, "read", {"filePath": str(self.file)}, words, files={".config/opencode/opencode.json": json.dumps(OPENCODE)},
-                             env={"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1"})
+        here = {"files": {".config/opencode/opencode.json": json.dumps(OPENCODE)},
+                "env": {"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1"}}
+        tally = self.session(path, "read", {"filePath": str(self.file)}, words, **here)
+        number = f"{self.home.name}/{NUMBER}"
+        read, write = ("read", {"filePath": str(self.file)}), ("write", {"filePath": number, "content": "4711"})
+        self.task(path, [read, write, read], words, **here)
         self.hold("opencode-ai", folder, path, tally)
 
     def test_qwen_code(self):
         folder, path = "@qwen-code/qwen-code", "/v1/chat/completions"
         words = [npm.NODE, self.packages / folder / "cli-entry.js", "--auth-type", "openai", "-p", QUESTION]
-        tally = self.session(path, "read_file", {"file_path": str(self.file)}, words, files={".qwen/settings.json": json.dumps(QWEN)},
-                             env={"OPENAI_API_KEY": "none", "OPENAI_BASE_URL": "@URL@/v1", "OPENAI_MODEL": MODEL})
+        here = {"files": {".qwen/settings.json": json.dumps(QWEN)},
+                "env": {"OPENAI_API_KEY": "none", "OPENAI_BASE_URL": "@URL@/v1", "OPENAI_MODEL": MODEL}}
+        tally = self.session(path, "read_file", {"file_path": str(self.file)}, words, **here)
+        number = f"{self.home.name}/{NUMBER}"
+        read, write = ("read_file", {"file_path": str(self.file)}), ("write_file", {"file_path": number, "content": "4711"})
+        self.task(path, [read, write, read], [*words, "--approval-mode", "auto-edit"], **here)
         self.hold("@qwen-code/qwen-code", folder, path, tally)
 
 

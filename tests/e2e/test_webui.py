@@ -31,7 +31,7 @@ class OpenWebUi(Case):
         names = [tool.get("function", {}).get("name") for tool in asked.get("tools", [])]
         if "weather" in names and not self.called:
             self.called = True
-            return Call("weather", {"city": "Paris"})
+            return Call("weather")
         return None
 
     def serve(self, python, server, between, data):
@@ -66,6 +66,7 @@ class OpenWebUi(Case):
         server = Server(DEMO, env={"MILLRACE_MODELS": store.name})
         self.addCleanup(server.__exit__)
         between = Between(server, self.answer)
+        between.narrowed = {"weather": {"city": "Paris"}}
         self.addCleanup(between.close)
         url = self.serve(python, server, between, data.name)
         done = subprocess.run([npm.NODE, "webui.mjs", url, CHROMIUM, MODEL, between.url + "/v1", DRAFT], cwd=npm.CLIENTS, capture_output=True, text=True, timeout=900)
