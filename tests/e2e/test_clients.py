@@ -75,7 +75,7 @@ class PythonClients(Case):
         for script in package.get("scripts", [client]):
             with tempfile.TemporaryDirectory() as store, Server(DEMO, env={"MILLRACE_MODELS": store, "HF_ENDPOINT": hub.url}) as server:
                 done = subprocess.run([python, PYTHON / f"{script}_cases.py", server.url, pathlib.Path(DEMO).stem], capture_output=True, text=True,
-                                      timeout=1500, env={**os.environ, "PYTHONWARNINGS": "ignore"})
+                                      timeout=5400, env={**os.environ, "PYTHONWARNINGS": "ignore"})
                 self.assertEqual(done.returncode, 0, done.stderr[-3000:])
             [(name, tally)] = json.loads(done.stdout.splitlines()[-1]).items()
             wrong = tally.pop("wrong")

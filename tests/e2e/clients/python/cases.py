@@ -43,7 +43,7 @@ class Row(typing.NamedTuple):
 def ran(*words, folder=None, env=None, asked=None):
     """What a program of the environment prints; an error with what it said where it fails."""
     program = pathlib.Path(sys.executable).parent / words[0]
-    done = subprocess.run([program, *map(str, words[1:])], cwd=folder, input=asked or "", capture_output=True, text=True, timeout=200, env={**os.environ, **(env or {})})
+    done = subprocess.run([program, *map(str, words[1:])], cwd=folder, input=asked or "", capture_output=True, text=True, timeout=900, env={**os.environ, **(env or {})})
     if done.returncode != 0:
         raise RuntimeError(f"{words}: {done.returncode}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}")
     return done.stdout
