@@ -82,17 +82,19 @@ NUMBERS = {"block_count": 2, "context_length": 64, "embedding_length": 32, "feed
            "attention.key_length_mla": 24, "attention.value_length_mla": 24, "attention.kv_lora_rank": 32,
            "attention.q_lora_rank": 32, "nextn_predict_layers": 0, "embedding_length_per_layer_input": 8,
            "full_attention_interval": 2, "ssm.conv_kernel": 4, "ssm.state_size": 32, "ssm.group_count": 2,
-           "ssm.time_step_rank": 4, "ssm.inner_size": 128, "shortconv.l_cache": 3}
+           "ssm.time_step_rank": 4, "ssm.inner_size": 128, "shortconv.l_cache": 3, "moe_latent_size": 0,
+           "attention.indexer.key_length": 32}
+REALS = {"swiglu_clamp_exp", "swiglu_clamp_shexp"}  # of each layer
 ROPE_SCALINGS = ["none", "linear", "yarn", "longrope"]
 
 
 def model_keys(sources):
     """{key without its architecture: type} of all that src/model reads."""
-    kinds = {"required": U32, "optional": U32, "of_layers": ARRAY, "optional_float": F32, "optional_bool": BOOL,
+    kinds = {"floats_of_layers": ARRAY, "required": U32, "optional": U32, "of_layers": ARRAY, "optional_float": F32, "optional_bool": BOOL,
              "get_float_or": F32, "get_string": STRING}
     text = "\n".join(path.read_text() for path in sources)
     keys = {key: kinds[how] for how, key in
-            re.findall(r'\b(required|optional|of_layers|optional_float|optional_bool)\(\s*"([^"]+)"', text)}
+            re.findall(r'\b(required|optional|floats_of_layers|of_layers|optional_float|optional_bool)\(\s*"([^"]+)"', text)}
     for how, key in re.findall(r'\b(get_float_or|get_string)\(arch_key\(file, "([^"]+)"', text):
         keys.setdefault(key, kinds[how])
     named = set(re.findall(r'arch_key\(file, "([^"]+)"', text)) | set(keys)
@@ -114,7 +116,7 @@ def model_seeds(source):
             if kind == STRING:
                 held = ROPE_SCALINGS[number % len(ROPE_SCALINGS)]
             if kind == ARRAY:
-                held = (U32, [held] * NUMBERS["block_count"])
+                held = (F32 if key in REALS else U32, [held] * NUMBERS["block_count"])
             pairs.append((f"{architecture}.{key}", kind, held))
         yield architecture, gguf(pairs, [("token_embd.weight", [32, 3], 1, 192)])
 

@@ -46,6 +46,8 @@ CLASSES = {
     "glm": ("glm", "GlmConfig"), "cohere": ("cohere", "CohereConfig"), "cohere2": ("cohere2", "Cohere2Config"),
     "stablelm": ("stablelm", "StableLmConfig"), "starcoder2": ("starcoder2", "Starcoder2Config"),
     "nemotron": ("nemotron", "NemotronConfig"), "phi": ("phi", "PhiConfig"), "afmoe": ("afmoe", "AfmoeConfig"),
+    "mistral4": ("mistral4", "Mistral4Config"), "deepseek_v32": ("deepseek_v32", "DeepseekV32Config"),
+    "glm_moe_dsa": ("glm_moe_dsa", "GlmMoeDsaConfig"),
 }
 
 # Read by the modelling code, but only to train, to initialise weights, to choose among kernels or to return more.

@@ -1,5 +1,10 @@
-// DeepSeek V2, V3 and R1, Kimi K2, GLM-4.7-Flash: latent attention, whose kv_b_proj is in two in GGUF.
+// DeepSeek V2, V3, V3.2 and R1, Kimi K2, GLM-4.7-Flash, GLM-5, Mistral Small 4: latent attention, whose kv_b_proj is in
+// two in GGUF.
+#include <algorithm>
+
 #include "convert/names.h"
+#include "convert/rope.h"
+#include "modelfile/gguf_writer.h"
 
 namespace millrace::convert {
 namespace {
@@ -17,6 +22,26 @@ constexpr NameRule kLatent[] = {
 };
 constexpr Names kNames[] = {kTopNames,    kAttentionNames,     kLatent,    kFfnNorm, kDenseNames,
                             kExpertNames, kSharedExpertsNames, kDraftNames};
+constexpr NameRule kIndexer[] = {
+    {"model.layers.#.self_attn.indexer.wq_b.weight", "blk.#.indexer.attn_q_b.weight"},
+    {"model.layers.#.self_attn.indexer.wk.weight", "blk.#.indexer.attn_k.weight"},
+    {"model.layers.#.self_attn.indexer.k_norm.weight", "blk.#.indexer.k_norm.weight"},
+    {"model.layers.#.self_attn.indexer.k_norm.bias", "blk.#.indexer.k_norm.bias"},
+    {"model.layers.#.self_attn.indexer.weights_proj.weight", "blk.#.indexer.proj.weight"},
+};
+constexpr Names kIndexedNames[] = {kTopNames,    kAttentionNames,     kLatent,    kIndexer, kFfnNorm, kDenseNames,
+                                   kExpertNames, kSharedExpertsNames, kDraftNames};
+/// Experts whose gates and ups are in one in GGUF, too.
+constexpr NameRule kJoinedExperts[] = {
+    {"model.layers.#.mlp.gate.weight", "blk.#.ffn_gate_inp.weight"},
+    {"model.layers.#.mlp.experts.gate_up_proj", "blk.#.ffn_gate_up_exps.weight"},
+    {"model.layers.#.mlp.experts.down_proj", "blk.#.ffn_down_exps.weight"},
+};
+constexpr Names kMistralNames[] = {kTopNames,      kAttentionNames,    kLatent, kFfnNorm, kDenseNames,
+                                   kJoinedExperts, kSharedExpertsNames};
+constexpr KeyRule kIndexerKeys[] = {{"index_n_heads", "attention.indexer.head_count"},
+                                    {"index_head_dim", "attention.indexer.key_length"},
+                                    {"index_topk", "attention.indexer.top_k"}};
 constexpr KeyRule kKeys[] = {{"n_routed_experts", "expert_count"},
                              {"num_experts_per_tok", "expert_used_count"},
                              {"moe_intermediate_size", "expert_feed_forward_length"},
@@ -42,6 +67,38 @@ void prepare_glm(Config& config) {
                         "layers in front alone",
                         i));
   config.set("first_k_dense_replace", kinds.empty() ? 1 : dense);
+}
+
+/// The same where a list is one of two ways to say it.
+void prepare_indexed(Config& config) {
+  if (config.has("mlp_layer_types")) prepare_glm(config);
+  config.disregard({"layer_types", "head_dim"});  // the class makes both of others
+}
+
+/// Which layers have an indexer, by a list, by a pattern or by each how many-th has one.
+void prepare_glm_dsa(Config& config) {
+  prepare_indexed(config);
+  if (config.has("indexer_types")) return;
+  nlohmann::json kinds = nlohmann::json::array();
+  if (const std::string pattern = config.text("index_topk_pattern", ""); !pattern.empty()) {
+    for (const char kind : pattern) kinds.push_back(kind == 'F' ? "full" : "shared");
+  } else {
+    const std::int64_t each = config.optional("index_topk_freq", 1, 1, kMost);
+    const std::int64_t first = config.optional("index_skip_topk_offset", 2, 0, kMost);
+    const std::int64_t layers = config.required("num_hidden_layers", 1, kMost);
+    for (std::int64_t i = 0; i < layers; ++i)
+      kinds.push_back(std::max<std::int64_t>(i - first + 1, 0) % each == 0 ? "full" : "shared");
+  }
+  config.set("indexer_types", kinds);
+}
+
+/// Heads rotate as many channels as qk_rope_head_dim says: the part of them says the same.
+void prepare_mistral4(Config& config) {
+  nlohmann::json rope = nlohmann::json::object();
+  if (const nlohmann::json* whole = config.find("rope_parameters"); whole != nullptr && whole->is_object())
+    rope = *whole;
+  rope["partial_rotary_factor"] = 1.0;
+  config.set("rope_parameters", rope);
 }
 
 void read(Config& config, Header& header) {
@@ -70,6 +127,33 @@ void read_v3(Config& config, Header& header) {
   header.set_integer("expert_group_count", config.optional("n_group", 1, 1, 1024));
   header.set_integer("expert_group_used_count", config.optional("topk_group", 1, 1, 1024));
   config.expect("scoring_func", "sigmoid");
+}
+
+void read_glm_dsa(Config& config, Header& header) {
+  read_v3(config, header);
+  std::vector<bool> own;
+  for (const std::string& kind : config.texts("indexer_types")) own.push_back(kind == "full");
+  if (static_cast<std::int64_t>(own.size()) != header.layers())
+    config.fail(
+        error(Code::corrupt, "indexer_types in config.json has {} values for {} layers", own.size(), header.layers()));
+  header.set("attention.indexer.types", modelfile::array_value(own));
+}
+
+/// A softmax over the experts, and queries that grow with their position.
+void read_mistral4(Config& config, Header& header) {
+  read(config, header);
+  header.set_integer("expert_gating_func", kSoftmaxGating);
+  header.set("expert_weights_norm", config.flag("norm_topk_prob", true));
+  header.set_integer("expert_group_count", config.optional("n_group", 1, 1, 1024));
+  header.set_integer("expert_group_used_count", config.optional("topk_group", 1, 1, 1024));
+  config.expect("n_group", 1);  // the best of a group are ranked otherwise than DeepSeek V2's
+  Config rope = rotation_of(config);
+  const double beta = rope.number("llama_4_scaling_beta", 0);
+  if (beta != 0) {
+    header.set_number("attention.temperature_scale", beta);
+    header.set_integer("attention.temperature_length", rope.required("original_max_position_embeddings", 1, 1 << 28));
+  }
+  config.fail(rope.status());
 }
 
 void read_v2(Config& config, Header& header) {
@@ -108,6 +192,28 @@ Status write(const Header& header, nlohmann::json& config) {
                                                                      : "greedy";
   config["n_group"] = header.integer("expert_group_count", 1);
   config["topk_group"] = header.integer("expert_group_used_count", 1);
+  return {};
+}
+
+Status write_glm_dsa(const Header& header, nlohmann::json& config) {
+  MR_RETURN_IF_ERROR(write(header, config));
+  nlohmann::json kinds = nlohmann::json::array();
+  const auto own = header.of_layers("attention.indexer.types");
+  if (own.empty()) return error(Code::unsupported, "the file does not say which of its layers have an indexer");
+  for (const std::int64_t is : own) kinds.push_back(is != 0 ? "full" : "shared");
+  config["indexer_types"] = kinds;
+  return {};
+}
+
+Status write_mistral4(const Header& header, nlohmann::json& config) {
+  MR_RETURN_IF_ERROR(write(header, config));
+  nlohmann::json& rope = config["rope_parameters"];
+  // transformers multiplies by both, whether they are there or not.
+  rope["llama_4_scaling_beta"] = header.number("attention.temperature_scale", 0);
+  if (!rope.contains("original_max_position_embeddings"))
+    rope["original_max_position_embeddings"] =
+        header.integer("attention.temperature_length", header.integer("context_length"));
+  config["rope_interleave"] = true;
   return {};
 }
 
@@ -150,5 +256,33 @@ const Family kGlm4MoeLite{.model_type = "glm4_moe_lite",
                           .prepare = prepare_glm,
                           .read = read_v3,
                           .write = write};
+
+const Family kDeepSeekV32{.model_type = "deepseek_v32",
+                          .model_class = "DeepseekV32ForCausalLM",
+                          .architecture = "deepseek32",
+                          .names = kIndexedNames,
+                          .keys = {kKeys, kIndexerKeys},
+                          .pre = "deepseek-v3",
+                          .prepare = prepare_indexed,
+                          .read = read_v3,
+                          .write = write};
+const Family kGlmMoeDsa{.model_type = "glm_moe_dsa",
+                        .model_class = "GlmMoeDsaForCausalLM",
+                        .architecture = "glm-dsa",
+                        .names = kIndexedNames,
+                        .keys = {kKeys, kIndexerKeys},
+                        .pre = "glm4",
+                        .prepare = prepare_glm_dsa,
+                        .read = read_glm_dsa,
+                        .write = write_glm_dsa};
+const Family kMistral4{.model_type = "mistral4",
+                       .model_class = "Mistral4ForCausalLM",
+                       .architecture = "mistral4",
+                       .names = kMistralNames,
+                       .keys = {kKeys},
+                       .pre = "tekken",
+                       .prepare = prepare_mistral4,
+                       .read = read_mistral4,
+                       .write = write_mistral4};
 
 }  // namespace millrace::convert

@@ -39,7 +39,9 @@ constexpr std::array kFamilies{&kLlama,         &kMixtral,
                                &kOlmoe,         &kErnie45Moe,
                                &kDots1,         &kDeepSeek,
                                &kBailingMoe2,   &kHunyuanMoe,
-                               &kHyV3,          &kExaoneMoe};
+                               &kHyV3,          &kExaoneMoe,
+                               &kDeepSeekV32,   &kGlmMoeDsa,
+                               &kMistral4};
 
 /// Of models that see and hear, the part that writes; and names of one thing.
 struct Alias {

@@ -130,6 +130,7 @@ extern const Family kGranite, kGraniteMoe, kGraniteMoeShared, kGraniteHybrid, kG
 extern const Family kPhi3;
 extern const Family kGlm4Moe, kMiniMaxM2;
 extern const Family kDeepSeekV2, kDeepSeekV3, kKimiK2, kGlm4MoeLite;
+extern const Family kDeepSeekV32, kGlmMoeDsa, kMistral4;
 extern const Family kLfm2, kLfm2Moe;
 extern const Family kMamba2;
 extern const Family kNemotronH;

@@ -40,7 +40,8 @@ constexpr KeyRule kKeys[] = {{"layer_norm_epsilon", "attention.layer_norm_rms_ep
                              {"n_shared_experts", "expert_shared_count"},
                              {"norm_topk_prob", "expert_weights_norm", KeyRule::Kind::flag},
                              {"routed_scaling_factor", "expert_weights_scale", KeyRule::Kind::number},
-                             {"n_group", "expert_group_count"}};
+                             {"n_group", "expert_group_count"},
+                             {"moe_latent_size", "moe_latent_size"}};
 
 constexpr std::pair<std::string_view, char> kKinds[] = {
     {"linear_attention", 'M'}, {"full_attention", '*'}, {"mlp", '-'}, {"moe", 'E'}};

@@ -56,7 +56,8 @@ void read_yarn(Config& config, Config& rope, Header& header) {
   const double scale = rope.number("mscale", 0), all = rope.number("mscale_all_dim", 0);
   const double wanted = rope.number(
       "attention_factor", scale != 0 && all != 0 ? growth(factor, scale) / growth(factor, all) : growth(factor, 1));
-  const bool latent = header.architecture() == "deepseek2";
+  constexpr std::string_view kLatent[] = {"deepseek2", "deepseek32", "glm-dsa", "mistral4"};
+  const bool latent = std::ranges::find(kLatent, header.architecture()) != std::end(kLatent);
   double taken = growth(factor, 1);
   if (all != 0 && latent) {  // scores grow by it, rotations do not
     header.set_number("rope.scaling.yarn_log_multiplier", 0.1 * all);

@@ -71,7 +71,6 @@ std::string kv_name(DType dtype) {
 }
 
 Status check_kv(const kv::Layout& layout, DType dtype) {
-  MR_RETURN_IF_ERROR(layout.check());
   if (dtype == DType::f16 || dtype == DType::f32) return {};
   if (dtype != DType::q8_0 && dtype != DType::q4_0 && !kv_has_few_bits(dtype))
     return error(Code::unsupported, "KV is kept as f16, f32, q8_0, q4_0, q3 or q2, not as {}; use --kv f16",
@@ -84,12 +83,13 @@ Status check_kv(const kv::Layout& layout, DType dtype) {
                    kv_name(dtype));
     // All of a latent's parts are whole blocks where the whole is: they are of 64 and 512 channels.
     if (group.keeps == kv::Keeps::latent && group.v_dim % block == 0) continue;
-    if (group.keeps == kv::Keeps::attention && group.k_dim % block == 0 && group.k_dim <= kernels::kMostQuantizedKvDim)
+    if (group.keeps == kv::Keeps::attention && group.k_dim == group.v_dim && group.k_dim % block == 0 &&
+        group.k_dim <= kernels::kMostQuantizedKvDim)
       continue;
-    return error(Code::unsupported,
-                 "--kv {} takes heads of a multiple of {} channels and {} at most, and this model's have {}; use "
-                 "--kv f16",
-                 kv_name(dtype), block, kernels::kMostQuantizedKvDim, group.v_dim);
+    return error(
+        Code::unsupported,
+        "--kv {} takes keys and values of one multiple of {} channels, {} at most, not of {} and {}; use --kv f16",
+        kv_name(dtype), block, kernels::kMostQuantizedKvDim, group.k_dim, group.v_dim);
   }
   return {};
 }

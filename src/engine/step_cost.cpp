@@ -7,14 +7,20 @@ namespace millrace::engine {
 std::vector<residency::AttentionCost> attention_costs(const exec::Program& program, const kv::Layout& layout) {
   std::vector<residency::AttentionCost> costs;
   for (const exec::Step& step : program.steps) {
-    if (step.kind != exec::Step::Kind::attention) continue;
+    const bool chooses = step.kind == exec::Step::Kind::select;
+    if (step.kind != exec::Step::Kind::attention && !chooses) continue;
     const kv::Group& group = layout.group_of(step.layer);
     const bool latent = step.attention.latent_values > 0;
+    // Whether a token sees the nearest keys or chosen ones, they are so many at most. Those who choose see all.
+    const std::int64_t seen = step.attention.selected > 0 ? step.attention.selected : chooses ? 0 : group.window;
     auto cost = std::find_if(costs.begin(), costs.end(),
-                             [&](const auto& one) { return one.window == group.window && one.latent == latent; });
-    if (cost == costs.end()) cost = costs.insert(costs.end(), {.window = group.window, .latent = latent});
-    cost->macs += static_cast<double>(step.attention.heads * (step.attention.head_dim + step.attention.v_dim()));
-    cost->kv_bytes += static_cast<double>(group.layer_bytes()) / kv::kBlockTokens;
+                             [&](const auto& one) { return one.window == seen && one.latent == latent; });
+    if (cost == costs.end()) cost = costs.insert(costs.end(), {.window = seen, .latent = latent});
+    cost->macs +=
+        static_cast<double>(chooses ? step.indexer.heads * step.indexer.head_dim
+                                    : step.attention.heads * (step.attention.head_dim + step.attention.v_dim()));
+    const std::int64_t bytes = chooses ? group.index_bytes() : group.layer_bytes() - group.index_bytes();
+    cost->kv_bytes += static_cast<double>(bytes) / kv::kBlockTokens;
   }
   return costs;
 }

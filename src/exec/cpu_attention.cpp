@@ -1,10 +1,11 @@
 // Rotary positions, the KV cache and attention of the CPU executor.
+#include "exec/cpu_attention.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
-#include "exec/cpu_executor.h"
 #include "tensor/blocks.h"
 #include "tensor/codec.h"
 #include "tensor/kv_codec.h"
@@ -145,13 +146,13 @@ void store_few(DType dtype, const float* x, std::int64_t head_dim, std::int64_t 
   }
 }
 
-void store_half_row(const kernels::Table& table, const float* k, const float* v, std::int64_t head_dim,
-                    std::int64_t lane, std::byte* k_block, std::byte* v_block) {
-  table.f32_to_f16_row(v, head_dim, reinterpret_cast<std::uint16_t*>(v_block) + lane * head_dim);
+void store_half_row(const kernels::Table& table, const kv::Group& kv, const float* k, const float* v, std::int64_t lane,
+                    std::byte* k_block, std::byte* v_block) {
+  table.f32_to_f16_row(v, kv.v_dim, reinterpret_cast<std::uint16_t*>(v_block) + lane * kv.v_dim);
   constexpr std::int64_t kStep = 64;
   std::uint16_t halves[kStep];
-  for (std::int64_t d = 0; d < head_dim; d += kStep) {
-    const std::int64_t count = std::min(kStep, head_dim - d);
+  for (std::int64_t d = 0; d < kv.k_dim; d += kStep) {
+    const std::int64_t count = std::min(kStep, kv.k_dim - d);
     table.f32_to_f16_row(k + d, count, halves);
     scatter(halves, count, reinterpret_cast<std::uint16_t*>(k_block) + d * kernels::kKvBlock, lane);
   }
@@ -172,7 +173,7 @@ void store_quantized_row(const kernels::Table& table, const kv::Group& kv, const
     k = turned[0];
     v = turned[1];
   }
-  if (blocks.plain_k != nullptr) store_half_row(table, k, v, kv.k_dim, lane, blocks.plain_k, blocks.plain_v);
+  if (blocks.plain_k != nullptr) store_half_row(table, kv, k, v, lane, blocks.plain_k, blocks.plain_v);
   if (!kv_has_few_bits(kv.dtype))
     return (kv.dtype == DType::q4_0 ? store_q4_row : store_q8_row)(k, v, kv.k_dim, lane, blocks.k, blocks.v);
   store_few(kv.dtype, k, kv.k_dim, lane, true, blocks.k);
@@ -181,11 +182,10 @@ void store_quantized_row(const kernels::Table& table, const kv::Group& kv, const
 
 void store_row(const kernels::Table& table, const kv::Group& kv, const float* k, const float* v, std::int64_t lane,
                const KvBlocks& blocks) {
-  const std::int64_t head_dim = kv.k_dim;
-  if (kv.dtype == DType::f16) return store_half_row(table, k, v, head_dim, lane, blocks.k, blocks.v);
+  if (kv.dtype == DType::f16) return store_half_row(table, kv, k, v, lane, blocks.k, blocks.v);
   if (kv.dtype != DType::f32) return store_quantized_row(table, kv, k, v, lane, blocks);
-  scatter(k, head_dim, reinterpret_cast<float*>(blocks.k), lane);
-  std::memcpy(blocks.v + lane * head_dim * 4, v, static_cast<std::size_t>(head_dim) * 4);
+  scatter(k, kv.k_dim, reinterpret_cast<float*>(blocks.k), lane);
+  std::memcpy(blocks.v + lane * kv.v_dim * 4, v, static_cast<std::size_t>(kv.v_dim) * 4);
 }
 
 /// Channels [first, first + count) of a latent into its block, [64, dim]. q8_0: both are whole groups.
@@ -233,9 +233,9 @@ void CpuExecutor::store_kv(std::int64_t layer, Act k, Act v) {
   const kv::Layout& layout = batch_->sequences[static_cast<std::size_t>(batch_->rows[0].sequence)]->layout();
   const kv::Group& kv = layout.group_of(layer);
   const bool has_plain = layout.plain_group(layer) != kv::Place::kNowhere;
-  const std::int64_t cols = kv.kv_heads * kv.k_dim;
-  if (cols != cols_of(k) || cols != cols_of(v)) {
-    fail(error(Code::internal, "keys of {} floats for a KV cache of {}", cols_of(k), cols));
+  const std::int64_t k_cols = kv.kv_heads * kv.k_dim, v_cols = kv.kv_heads * kv.v_dim;
+  if (k_cols != cols_of(k) || v_cols != cols_of(v)) {
+    fail(error(Code::internal, "keys of {} floats for a KV cache of {}", cols_of(k), k_cols));
     return;
   }
   const float *keys = data(k), *values = data(v);
@@ -245,17 +245,18 @@ void CpuExecutor::store_kv(std::int64_t layer, Act k, Act v) {
       for (std::int64_t r = 0; r < rows_; ++r) {
         const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(r)];
         const kv::SequenceState& sequence = *batch_->sequences[static_cast<std::size_t>(row.sequence)];
-        const std::int64_t block = row.position / kv::kBlockTokens, at = r * cols + h * kv.k_dim;
+        const std::int64_t block = row.position / kv::kBlockTokens;
         KvBlocks blocks{sequence.k(block, layer, h), sequence.v(block, layer, h)};
         if (has_plain) {
           blocks.plain_k = sequence.plain(block, layer, kv::Part::k, h);
           blocks.plain_v = sequence.plain(block, layer, kv::Part::v, h);
         }
-        store_row(table_, kv, keys + at, values + at, row.position % kv::kBlockTokens, blocks);
+        store_row(table_, kv, keys + r * k_cols + h * kv.k_dim, values + r * v_cols + h * kv.v_dim,
+                  row.position % kv::kBlockTokens, blocks);
       }
     }
   };
-  if (rows_ * cols <= kFewFloats) {
+  if (rows_ * k_cols <= kFewFloats) {
     store_head(0, kv.kv_heads, 0);
   } else {
     pool_.parallel_for(kv.kv_heads, 1, store_head);
@@ -265,40 +266,22 @@ void CpuExecutor::store_kv(std::int64_t layer, Act k, Act v) {
 // --- Attention ---
 
 /// Cuts the batch's rows into tiles of at most tile_rows of one sequence, by_blocks: within one block; returns how
-/// many.
-std::int64_t CpuExecutor::make_attention_tiles(std::int64_t tile_rows, bool by_blocks) {
+/// many. Rows that see selected keys alone (most_keys > 0: those that have more before them) are in none.
+std::int64_t CpuExecutor::make_attention_tiles(std::int64_t tile_rows, bool by_blocks, std::int64_t most_keys) {
   auto* tiles = at<AttentionTile>(layout_.attention_tiles);
   std::int64_t count = 0;
   for (std::int64_t r = 0; r < rows_; ++r) {
     const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(r)];
     const std::int32_t sequence = row.sequence;
     const bool parts = by_blocks && row.position % kv::kBlockTokens == 0;
-    const bool joins =
-        count > 0 && !parts && tiles[count - 1].sequence == sequence && tiles[count - 1].rows < tile_rows;
+    if (most_keys > 0 && row.position >= most_keys) continue;
+    const bool joins = count > 0 && !parts && tiles[count - 1].sequence == sequence &&
+                       tiles[count - 1].first_row + tiles[count - 1].rows == r && tiles[count - 1].rows < tile_rows;
     if (!joins) tiles[count++] = {static_cast<std::int32_t>(r), 0, sequence};
     ++tiles[count - 1].rows;
   }
   return count;
 }
-
-struct CpuExecutor::AttentionCall {
-  Attention attention;
-  std::int64_t layer = 0, group = 0, slot_floats = 0;
-  const float* q = nullptr;  // [rows, heads, head_dim]
-  std::int64_t q_stride = 0;
-  float* out = nullptr;
-  std::int64_t out_stride = 0;
-  const float* sinks = nullptr;  // [heads], or null
-};
-
-/// A tile of rows and one KV head, with the chunks of keys it sees and its partial results.
-struct CpuExecutor::AttentionPair {
-  AttentionTile tile;
-  std::int64_t head = 0;  // of K and V
-  std::int64_t first_chunk = 0, chunks = 0, queries = 0;
-  std::int64_t first_block = 0, last_block = 0;
-  float *acc = nullptr, *max = nullptr, *sum = nullptr;
-};
 
 CpuExecutor::AttentionPair CpuExecutor::attention_pair(const AttentionCall& call, std::int64_t index,
                                                        std::int64_t slot) const {
@@ -376,7 +359,7 @@ void CpuExecutor::merge_chunks(const AttentionCall& call, const AttentionPair& p
   }
 }
 
-void CpuExecutor::attention(Act out, Act q, std::int64_t layer, const Attention& attention) {
+void CpuExecutor::attention(Act out, Act q, std::int64_t layer, const Attention& attention, Act selected) {
   if (!ready() || rows_ == 0) return;
   AttentionCall call{attention, layer,       attention.heads / attention.kv_heads, 0, data(q), cols_of(q),
                      data(out), cols_of(out)};
@@ -384,14 +367,22 @@ void CpuExecutor::attention(Act out, Act q, std::int64_t layer, const Attention&
     call.sinks = vector_of(attention.sinks, attention.heads, 0);
     if (call.sinks == nullptr) return;
   }
+  if (attention.selected > 0) return attend_to_selected(call, selected);
+  attend_to_all(call);
+}
+
+void CpuExecutor::attend_to_all(AttentionCall& call) {
+  const Attention& attention = call.attention;
   const std::int64_t slots = 2 * pool_.threads();
   call.slot_floats = layout_.partial_floats / slots;
   const kv::Layout& kept = batch_->sequences[static_cast<std::size_t>(batch_->rows[0].sequence)]->layout();
-  const bool by_blocks = kept.plain_group(layer) != kv::Place::kNowhere;
-  const std::int64_t pairs = make_attention_tiles(attention_tile_rows(call.group), by_blocks) * attention.kv_heads;
+  const bool by_blocks = kept.plain_group(call.layer) != kv::Place::kNowhere;
+  const std::int64_t pairs =
+      make_attention_tiles(attention_tile_rows(call.group), by_blocks, attention.selected) * attention.kv_heads;
+  if (pairs == 0) return;
   for (std::int64_t i = 0; i < pairs; i += attention.kv_heads) {
     const AttentionPair pair = attention_pair(call, i, 0);
-    if (pair.chunks * pair.queries * (attention.head_dim + 2) <= call.slot_floats) continue;
+    if (pair.chunks * pair.queries * (attention.v_dim() + 2) <= call.slot_floats) continue;
     fail(error(Code::internal, "attention over {} chunks was not prepared", pair.chunks));
     return;
   }

@@ -105,9 +105,9 @@ void CpuExecutor::do_step(const Step& step) {
     case Kind::matmul_heads:
       return matmul_heads(step.out, step.weight, step.a, step.heads, step.head_weights);
     case Kind::gated:
-      return matmul_gated(step.out, step.weight, step.weight2, step.a, step.activation);
+      return matmul_gated(step.out, step.weight, step.weight2, step.a, step.activation, step.limit);
     case Kind::gate:
-      return gate(step.out, step.b, step.layer, step.activation);
+      return gate(step.out, step.b, step.layer, step.activation, step.limit);
     case Kind::temper:
       return temper(step.out, step.temperature);
     case Kind::rope:
@@ -116,8 +116,12 @@ void CpuExecutor::do_step(const Step& step) {
       return store_kv(step.layer, step.a, step.b);
     case Kind::store_latent:
       return store_latent(step.layer, step.a, step.b);
+    case Kind::store_index:
+      return store_index(step.layer, step.a);
+    case Kind::select:
+      return select(step.out, step.a, step.b, step.layer, step.indexer);
     case Kind::attention:
-      return attention(step.out, step.a, step.layer, step.attention);
+      return attention(step.out, step.a, step.layer, step.attention, step.b);
     case Kind::moe:
       return moe(step.out, step.a, step.b, step.weight, step.layer, step.experts);
     case Kind::pick_heads:
@@ -329,30 +333,6 @@ void CpuExecutor::rms_norm(Act out, Act x, WeightRef weight, float eps) {
   });
 }
 
-/// The root of the mean square of what is left without the mean is the standard deviation.
-void CpuExecutor::layer_norm(Act out, Act x, WeightRef weight, WeightRef bias, float eps) {
-  if (!ready() || rows_of(x) == 0) return;
-  const std::int64_t cols = cols_of(x);
-  const float* scale = vector_of(weight, cols, 0);
-  const float* shift = bias.none() ? nullptr : vector_of(bias, cols, 1);
-  if (scale == nullptr || (!bias.none() && shift == nullptr)) return;
-  const float* from = data(x);
-  float* to = data(out);
-  for_rows(rows_of(x), cols, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row) {
-      const float* in = from + row * cols;
-      float* centered = to + row * cols;
-      double sum = 0;
-      for (std::int64_t i = 0; i < cols; ++i) sum += in[i];
-      const auto mean = static_cast<float>(sum / static_cast<double>(cols));
-      for (std::int64_t i = 0; i < cols; ++i) centered[i] = in[i] - mean;
-      table_.rms_norm(centered, scale, 1, cols, eps, centered);
-      if (shift == nullptr) continue;
-      for (std::int64_t i = 0; i < cols; ++i) centered[i] += shift[i];
-    }
-  });
-}
-
 void CpuExecutor::rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps) {
   if (!ready() || rows_of(x) == 0) return;
   const std::int64_t cols = cols_of(x);
@@ -365,6 +345,22 @@ void CpuExecutor::rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim,
     if (!each_its_own) return table_.rms_norm(first, scale, (end - begin) * (cols / head_dim), head_dim, eps, first);
     for (std::int64_t at = 0; at < (end - begin) * cols; at += head_dim)
       table_.rms_norm(first + at, scale + at % cols, 1, head_dim, eps, first + at);
+  });
+}
+
+void CpuExecutor::layer_norm(Act out, Act x, WeightRef weight, WeightRef bias, float eps) {
+  if (!ready() || rows_of(x) == 0) return;
+  const std::int64_t cols = cols_of(x);
+  const float* const scale = vector_of(weight, cols, 0);
+  if (scale == nullptr) return;
+  float* const kept = at<float>(layout_.vectors[0]);  // the bias' lease ends that of the weight
+  if (scale != kept) std::copy_n(scale, cols, kept);
+  const float* const shift = bias.none() ? nullptr : vector_of(bias, cols, 1);
+  if (failed()) return;
+  const float* const from = data(x);
+  float* const to = data(out);
+  for_rows(rows_of(x), cols, [&](std::int64_t begin, std::int64_t end) {
+    table_.layer_norm(from + begin * cols, kept, shift, end - begin, cols, eps, to + begin * cols);
   });
 }
 
@@ -393,13 +389,14 @@ void CpuExecutor::scale(Act x, WeightRef scalar, float factor, WeightRef bias) {
   add_bias(x, bias);
 }
 
-void CpuExecutor::gate(Act x, Act all, std::int64_t layer, kernels::Activation activation) {
+void CpuExecutor::gate(Act x, Act all, std::int64_t layer, kernels::Activation activation, float limit) {
   if (!ready()) return;
   const std::int64_t cols = cols_of(x), stride = cols_of(all);
   float* to = data(x);
   const float* from = data(all) + layer * cols;
   for_rows(rows_of(x), cols, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t r = begin; r < end; ++r) table_.gate_mul(activation, to + r * cols, from + r * stride, cols);
+    for (std::int64_t r = begin; r < end; ++r)
+      table_.gate_mul(activation, limit, to + r * cols, from + r * stride, cols);
   });
 }
 
@@ -409,7 +406,7 @@ void CpuExecutor::activate(Act x, kernels::Activation activation) {
   float* const to = data(x);
   for_rows(rows_of(x), cols, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin * cols; i < end * cols; i += most)
-      table_.gate_mul(activation, to + i, ones_.data(), std::min(most, end * cols - i));
+      table_.gate_mul(activation, 0, to + i, ones_.data(), std::min(most, end * cols - i));
   });
 }
 

@@ -106,7 +106,7 @@ class CpuExecutor final : public Executor {
   void take_given(Act out);
   void join(Act out, Act x, Act y);
   void activate(Act x, kernels::Activation activation);
-  void gate(Act x, Act all, std::int64_t layer, kernels::Activation activation);
+  void gate(Act x, Act all, std::int64_t layer, kernels::Activation activation, float limit);
   void select_logit_rows(Act out, Act x);
   void logits(WeightRef head, WeightRef bias, Act x, float factor, float cap);
   void scale(float* x, std::int64_t rows, std::int64_t cols, float factor);
@@ -127,7 +127,7 @@ class CpuExecutor final : public Executor {
   // cpu_matmul.cpp.
   void show(std::span<const WeightRef> weights, const Input& input) const;
   void matmul(std::span<const Product> products, Act x);
-  void matmul_gated(Act out, WeightRef gate, WeightRef up, Act x, kernels::Activation activation);
+  void matmul_gated(Act out, WeightRef gate, WeightRef up, Act x, kernels::Activation activation, float limit);
   Input prepare_input(Act x, bool quantize);
   void run_products(std::span<const Target> targets, const Input& input, Effect effect);
   bool try_gated(const Target& gate, WeightRef up, const Input& input);
@@ -156,12 +156,24 @@ class CpuExecutor final : public Executor {
   void rope(Act x, std::int64_t heads, std::int64_t head_dim, int rope);
   void store_kv(std::int64_t layer, Act k, Act v);
   void store_latent(std::int64_t layer, Act c, Act rotated);
-  void attention(Act out, Act q, std::int64_t layer, const Attention& attention);
+  void attention(Act out, Act q, std::int64_t layer, const Attention& attention, Act selected);
+  void attend_to_all(AttentionCall& call);
   const float* rope_table(int rope);
-  std::int64_t make_attention_tiles(std::int64_t tile_rows, bool by_blocks);
+  std::int64_t make_attention_tiles(std::int64_t tile_rows, bool by_blocks, std::int64_t most_keys);
   AttentionPair attention_pair(const AttentionCall& call, std::int64_t index, std::int64_t slot) const;
   void attend_chunk(const AttentionCall& call, const AttentionPair& pair, std::int64_t chunk, int thread) const;
   void merge_chunks(const AttentionCall& call, const AttentionPair& pair) const;
+
+  // cpu_selected.cpp.
+  void store_index(std::int64_t layer, Act key);
+  void select(Act out, Act q, Act weights, std::int64_t layer, const Indexer& indexer);
+  void score_positions(const Indexer& indexer, std::int64_t layer, std::int64_t row, std::int64_t first_block,
+                       const float* q, const float* weights, float* scores) const;
+  std::vector<std::int64_t> rows_beyond(std::int64_t keys) const;
+  void attend_to_selected(AttentionCall& call, Act selected);
+  void attend_selected_chunk(const AttentionCall& call, const AttentionPair& pair, const std::int32_t* keys,
+                             std::int64_t chunk, int thread) const;
+  AttentionPair selected_pair(const AttentionCall& call, std::int64_t row, std::int64_t slot) const;
 
   // cpu_states.cpp.
   struct StateRun;

@@ -34,7 +34,7 @@ void lay_out_moe(const PassShape& shape, Offsets& offsets, CpuLayout& layout) {
   layout.entry_of = offsets.take(entries, sizeof(std::int32_t));
   layout.expert_first = offsets.take(shape.experts + 1, sizeof(std::int32_t));
   const std::int64_t guess_rows = std::min(shape.max_rows, kGuessedRows);
-  layout.guess_rows = offsets.take(guess_rows * shape.model_dim, sizeof(float));
+  layout.guess_rows = offsets.take(guess_rows * shape.routed_dim, sizeof(float));
   layout.guess_scores = offsets.take((guess_rows + 1) * shape.experts, sizeof(float));
   layout.expert_out = offsets.take(entries * shape.model_dim, sizeof(float));
   layout.inner_scale = offsets.take(shape.experts, sizeof(float));
@@ -48,6 +48,15 @@ void lay_out_moe(const PassShape& shape, Offsets& offsets, CpuLayout& layout) {
   layout.hidden_entries = std::max(shape.max_rows, std::min(entries, kFewEntries));
   layout.hidden = offsets.take(layout.hidden_entries * shape.expert_ff, sizeof(float));
   layout.hidden_q8 = offsets.take(kernels::q8_bytes(layout.hidden_entries, shape.expert_ff), 1);
+}
+
+void lay_out_selected(const PassShape& shape, int threads, Offsets& offsets, CpuLayout& layout) {
+  layout.selected_bytes = round_up(static_cast<std::uint64_t>(shape.selected_bytes), 64);
+  layout.selected = offsets.take(threads, layout.selected_bytes);
+  layout.index_rows = std::min<std::int64_t>(shape.max_rows, threads);
+  layout.index_positions = kv::blocks_for(shape.max_positions) * kv::kBlockTokens;
+  layout.index_scores = offsets.take(layout.index_rows * layout.index_positions, sizeof(float));
+  layout.index_scratch = offsets.take(threads * layout.index_positions, sizeof(float));
 }
 
 /// Room for the partial results of two (tile, KV head) pairs a thread over all chunks.
@@ -93,6 +102,7 @@ CpuLayout make_cpu_layout(const PassShape& shape, int threads, kernels::Isa isa)
   layout.partial_floats = partial_floats(shape, threads);
   layout.partials = offsets.take(layout.partial_floats, sizeof(float));
   if (shape.experts > 0) lay_out_moe(shape, offsets, layout);
+  if (shape.selected > 0) lay_out_selected(shape, threads, offsets, layout);
 
   const std::int64_t most_rows = std::max(input_rows, layout.hidden_entries);
   layout.thread_up =

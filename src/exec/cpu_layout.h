@@ -34,6 +34,13 @@ struct CpuLayout {
   std::uint64_t partials = 0;
   std::int64_t partial_floats = 0;
 
+  // Attention over selected keys: by thread a chunk of them, gathered. Choosing: scores of a tile of rows, [index_rows,
+  // index_positions], and by thread one more row.
+  std::uint64_t selected = 0;  // [threads][selected_bytes]
+  std::uint64_t selected_bytes = 0;
+  std::uint64_t index_scores = 0, index_scratch = 0;
+  std::int64_t index_rows = 0, index_positions = 0;
+
   // Mixture: entries are (row, chosen expert) pairs, max_rows * top_k of them.
   std::uint64_t router = 0;         // float [max_rows, experts]
   std::uint64_t selection = 0;      // float [max_rows, experts]: what the choice goes by
@@ -42,7 +49,7 @@ struct CpuLayout {
   std::uint64_t entry_row = 0;      // int32 [entries], sorted by expert: the row each reads
   std::uint64_t entry_of = 0;       // int32 [entries], by (row, place): where the entry was sorted to
   std::uint64_t expert_first = 0;   // int32 [experts + 1] first entry of each expert
-  std::uint64_t guess_rows = 0;     // float [kGuessedRows, model_dim]: what a router is asked about before its turn
+  std::uint64_t guess_rows = 0;     // float [kGuessedRows, routed_dim]: what a router is asked about before its turn
   std::uint64_t guess_scores = 0;   // float [kGuessedRows + 1, experts], the last row being scratch
   std::uint64_t expert_out = 0;     // float [entries, model_dim]
   // float [experts]: what each one's products are multiplied by before a bias, of its gate, up and down.

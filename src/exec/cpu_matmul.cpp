@@ -95,7 +95,7 @@ void CpuExecutor::run_task(const Job& job, std::int64_t begin, std::int64_t end,
   if (job.effect == Effect::store || job.effect == Effect::activate) {
     end_rows(table_, gate, args);
     for (std::int64_t r = 0; job.effect == Effect::activate && r < args.x_rows; ++r)
-      table_.gate_mul(gate.activation, args.y + r * args.y_stride, ones_.data(), args.weight_rows);
+      table_.gate_mul(gate.activation, gate.limit, args.y + r * args.y_stride, ones_.data(), args.weight_rows);
     return;
   }
   if (job.effect == Effect::gated) {
@@ -187,12 +187,13 @@ void CpuExecutor::add_bias(Act x, WeightRef bias) {
   });
 }
 
-void CpuExecutor::matmul_gated(Act out, WeightRef gate, WeightRef up, Act x, kernels::Activation activation) {
+void CpuExecutor::matmul_gated(Act out, WeightRef gate, WeightRef up, Act x, kernels::Activation activation,
+                               float limit) {
   if (!ready() || rows_of(x) == 0) return;
   const bool quantized = kernels::uses_q8(part(gate).dtype) || kernels::uses_q8(part(up).dtype);
   const Input input = prepare_input(x, quantized);
   show(std::array{gate, up}, input);
-  gated({gate, data(out), cols_of(out), {activation}}, up, input);
+  gated({gate, data(out), cols_of(out), {.activation = activation, .limit = limit}}, up, input);
 }
 
 void CpuExecutor::gated(const Target& gate, WeightRef up, const Input& input) {

@@ -26,7 +26,8 @@ struct CpuExecutor::MoeCall {
   /// What an expert's gate and up go through, and what its results are added to.
   Gate gate_of(std::int32_t expert) const {
     const auto of = [&](const float* all) { return all == nullptr ? nullptr : all + expert * ff; };
-    return {experts.activation, of(gate_bias), of(up_bias), scale_of(inner_scale, expert), scale_of(up_scale, expert)};
+    return {experts.activation,         of(gate_bias), of(up_bias), scale_of(inner_scale, expert),
+            scale_of(up_scale, expert), experts.limit};
   }
   /// What its down's products are multiplied by and added to.
   Gate end_of(std::int32_t expert) const {

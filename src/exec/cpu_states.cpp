@@ -79,14 +79,14 @@ void CpuExecutor::multiply(Act x, Act y) {
 void CpuExecutor::sigmoid_gate(Act x, Act gate) {
   if (!ready()) return;
   const std::int64_t cols = cols_of(x);
-  const bool is_of_rows = cols_of(gate) == 1;
+  const std::int64_t gates_of_row = cols_of(gate), together = cols / gates_of_row;
   float* const to = data(x);
   const float* const gates = data(gate);
   for_rows(rows_of(x), cols, [&](std::int64_t begin, std::int64_t end) {
-    if (!is_of_rows) return table_.sigmoid_mul(to + begin * cols, gates + begin * cols, (end - begin) * cols);
-    for (std::int64_t r = begin; r < end; ++r) {
-      const float factor = kernels::sigmoid_f32(gates[r]);
-      for (std::int64_t i = r * cols; i < (r + 1) * cols; ++i) to[i] *= factor;
+    if (together == 1) return table_.sigmoid_mul(to + begin * cols, gates + begin * cols, (end - begin) * cols);
+    for (std::int64_t g = begin * gates_of_row; g < end * gates_of_row; ++g) {
+      const float factor = kernels::sigmoid_f32(gates[g]);
+      for (std::int64_t i = g * together; i < (g + 1) * together; ++i) to[i] *= factor;
     }
   });
 }

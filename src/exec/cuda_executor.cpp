@@ -171,9 +171,22 @@ Status check_cuda(const Program& program, const residency::UnitTable& units, con
     if (step.kind == Step::Kind::gated && step.activation != Activation::silu && step.activation != Activation::gelu)
       return error(Code::unsupported, "the GPU part has dense layers with SiLU and GELU alone; use --device cpu");
     if (step.kind == Step::Kind::delta_rule || step.kind == Step::Kind::scan) MR_RETURN_IF_ERROR(check_states(step));
+    if (step.kind == Step::Kind::select || step.kind == Step::Kind::store_index)
+      return error(Code::unsupported,
+                   "the GPU part has no attention over keys that an indexer chooses yet; use --device cpu");
+    if (step.activation == Activation::limited || step.experts.activation == Activation::limited)
+      return error(Code::unsupported, "the GPU part has no SiLU with a limit yet; use --device cpu");
+    if (step.kind == Step::Kind::sigmoid_gate && program.buffer(step.b).cols != 1 &&
+        program.buffer(step.b).cols != program.buffer(step.a).cols)
+      return error(Code::unsupported, "the GPU part has no gates of whole heads yet; use --device cpu");
     if (step.kind == Step::Kind::moe && step.experts.groups > 1 && step.experts.group_best != 2)
       return error(Code::unsupported, "the GPU part ranks groups of experts by their two best alone; use --device cpu");
     if (step.kind != Step::Kind::attention) continue;
+    if (step.attention.latent_values == 0 && step.attention.v_dim() != step.attention.head_dim)
+      return error(Code::unsupported,
+                   "the GPU's attention takes keys and values of one size, and this model's have {} and {} channels; "
+                   "use --device cpu",
+                   step.attention.head_dim, step.attention.v_dim());
     MR_RETURN_IF_ERROR(step.attention.latent_values > 0 ? check_latents(step.attention)
                                                         : check_heads(step.attention.head_dim, traits));
   }

@@ -98,7 +98,7 @@ CudaLayout make_cuda_layout(const PassShape& shape) {
                                   static_cast<std::uint64_t>(cuda::q8_bytes(computed, shape.expert_ff))));
     if (shape.ungated_experts) layout.hidden_q8 = take(cuda::q8_bytes(entries, shape.expert_ff));
     layout.expert_out = take(floats(computed * shape.model_dim));
-    layout.guess_rows = take(floats(kGuessedRows * shape.model_dim));
+    layout.guess_rows = take(floats(kGuessedRows * shape.routed_dim));
     layout.guess_scores = take(floats(kGuessedRows * shape.experts));
     layout.guess_chosen = take(floats(kGuessedRows * shape.top_k));
     layout.guess_weights = take(floats(kGuessedRows * shape.top_k));

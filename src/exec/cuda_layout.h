@@ -37,7 +37,7 @@ struct CudaLayout {
   std::uint64_t hidden_q8 = 0;     // Q8, likewise: of experts without a gate, whose products are floats first
   std::uint64_t expert_out = 0;    // float [entries and more, model_dim]
   // What a router is asked about before its turn, and what it says: of kGuessedRows rows.
-  std::uint64_t guess_rows = 0;     // float [rows, model_dim]
+  std::uint64_t guess_rows = 0;     // float [rows, routed_dim]
   std::uint64_t guess_scores = 0;   // float [rows, experts]
   std::uint64_t guess_chosen = 0;   // int32 [rows, top_k]
   std::uint64_t guess_weights = 0;  // float [rows, top_k]

@@ -10,7 +10,7 @@ cuda::KvView CudaExecutor::Emitter::kv_view(std::int64_t layer) const {
     return reinterpret_cast<const std::byte* const*>(ops.at(ops.layout_.rows + ops.pass_rows_.blocks[number]));
   };
   cuda::KvView view;
-  // Heads of K are as large as V's, where there are keys: Layout::check().
+  // Heads of K are as large as V's, where there are keys: check_cuda().
   view.blocks = {table(layout.place(layer).group), layout.offset(layer, kv::Part::k, 0),
                  layout.offset(layer, kv::Part::v, 0), group.v_head_bytes()};
   const std::size_t plain = layout.plain_group(layer);

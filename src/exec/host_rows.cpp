@@ -61,7 +61,7 @@ void gate_rows(const kernels::Table& table, void (*matmul)(const kernels::Matmul
     float *const row = up.y + r * up.y_stride, *const factors = scratch + r * up.weight_rows;
     scale_row(factors, up.weight_rows, gate.up_scale);
     if (gate.up_bias != nullptr) table.add(factors, gate.up_bias, up.weight_rows);
-    table.gate_mul(gate.activation, row, factors, up.weight_rows);
+    table.gate_mul(gate.activation, gate.limit, row, factors, up.weight_rows);
   }
 }
 
@@ -69,7 +69,7 @@ void activate_rows(const kernels::Table& table, const Gate& gate, const kernels:
   std::fill_n(scratch, up.weight_rows, 1.0f);
   end_rows(table, gate, up);
   for (std::int64_t r = 0; r < up.x_rows; ++r)
-    table.gate_mul(gate.activation, up.y + r * up.y_stride, scratch, up.weight_rows);
+    table.gate_mul(gate.activation, gate.limit, up.y + r * up.y_stride, scratch, up.weight_rows);
 }
 
 }  // namespace millrace::exec

@@ -33,6 +33,7 @@ struct Gate {
   const float* bias = nullptr;
   const float* up_bias = nullptr;
   float scale = 1, up_scale = 1;  // of the gate's products, and of the up's
+  float limit = 0;                // of Activation::limited
 };
 /// An expert's number among those of all; 1 where there are none (null).
 inline float scale_of(const float* scales, std::int32_t expert = 0) { return scales == nullptr ? 1 : scales[expert]; }

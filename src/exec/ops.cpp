@@ -125,25 +125,27 @@ void Ops::matmul_heads(Act out, WeightRef weight, Act x, std::int64_t heads, Hea
   step.head_weights = form;
 }
 
-void Ops::matmul_gated(Act out, WeightRef gate, WeightRef up, Act x, kernels::Activation activation) {
+void Ops::matmul_gated(Act out, WeightRef gate, WeightRef up, Act x, kernels::Activation activation, float limit) {
   if (!scale_of(gate).none() || !scale_of(up).none()) {
     const Buffer like = program_.buffer(out);
     const Act factors = buffer("scaled up", like.cols, like.rows);
     matmul(out, gate, x);
     matmul(factors, up, x);
-    return this->gate(out, factors, 0, activation);
+    return this->gate(out, factors, 0, activation, limit);
   }
   Step& step = record(Kind::gated);
   step.activation = activation;
+  step.limit = limit;
   step.out = out;
   step.a = x;
   step.weight = gate;
   step.weight2 = up;
 }
 
-void Ops::gate(Act x, Act all, std::int64_t layer, kernels::Activation activation) {
+void Ops::gate(Act x, Act all, std::int64_t layer, kernels::Activation activation, float limit) {
   Step& step = record(Kind::gate);
   step.activation = activation;
+  step.limit = limit;
   step.out = step.a = x;
   step.b = all;
   step.layer = layer;
@@ -177,10 +179,26 @@ void Ops::store_latent(std::int64_t layer, Act c, Act rotated) {
   step.layer = layer;
 }
 
-void Ops::attention(Act out, Act q, std::int64_t layer, const Attention& attention) {
+void Ops::store_index(std::int64_t layer, Act key) {
+  Step& step = record(Kind::store_index);
+  step.a = key;
+  step.layer = layer;
+}
+
+void Ops::select(Act selected, Act q, Act weights, std::int64_t layer, const Indexer& indexer) {
+  Step& step = record(Kind::select);
+  step.out = selected;
+  step.a = q;
+  step.b = weights;
+  step.layer = layer;
+  step.indexer = indexer;
+}
+
+void Ops::attention(Act out, Act q, std::int64_t layer, const Attention& attention, Act selected) {
   Step& step = record(Kind::attention);
   step.out = out;
   step.a = q;
+  step.b = selected;
   step.layer = layer;
   step.attention = attention;
 }

@@ -59,10 +59,10 @@ class Ops {
   /// behind it what x has left of the head. weight: [heads * n, k], the heads' matrices one after the other; or [n, k]
   /// of the first. Transposed: of n channels of x come k, the sum of the matrix's rows, each times its channel.
   void matmul_heads(Act out, WeightRef weight, Act x, std::int64_t heads, HeadWeights form = {});
-  /// out = activation(x * gate^T) * (x * up^T)
-  void matmul_gated(Act out, WeightRef gate, WeightRef up, Act x, kernels::Activation activation);
+  /// out = activation(x * gate^T) * (x * up^T). limit: of Activation::limited.
+  void matmul_gated(Act out, WeightRef gate, WeightRef up, Act x, kernels::Activation activation, float limit = 0);
   /// x = activation(x) * the layer's channels of `all`: [layer * cols, (layer + 1) * cols), cols being those of x.
-  void gate(Act x, Act all, std::int64_t layer, kernels::Activation activation);
+  void gate(Act x, Act all, std::int64_t layer, kernels::Activation activation, float limit = 0);
   /// x *= the temperature of its row's position.
   void temper(Act x, const Temperature& temperature);
   /// Turns each head of x by the angles of its row's position.
@@ -70,11 +70,19 @@ class Ops {
   void store_kv(std::int64_t layer, Act k, Act v);  // at each row's position
   /// Of layers that keep latents: the channels of c, then those of rotated.
   void store_latent(std::int64_t layer, Act c, Act rotated);
-  void attention(Act out, Act q, std::int64_t layer, const Attention& attention);
+  /// Index keys, in layers that keep some: at each row's position.
+  void store_index(std::int64_t layer, Act key);
+  /// selected = the positions that each row's attention sees, ascending, top_k of them, as int32 in the floats' place;
+  /// rows that see no more than top_k have nothing written. A position s scores the sum over heads h, ascending, of
+  /// weights[h] * max(0, q_h . k_s), k_s being its index key; of equal scores the lower position is chosen. q: heads *
+  /// head_dim, weights: heads. `selected`: a buffer of top_k.
+  void select(Act selected, Act q, Act weights, std::int64_t layer, const Indexer& indexer);
+  /// selected: what select() wrote, where attention.selected is not 0. Up to so many keys it is attention over all.
+  void attention(Act out, Act q, std::int64_t layer, const Attention& attention, Act selected = {});
   /// out's head h = the channels from `first` on, head_dim of them, of the h-th of `heads` equal parts of x.
   void pick_heads(Act out, Act x, std::int64_t heads, std::int64_t head_dim, std::int64_t first);
   void multiply(Act x, Act y);  // x *= y, element by element
-  /// x *= 1 / (1 + e^-gate); gate has x's cols, or one for the whole row.
+  /// x *= 1 / (1 + e^-gate); gate has x's cols, or fewer, each of as many neighbours: a head's, or the whole row's.
   void sigmoid_gate(Act x, Act gate);
   /// The first `heads` heads of each row, in place: divided by sqrt(sum of squares + eps).
   void l2_norm_heads(Act x, std::int64_t heads, std::int64_t head_dim, float eps);

@@ -36,12 +36,12 @@ class Written {
 
 std::string_view name(Step::Kind kind) {
   static constexpr std::string_view names[] = {
-      "embed",     "norm",         "heads' norm",     "layer norm", "add",         "scale",
-      "copy",      "matmul",       "matmul by heads", "gated",      "gate",        "temper",
-      "rope",      "store kv",     "store latent",    "attention",  "moe",         "heads",
-      "multiply",  "sigmoid gate", "l2 norm",         "decay",      "convolution", "delta rule",
-      "time step", "scan",         "activation",      "rows",       "logits",      "states",
-      "given",     "join",         "gather"};
+      "embed",       "norm",       "heads' norm",     "layer norm",   "add",        "scale",
+      "copy",        "matmul",     "matmul by heads", "gated",        "gate",       "temper",
+      "rope",        "store kv",   "store latent",    "store index",  "select",     "attention",
+      "moe",         "heads",      "multiply",        "sigmoid gate", "l2 norm",    "decay",
+      "convolution", "delta rule", "time step",       "scan",         "activation", "rows",
+      "logits",      "states",     "given",           "join",         "gather"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -144,9 +144,9 @@ bool Program::read_behind(std::size_t step, Act act) const {
 /// Whether what is kept is what this attention reads, for as long as it does.
 static bool sees(const Attention& attention, const kv::Group& group) {
   const bool latent = group.keeps == kv::Keeps::latent;
-  return attention.kv_heads == group.kv_heads && attention.head_dim == group.v_dim &&
+  return attention.kv_heads == group.kv_heads && attention.head_dim == (latent ? group.v_dim : group.k_dim) &&
          (latent ? attention.latent_values > 0 && attention.latent_values <= group.v_dim
-                 : attention.latent_values == 0 && attention.head_dim == group.k_dim) &&
+                 : attention.latent_values == 0 && attention.v_dim() == group.v_dim) &&
          (group.window == 0 || (attention.window > 0 && attention.window <= group.window));
 }
 
@@ -155,6 +155,24 @@ static bool fills(const Step& store, std::int64_t a_cols, std::int64_t b_cols, c
   if (store.kind == Kind::store_latent) return group.keeps == kv::Keeps::latent && a_cols + b_cols == group.v_dim;
   return group.keeps == kv::Keeps::attention && a_cols == group.kv_heads * group.k_dim &&
          b_cols == group.kv_heads * group.v_dim;
+}
+
+/// What is wrong with a step that stores index keys, chooses by them, or sees what was chosen; empty: nothing.
+static std::string_view index_mistake(const Program& program, const Step& step) {
+  if (step.kind == Kind::attention && step.attention.selected != 0)
+    return step.b.buffer >= 0 && program.buffer(step.b).cols == step.attention.selected &&
+                   step.attention.latent_values > 0 && step.attention.window == 0 && step.attention.sinks.none()
+               ? ""
+               : "it sees chosen keys where it cannot";
+  if (step.kind != Kind::store_index && step.kind != Kind::select) return "";
+  const std::int64_t kept = program.layout.keeps(step.layer) ? program.layout.group_of(step.layer).index_dim : 0;
+  if (step.kind == Kind::store_index)
+    return kept > 0 && program.buffer(step.a).cols == kept ? "" : "its index keys are not those that are kept";
+  const Indexer& indexer = step.indexer;
+  return indexer.head_dim == kept && indexer.heads > 0 && program.buffer(step.a).cols == indexer.heads * kept &&
+                 program.buffer(step.b).cols == indexer.heads && program.buffer(step.out).cols == indexer.top_k
+             ? ""
+             : "its index queries are not of the keys that are kept";
 }
 
 /// What is wrong with a step over states that are kept so; empty: nothing.
@@ -210,6 +228,9 @@ Status Program::check() const {
     if (step.kind == Kind::matmul_heads &&
         (step.heads < 1 || buffer(step.a).cols % step.heads != 0 || buffer(step.out).cols % step.heads != 0))
       return wrong("its heads do not share its buffers evenly");
+    if (step.kind == Kind::sigmoid_gate && buffer(step.a).cols % buffer(step.b).cols != 0)
+      return wrong("its gates do not share its buffer evenly");
+    if (const std::string_view mistake = index_mistake(*this, step); !mistake.empty()) return wrong(mistake);
     if (step.kind == Kind::store_kv || step.kind == Kind::store_latent || step.kind == Kind::attention) {
       if (!layout.keeps(step.layer)) return wrong("it names a layer of which nothing is kept");
       const kv::Group& group = layout.group_of(step.layer);
@@ -248,6 +269,7 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
       shape.widest_input = std::max(shape.widest_input, step.heads * units.part(step.weight).cols);
       shape.product_heads = std::max(shape.product_heads, step.heads);
     }
+    if (step.kind == Kind::select) shape.index_heads = std::max(shape.index_heads, step.indexer.heads);
     if (step.kind == Kind::convolve)
       shape.widest_taps = std::max(shape.widest_taps, step.convolution.taps * program.buffer(step.a).cols);
     if (step.kind == Kind::delta_rule) {
@@ -261,7 +283,13 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
     if (step.kind == Kind::attention) {
       shape.heads = std::max(shape.heads, step.attention.heads);
       shape.kv_heads = std::max(shape.kv_heads, step.attention.kv_heads);
-      shape.head_dim = std::max(shape.head_dim, step.attention.head_dim);
+      shape.head_dim = std::max({shape.head_dim, step.attention.head_dim, step.attention.v_dim()});
+      if (step.attention.selected > 0) {
+        shape.selected = std::max(shape.selected, step.attention.selected);
+        const kv::Group group = program.layout.with(limits.kv_dtype, kv::kOnHost).group_of(step.layer);
+        shape.selected_bytes =
+            std::max(shape.selected_bytes, kernels::kAttentionChunk / kv::kBlockTokens * group.v_head_bytes());
+      }
       if (step.attention.latent_values > 0) shape.latent_dim = std::max(shape.latent_dim, step.attention.head_dim);
       shape.group = std::max(shape.group, step.attention.heads / step.attention.kv_heads);
     }
@@ -272,6 +300,7 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
     shape.top_k = std::max<std::int64_t>(shape.top_k, experts.top_k);
     shape.expert_ff = std::max(shape.expert_ff, ff);
     shape.model_dim = std::max(shape.model_dim, program.buffer(step.a).cols);
+    shape.routed_dim = std::max(shape.routed_dim, program.buffer(step.b).cols);
     shape.ungated_experts = shape.ungated_experts || !experts.gated();
     shape.expert_biases = shape.expert_biases || !experts.gate_bias.none();
     shape.widest_input = std::max(shape.widest_input, ff);

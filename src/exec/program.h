@@ -70,8 +70,17 @@ struct Attention {
   std::int64_t window = 0;  // 0: all keys
   WeightRef sinks;          // float32 [heads]: the scores of one more key whose value is zero; none() if there is none
   std::int64_t latent_values = 0;  // keys are latents, and their first so many channels the values; 0: they are apart
+  std::int64_t value_dim = 0;      // channels of a head's value where they are apart; 0: head_dim
+  std::int64_t selected = 0;       // keys that a token sees at most, which Step::b names; 0: it sees all
 
-  std::int64_t v_dim() const { return latent_values > 0 ? latent_values : head_dim; }
+  std::int64_t v_dim() const { return latent_values > 0 ? latent_values : value_dim > 0 ? value_dim : head_dim; }
+};
+
+/// Which earlier tokens a token sees: those whose index keys score most, of equal ones the earlier. Source:
+/// DeepSeek-V3.2 (arXiv:2512.02556), section 2.1.
+struct Indexer {
+  std::int64_t heads = 0, head_dim = 0;  // of the index queries, which share a token's index key
+  std::int64_t top_k = 0;                // tokens that are chosen; one that has no more before it sees all
 };
 
 /// Where the matrices of a product by heads lie, and what they are.
@@ -138,6 +147,7 @@ struct Experts {
   bool normalize = true;  // weights of the chosen experts are divided by their sum
   float scale = 1;        // and multiplied by this
   kernels::Activation activation = kernels::Activation::silu;
+  float limit = 0;  // of Activation::limited
   // Of a shard: [rows, top_k * its rows of the gate]: hidden layers before they are gathered, and with them goes
   // Step::first. Biases of gate, up and down are then the shard's rows of each expert's, as far apart as in the file.
   Act own_hidden;
@@ -168,6 +178,8 @@ struct Step {
     rope,
     store_kv,
     store_latent,
+    store_index,
+    select,
     attention,
     moe,
     pick_heads,
@@ -189,7 +201,8 @@ struct Step {
   };
   Kind kind = Kind::embed;
   bool for_hidden = false;  // only in passes whose final states are wanted (kv::Batch::wants_hidden)
-  // What it writes; what it reads. store_kv: a is k, b is v; store_latent: a stands before b; moe: b is the router's
+  // What it writes; what it reads. store_kv: a is k, b is v; store_latent: a stands before b; select: index queries and
+  // the weights of their heads; attention: b is what select wrote, where it sees selected keys; moe: b is the router's
   // input; delta_rule: qkv, beta, decay; scan: x, step, decay; time_step: step, and decay is out.
   Act out, a, b, c;
   std::array<Product, 3> products{};
@@ -201,6 +214,7 @@ struct Step {
   float factor = 1;  // embed: of the embeddings; add: of what is added; scale, logits: of them
   float cap = 0;     // logits: they become cap * tanh(logit / cap); 0: they stay
   kernels::Activation activation = kernels::Activation::silu;  // gated, gate, activate
+  float limit = 0;                                             // gated, gate: of Activation::limited
   std::int64_t heads = 0, head_dim = 0, layer = 0;
   HeadWeights head_weights;
   // pick_heads: channel of a part; gather, logits: column where this device's results stand; moe: of hidden layers
@@ -209,6 +223,7 @@ struct Step {
   int rope = 0;            // index into Program::ropes
   Temperature temperature;
   Attention attention;
+  Indexer indexer;
   Experts experts;
   Convolution convolution;
   DeltaRule delta_rule;
@@ -278,6 +293,9 @@ struct PassShape : PassLimits {
   std::int64_t vocab = 0;            // rows of the head: the logits are [max_logit_rows, vocab]
   std::int64_t widest_input = 0;     // largest cols of any product's input, of all heads where each has its own
   std::int64_t latent_dim = 0;       // the most of any layer that keeps latents
+  std::int64_t selected = 0;         // the most keys that attention over selected ones sees, and
+  std::int64_t selected_bytes = 0;   // what kernels::kAttentionChunk of them take in the cache's format
+  std::int64_t index_heads = 0;      // of any indexer
   std::int64_t product_heads = 0;    // the most of any product by heads
   std::int64_t separate_gate = 0;    // most columns of a gate whose up is of another dtype
   std::int64_t widest_taps = 0;      // floats of a convolution's
@@ -285,7 +303,8 @@ struct PassShape : PassLimits {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0, group = 0;      // the most of any layer; group: heads / kv_heads
   std::int64_t kv_groups = 0;                                         // each has tables of blocks of its own
   std::int64_t state_groups = 0;                                      // those of them that have states
-  std::int64_t experts = 0, top_k = 0, expert_ff = 0, model_dim = 0;  // 0 for dense models
+  std::int64_t experts = 0, top_k = 0, expert_ff = 0, model_dim = 0;  // 0 for dense models; model_dim: experts read it
+  std::int64_t routed_dim = 0;                                        // and their routers this
   bool expert_biases = false;                                         // their products have biases
   bool ungated_experts = false;                                       // some have no gate
   bool gathers = false;                                               // Program::is_shard()

@@ -13,6 +13,7 @@ enum class Activation : std::uint8_t {
   gelu,          // g / (1 + e^(-2 v)) * u, v = sqrt(2 / pi) (g + 0.044715 g^3): 0.5 g (1 + tanh v)
   relu_squared,  // max(g, 0)^2 * u
   clamped,       // g / (1 + e^(-1.702 g)) * (u + 1), with g at most 7 and u within [-7, 7]
+  limited,       // min(g / (1 + e^-g), limit) * u, with u within [-limit, limit] (Step-3.5)
 };
 
 }  // namespace millrace::kernels

@@ -101,6 +101,7 @@ struct MatmulArgs {
 /// merged in ascending order (attention_merge). Dot order: ascending channel, one fma each. V order: ascending key.
 constexpr std::int64_t kKvBlock = 64;
 constexpr std::int64_t kMostQuantizedKvDim = 512;
+constexpr std::int64_t kMostIndexDim = 256;     // of an index key
 constexpr std::int64_t kMostLatentDim = 1024;   // of attention over latents, in any format
 constexpr std::int64_t kAttentionChunk = 1024;  // absolute positions, a multiple of kKvBlock
 
@@ -124,14 +125,26 @@ struct AttentionArgs {
   std::int64_t chunk = 0;                      // computes keys [chunk, chunk + 1) * kAttentionChunk only
   const std::byte* const* k_blocks = nullptr;  // the chunk's blocks, its 64 i-th key first: [head_dim, 64]; as
                                                // kv/layout.h lays it
-  const std::byte* const* v_blocks = nullptr;  // [64, head_dim]; blocks no row sees are not touched
+  const std::byte* const* v_blocks = nullptr;  // [64, v_dim]; blocks no row sees are not touched
   // Over latents: k_blocks is null, v_blocks are the latents' [64, head_dim], which are the keys as they are, and
-  // whose first v_dim channels are the values. Elsewhere v_dim is head_dim.
+  // whose first v_dim channels are the values. Elsewhere v_dim is of the values, and head_dim where they are quantized.
   std::int64_t v_dim = 0;
   float* latents = nullptr;  // scratch of the calling thread, [64, head_dim]: over latents alone
   float* acc = nullptr;      // out: [rows, group, v_dim] unnormalised, dense
   float* max = nullptr;      // out: [rows, group]
   float* sum = nullptr;      // out: [rows, group]; 0 where the chunk holds no visible key
+};
+
+/// Scores of one query with the index keys of blocks: out[s] = sum over heads h, ascending, of weights[h] * max(0, q_h
+/// . k_s), each one fma, the sum starting from +0; a dot product as in attention.
+struct IndexScoresArgs {
+  const float* q = nullptr;                  // [heads, dim]
+  const float* weights = nullptr;            // [heads]
+  std::int64_t heads = 0, dim = 0;           // at most kMostIndexDim
+  DType dtype = DType::f16;                  // of the keys: f16 or f32
+  const std::byte* const* blocks = nullptr;  // [dim, kKvBlock] each
+  std::int64_t count = 0;                    // blocks
+  float* out = nullptr;                      // [count, kKvBlock]
 };
 
 struct Table {
@@ -145,14 +158,19 @@ struct Table {
   std::int64_t (*matmul_segments_workspace_bytes)(std::int64_t cols);
   /// out[r] = x[r] / rms(x[r]) * weight; mean of squares by the dot order above. out may be x.
   void (*rms_norm)(const float* x, const float* weight, std::int64_t rows, std::int64_t cols, float eps, float* out);
+  /// out[r] = (x[r] - mean) / sqrt(variance + eps) * weight + bias; both means by the dot order above. bias may be
+  /// null, out may be x.
+  void (*layer_norm)(const float* x, const float* weight, const float* bias, std::int64_t rows, std::int64_t cols,
+                     float eps, float* out);
   /// Rotates pairs in place. x: [head_dim]; cos_sin: [rotary/2, 2]. neox: pair (i, i + rotary/2); else (2i, 2i + 1).
   void (*rope)(float* x, const float* cos_sin, std::int64_t rotary, bool neox);
-  /// gate[i] = gated(gate[i], up[i]), see Activation
-  void (*gate_mul)(Activation activation, float* gate, const float* up, std::int64_t n);
+  /// gate[i] = gated(gate[i], up[i]), see Activation. limit: of Activation::limited.
+  void (*gate_mul)(Activation activation, float limit, float* gate, const float* up, std::int64_t n);
   void (*add)(float* x, const float* y, std::int64_t n);                  // x += y
   void (*add_scaled)(float* x, const float* y, float w, std::int64_t n);  // x = fma(w, y, x)
   void (*softmax)(float* x, std::int64_t n);                              // in place
   void (*attention_chunk)(const AttentionArgs& args);
+  void (*index_scores)(const IndexScoresArgs& args);
   /// out[d] = sum over chunks in order of acc * exp(max - max_all), divided by the total. acc: [chunks, v_dim] with
   /// stride floats between chunks; max, sum: [chunks] with their stride. sink: the score of one more key, first in
   /// order, whose value is zero; -inf: none.
@@ -176,6 +194,10 @@ const Table& table(Isa isa);
 
 /// Indices of the k largest of x (ties: the smaller index first), in descending order. k <= n. Same on every Isa.
 void top_k(const float* x, std::int64_t n, std::int64_t k, std::int32_t* indices);
+
+/// Indices of the k largest of x[0, n) in ascending order, of equal values the smaller indices; a NaN is less than all.
+/// scratch: float [n]. k <= n. Same on every Isa.
+void largest(const float* x, std::int64_t n, std::int64_t k, float* scratch, std::int32_t* indices);
 
 /// exp within 2 ulp, correct at 0, underflows to 0, overflows to +inf, NaN stays NaN.
 float exp_f32(float x);

@@ -9,22 +9,26 @@ namespace {
 
 bool shares_group(const Group& group, const LayerKv& layer) {
   return group.keeps == layer.keeps && group.kv_heads == layer.kv_heads && group.k_dim == layer.k_dim &&
-         group.v_dim == layer.v_dim && group.window == layer.window && group.state == layer.state;
+         group.v_dim == layer.v_dim && group.window == layer.window && group.state == layer.state &&
+         group.index_dim == layer.index_dim;
 }
 
 std::string describe(const Group& group) {
+  const std::string index =
+      group.index_dim > 0 ? fmt::format(", index keys of {} {}", group.index_dim, info(group.index_dtype()).name) : "";
   if (group.keeps == Keeps::latent)
-    return fmt::format("{} layers x latents of {} {}", group.layers, group.v_dim, info(group.dtype).name);
+    return fmt::format("{} layers x latents of {} {}{}", group.layers, group.v_dim, info(group.dtype).name, index);
   if (group.is_state())
     return fmt::format("{} layers x states of {} x {} + {} x {} x {} f32", group.layers, group.state.columns,
                        group.state.channels, group.state.heads, group.state.keys, group.state.values);
   const std::string dims =
       group.k_dim == group.v_dim ? fmt::format("{}", group.k_dim) : fmt::format("{}+{}", group.k_dim, group.v_dim);
-  return fmt::format("{} layers x {} heads x {} {}{}{}", group.layers, group.kv_heads, dims, info(group.dtype).name,
+  return fmt::format("{} layers x {} heads x {} {}{}{}{}", group.layers, group.kv_heads, dims, info(group.dtype).name,
                      group.rotated ? " rotated" : "",
                      group.ends         ? ", first and last block"
                      : group.window > 0 ? fmt::format(", window {}", group.window)
-                                        : "");
+                                        : "",
+                     index);
 }
 
 }  // namespace
@@ -45,7 +49,7 @@ Layout::Layout(std::span<const LayerKv> layers) {
     auto group = std::find_if(groups_.begin(), groups_.end(), [&](const Group& g) { return shares_group(g, layer); });
     if (group == groups_.end())
       group = groups_.insert(groups_.end(), {layer.keeps, 0, layer.kv_heads, layer.k_dim, layer.v_dim, layer.window,
-                                             DType::f16, kOnHost, layer.state, false, false});
+                                             DType::f16, kOnHost, layer.state, false, false, layer.index_dim});
     places_.push_back({static_cast<std::size_t>(group - groups_.begin()), group->layers});
     ++group->layers;
   }
@@ -64,6 +68,7 @@ Layout Layout::with(DType dtype, int device, Rotation rotation) const {
     Group plain = layout.groups_[g];
     plain.dtype = device == kOnHost ? DType::f16 : DType::q8_0;
     plain.ends = true;
+    plain.index_dim = 0;  // index keys lose no bits
     layout.plain_[g] = layout.groups_.size();
     layout.groups_.push_back(plain);
     layout.plain_.push_back(Place::kNowhere);
@@ -77,8 +82,16 @@ std::int64_t Layout::offset(std::int64_t layer, Part part, std::int64_t kv_head)
 
 std::int64_t Layout::offset_in(const Group& group, std::int64_t index, Part part, std::int64_t kv_head) {
   const std::int64_t k = index * group.layer_bytes();
-  return part == Part::k ? k + kv_head * group.k_head_bytes()
-                         : k + group.kv_heads * group.k_head_bytes() + kv_head * group.v_head_bytes();
+  const std::int64_t v = k + group.kv_heads * group.k_head_bytes();
+  switch (part) {
+    case Part::k:
+      return k + kv_head * group.k_head_bytes();
+    case Part::v:
+      return v + kv_head * group.v_head_bytes();
+    case Part::index:
+      break;
+  }
+  return v + group.kv_heads * group.v_head_bytes();
 }
 
 std::int64_t Layout::bytes_per_token() const {
@@ -100,15 +113,6 @@ std::string Layout::describe() const {
   std::string text;
   for (const Group& group : groups_) text += (text.empty() ? "" : "; ") + kv::describe(group);
   return text;
-}
-
-Status Layout::check() const {
-  for (const Group& group : groups_) {
-    if (group.keeps == Keeps::attention && group.k_dim != group.v_dim)
-      return error(Code::unsupported, "this version has attention with keys and values of one size, not of {} and {}",
-                   group.k_dim, group.v_dim);
-  }
-  return {};
 }
 
 }  // namespace millrace::kv

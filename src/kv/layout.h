@@ -11,6 +11,8 @@
 // g / 8 (c < g / 8) sign bit k of one: K is [k_dim / g, g / 4, kBlockTokens] bytes, signs [k_dim / g, g / 8,
 // kBlockTokens] and scales [k_dim / g, kBlockTokens], V the same with kBlockTokens in front. A latent, from which all
 // heads take their keys and their values, lies as a value does, [kBlockTokens, v_dim], and its k_dim is 0.
+// Where an indexer chooses the keys that a token sees, a layer's last part in a block are its index keys, one a token
+// for all heads, as [index_dim, kBlockTokens] in f16; in f32 where keys and values are.
 //
 // Few bits cost least where they are far away: of a group in them a second one, its `plain` group, has the same keys
 // and values of a sequence's first block, where all tokens look, and of the block that a token itself lies in. Tokens
@@ -65,8 +67,9 @@ struct LayerKv {
   Keeps keeps = Keeps::attention;
   std::int64_t kv_heads = 0, k_dim = 0, v_dim = 0;  // dims of a head
   std::int64_t window = 0;                          // the nearest keys that a token sees, its own among them; 0: all
-  std::int64_t reads = -1;  // the earlier layer whose keys and values this one sees; it keeps none then
-  StateShape state = {};    // of Keeps::state, and nothing of the above then
+  std::int64_t reads = -1;     // the earlier layer whose keys and values this one sees; it keeps none then
+  StateShape state = {};       // of Keeps::state, and nothing of the above then
+  std::int64_t index_dim = 0;  // channels of the index key that is kept of a token; 0: none
 };
 
 /// Layers that keep alike. Their tokens come and go together.
@@ -78,10 +81,15 @@ struct Group {
   StateShape state = {};     // of Keeps::state
   bool rotated = false;      // keys and values are (kernels/rotation.h)
   bool ends = false;         // a plain group: of a sequence its first block, and the one that a token lies in
+  std::int64_t index_dim = 0;
 
   std::int64_t k_head_bytes() const { return kv_row_bytes(dtype, k_dim) * kBlockTokens; }  // in a block
   std::int64_t v_head_bytes() const { return kv_row_bytes(dtype, v_dim) * kBlockTokens; }
-  std::int64_t layer_bytes() const { return is_state() ? state.bytes() : kv_heads * (k_head_bytes() + v_head_bytes()); }
+  DType index_dtype() const { return dtype == DType::f32 ? DType::f32 : DType::f16; }
+  std::int64_t index_bytes() const { return row_bytes(index_dtype(), index_dim) * kBlockTokens; }  // likewise
+  std::int64_t layer_bytes() const {
+    return is_state() ? state.bytes() : kv_heads * (k_head_bytes() + v_head_bytes()) + index_bytes();
+  }
   std::int64_t block_bytes() const { return layers * layer_bytes(); }
   /// The span of keys' and values' rotation, or 0.
   std::int64_t rotation() const { return rotated ? kernels::rotation_span(v_dim) : 0; }
@@ -113,8 +121,8 @@ enum class Rotation : std::uint8_t {
   never,      // to measure what it does, and in q8_0 where it cannot be done
 };
 
-/// K or V of a token.
-enum class Part : std::uint8_t { k, v };
+/// K, V or the index key of a token.
+enum class Part : std::uint8_t { k, v, index };
 
 class Layout {
  public:
@@ -136,7 +144,8 @@ class Layout {
   const Group& group_of(std::int64_t layer) const { return groups_[place(layer).group]; }
   /// The plain group of the layer's; Place::kNowhere: it has none.
   std::size_t plain_group(std::int64_t layer) const { return plain_[place(layer).group]; }
-  /// Bytes from the start of a block of the layer's group to K or V of a KV head. The one place that says so.
+  /// Bytes from the start of a block of the layer's group to K or V of a KV head, or to its index keys, which all heads
+  /// share. The one place that says so.
   std::int64_t offset(std::int64_t layer, Part part, std::int64_t kv_head) const;
   /// The same in a block of its plain group.
   std::int64_t plain_offset(std::int64_t layer, Part part, std::int64_t kv_head) const {
@@ -153,8 +162,6 @@ class Layout {
   bool has_plain_groups() const;
   /// "2 groups: 5 layers x 4 heads x 256 f16, window 512; ...": what tells layouts apart, in words.
   std::string describe() const;
-  /// Errors: unsupported (what no executor can keep yet, named).
-  Status check() const;
   friend bool operator==(const Layout&, const Layout&) = default;
 
  private:

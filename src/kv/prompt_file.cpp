@@ -14,16 +14,16 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "prompt files are little-endian");
 
 constexpr char kMagic[8] = {'M', 'R', 'P', 'R', 'O', 'M', 'P', 'T'};
-constexpr std::uint32_t kVersion = 2;
+constexpr std::uint32_t kVersion = 3;
 
 struct Head {
   char magic[8];
   std::uint32_t version, dtype;
-  std::int64_t group, layers, kv_heads, k_dim, v_dim, window, block_tokens, tokens;
+  std::int64_t group, layers, kv_heads, k_dim, v_dim, index_dim, window, block_tokens, tokens;
   std::uint64_t root[2], key[2];
   std::uint64_t checksum;  // of all there is, this field zero
 };
-static_assert(std::is_trivially_copyable_v<Head> && sizeof(Head) == 120);
+static_assert(std::is_trivially_copyable_v<Head> && sizeof(Head) == 128);
 
 Head head_of(const PromptBlock& block) {
   Head head{};
@@ -35,6 +35,7 @@ Head head_of(const PromptBlock& block) {
   head.kv_heads = block.shape.kv_heads;
   head.k_dim = block.shape.k_dim;
   head.v_dim = block.shape.v_dim;
+  head.index_dim = block.shape.index_dim;
   head.window = block.shape.window;
   head.block_tokens = kBlockTokens;
   head.tokens = std::ssize(block.tokens);

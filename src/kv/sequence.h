@@ -157,7 +157,9 @@ class SequenceState {
   std::byte* v(std::int64_t i, std::int64_t layer, std::int64_t kv_head) const {
     return at(i, layer, Part::v, kv_head);
   }
-  /// The same in the plain group, of layers that have one. REQUIRES: it holds block i.
+  /// The index keys of a layer in block i, [index_dim, kBlockTokens].
+  std::byte* index(std::int64_t i, std::int64_t layer) const { return at(i, layer, Part::index, 0); }
+  /// K or V in the plain group, of layers that have one. REQUIRES: it holds block i.
   std::byte* plain(std::int64_t i, std::int64_t layer, Part part, std::int64_t kv_head) const {
     const Layout& layout = this->layout();
     return block(layout.plain_group(layer), i) + layout.plain_offset(layer, part, kv_head);

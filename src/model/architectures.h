@@ -17,6 +17,7 @@ Expected<DecoderSpec> bailingmoe_spec(const modelfile::Model& file, const Hyperp
 Expected<DecoderSpec> cohere2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> command_r_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> deepseek2_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> deepseek32_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> deepseek_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> dots1_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> ernie4_5_moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
@@ -26,6 +27,7 @@ Expected<DecoderSpec> gemma3_spec(const modelfile::Model& file, const Hyperparam
 Expected<DecoderSpec> gemma4_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> gemma_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> glm4_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> glm_dsa_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> glm4moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> gpt_oss_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> granite_spec(const modelfile::Model& file, const Hyperparameters& hp);
@@ -37,6 +39,7 @@ Expected<DecoderSpec> lfm2_spec(const modelfile::Model& file, const Hyperparamet
 Expected<DecoderSpec> lfm2moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> llama_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> mamba2_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> mimo2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> minicpm_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> minimax_m2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> mistral3_spec(const modelfile::Model& file, const Hyperparameters& hp);
@@ -59,5 +62,6 @@ Expected<DecoderSpec> seed_oss_spec(const modelfile::Model& file, const Hyperpar
 Expected<DecoderSpec> smollm3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> stablelm_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> starcoder2_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> step35_spec(const modelfile::Model& file, const Hyperparameters& hp);
 
 }  // namespace millrace::model

@@ -18,7 +18,7 @@ RowRange rows_of(const Shard& shard, std::int64_t rows) {
 
 static bool cuts_heads(const AttentionSpec& spec, std::int64_t count) {
   return spec.latent.rank == 0 && spec.norm != HeadNorm::together && spec.heads % count == 0 &&
-         spec.kv_heads % count == 0 && spec.q_dim() / count % kShardStep == 0;
+         spec.kv_heads % count == 0 && spec.heads * spec.v_dim() / count % kShardStep == 0;
 }
 
 bool cuts_heads(const DecoderSpec& spec, std::int64_t count) {
@@ -37,7 +37,7 @@ Expected<LayerSpec> draft_spec(const modelfile::Model& file, const Hyperparamete
   const auto last = std::find_if(spec.layers.rbegin(), spec.layers.rend(), [](const LayerSpec& layer) {
     return layer.mixer == Mixer::attention && layer.attention.reads < 0;
   });
-  if (last == spec.layers.rend() || spec.per_layer_dim > 0)
+  if (last == spec.layers.rend() || spec.per_layer_dim > 0 || !spec.guesses)
     return error(Code::unsupported, "this version has no such block of models of {}", hp.architecture);
   return *last;
 }
@@ -49,7 +49,8 @@ Status check_shard(const Shard& shard, const Hyperparameters& hp, const DecoderS
     return error(Code::internal, "shard {} of {} is none", shard.index, shard.count);
   std::int64_t least = std::min(hp.model_dim, hp.vocab);
   for (const LayerSpec& layer : spec.layers)
-    for (const std::int64_t width : {layer.ff_dim, layer.mixture.ff_dim, layer.mixture.shared_ff_dim})
+    for (const std::int64_t width :
+         {layer.ff_dim, layer.mixture.ff_dim, layer.mixture.shared_ff_dim, layer.mixture.latent_dim})
       if (width > 0) least = std::min(least, width);
   if (least / kShardStep >= shard.count) return {};
   return error(Code::unsupported, "this model's rows cannot be shared out to {} GPUs: one of its matrices has only {}",
@@ -67,7 +68,14 @@ Expected<Stage> check_stage(const Stage& stage, const Hyperparameters& hp, const
     return error(Code::unsupported,
                  "models of {} cannot be cut into stages: each layer adds an embedding of its own of every token",
                  hp.architecture);
+  bool chose = false;
   for (std::int64_t index = named.first; index < named.last; ++index) {
+    const IndexerSpec& chooses = spec.layers[static_cast<std::size_t>(index)].attention.index;
+    if (chooses.indexer.top_k > 0 && !chooses.own && !chose)
+      return error(Code::unsupported,
+                   "no stage may begin with layer {}: layer {} sees the keys that a layer before it chose", named.first,
+                   index);
+    chose = chose || (chooses.indexer.top_k > 0 && chooses.own);
     const LayerSpec& layer = spec.layers[static_cast<std::size_t>(index)];
     const std::int64_t reads = layer.mixer == Mixer::attention ? layer.attention.reads : -1;
     if (reads >= 0 && reads < named.first)

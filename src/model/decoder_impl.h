@@ -25,14 +25,15 @@ struct LayerWeights {
   WeightRef attn_norm, q, k, v, q_bias, k_bias, v_bias, q_norm, k_norm, attn_out, attn_out_bias, ffn_norm;
   WeightRef attn_norm_bias, ffn_norm_bias;  // of LayerNorm
   WeightRef attn_gate;                      // of what attention gives
-  WeightRef attn_result_norm, ffn_result_norm, sinks;
+  WeightRef attn_result_norm, ffn_result_norm, sinks, head_gate;
   WeightRef q_low, q_low_norm, latent, latent_norm, shared_key, k_of_latent, v_of_latent;  // of latent attention
+  WeightRef index_q, index_k, index_norm, index_bias, index_weights;                       // of its indexer
   DeltaNetWeights delta_net;                                                               // in attention's place
   Mamba2Weights mamba2;                                                                    // likewise
   ShortConvolutionWeights short_convolution;                                               // likewise
   WeightRef gate, up, down, up_bias, down_bias;                                            // dense
   WeightRef shared_gate, shared_up, shared_down, shared_by;  // of a mixture's shared expert, and its gate
-  WeightRef router;
+  WeightRef router, latent_down, latent_up;                  // the two around experts that work in fewer channels
   WeightRef router_norm, experts_norm, dense_result_norm, experts_result_norm;  // of one beside a dense feed-forward
   WeightRef per_layer_gate, per_layer_out, per_layer_norm;
   WeightRef output_scale;
@@ -82,11 +83,12 @@ class Decoder {
   void normalize_heads(std::int64_t index, Act q, Act k);
   void mix_tokens(std::int64_t index);
   void attend_latent(std::int64_t index);
+  Act selected(std::int64_t index, Act low);
   void remember(std::int64_t index);
   void feed_forward(std::int64_t index);
   void activate_products(const LayerSpec& spec, Act hidden, WeightRef gate, WeightRef up, WeightRef up_bias = {});
   Act gathered(const std::string& name, std::int64_t cols, std::int64_t first, Act own);
-  Act own_of(const std::string& name, Act all);
+  Act own_of(const std::string& name, Act all, std::int64_t cols);
   Act of_shared_expert(std::int64_t index);
   Act mixed(std::int64_t index, Act read, Act routed);
   void project(Act out, WeightRef weight, WeightRef bias, Act x);
@@ -98,6 +100,7 @@ class Decoder {
   void list_mixer(UnitBuilder& units, int index, LayerWeights& weights) const;
   void list_attention(UnitBuilder& units, int index, LayerWeights& weights) const;
   void list_latent_attention(UnitBuilder& units, int index, LayerWeights& weights) const;
+  void list_indexer(UnitBuilder& units, int index, LayerWeights& weights) const;
   void list_feed_forward(UnitBuilder& units, int index, LayerWeights& weights) const;
   void list_dense(UnitBuilder& units, int index, LayerWeights& weights) const;
   void list_results(UnitBuilder& units, int index, LayerWeights& weights) const;

@@ -152,9 +152,10 @@ void Decoder::attend(std::int64_t index) {
   const AttentionSpec& spec = spec_.layers[static_cast<std::size_t>(index)].attention;
   const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
   const std::int64_t heads = own_heads(spec.heads), kv_heads = own_heads(spec.kv_heads);
-  const std::int64_t q_dim = heads * spec.head_dim, kv_dim = kv_heads * spec.head_dim;
-  const Act q = ops_.buffer("q", q_dim), k = ops_.buffer("k", kv_dim), v = ops_.buffer("v", kv_dim);
-  const Act attended = ops_.buffer("attended", q_dim);
+  const std::int64_t q_dim = heads * spec.head_dim, kv_dim = kv_heads * spec.head_dim, out_dim = heads * spec.v_dim();
+  const Act q = ops_.buffer("q", q_dim), k = ops_.buffer("k", kv_dim), v = ops_.buffer("v", kv_heads * spec.v_dim());
+  const Act attended = ops_.buffer("attended", out_dim);
+  const Act head_gate = spec.gates_heads ? ops_.buffer("gates of heads", heads) : Act();
   const bool gated = spec.gated || spec.own_gate;
   const Act gate = gated ? ops_.buffer("gate", q_dim) : Act();
   const Act q_made = spec.gated ? ops_.buffer("q and gate", 2 * q_dim) : q;
@@ -169,17 +170,22 @@ void Decoder::attend(std::int64_t index) {
     ops_.pick_heads(q, q_made, heads, spec.head_dim, 0);
     ops_.pick_heads(gate, q_made, heads, spec.head_dim, spec.head_dim);
   }
+  if (spec.gates_heads) ops_.matmul(head_gate, layer.head_gate, h_);
   if (own && spec.values_are_keys) ops_.copy(v, k);
   if (!spec.norms_rotated) normalize_heads(index, q, k);
-  if (own && spec.norms_values) ops_.rms_norm_heads(v, {}, spec.head_dim, eps());
+  if (own && spec.norms_values) ops_.rms_norm_heads(v, {}, spec.v_dim(), eps());
   if (spec.temperature.scale != 0) ops_.temper(q, spec.temperature);
   if (spec.rope != kNoRope) ops_.rope(q, heads, spec.head_dim, spec.rope);
   if (own && spec.rope != kNoRope) ops_.rope(k, kv_heads, spec.head_dim, spec.rope);
   if (spec.norms_rotated) normalize_heads(index, q, k);
   if (own) ops_.store_kv(index, k, v);
-  ops_.attention(attended, q, index, {heads, kv_heads, spec.head_dim, spec.scale, spec.window, layer.sinks});
+  ops_.attention(attended, q, index,
+                 {heads, kv_heads, spec.head_dim, spec.scale, spec.window, layer.sinks, 0, spec.value_dim});
+  if (spec.value_scale != 1) ops_.scale(attended, spec.value_scale);
   if (gated) ops_.sigmoid_gate(attended, gate);
-  const Act all = heads_.whole() ? attended : gathered("all attended", spec.q_dim(), q_dim * heads_.index, attended);
+  if (spec.gates_heads) ops_.sigmoid_gate(attended, head_gate);
+  const Act all =
+      heads_.whole() ? attended : gathered("all attended", spec.heads * spec.v_dim(), out_dim * heads_.index, attended);
   if (spec_.layers[static_cast<std::size_t>(index)].parallel)  // the feed-forward reads the same, and adds both
     return project(ops_.buffer("of attention", hp_.model_dim), layer.attn_out, layer.attn_out_bias, all);
   project(h_, layer.attn_out, layer.attn_out_bias, all);
@@ -211,15 +217,42 @@ void Decoder::attend_latent(std::int64_t index) {
     ops_.rms_norm(low, low, layer.q_low_norm, kLatentEps);
     ops_.matmul(q, layer.q, low);
   }
+  if (spec.temperature.scale != 0) ops_.temper(q, spec.temperature);
   ops_.rms_norm(c, c, layer.latent_norm, kLatentEps);
   ops_.rope(key, 1, latent.rotated, spec.rope);
   ops_.store_latent(index, c, key);
   ops_.rope(q, spec.heads, spec.head_dim, spec.rope);
+  const std::int64_t top_k = spec.index.indexer.top_k;
+  const Act chosen = top_k > 0 ? selected(index, low) : Act();
   ops_.matmul_heads(query, layer.k_of_latent, q, spec.heads, {!latent.split, !latent.split});
-  ops_.attention(sums, query, index, {spec.heads, 1, latent.kept(), spec.scale, spec.window, {}, latent.rank});
+  ops_.attention(sums, query, index, {spec.heads, 1, latent.kept(), spec.scale, spec.window, {}, latent.rank, 0, top_k},
+                 chosen);
   ops_.matmul_heads(attended, layer.v_of_latent, sums, spec.heads, {!latent.split, false});
   project(h_, layer.attn_out, {}, attended);
   add_result(spec_.layers[static_cast<std::size_t>(index)], h_, {});
+}
+
+/// The positions that the layer's attention sees: chosen here, or by the last layer that chose. low: the queries'
+/// latent; h still is the layer's input.
+Act Decoder::selected(std::int64_t index, Act low) {
+  const IndexerSpec& spec = spec_.layers[static_cast<std::size_t>(index)].attention.index;
+  const exec::Indexer& indexer = spec.indexer;
+  const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
+  const Act chosen = ops_.buffer("selected", indexer.top_k, Rows::whole);
+  if (!spec.own) return chosen;
+  const Act q = ops_.buffer("index q", indexer.heads * indexer.head_dim),
+            k = ops_.buffer("index key", indexer.head_dim), weights = ops_.buffer("index weights", indexer.heads);
+  constexpr float kIndexEps = 1e-6f;  // of its own, as latents' is
+  ops_.matmul(q, layer.index_q, low);
+  ops_.matmul(k, layer.index_k, h_);
+  ops_.layer_norm(k, k, layer.index_norm, layer.index_bias, kIndexEps);
+  ops_.matmul(weights, layer.index_weights, h_);
+  ops_.rope(q, indexer.heads, indexer.head_dim, spec.rope);
+  ops_.rope(k, 1, indexer.head_dim, spec.rope);
+  ops_.store_index(index, k);
+  ops_.scale(weights, 1.0f / std::sqrt(static_cast<float>(indexer.heads * indexer.head_dim)));
+  ops_.select(chosen, q, weights, index, indexer);
+  return chosen;
 }
 
 /// `own` itself, or where it is a shard's, what all made.
@@ -230,15 +263,15 @@ Act Decoder::gathered(const std::string& name, std::int64_t cols, std::int64_t f
   return all;
 }
 
-/// Where a shard's columns of `all` are made; `all` itself where nothing is cut.
-Act Decoder::own_of(const std::string& name, Act all) {
-  return shard_.whole() ? all : ops_.buffer(name, own(hp_.model_dim).count);
+/// Where a shard's columns of `all`, of `cols` in all, are made; `all` itself where nothing is cut.
+Act Decoder::own_of(const std::string& name, Act all, std::int64_t cols) {
+  return shard_.whole() ? all : ops_.buffer(name, own(cols).count);
 }
 
 /// out = W x (+ b).
 void Decoder::project(Act out, WeightRef weight, WeightRef bias, Act x) {
   const RowRange rows = own(hp_.model_dim);
-  const exec::Product product{own_of("own h", out), weight, bias};
+  const exec::Product product{own_of("own h", out, hp_.model_dim), weight, bias};
   ops_.matmul(std::span(&product, 1), x);
   if (!shard_.whole()) ops_.gather(out, product.out, rows.first);
 }
@@ -251,6 +284,8 @@ void Decoder::add_result(const LayerSpec& spec, Act result, WeightRef norm) {
 
 /// hidden = act(W_gate h) * W_up h, or act(W_up h).
 void Decoder::activate_products(const LayerSpec& spec, Act hidden, WeightRef gate, WeightRef up, WeightRef up_bias) {
+  if (spec.gated && spec.limit > 0)
+    return ops_.matmul_gated(hidden, gate, up, h_, kernels::Activation::limited, spec.limit);
   if (spec.gated) return ops_.matmul_gated(hidden, gate, up, h_, spec.activation);
   const exec::Product product{hidden, up, up_bias};
   ops_.matmul(std::span(&product, 1), h_);
@@ -331,12 +366,22 @@ Act Decoder::of_shared_expert(std::int64_t index) {
 Act Decoder::mixed(std::int64_t index, Act read, Act routed) {
   const MixtureSpec& mixture = spec_.layers[static_cast<std::size_t>(index)].mixture;
   const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
-  const Act all = ops_.buffer("mixed", hp_.model_dim), result = own_of("own mixed", all);
+  const Act all = ops_.buffer("mixed", hp_.model_dim), result = own_of("own mixed", all, hp_.model_dim);
   const RowRange hidden = own(mixture.ff_dim);
   exec::Experts experts = layer.experts;
   if (!shard_.whole()) experts.own_hidden = ops_.buffer("hidden of experts", mixture.top_k * hidden.count);
   const Act shared = mixture.shared_ff_dim > 0 ? of_shared_expert(index) : Act();
-  ops_.moe(result, read, routed, layer.router, index, experts, hidden.first);
+  if (const std::int64_t low = mixture.latent_dim; low == 0) {
+    ops_.moe(result, read, routed, layer.router, index, experts, hidden.first);
+  } else {  // experts read and give fewer channels; their sum is widened once
+    const Act narrow = ops_.buffer("read by experts", low), sum = ops_.buffer("sum of experts", low);
+    const Act own_narrow = own_of("own read by experts", narrow, low), own_sum = own_of("own sum of experts", sum, low);
+    ops_.matmul(own_narrow, layer.latent_down, read);
+    if (!shard_.whole()) ops_.gather(narrow, own_narrow, own(low).first);
+    ops_.moe(own_sum, narrow, routed, layer.router, index, experts, hidden.first);
+    if (!shard_.whole()) ops_.gather(sum, own_sum, own(low).first);
+    ops_.matmul(result, layer.latent_up, sum);
+  }
   if (mixture.shared_ff_dim > 0) ops_.add(result, shared);
   if (!shard_.whole()) ops_.gather(all, result, own(hp_.model_dim).first);
   return all;

@@ -46,11 +46,12 @@ void Decoder::list_attention(UnitBuilder& units, int index, LayerWeights& weight
   const std::int64_t dim = hp_.model_dim;
   const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
   const std::int64_t q_dim = spec.gated ? 2 * spec.q_dim() : spec.q_dim(), kv_dim = spec.kv_dim();
+  const std::int64_t v_dim = spec.kv_heads * spec.v_dim();
   const auto heads_of = [&](std::int64_t rows) {
     return RowRange{rows / heads_.count * heads_.index, rows / heads_.count};
   };
   // Some files hold the three as rows of one tensor.
-  const RowsOf fused{"attn_qkv", q_dim + 2 * kv_dim, units.has(name("attn_qkv.weight"))};
+  const RowsOf fused{"attn_qkv", q_dim + kv_dim + v_dim, units.has(name("attn_qkv.weight"))};
   const auto product = [&](const char* tensor, std::int64_t first, std::int64_t rows, WeightRef& weight,
                            WeightRef& its_bias) {
     const std::string matrix = name(fmt::format("{}.weight", fused.holds ? fused.tensor : tensor));
@@ -64,7 +65,7 @@ void Decoder::list_attention(UnitBuilder& units, int index, LayerWeights& weight
   product("attn_q", 0, q_dim, weights.q, weights.q_bias);
   if (spec.reads < 0) {
     product("attn_k", q_dim, kv_dim, weights.k, weights.k_bias);
-    if (!spec.values_are_keys) product("attn_v", q_dim + kv_dim, kv_dim, weights.v, weights.v_bias);
+    if (!spec.values_are_keys) product("attn_v", q_dim + kv_dim, v_dim, weights.v, weights.v_bias);
   }
   if (spec.own_gate) {
     const RowRange own = heads_of(spec.q_dim());
@@ -77,12 +78,16 @@ void Decoder::list_attention(UnitBuilder& units, int index, LayerWeights& weight
     weights.q_norm = units.vector(name("attn_q_norm.weight"), each ? spec.head_dim : spec.q_dim());
     if (spec.reads < 0) weights.k_norm = units.vector(name("attn_k_norm.weight"), each ? spec.head_dim : kv_dim);
   }
+  if (spec.gates_heads) {
+    const RowRange heads = heads_of(spec.heads);
+    weights.head_gate = units.rows(name("attn_gate.weight"), dim, spec.heads, heads.first, heads.count);
+  }
   if (spec.sinks) {
     const RowRange heads = heads_of(spec.heads);
     weights.sinks = units.some_elements(name("attn_sinks.weight"), spec.heads, heads.first, heads.count);
   }
   const RowRange rows = own(dim);
-  weights.attn_out = units.rows(name("attn_output.weight"), spec.q_dim(), dim, rows.first, rows.count);
+  weights.attn_out = units.rows(name("attn_output.weight"), spec.heads * spec.v_dim(), dim, rows.first, rows.count);
   if (spec.may_have_biases)
     weights.attn_out_bias = units.optional_elements(name("attn_output.bias"), dim, rows.first, rows.count);
 }
@@ -104,6 +109,7 @@ void Decoder::list_latent_attention(UnitBuilder& units, int index, LayerWeights&
     weights.q = units.matrix(name("attn_q_b.weight"), latent.q_rank, spec.q_dim());
   }
   weights.latent_norm = units.vector(name("attn_kv_a_norm.weight"), latent.rank);
+  if (spec.index.indexer.top_k > 0 && spec.index.own) list_indexer(units, index, weights);
   const std::int64_t k_dim = spec.head_dim - latent.rotated, v_dim = latent.v_dim;
   if (latent.split) {
     weights.k_of_latent = units.matrices(name("attn_k_b.weight"), k_dim, latent.rank, spec.heads);
@@ -115,6 +121,18 @@ void Decoder::list_latent_attention(UnitBuilder& units, int index, LayerWeights&
   }
   weights.attn_out =
       units.rows(name("attn_output.weight"), spec.heads * latent.v_dim, dim, own(dim).first, own(dim).count);
+}
+
+void Decoder::list_indexer(UnitBuilder& units, int index, LayerWeights& weights) const {
+  const AttentionSpec& spec = spec_.layers[static_cast<std::size_t>(index)].attention;
+  const exec::Indexer& indexer = spec.index.indexer;
+  const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
+  const std::int64_t dim = hp_.model_dim;
+  weights.index_q = units.matrix(name("indexer.attn_q_b.weight"), spec.latent.q_rank, indexer.heads * indexer.head_dim);
+  weights.index_k = units.matrix(name("indexer.attn_k.weight"), dim, indexer.head_dim);
+  weights.index_norm = units.vector(name("indexer.k_norm.weight"), indexer.head_dim);
+  weights.index_bias = units.vector(name("indexer.k_norm.bias"), indexer.head_dim);
+  weights.index_weights = units.matrix(name("indexer.proj.weight"), dim, indexer.heads);
 }
 
 /// Closes the trunk's unit; a mixture's experts are units of their own behind it.
@@ -186,6 +204,10 @@ void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights)
     weights.experts_norm = units.vector(name("pre_ffw_norm_2.weight"), dim);
     weights.experts_result_norm = units.vector(name("post_ffw_norm_2.weight"), dim);
   }
+  if (mixture.latent_dim > 0) {
+    const RowRange low = own(mixture.latent_dim);
+    weights.latent_down = units.rows(name("ffn_latent_down.weight"), dim, mixture.latent_dim, low.first, low.count);
+  }
   weights.router = units.unscaled(name("ffn_gate_inp.weight"), dim, mixture.experts);
   exec::Experts& experts = weights.experts;
   if (mixture.biases) {
@@ -213,9 +235,15 @@ void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights)
   experts.groups_used = static_cast<std::int32_t>(mixture.groups_used);
   experts.normalize = mixture.normalize;
   experts.scale = mixture.scale;
-  experts.activation = spec.activation;
-  experts.first_unit = units.experts(index, mixture.experts, dim, mixture.ff_dim, spec.gated, of_ff, of_dim);
+  experts.activation = mixture.limit > 0 ? kernels::Activation::limited : spec.activation;
+  experts.limit = mixture.limit;
+  const std::int64_t width = mixture.latent_dim > 0 ? mixture.latent_dim : dim;
+  experts.first_unit = units.experts(index, mixture.experts, width, mixture.ff_dim, spec.gated, of_ff, own(width));
   if (!spec.gated) experts.gate_part = exec::kNoPart, experts.up_part = 0, experts.down_part = 1;
+  if (mixture.latent_dim == 0) return;
+  units.begin(UnitKind::trunk, index);  // behind the experts, as a pass uses it
+  weights.latent_up = units.rows(name("ffn_latent_up.weight"), mixture.latent_dim, dim, of_dim.first, of_dim.count);
+  units.end();
 }
 
 /// The numbers that each expert's products are multiplied by, where the file has them. The down's and the up's multiply

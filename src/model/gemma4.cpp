@@ -30,6 +30,9 @@ Expected<Layers> read_layers(Keys& keys, const Hyperparameters& hp) {
   if (keys.optional("attention.value_length_swa", read.local_head_dim, 1, hp.head_dim) != read.local_head_dim)
     keys.fail(
         error(Code::unsupported, "local layers' keys and values of different heads (this version wants them equal)"));
+  if (hp.value_dim != hp.head_dim)
+    keys.fail(error(Code::unsupported, "keys of {} and values of {} channels (this version wants them equal here)",
+                    hp.head_dim, hp.value_dim));
   for (const std::int64_t kv_heads : read.kv_heads)
     if (hp.heads % kv_heads != 0)
       keys.fail(error(Code::corrupt, "{} attention heads cannot share {} KV heads evenly", hp.heads, kv_heads));
@@ -75,7 +78,7 @@ Expected<DecoderSpec> gemma4_spec(const modelfile::Model& file, const Hyperparam
     const auto at = static_cast<std::size_t>(index);
     const bool local = layers.local[at] != 0;
     layer.attention.kv_heads = layers.kv_heads[at];
-    layer.attention.head_dim = local ? layers.local_head_dim : hp.head_dim;
+    layer.attention.head_dim = layer.attention.value_dim = local ? layers.local_head_dim : hp.head_dim;
     layer.attention.window = local ? layers.window : 0;
     layer.attention.rope = local ? 0 : 1;
     layer.attention.reads = index < first_shared ? -1 : keeper(layers, index, first_shared);

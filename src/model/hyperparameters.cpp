@@ -17,8 +17,8 @@ Status check_relations(const Hyperparameters& hp) {
   if (hp.heads == 0) return {};
   if (hp.heads % hp.kv_heads != 0)
     return error(Code::corrupt, "{} attention heads cannot share {} KV heads evenly", hp.heads, hp.kv_heads);
-  if (hp.head_dim % 8 != 0)
-    return error(Code::unsupported, "heads of {} channels (this version wants a multiple of 8)", hp.head_dim);
+  for (const std::int64_t dim : {hp.head_dim, hp.value_dim})
+    if (dim % 8 != 0) return error(Code::unsupported, "heads of {} channels (this version wants a multiple of 8)", dim);
   if (hp.rotary % 2 != 0 || hp.rotary > hp.head_dim)
     return error(Code::corrupt, "RoPE over {} of {} channels cannot be", hp.rotary, hp.head_dim);
   return {};
@@ -26,7 +26,10 @@ Status check_relations(const Hyperparameters& hp) {
 
 /// Of the layers that attend, of which there is one at least.
 void read_heads(Keys& keys, const modelfile::Model& file, Hyperparameters& hp) {
-  hp.heads = keys.required("attention.head_count", 1, kMostHeads);
+  const auto heads = keys.has("attention.head_count")
+                         ? keys.of_layers("attention.head_count", hp.layers, 0, 1, kMostHeads)
+                         : std::vector{keys.required("attention.head_count", 1, kMostHeads)};
+  hp.heads = *std::max_element(heads.begin(), heads.end());
   // Layers that do not attend have no KV heads.
   const std::int64_t least_kv_heads = keys.has("shortconv.l_cache") || keys.has("ssm.state_size") ? 0 : 1;
   const auto kv_heads = keys.of_layers("attention.head_count_kv", hp.layers, hp.heads, least_kv_heads, kMostHeads);
@@ -43,9 +46,7 @@ void read_heads(Keys& keys, const modelfile::Model& file, Hyperparameters& hp) {
                     arch_key(file, "attention.key_length")));
   hp.rotary = keys.optional("rope.dimension_count", hp.head_dim, 2, kMostHeadDim);
   const std::int64_t value_dim = keys.optional("attention.value_length", hp.head_dim, 1, kMostHeadDim);
-  if (value_dim != hp.head_dim && !latent)
-    keys.fail(error(Code::unsupported, "keys of {} and values of {} channels (this version wants them equal)",
-                    hp.head_dim, value_dim));
+  hp.value_dim = latent ? hp.head_dim : value_dim;
 }
 
 }  // namespace
@@ -55,8 +56,19 @@ AttentionSpec plain_attention(const Hyperparameters& hp) {
   attention.heads = hp.heads;
   attention.kv_heads = hp.kv_heads;
   attention.head_dim = hp.head_dim;
+  attention.value_dim = hp.value_dim;
   attention.scale = 1.0f / std::sqrt(static_cast<float>(hp.head_dim));
   return attention;
+}
+
+exec::Temperature read_temperature(Keys& keys) {
+  exec::Temperature temperature;
+  temperature.scale = static_cast<float>(keys.optional_float("attention.temperature_scale", 0, -1e-9, 100));
+  if (temperature.scale == 0) return temperature;
+  temperature.period = keys.has("attention.temperature_length")
+                           ? keys.required("attention.temperature_length", 1, 1 << 28)
+                           : keys.required("rope.scaling.original_context_length", 1, 1 << 28);
+  return temperature;
 }
 
 Expected<std::vector<std::int64_t>> read_kv_heads(const modelfile::Model& file, const Hyperparameters& hp) {

@@ -16,13 +16,16 @@
 namespace millrace::model {
 
 /// Reads layers, dimensions, heads, experts, eps and RoPE base; `vocab` from the key or from token_embd's rows.
-/// Errors: not_found (a key, named), corrupt (a value that cannot be, named with its key), unsupported (K and V of
-/// different head size, attention that is not causal).
+/// Errors: not_found (a key, named), corrupt (a value that cannot be, named with its key), unsupported (attention that
+/// is not causal).
 /// context_tokens: LoadOptions.
 Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file, std::int64_t context_tokens = 0);
 
 /// Attention over all keys, with the file's heads and scores scaled by 1 / sqrt(head_dim).
 AttentionSpec plain_attention(const Hyperparameters& hp);
+
+/// What queries grow by with their position: nothing where the file does not say so. Errors go to `keys`.
+exec::Temperature read_temperature(Keys& keys);
 
 /// KV heads by layer; 0: it does not attend. Errors: corrupt (the key, named: heads cannot share them evenly).
 Expected<std::vector<std::int64_t>> read_kv_heads(const modelfile::Model& file, const Hyperparameters& hp);

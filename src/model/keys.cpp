@@ -41,9 +41,31 @@ std::vector<std::int64_t> Keys::of_layers(std::string_view key, std::int64_t cou
 double Keys::optional_float(std::string_view key, double fallback, double above, double most) {
   const Expected<double> value = file_.get_float_or(arch_key(file_, key), fallback);
   if (!value.ok()) return fail(value.status()), fallback;
-  if (!std::isfinite(*value) || *value <= above || *value > most)
-    return fail(error(Code::corrupt, "{} is {}, which cannot be", arch_key(file_, key), *value)), fallback;
-  return *value;
+  return float_in_range(key, *value, fallback, above, most);
+}
+
+double Keys::float_in_range(std::string_view key, double value, double fallback, double above, double most) {
+  if (std::isfinite(value) && value > above && value <= most) return value;
+  return fail(error(Code::corrupt, "{} is {}, which cannot be", arch_key(file_, key), value)), fallback;
+}
+
+std::vector<double> Keys::floats_of_layers(std::string_view key, std::int64_t count, double fallback, double above,
+                                           double most) {
+  const auto layers = static_cast<std::size_t>(count);
+  const std::string name = arch_key(file_, key);
+  const auto found = file_.metadata().find(name);
+  if (found == file_.metadata().end() ||
+      !std::holds_alternative<std::shared_ptr<const modelfile::Array>>(found->second))
+    return std::vector<double>(layers, optional_float(key, fallback, above, most));
+  Expected<std::vector<float>> values = file_.get_floats(name);
+  if (!values.ok()) return fail(values.status()), std::vector<double>(layers, fallback);
+  if (values->size() < layers) {
+    fail(error(Code::corrupt, "{} has {} values for {} layers", name, values->size(), layers));
+    return std::vector<double>(layers, fallback);
+  }
+  std::vector<double> all;
+  for (std::size_t i = 0; i < layers; ++i) all.push_back(float_in_range(key, (*values)[i], fallback, above, most));
+  return all;
 }
 
 bool Keys::optional_bool(std::string_view key, bool fallback) {

@@ -30,6 +30,9 @@ class Keys {
   /// the key is absent, fallback.
   std::vector<std::int64_t> of_layers(std::string_view key, std::int64_t count, std::int64_t fallback,
                                       std::int64_t least, std::int64_t most);
+  /// The same of real numbers, each in (above, most] and finite.
+  std::vector<double> floats_of_layers(std::string_view key, std::int64_t count, double fallback, double above,
+                                       double most);
   /// In (above, most], finite.
   double optional_float(std::string_view key, double fallback, double above, double most);
   bool optional_bool(std::string_view key, bool fallback);
@@ -40,6 +43,7 @@ class Keys {
   const Status& status() const { return status_; }
 
  private:
+  double float_in_range(std::string_view key, double value, double fallback, double above, double most);
   std::int64_t in_range(std::string_view key, const Expected<std::int64_t>& value, std::int64_t least,
                         std::int64_t most);
 

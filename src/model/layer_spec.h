@@ -40,13 +40,23 @@ struct LatentSpec {
   std::int64_t kept() const { return rank + rotated; }
 };
 
+/// Which earlier tokens latent attention sees: exec::Indexer. Its queries are made of the queries' latent, the first
+/// channels of queries and keys are rotated, and its keys go through a LayerNorm.
+struct IndexerSpec {
+  exec::Indexer indexer;  // top_k 0: attention sees all
+  int rope = 0;           // index into DecoderSpec::ropes
+  bool own = true;        // else the layer sees what the last one before it that has an indexer has chosen
+};
+
 constexpr int kNoRope = -1;
 
 /// Grouped-query attention: heads / kv_heads queries share a key and a value. Or latent attention: then head_dim is
 /// that of queries, their rotated channels last.
 struct AttentionSpec {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  std::int64_t value_dim = 0;     // channels of a head's value; 0: head_dim
   float scale = 0;                // of the scores
+  float value_scale = 1;          // of what attention gives
   std::int64_t window = 0;        // the nearest keys that a token sees; 0: all
   exec::Temperature temperature;  // of the queries; scale 0: none
   int rope = 0;                   // index into DecoderSpec::ropes; kNoRope: heads are not rotated
@@ -59,13 +69,17 @@ struct AttentionSpec {
   bool sinks = false;            // heads may look at nothing: a score of their own joins the softmax (attn_sinks)
   bool gated = false;            // attn_q has each head's query and behind it a gate of what its attention gives
   bool own_gate = false;         // such a gate comes from a matrix of its own (attn_gate)
+  bool gates_heads = false;      // or one number for each head
   LatentSpec latent;
+  IndexerSpec index;
 
   std::int64_t q_dim() const { return heads * head_dim; }
   std::int64_t kv_dim() const { return kv_heads * head_dim; }
+  std::int64_t v_dim() const { return value_dim > 0 ? value_dim : head_dim; }
   kv::LayerKv kept() const {
-    return latent.rank > 0 ? kv::LayerKv{kv::Keeps::latent, 1, 0, latent.kept(), window, reads}
-                           : kv::LayerKv{kv::Keeps::attention, kv_heads, head_dim, head_dim, window, reads};
+    const std::int64_t index_dim = index.indexer.top_k > 0 && index.own ? index.indexer.head_dim : 0;
+    return latent.rank > 0 ? kv::LayerKv{kv::Keeps::latent, 1, 0, latent.kept(), window, reads, {}, index_dim}
+                           : kv::LayerKv{kv::Keeps::attention, kv_heads, head_dim, v_dim(), window, reads};
   }
 };
 
@@ -127,7 +141,10 @@ struct MixtureSpec {
   std::int64_t experts = 0, top_k = 0;
   std::int64_t ff_dim = 0;         // of one expert
   std::int64_t shared_ff_dim = 0;  // of the shared one; 0: none
-  bool shared_gate = false;        // which has a gate, one number a token (ffn_gate_inp_shexp)
+  std::int64_t latent_dim = 0;  // experts read and give so many channels, between two matrices (ffn_latent_down, _up);
+                                // 0: the model's, as the router and the shared expert always do
+  float limit = 0;              // of Activation::limited; 0: experts have the layer's activation
+  bool shared_gate = false;     // which has a gate, one number a token (ffn_gate_inp_shexp)
   exec::Gating gating = exec::Gating::softmax;
   bool selection_bias = false;               // added to the probabilities for the choice alone (exp_probs_b)
   std::int64_t groups = 1, groups_used = 1;  // experts are chosen within the best of so many groups
@@ -150,6 +167,7 @@ struct LayerSpec {
   std::int64_t ff_dim = 0;  // of the dense feed-forward; 0: the layer has a mixture alone, or none of both
   MixtureSpec mixture;
   kernels::Activation activation = kernels::Activation::silu;
+  float limit = 0;           // of Activation::limited in the dense feed-forward and the shared expert; 0: not limited
   bool gated = true;         // feed-forwards have a gate; without one their up goes through the activation
   bool norms_inputs = true;  // attention and feed-forward read the residual stream through a norm
   const char* ffn_norm = "ffn_norm.weight";  // the name of the norm before the feed-forward
@@ -189,6 +207,7 @@ struct DecoderSpec {
   bool layer_norms = false;  // what stands before blocks and the head is LayerNorm, with a bias where the file has one
   float logit_scale = 1;     // multiplies the logits
   float logit_cap = 0;       // then they become cap * tanh(logit / cap); 0: they stay
+  bool guesses = true;       // blocks behind the layers, where the file has them, guess as this version knows it
 };
 
 }  // namespace millrace::model

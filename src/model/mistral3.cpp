@@ -1,6 +1,7 @@
 // Ministral 3: Llama's layers with YaRN and queries that grow with their position beyond the first context.
 // Source: Ministral 3's model cards (2025); keys as in the GGUF specification.
 #include "model/architectures.h"
+#include "model/hyperparameters.h"
 #include "model/keys.h"
 
 namespace millrace::model {
@@ -8,9 +9,7 @@ namespace millrace::model {
 Expected<DecoderSpec> mistral3_spec(const modelfile::Model& file, const Hyperparameters& hp) {
   MR_ASSIGN_OR_RETURN(DecoderSpec spec, llama_spec(file, hp));
   Keys keys(file);
-  exec::Temperature temperature;
-  temperature.scale = static_cast<float>(keys.optional_float("attention.temperature_scale", 0, -1e-9, 100));
-  if (temperature.scale != 0) temperature.period = keys.required("rope.scaling.original_context_length", 1, 1 << 28);
+  const exec::Temperature temperature = read_temperature(keys);
   MR_RETURN_IF_ERROR(keys.status());
   for (LayerSpec& layer : spec.layers) layer.attention.temperature = temperature;
   return spec;

@@ -29,6 +29,7 @@ struct Hyperparameters {
   bool beyond_original = false;  // the context asked for is longer than LongRoPE's original one (model/rope.h)
   double rms_eps = 1e-5, rope_theta = 10000;
   std::int64_t rotary = 0;
+  std::int64_t value_dim = 0;       // of heads that have keys and values of their own
   Pooling pooling = Pooling::none;  // where the file does not say
 };
 

@@ -54,6 +54,9 @@ Expected<DecoderSpec> nemotron_h_moe_spec(const modelfile::Model& file, const Hy
   mixture.gating = exec::Gating::sigmoid;
   MR_ASSIGN_OR_RETURN(mixture, read_mixture(file, hp, mixture));
   mixture.selection_bias = true;
+  Keys keys(file);
+  mixture.latent_dim = keys.optional("moe_latent_size", 0, 0, 1 << 20);
+  MR_RETURN_IF_ERROR(keys.status());
   return decoder_of(file, hp, mixture);
 }
 

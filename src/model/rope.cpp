@@ -84,9 +84,10 @@ Expected<std::vector<float>> read_factors(const modelfile::Model& file, const mo
   return factors;
 }
 
-Status divide_by_factors(const modelfile::Model& file, const char* name, RopeSpec& rope) {
+Status divide_by_factors(const modelfile::Model& file, const char* name, RopeSpec& rope, std::int64_t count = 0) {
   MR_ASSIGN_OR_RETURN(const modelfile::TensorInfo* tensor, file.require(name));
-  MR_ASSIGN_OR_RETURN(const std::vector<float> factors, read_factors(file, *tensor, rope.rotary / 2));
+  MR_ASSIGN_OR_RETURN(const std::vector<float> factors,
+                      read_factors(file, *tensor, count > 0 ? count : rope.rotary / 2));
   for (std::size_t i = 0; i < rope.inv_freq.size(); ++i) rope.inv_freq[i] /= factors[i];
   return {};
 }
@@ -102,8 +103,8 @@ RopeSpec plain_rope(double theta, std::int64_t rotary) {
   return rope;
 }
 
-Expected<RopeSpec> read_rope(const modelfile::Model& file, const Hyperparameters& hp, YarnRamp ramp,
-                             YarnGrowth growth) {
+Expected<RopeSpec> read_rope(const modelfile::Model& file, const Hyperparameters& hp, YarnRamp ramp, YarnGrowth growth,
+                             std::int64_t factors) {
   MR_ASSIGN_OR_RETURN(const Stretch stretch, read_stretch(file));
   RopeSpec rope = plain_rope(hp.rope_theta, hp.rotary);
   Keys keys(file);
@@ -118,7 +119,8 @@ Expected<RopeSpec> read_rope(const modelfile::Model& file, const Hyperparameters
         divide_by_factors(file, hp.beyond_original ? "rope_factors_long.weight" : "rope_factors_short.weight", rope));
   rope.magnitude *= static_cast<float>(keys.optional_float("rope.scaling.attn_factor", 1, 0, 1e3));
   MR_RETURN_IF_ERROR(keys.status());
-  if (file.find("rope_freqs.weight") != nullptr) MR_RETURN_IF_ERROR(divide_by_factors(file, "rope_freqs.weight", rope));
+  if (file.find("rope_freqs.weight") != nullptr)
+    MR_RETURN_IF_ERROR(divide_by_factors(file, "rope_freqs.weight", rope, factors));
   return rope;
 }
 

@@ -25,9 +25,11 @@ enum class YarnGrowth : std::uint8_t { rotation, scores };
 /// (hp.beyond_original: the context that was asked for decides), and there from the first token on, because keys turned
 /// by one set do not meet queries turned by the other. So llama.cpp chooses; transformers goes by the positions of each
 /// call.
+/// `factors`: rope_freqs.weight has so many, of which the first are of this rotation; 0: as many as it has angles.
 /// Errors: unsupported (another scaling, named), corrupt (a key or factors that cannot be), io_error.
 Expected<RopeSpec> read_rope(const modelfile::Model& file, const Hyperparameters& hp,
-                             YarnRamp ramp = YarnRamp::whole_channels, YarnGrowth growth = YarnGrowth::rotation);
+                             YarnRamp ramp = YarnRamp::whole_channels, YarnGrowth growth = YarnGrowth::rotation,
+                             std::int64_t factors = 0);
 
 /// One that nothing scales, of another base.
 RopeSpec plain_rope(double theta, std::int64_t rotary);

@@ -33,6 +33,8 @@ const std::map<std::string, std::string> kRefused = {
     {"internlm2", "not exported"},
     {"orion", "not exported"},
     {"xverse", "not exported"},
+    {"mimo2", "mimo2"},
+    {"step35", "step35"},
 };
 
 std::string value_text(const Model& model, const std::string& key) {

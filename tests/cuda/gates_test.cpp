@@ -40,7 +40,7 @@ TEST_F(CudaGates, GatesAndCapsAreTheCpusOverTheWholeRange) {
     const Array<float> gate(x);
     std::vector<float> want = x;
     ok(gate_mul(activation, gate.get(), up_at.get(), n, nullptr));
-    cpu_.gate_mul(activation, want.data(), up.data(), n);
+    cpu_.gate_mul(activation, 0, want.data(), up.data(), n);
     EXPECT_TRUE(same_bits(gate.host(), want)) << "activation " << static_cast<int>(activation);
   }
   const Array<float> capped(x);
@@ -93,7 +93,7 @@ TEST_F(CudaGates, RowsOfOthersChannels) {
                    static_cast<std::int32_t>(cols), nullptr));
       std::vector<float> want = x;
       for (std::int64_t r = 0; r < rows; ++r)
-        cpu_.gate_mul(Activation::gelu, want.data() + r * cols, up.data() + r * kStride + 2 * cols, cols);
+        cpu_.gate_mul(Activation::gelu, 0, want.data() + r * cols, up.data() + r * kStride + 2 * cols, cols);
       EXPECT_TRUE(same_bits(gate.host(), want)) << rows << " x " << cols;
     }
   }

@@ -295,7 +295,7 @@ TEST_F(CudaHeads, Activates) {
     const Array<float> x_at(x);
     ok(activate(activation, x_at.get(), static_cast<std::int64_t>(x.size()), nullptr));
     std::vector<float> want = x;
-    cpu_.gate_mul(activation, want.data(), ones.data(), static_cast<std::int64_t>(want.size()));
+    cpu_.gate_mul(activation, 0, want.data(), ones.data(), static_cast<std::int64_t>(want.size()));
     EXPECT_TRUE(same_bits(x_at.host(), want)) << static_cast<int>(activation);
   }
 }
@@ -381,7 +381,7 @@ TEST_F(CudaHeads, ActivatesEntriesOfExperts) {
       const std::vector<float> ones(static_cast<std::size_t>(cols), 1.0f);
       for (std::int32_t place = some ? first[1] : 0; place < (some ? first[3] : entries); ++place) {
         const std::int64_t at = sorted[static_cast<std::size_t>(place)] * cols;
-        cpu_.gate_mul(Activation::relu_squared, want.data() + at, ones.data(), cols);
+        cpu_.gate_mul(Activation::relu_squared, 0, want.data() + at, ones.data(), cols);
         std::vector<float> d(static_cast<std::size_t>(cols / 32));
         std::vector<std::int32_t> sums(static_cast<std::size_t>(cols / 16));
         cpu_.quantize_q8(want.data() + at, cols, 1, cols, {to.q + at, d.data(), sums.data()});

@@ -132,7 +132,7 @@ float dot(const Quantized& w, const Input& x, int r) {
 }
 
 float gated(Activation activation, float gate, float up) {
-  kernels::table(device::Isa::plain).gate_mul(activation, &gate, &up, 1);
+  kernels::table(device::Isa::plain).gate_mul(activation, 0, &gate, &up, 1);
   return gate;
 }
 

@@ -65,7 +65,7 @@ float contract_dot(DType dtype, const std::byte* weights, std::int64_t cols, con
 }
 
 float gated(Activation activation, float gate, float up) {
-  kernels::table(device::Isa::plain).gate_mul(activation, &gate, &up, 1);
+  kernels::table(device::Isa::plain).gate_mul(activation, 0, &gate, &up, 1);
   return gate;
 }
 

@@ -192,7 +192,7 @@ TEST_F(CudaOps, Elementwise) {
     ok(gate_mul(Activation::silu, gated.get(), y_at.get(), static_cast<std::int64_t>(n), nullptr));
     auto sum = x, gate = x;
     cpu_.add(sum.data(), y.data(), static_cast<std::int64_t>(n));
-    cpu_.gate_mul(Activation::silu, gate.data(), y.data(), static_cast<std::int64_t>(n));
+    cpu_.gate_mul(Activation::silu, 0, gate.data(), y.data(), static_cast<std::int64_t>(n));
     EXPECT_TRUE(same_bits(added.host(), sum));
     EXPECT_TRUE(same_bits(gated.host(), gate));
   }
@@ -206,7 +206,7 @@ TEST_F(CudaOps, SiluIsTheCpusOverTheWholeRange) {  // and so exp_f32 is
   const std::vector<float> ones(x.size(), 1.0f);
   const Array<float> gate(x), up(ones);
   ok(gate_mul(Activation::silu, gate.get(), up.get(), static_cast<std::int64_t>(x.size()), nullptr));
-  cpu_.gate_mul(Activation::silu, x.data(), ones.data(), static_cast<std::int64_t>(x.size()));
+  cpu_.gate_mul(Activation::silu, 0, x.data(), ones.data(), static_cast<std::int64_t>(x.size()));
   EXPECT_TRUE(same_bits(gate.host(), x));
 }
 

@@ -227,7 +227,7 @@ TEST_P(PromptMatmul, GatesRoundWhatTheyStore) {
     const std::vector<float> factors = ups.host();
     const Activation activation = size.x_rows == 70 ? Activation::gelu : Activation::silu;
     kernels::table(device::Isa::plain)
-        .gate_mul(activation, want.data(), factors.data(), static_cast<std::int64_t>(count));
+        .gate_mul(activation, 0, want.data(), factors.data(), static_cast<std::int64_t>(count));
     MatmulCall call = call_of(gate, x, y.get(), size.rows);
     call.products[1] = {up.matrix(), nullptr, nullptr, 0};
     call.count = 2;

@@ -165,7 +165,7 @@ TEST_F(Split, RowsOfTheProcessorLandBesideTheGpus) {
         if (c.swiglu) {
           const std::vector<float> up = reference(c.dtype, ups[p].data(), host, c.cols, x, c.rows);
           kernels::table(kernels::Isa::plain)
-              .gate_mul(kernels::Activation::silu, wanted.data(), up.data(), c.rows * host);
+              .gate_mul(kernels::Activation::silu, 0, wanted.data(), up.data(), c.rows * host);
         }
         const std::vector<float> got = to_host(outs[p]);
         for (std::int64_t r = 0; r < c.rows; ++r)

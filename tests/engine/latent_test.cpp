@@ -1,8 +1,15 @@
 // Layers that keep latents: what their KV takes, and that chunks, batches, beginnings in common, sessions that go back
-// and the prompt cache never change a bit. DeepSeek V3's checkpoint: three heads over latents of 64 + 32 channels.
+// and the prompt cache never change a bit. DeepSeek V3's checkpoint: three heads over latents of 64 + 32 channels; and
+// GLM-5's, where an indexer chooses 24 of the tokens, for two layers of three.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string_view>
+#include <tuple>
 
 #include "engine/reference.h"
 #include "engine/support.h"
@@ -19,15 +26,17 @@ using text::TokenId;
 
 constexpr std::size_t kVocab = 80;
 
-class Latents : public testing::TestWithParam<DType> {
+class Latents : public testing::TestWithParam<std::tuple<const char*, DType>> {
  protected:
-  static EngineOptions options(std::int64_t batch = 512, const char* name = "deepseek-v3") {
+  static const char* name() { return std::get<0>(GetParam()); }
+  static DType dtype() { return std::get<1>(GetParam()); }
+  static EngineOptions options(std::int64_t batch = 512, const char* name = Latents::name()) {
     EngineOptions options = test::roomy(std::string(MILLRACE_TEST_DATA "/reference/") + name + ".gguf");
     options.demand.max_sequences = 2;
     options.demand.context_tokens = 512;
     options.demand.batch_tokens = batch;
     options.kv.share_prefixes = false;
-    options.kv.dtype = GetParam();
+    options.kv.dtype = dtype();
     return options;
   }
 };
@@ -68,19 +77,56 @@ TEST(KvOfFourBits, IsRefusedInWordsWhereItDoesNotFit) {
 
 TEST_P(Latents, TakeARowATokenAndLayer) {
   const auto engine = make(options());
-  const kv::Layout layout = engine->model().program().layout.with(GetParam(), kv::kOnHost);
-  ASSERT_EQ(layout.groups().size(), 1u);
-  EXPECT_EQ(layout.groups()[0].keeps, kv::Keeps::latent);
-  EXPECT_EQ(layout.bytes_per_token(), 2 * row_bytes(GetParam(), 64 + 32));
+  const kv::Layout layout = engine->model().program().layout.with(dtype(), kv::kOnHost);
+  const std::int64_t latent = row_bytes(dtype(), 64 + 32);
+  for (const kv::Group& group : layout.groups()) EXPECT_EQ(group.keeps, kv::Keeps::latent);
+  if (std::string_view(name()) == "deepseek-v3") {
+    EXPECT_EQ(layout.groups().size(), 1u);
+    EXPECT_EQ(layout.bytes_per_token(), 2 * latent);
+  } else {  // index keys of two layers of three, which lose no bits with the others
+    ASSERT_EQ(layout.groups().size(), 2u);
+    EXPECT_EQ(layout.bytes_per_token(), 3 * latent + 2 * 64 * (dtype() == DType::f32 ? 4 : 2));
+  }
 }
 
 TEST_P(Latents, ChunksOfAnyLengthGiveTheSameBits) {
-  for (const char* name : {"deepseek-v3", "deepseek-v2-lite-unsplit"}) {
+  for (const char* name : {Latents::name(), "deepseek-v2-lite-unsplit"}) {
     const std::vector<float> expected = logits_of(*make(options(512, name)), some_tokens(150));
     ASSERT_EQ(expected.size(), 169 * kVocab);
     for (const std::int64_t batch : {1, 7, 64})
       EXPECT_TRUE(logits_of(*make(options(batch, name)), some_tokens(150)) == expected)
           << name << ", " << batch << " rows a pass";
+  }
+}
+
+/// A copy of GLM-5's checkpoint whose indexer chooses so many tokens.
+std::string choosing(std::uint32_t top_k) {
+  std::ifstream from(MILLRACE_TEST_DATA "/reference/glm-dsa.gguf", std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(from), {}};
+  const std::string key = "glm-dsa.attention.indexer.top_k";
+  const std::size_t at = bytes.find(key);
+  EXPECT_NE(at, std::string::npos);
+  std::memcpy(bytes.data() + at + key.size() + 4, &top_k, sizeof top_k);  // behind the value's type
+  const std::string path = testing::TempDir() + "/choosing-" + std::to_string(top_k) + ".gguf";
+  std::ofstream(path, std::ios::binary) << bytes;
+  return path;
+}
+
+/// Up to as many tokens as are chosen it is attention over all, in every bit; beyond them it is not.
+TEST(ChosenKeys, AreAllUpToTheirNumber) {
+  const auto logits_with = [](std::uint32_t top_k, std::int64_t batch) {
+    EngineOptions options = test::roomy(choosing(top_k));
+    options.demand.context_tokens = 512;
+    options.demand.batch_tokens = batch;
+    return logits_of(*make(options), some_tokens(60));
+  };
+  const std::vector<float> all = logits_with(512, 512);
+  for (const std::int64_t batch : {1, 7, 512}) {
+    const std::vector<float> some = logits_with(40, batch);
+    ASSERT_EQ(some.size(), all.size());
+    const auto border = static_cast<std::ptrdiff_t>(40 * kVocab);
+    EXPECT_TRUE(std::equal(some.begin(), some.begin() + border, all.begin())) << batch;
+    EXPECT_FALSE(std::equal(some.begin() + border, some.end(), all.begin() + border)) << batch;
   }
 }
 
@@ -116,7 +162,8 @@ TEST_P(Latents, RequestsThatBeginAlikeShareBlocksAndPasses) {
 }
 
 TEST_P(Latents, ARestartTakesThePromptFromTheDisk) {
-  const std::string folder = testing::TempDir() + "/latent-prompts-" + std::string(info(GetParam()).name);
+  const std::string folder =
+      testing::TempDir() + "/latent-prompts-" + std::string(name()) + std::string(info(dtype()).name);
   std::filesystem::remove_all(folder);
   EngineOptions caching = options(64);
   caching.kv.share_prefixes = true;
@@ -152,8 +199,13 @@ TEST(LatentWeights, QuantizedOnesStayClose) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, Latents, testing::Values(DType::f16, DType::f32, DType::q8_0),
-                         [](const auto& format) { return std::string(millrace::info(format.param).name); });
+INSTANTIATE_TEST_SUITE_P(Formats, Latents,
+                         testing::Combine(testing::Values("deepseek-v3", "glm-dsa"),
+                                          testing::Values(DType::f16, DType::f32, DType::q8_0)),
+                         [](const auto& of) {
+                           const bool indexed = std::string_view(std::get<0>(of.param)) == "glm-dsa";
+                           return std::string(millrace::info(std::get<1>(of.param)).name) + (indexed ? "_indexed" : "");
+                         });
 
 }  // namespace
 }  // namespace millrace::engine

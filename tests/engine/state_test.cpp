@@ -103,5 +103,19 @@ TEST(StateCost, LatentsAreReadOnceForAllHeads) {
   EXPECT_GT(costs[0].macs, costs[0].kv_bytes / 2) << "by more than one head";
 }
 
+// An indexer reads a short key of every token, attention the latents of those that it chose.
+TEST(StateCost, ChosenKeysAreReadLikeAWindow) {
+  const auto engine = make(options_of("glm-dsa", 512, false));
+  ASSERT_NE(engine, nullptr);
+  const auto costs = attention_costs(engine->model().program(), kv_layout(engine->model(), {}, kv::kOnHost));
+  ASSERT_EQ(costs.size(), 2u);
+  const auto& all = costs[costs[0].window == 0 ? 0 : 1];
+  const auto& chosen = costs[costs[0].window == 0 ? 1 : 0];
+  EXPECT_EQ(all.kv_bytes, 2.0 * 64 * 2);  // two layers of three choose
+  EXPECT_EQ(all.macs, 2.0 * 8 * 64);
+  EXPECT_EQ(chosen.window, 24);
+  EXPECT_EQ(chosen.kv_bytes, 3.0 * (64 + 32) * 2);
+}
+
 }  // namespace
 }  // namespace millrace::engine

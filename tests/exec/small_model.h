@@ -290,7 +290,7 @@ class SmallModel {
   std::vector<float> feed_forward(WeightRef gate, WeightRef up, WeightRef down, const std::vector<float>& h) const {
     auto g = multiply(gate, h);
     const auto u = multiply(up, h);
-    kernels::ref::gate_mul(kernels::Activation::silu, g.data(), u.data(), static_cast<std::int64_t>(g.size()));
+    kernels::ref::gate_mul(kernels::Activation::silu, 0, g.data(), u.data(), static_cast<std::int64_t>(g.size()));
     return multiply(down, g);
   }
 

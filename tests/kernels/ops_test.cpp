@@ -129,24 +129,27 @@ TEST(Ops, ElementwiseAndSoftmax) {
     const auto wide = random_floats(static_cast<std::size_t>(n), 6, 20),
                wide_up = random_floats(static_cast<std::size_t>(n), 7, 20);  // beyond what is clamped
     std::vector<float> silu = x, gelu = x, squared = x, clamped = wide, soft = x, capped = wide;
-    ref::gate_mul(Activation::silu, silu.data(), y.data(), n);
-    ref::gate_mul(Activation::gelu, gelu.data(), y.data(), n);
-    ref::gate_mul(Activation::relu_squared, squared.data(), y.data(), n);
-    ref::gate_mul(Activation::clamped, clamped.data(), wide_up.data(), n);
+    ref::gate_mul(Activation::silu, 0, silu.data(), y.data(), n);
+    ref::gate_mul(Activation::gelu, 0, gelu.data(), y.data(), n);
+    ref::gate_mul(Activation::relu_squared, 0, squared.data(), y.data(), n);
+    ref::gate_mul(Activation::clamped, 0, clamped.data(), wide_up.data(), n);
+    std::vector<float> limited = wide;
+    ref::gate_mul(Activation::limited, 3, limited.data(), wide_up.data(), n);
     for (float& c : capped) c = static_cast<float>(5 * std::tanh(c / 5.0));
     ref::softmax(soft.data(), n);
     std::vector<std::vector<float>> first;
     for (const Table& table : tables()) {
-      std::vector<std::vector<float>> out(8, x);
-      out[6] = out[7] = wide;
-      table.gate_mul(Activation::silu, out[0].data(), y.data(), n);
+      std::vector<std::vector<float>> out(9, x);
+      out[6] = out[7] = out[8] = wide;
+      table.gate_mul(Activation::silu, 0, out[0].data(), y.data(), n);
       table.softmax(out[1].data(), n);
       table.add(out[2].data(), y.data(), n);
       table.add_scaled(out[3].data(), y.data(), 0.37f, n);
-      table.gate_mul(Activation::gelu, out[4].data(), y.data(), n);
-      table.gate_mul(Activation::relu_squared, out[5].data(), y.data(), n);
-      table.gate_mul(Activation::clamped, out[6].data(), wide_up.data(), n);
+      table.gate_mul(Activation::gelu, 0, out[4].data(), y.data(), n);
+      table.gate_mul(Activation::relu_squared, 0, out[5].data(), y.data(), n);
+      table.gate_mul(Activation::clamped, 0, out[6].data(), wide_up.data(), n);
       table.softcap(out[7].data(), 5, n);
+      table.gate_mul(Activation::limited, 3, out[8].data(), wide_up.data(), n);
       if (first.empty()) first = out;
       for (std::size_t op = 0; op < out.size(); ++op) {
         EXPECT_TRUE(same_bits(out[op], first[op])) << device::isa_name(table.isa) << " op " << op << " n " << n;
@@ -156,6 +159,7 @@ TEST(Ops, ElementwiseAndSoftmax) {
       EXPECT_LT(relative_error(out[5], squared), 1e-6);
       EXPECT_LT(relative_error(out[6], clamped), 1e-6);
       EXPECT_LT(relative_error(out[7], capped), 1e-6);
+      EXPECT_LT(relative_error(out[8], limited), 1e-6);
       EXPECT_LT(relative_error(out[1], soft), 2e-6);
       EXPECT_EQ(out[2][0], x[0] + y[0]);
       EXPECT_EQ(out[3][0], std::fma(0.37f, y[0], x[0]));
@@ -353,7 +357,7 @@ std::vector<float> attend(const Table& table, const KvHead& kv, const Queries& q
   args.q_head_stride = dim;
   args.rows = rows;
   args.group = group;
-  args.head_dim = dim;
+  args.head_dim = args.v_dim = dim;
   args.positions = queries.positions.data() + first;
   args.window = queries.window;
   args.scale = 1 / std::sqrt(static_cast<float>(dim));

@@ -48,17 +48,35 @@ TEST(Layout, ALayerMayReadWhatAnEarlierOneKeeps) {
   EXPECT_EQ(layout.offset(3, Part::k, 0), 2 * layout.groups()[0].layer_bytes());
 }
 
-TEST(Layout, RefusesWhatNobodyKeepsYetByName) {
-  const LayerKv uneven{Keeps::attention, 1, 8, 16};
-  EXPECT_NE(Layout(std::span(&uneven, 1)).check().message().find("8 and 16"), std::string::npos);
-  EXPECT_TRUE(with_window(10).check().ok());
-  EXPECT_TRUE(with_states().check().ok());
+TEST(Layout, KeysAndValuesMayHaveOtherSizes) {
+  const LayerKv uneven{Keeps::attention, 2, 8, 16}, layers[] = {uneven, uneven};
+  const Layout layout(layers);
+  EXPECT_EQ(layout.bytes_per_token(), 2 * 2 * (8 + 16) * 2);
+  EXPECT_EQ(layout.offset(0, Part::k, 1), 8 * 2 * kBlockTokens);
+  EXPECT_EQ(layout.offset(0, Part::v, 1), (2 * 8 + 16) * 2 * kBlockTokens);
+  EXPECT_NE(layout.describe().find("8+16"), std::string::npos);
+}
+
+TEST(Layout, IndexKeysLieBehindWhatTheyAreOf) {
+  LayerKv latent{Keeps::latent, 1, 0, 96}, indexed = latent;
+  indexed.index_dim = 64;
+  const LayerKv layers[] = {indexed, latent, indexed};
+  for (const DType dtype : {DType::f16, DType::f32, DType::q8_0}) {
+    const Layout layout = Layout(layers).with(dtype, kOnHost);
+    ASSERT_EQ(layout.groups().size(), 2u);
+    const std::int64_t of_latent = row_bytes(dtype, 96) * kBlockTokens;
+    const std::int64_t of_index = 64 * (dtype == DType::f32 ? 4 : 2) * kBlockTokens;  // they lose no bits
+    EXPECT_EQ(layout.group_of(0).layer_bytes(), of_latent + of_index);
+    EXPECT_EQ(layout.group_of(1).layer_bytes(), of_latent);
+    EXPECT_EQ(layout.offset(2, Part::index, 0), 2 * of_latent + of_index);
+    EXPECT_EQ(layout.bytes_per_token(), (3 * of_latent + 2 * of_index) / kBlockTokens);
+  }
+  EXPECT_NE(Layout(layers).describe().find("index keys of 64"), std::string::npos);
 }
 
 TEST(Layout, ALatentLiesAsAValueDoes) {
   const LayerKv latent{Keeps::latent, 1, 0, 576}, layers[] = {latent, latent};
   const Layout layout = Layout(layers).with(DType::q8_0, kOnHost);
-  EXPECT_TRUE(layout.check().ok());
   EXPECT_EQ(layout.bytes_per_token(), 2 * row_bytes(DType::q8_0, 576));
   EXPECT_EQ(layout.offset(1, Part::v, 0), 64 * row_bytes(DType::q8_0, 576));
   EXPECT_EQ(layout.describe(), "2 layers x latents of 576 Q8_0");

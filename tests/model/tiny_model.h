@@ -89,8 +89,8 @@ class TinyModel {
 
   /// Latent attention: 4 heads of 16 + 8 channels and values of 24 from latents of 32, queries of a latent of 40. One
   /// dense layer, then one of 4 experts of `expert_width` with a shared one.
-  static TinyModel deepseek2(std::int64_t expert_width = 32) {
-    TinyModel model = base("deepseek2", false);
+  static TinyModel deepseek2(std::int64_t expert_width = 32, const std::string& architecture = "deepseek2") {
+    TinyModel model = base(architecture, false);
     model.set("attention.head_count_kv", 1u);
     model.set("attention.key_length", 40u);
     model.set("attention.value_length", 32u);
@@ -128,6 +128,23 @@ class TinyModel {
     model.add(1, "ffn_gate_exps.weight", {64, expert_width, 4});
     model.add(1, "ffn_up_exps.weight", {64, expert_width, 4});
     model.add(1, "ffn_down_exps.weight", {expert_width, 64, 4});
+    return model;
+  }
+
+  /// The same with an indexer in the first `layers`: 3 heads of 16 channels that choose 7 tokens.
+  static TinyModel indexed(const std::string& architecture, int layers = 2) {
+    TinyModel model = deepseek2(32, architecture);
+    model.set("attention.indexer.head_count", 3u);
+    model.set("attention.indexer.key_length", 16u);
+    model.set("attention.indexer.top_k", 7u);
+    model.add(1, "exp_probs_b.bias", {4});
+    for (int layer = 0; layer < layers; ++layer) {
+      model.add(layer, "indexer.attn_q_b.weight", {40, 48});
+      model.add(layer, "indexer.attn_k.weight", {64, 16});
+      model.add(layer, "indexer.k_norm.weight", {16});
+      model.add(layer, "indexer.k_norm.bias", {16});
+      model.add(layer, "indexer.proj.weight", {64, 3});
+    }
     return model;
   }
 

@@ -134,6 +134,28 @@ TEST_F(SynthModel, WritesLayersOfOneThingEach) {
   EXPECT_NE(run(path("m.gguf") + " --preset nemotron-3-nano-30b --layers 5"), 0);
 }
 
+TEST_F(SynthModel, WritesIndexersAndExpertsOfLatents) {
+  const std::string small = " --dim 256 --vocab 1000 --experts 16 --top-k 2 --expert-ff 64";
+  ASSERT_EQ(run(path("m.gguf") + " --preset glm-5.2 -d Q8_0 --layers 5 --ff 512" + small), 0) << log();
+  auto model = Model::open(path("m.gguf"));
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  EXPECT_EQ(model->require("blk.2.indexer.attn_q_b.weight").value()->shape,
+            (std::vector<std::int64_t>{2048, 32 * 128}));
+  EXPECT_EQ(model->require("blk.2.indexer.proj.weight").value()->dtype, DType::f32);
+  EXPECT_EQ(model->find("blk.3.indexer.proj.weight"), nullptr);
+  EXPECT_EQ(model->get_ints("glm-dsa.attention.indexer.types").value(), (std::vector<std::int64_t>{1, 1, 1, 0, 0}));
+  ASSERT_EQ(run(path("m.gguf") + " --preset mistral-small-4 -d Q8_0 --layers 2" + small), 0) << log();
+  model = Model::open(path("m.gguf"));
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  EXPECT_EQ(model->require("blk.0.ffn_gate_up_exps.weight").value()->shape, (std::vector<std::int64_t>{256, 128, 16}));
+  ASSERT_EQ(run(path("m.gguf") + " --preset nemotron-3-super-120b -d Q8_0 --layers 11 --state-heads 16" + small), 0)
+      << log();
+  model = Model::open(path("m.gguf"));
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  EXPECT_EQ(model->require("blk.1.ffn_up_exps.weight").value()->shape, (std::vector<std::int64_t>{1024, 64, 16}));
+  EXPECT_EQ(model->require("blk.1.ffn_latent_up.weight").value()->shape, (std::vector<std::int64_t>{1024, 256}));
+}
+
 TEST_F(SynthModel, WritesLatentAttentionAndItsMixture) {
   const std::string small = " --layers 4 --dim 256 --ff 512 --vocab 1000 --experts 16 --top-k 2 --expert-ff 64";
   ASSERT_EQ(run(path("m.gguf") + " --preset deepseek-v3 -d Q8_0" + small), 0) << log();

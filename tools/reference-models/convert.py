@@ -19,7 +19,7 @@ from zoo import GLOBAL, LOCAL
 NORMAL_ROPE = {"llama", "mistral3", "granite"}
 # Those whose norm before the feed-forward is called after the attention before it.
 POST_ATTENTION = {"gpt-oss", "glm4moe", "gemma3", "gemma4"}
-SIGMOID = 2  # expert_gating_func
+SOFTMAX, SIGMOID = 1, 2  # expert_gating_func
 
 TOP = {
     "model.embed_tokens.weight": "token_embd.weight",
@@ -47,6 +47,7 @@ LAYER = {
     "self_attn.qkv_proj": "attn_qkv",
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
+    "self_attn.g_proj": "attn_gate",
     "self_attn.sinks": "attn_sinks.weight",
     "self_attn.q_a_proj": "attn_q_a",
     "self_attn.q_a_layernorm": "attn_q_a_norm",
@@ -54,6 +55,10 @@ LAYER = {
     "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
     "self_attn.kv_a_layernorm": "attn_kv_a_norm",
     "self_attn.kv_b_proj": "attn_kv_b",
+    "self_attn.indexer.wq_b": "indexer.attn_q_b",
+    "self_attn.indexer.wk": "indexer.attn_k",
+    "self_attn.indexer.k_norm": "indexer.k_norm",
+    "self_attn.indexer.weights_proj": "indexer.proj",
     "pre_feedforward_layernorm.weight": "ffn_norm.weight",
     "pre_feedforward_layernorm_2.weight": "pre_ffw_norm_2.weight",
     "post_feedforward_layernorm.weight": "post_ffw_norm.weight",
@@ -202,7 +207,55 @@ def own_keys(model):
         return gemma4_keys(config)
     if architecture == "deepseek2":
         return deepseek2_keys(config, rope)
+    if architecture in ("deepseek32", "glm-dsa"):
+        keys = {
+            "attention.indexer.head_count": config["index_n_heads"],
+            "attention.indexer.key_length": config["index_head_dim"],
+            "attention.indexer.top_k": config["index_topk"],
+        }
+        if "indexer_types" in config:
+            keys["attention.indexer.types"] = [kind == "full" for kind in config["indexer_types"]]
+        return deepseek2_keys(config, rope) | keys
+    if architecture == "mistral4":
+        return deepseek2_keys(config, rope) | {
+            "expert_gating_func": SOFTMAX,
+            "attention.temperature_scale": rope["llama_4_scaling_beta"],
+            "attention.temperature_length": rope["original_max_position_embeddings"],
+        }
+    if architecture in ("step35", "mimo2"):
+        return local_keys(architecture, config)
     return {}
+
+
+def local_keys(architecture, config):
+    """Local layers have other heads."""
+    local = [kind == LOCAL for kind in config["layer_types"]]
+
+    def of_layers(whole, own):
+        return [own if is_local else whole for is_local in local]
+
+    keys = {
+        "attention.sliding_window": config["sliding_window"],
+        "attention.sliding_window_pattern": local,
+        "expert_feed_forward_length": config["moe_intermediate_size"],
+        "expert_gating_func": SIGMOID,
+    }
+    if architecture == "mimo2":
+        kv_heads = config["num_key_value_heads"]
+        return keys | {
+            "attention.head_count_kv": of_layers(kv_heads, 2 * kv_heads),
+            "attention.value_length": config["v_head_dim"],
+            "attention.value_scale": config["attention_value_scale"],
+            "rope.dimension_count": int(config["head_dim"] * config["rope_parameters"][GLOBAL]["partial_rotary_factor"]),
+        }
+    return keys | {
+        "attention.head_count": of_layers(config["num_attention_heads"], config["num_sliding_attention_heads"]),
+        "leading_dense_block_count": config["mlp_layer_types"].count("dense"),
+        "expert_shared_feed_forward_length": config["share_expert_dim"],
+        "expert_weights_scale": config["moe_router_scaling_factor"],
+        "swiglu_clamp_exp": config["swiglu_limits"],
+        "swiglu_clamp_shexp": config["swiglu_limits_shared"],
+    }
 
 
 def deepseek2_keys(config, rope):
@@ -336,9 +389,12 @@ def expert_parts(model, part, values):
             return [(f"ffn_down_exps.{ending}", values)]
         gate, up = (values[:, 0::2], values[:, 1::2])
         return [(f"ffn_gate_exps.{ending}", gate), (f"ffn_up_exps.{ending}", up)]
-    if part in ("mlp.experts.gate_up_proj", "block_sparse_moe.experts.gate_up_proj"):
+    joined = ("mlp.experts.gate_up_proj", "block_sparse_moe.experts.gate_up_proj")
+    if part in joined and model.architecture != "mistral4":
         gate, up = np.split(values, 2, axis=1)
         return [("ffn_gate_exps.weight", gate), ("ffn_up_exps.weight", up)]
+    if part == "mlp.experts.gate_up_proj":  # left in one, as published files have them
+        return [("ffn_gate_up_exps.weight", values)]
     return [(layer_name(model, part), values)]
 
 
@@ -374,8 +430,9 @@ def layer_tensors(model, part, values, unsplit):
 def rope_tensors(model):
     """Factors that divide the frequencies."""
     config, rope = model.config, model.config.get("rope_parameters", {})
-    if rope.get("rope_type") == "llama3":
-        dim = head_dim(config)
+    if rope.get(GLOBAL, rope).get("rope_type") == "llama3":
+        rope = rope.get(GLOBAL, rope)
+        dim = int(head_dim(config) * rope.get("partial_rotary_factor", 1))
         original, factor = rope["original_max_position_embeddings"], rope["factor"]
         low, high = rope["low_freq_factor"], rope["high_freq_factor"]
         factors = []
@@ -383,6 +440,7 @@ def rope_tensors(model):
             turns = original / (2 * math.pi * rope["rope_theta"] ** (2 * i / dim))  # of the original context
             smooth = min(max((turns - low) / (high - low), 0), 1)
             factors.append(1 / ((1 - smooth) / factor + smooth))
+        factors += [1.0] * ((head_dim(config) - dim) // 2)  # of layers that rotate more channels, without factors
         return [("rope_freqs.weight", factors)]
     if rope.get("rope_type") == "longrope":
         return [("rope_factors_long.weight", rope["long_factor"]), ("rope_factors_short.weight", rope["short_factor"])]
@@ -434,7 +492,7 @@ def all_tensors(model, weights, unsplit):
 
 
 def tensor_type(name, values, mxfp4):
-    kept = (".ffn_gate_inp.", ".ssm_conv1d.", ".ssm_norm.", ".shortconv.conv.")
+    kept = (".ffn_gate_inp.", ".indexer.proj.", ".ssm_conv1d.", ".ssm_norm.", ".shortconv.conv.")
     if values.ndim == 1 or not name.endswith(".weight") or any(part in name for part in kept):
         return gguf.TENSOR_F32
     return gguf.TENSOR_MXFP4 if mxfp4 and "_exps." in name else gguf.TENSOR_F16

@@ -22,6 +22,7 @@ import os
 import sys
 import time
 import traceback
+import types
 import zlib
 from pathlib import Path
 
@@ -82,6 +83,24 @@ def find_class(model, name):
     raise ImportError(f"this version of transformers has no {name}") from last
 
 
+class CausalLM(torch.nn.Module):
+    """A text model with a head, where transformers has that with a vision part alone."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.config, self.model = text.config, text
+        self.lm_head = torch.nn.Linear(text.config.hidden_size, text.config.vocab_size, bias=False)
+
+    def get_input_embeddings(self):
+        return self.model.get_input_embeddings()
+
+    def get_output_embeddings(self):
+        return self.lm_head
+
+    def forward(self, **inputs):
+        return types.SimpleNamespace(logits=self.lm_head(self.model(**inputs).last_hidden_state))
+
+
 def build(model, changes):
     values = copy.deepcopy(model.config | changes)
     if model.vision:
@@ -93,7 +112,10 @@ def build(model, changes):
         config._experts_implementation = "eager"
     except Exception as error:  # versions before it have no other
         print(f"{model.name}: experts: {error}", flush=True)
-    net = find_class(model, model.model_class)(config).float().eval().requires_grad_(False)
+    net = find_class(model, model.model_class)(config)
+    if model.model_class.endswith("TextModel"):
+        net = CausalLM(net)
+    net = net.float().eval().requires_grad_(False)
     if net.config._attn_implementation != "eager":
         raise RuntimeError(f"attention is {net.config._attn_implementation}")
     return net

@@ -131,6 +131,8 @@ def nemotron_keys(model):
         "ssm.inner_size": config["mamba_num_heads"] * config["mamba_head_dim"],
     }
     if mixture:
+        if config["moe_latent_size"] is not None:
+            keys["moe_latent_size"] = config["moe_latent_size"]
         keys |= {
             "expert_feed_forward_length": config["moe_intermediate_size"],
             "expert_shared_feed_forward_length": config["moe_shared_expert_intermediate_size"],

@@ -218,8 +218,8 @@ MINIMAX_M2 = Model(
 def latent(**changes):
     """Latent attention: a dense layer, then a mixture. Rotated are pairs of neighbours, as in the files."""
     return without(
-        config(moe_intermediate_size=32, first_k_dense_replace=1, mlp_layer_types=["dense", "sparse"],
-               num_experts_per_tok=2, rms_norm_eps=1e-6, **changes),
+        config(**{**dict(moe_intermediate_size=32, first_k_dense_replace=1, mlp_layer_types=["dense", "sparse"],
+                         num_experts_per_tok=2, rms_norm_eps=1e-6), **changes}),
         "head_dim",
     )
 
@@ -268,6 +268,105 @@ GLM4_MOE_LITE = Model(
     variants={
         "theta": {"rope_parameters": rope()}, "halves rotated": {"rope_interleave": False},
         "experts not scaled": {"routed_scaling_factor": 1.0}, "weights not renormalised": {"norm_topk_prob": False},
+    },
+)
+
+
+
+# Mistral Small 4: YaRN's factor is on the scores, squared, as DeepSeek V3 has it; queries grow at positions 32 and 64.
+def mistral4_rope(**changes):
+    return ministral3_rope(rope_theta=1e4, partial_rotary_factor=0.5) | changes
+
+
+MISTRAL4 = Model(
+    "mistral4", "mistral4", "mistral4", "Mistral4Config", "Mistral4ForCausalLM",
+    latent(num_attention_heads=3, num_key_value_heads=3, q_lora_rank=48, kv_lora_rank=64, qk_nope_head_dim=32,
+           qk_rope_head_dim=32, v_head_dim=64, n_routed_experts=8, n_shared_experts=1, n_group=1, topk_group=1,
+           norm_topk_prob=True, routed_scaling_factor=1.0, rope_parameters=mistral4_rope()),
+    variants={
+        "one temperature": {"rope_parameters": mistral4_rope(llama_4_scaling_beta=0.0)},
+        "no mscale": {"rope_parameters": mistral4_rope(mscale=0.0, mscale_all_dim=0.0, attention_factor=1.0)},
+        "halves rotated": {"rope_interleave": False}, "weights not renormalised": {"norm_topk_prob": False},
+        "one expert": {"num_experts_per_tok": 1},
+    },
+)
+
+
+
+def indexed(**changes):
+    """Latent attention over the keys that an indexer scores most, 24 of 80."""
+    return latent(**{**dict(
+        num_attention_heads=3, num_key_value_heads=3, q_lora_rank=48, kv_lora_rank=64, qk_nope_head_dim=32,
+        qk_rope_head_dim=32, v_head_dim=64, n_routed_experts=8, n_shared_experts=1, n_group=4, topk_group=2,
+        norm_topk_prob=True, routed_scaling_factor=2.5, index_topk=24, index_n_heads=8, index_head_dim=64), **changes})
+
+
+DEEPSEEK_V32 = Model(
+    "deepseek-v3.2", "deepseek32", "deepseek_v32", "DeepseekV32Config", "DeepseekV32ForCausalLM",
+    indexed(max_position_embeddings=16 * 512, rope_parameters=deepseek_rope(), index_topk=48),
+    variants={
+        "all keys": {"index_topk": 512}, "one key less": {"index_topk": 47}, "no YaRN": {"rope_parameters": rope()},
+        "no groups": {"n_group": 1, "topk_group": 1}, "experts not scaled": {"routed_scaling_factor": 1.0},
+        "weights not renormalised": {"norm_topk_prob": False},
+    },
+)
+
+# GLM-5.2: the second layer sees what the first one chose; the indexer rotates neighbours.
+GLM_DSA = Model(
+    "glm-dsa", "glm-dsa", "glm_moe_dsa", "GlmMoeDsaConfig", "GlmMoeDsaForCausalLM",
+    indexed(num_attention_heads=2, num_key_value_heads=2, num_hidden_layers=3, v_head_dim=96, rms_norm_eps=1e-5,
+            n_routed_experts=4, n_group=1, topk_group=1, mlp_layer_types=["dense", "sparse", "sparse"],
+            indexer_types=["full", "shared", "full"], rope_parameters=rope(1e6)),
+    variants={
+        "all keys": {"index_topk": 512}, "one key less": {"index_topk": 23}, "theta": {"rope_parameters": rope()},
+        "experts not scaled": {"routed_scaling_factor": 1.0},
+    },
+)
+
+
+# --- heads that differ from layer to layer ----------------------------------------------------------------------------
+
+
+def step35_rope(local=rope(1e4), partial=0.5, **changes):
+    return {GLOBAL: LLAMA3_ROPE | {"rope_theta": 1e6, "partial_rotary_factor": partial} | changes,
+            LOCAL: local | {"partial_rotary_factor": 1.0}}
+
+
+# Step-3.5 Flash: local layers have more heads and rotate all channels, global ones half; a dense layer, the shared
+# expert and the experts each reach a limit of their own in some layer.
+STEP35 = Model(
+    "step35", "step35", "step3p7", "Step3p7TextConfig", "Step3p7TextModel",
+    config(num_hidden_layers=4, num_attention_heads=2, num_sliding_attention_heads=4, layer_types=[GLOBAL, LOCAL, LOCAL, GLOBAL],
+           mlp_layer_types=["dense"] + ["sparse"] * 3, sliding_window=16, n_routed_experts=4, num_experts_per_tok=2,
+           moe_intermediate_size=32, share_expert_dim=32, moe_router_scaling_factor=3.0,
+           swiglu_limits=[0.0, 0.0, 0.4, 0.0], swiglu_limits_shared=[0.5, 0.0, 0.0, 0.4], rope_parameters=step35_rope()),
+    variants={
+        "no window": {"sliding_window": 512}, "one theta": {"rope_parameters": step35_rope(local=rope(1e6))},
+        "all channels rotated": {"rope_parameters": step35_rope(partial=1.0)},
+        "no factors": {"rope_parameters": step35_rope(rope_type="default")},
+        "experts without a limit": {"swiglu_limits": None},
+        "dense layers and shared experts without a limit": {"swiglu_limits_shared": None},
+        "experts not scaled": {"moe_router_scaling_factor": 1.0},
+    },
+    norm_shift=1.0,
+)
+
+
+def mimo2_rope(local=1e4, partial=0.334):
+    return {GLOBAL: rope(5e6, partial_rotary_factor=partial), LOCAL: rope(local, partial_rotary_factor=partial)}
+
+
+# MiMo-V2-Flash: values of 64 channels for keys of 96, local layers with twice the KV heads and with sinks.
+MIMO2 = Model(
+    "mimo2", "mimo2", "mimo_v2_flash", "MiMoV2FlashConfig", "MiMoV2FlashForCausalLM",
+    config(num_hidden_layers=4, num_key_value_heads=1, head_dim=96, v_head_dim=64, sliding_window=16,
+           layer_types=[GLOBAL, LOCAL, LOCAL, GLOBAL], mlp_layer_types=["dense"] + ["sparse"] * 3, n_routed_experts=4,
+           num_experts_per_tok=2, moe_intermediate_size=32, attention_value_scale=0.707, rope_parameters=mimo2_rope()),
+    variants={
+        "no window": {"sliding_window": 512}, "window of 17": {"sliding_window": 17},
+        "values not scaled": {"attention_value_scale": 1.0}, "one theta": {"rope_parameters": mimo2_rope(local=5e6)},
+        "other channels rotated": {"rope_parameters": mimo2_rope(partial=0.667)},
+        "weights not renormalised": {"norm_topk_prob": False},
     },
 )
 
@@ -390,6 +489,15 @@ NEMOTRON_H_MOE = Model(
               "weights not renormalised": {"norm_topk_prob": False}},
 )
 
+# Nemotron 3 Super: experts read and give a latent of half the width.
+NEMOTRON_H_LATENT = Model(
+    "nemotron-h-latent", "nemotron_h_moe", "nemotron_h", "NemotronHConfig", "NemotronHForCausalLM",
+    nemotron_h("MEM*E", hidden_size=64, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1,
+               moe_intermediate_size=32, moe_shared_expert_intermediate_size=64, moe_latent_size=32,
+               routed_scaling_factor=2.5, norm_topk_prob=True, n_group=1, topk_group=1),
+    variants={"experts not scaled": {"routed_scaling_factor": 1.0}, "one expert": {"num_experts_per_tok": 1}},
+)
+
 # Granite 4.0 H: no rotation.
 GRANITE_HYBRID = Model(
     "granitehybrid", "granitehybrid", "granitemoehybrid", "GraniteMoeHybridConfig", "GraniteMoeHybridForCausalLM",
@@ -412,7 +520,8 @@ GRANITE_HYBRID = Model(
 
 MODELS = [LLAMA, LLAMA3, MIXTRAL, NEMO, QWEN2, QWEN3, QWEN3MOE, GEMMA3, GEMMA4, GEMMA4_MOE, GPT_OSS, GLM4MOE, MISTRAL3,
           PHI3, GRANITE, MINIMAX_M2, DEEPSEEK_V2_LITE, DEEPSEEK_V3, GLM4_MOE_LITE, QWEN3NEXT, QWEN35, QWEN35MOE, MAMBA2,
-          LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, GRANITE_HYBRID, *RELATIVES]
+          LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, NEMOTRON_H_LATENT, GRANITE_HYBRID, MISTRAL4, STEP35, MIMO2, DEEPSEEK_V32,
+          GLM_DSA, *RELATIVES]
 
 
 def fixtures():

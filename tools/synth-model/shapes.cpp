@@ -157,6 +157,103 @@ const std::array kPresets = {
           false,
           {512, 1536, 64, 128},
           {1, 1, 1, 1, true, 2.827}},
+    Shape{"deepseek32",
+          "deepseek-v3.2",
+          61,
+          7168,
+          18432,
+          128,
+          1,
+          192,
+          129280,
+          256,
+          8,
+          2048,
+          163840,
+          1e4,
+          1e-6,
+          false,
+          {512, 1536, 64, 128},
+          {3, 1, 8, 4, true, 2.5},
+          0,
+          {64, 128, 2048}},
+    Shape{"glm-dsa",
+          "glm-5",
+          78,
+          6144,
+          12288,
+          64,
+          1,
+          256,
+          154880,
+          256,
+          8,
+          2048,
+          202752,
+          1e6,
+          1e-5,
+          false,
+          {512, 2048, 64, 256},
+          {3, 1, 1, 1, true, 2.5},
+          0,
+          {32, 128, 2048}},
+    Shape{"glm-dsa",
+          "glm-5.2",
+          78,
+          6144,
+          12288,
+          64,
+          1,
+          256,
+          154880,
+          256,
+          8,
+          2048,
+          1048576,
+          1e6,
+          1e-5,
+          false,
+          {512, 2048, 64, 256},
+          {3, 1, 1, 1, true, 2.5},
+          0,
+          {32, 128, 2048, true}},
+    Shape{"mistral4",
+          "mistral-small-4",
+          36,
+          4096,
+          12288,
+          32,
+          1,
+          128,
+          131072,
+          128,
+          4,
+          2048,
+          1048576,
+          1e4,
+          1e-6,
+          false,
+          {256, 1024, 64, 128},
+          {0, 1, 1, 1, false, 1}},
+    Shape{"nemotron_h_moe",
+          "nemotron-3-super-120b",
+          88,
+          4096,
+          0,
+          32,
+          2,
+          128,
+          131072,
+          512,
+          22,
+          2688,
+          262144,
+          1e4,
+          1e-5,
+          false,
+          {},
+          {0, 1, 1, 1, true, 5, 1024},
+          128},
     Shape{"qwen3moe", "moe-1.5gb", 16, 1024, 3072, 16, 4, 64, 64000, 64, 8, 384, 4096, 1e6, 1e-6, false},
 };
 
@@ -236,13 +333,19 @@ void add_delta_net(Builder& out, const Shape& s, const std::string& layer) {
   out.matrix(layer + "ssm_out.weight", values, s.dim);
 }
 
-/// What each layer of Nemotron 3 Nano is: M, Mamba-2; E, experts; *, attention.
+/// What each layer of Nemotron 3 Nano is: M, Mamba-2; E, experts; *, attention. Of Super the numbers of each kind are
+/// published, and here one period of an even order.
 constexpr std::string_view kNemotronLayers = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME";
+constexpr std::string_view kNemotronSuperLayers = "MEMEMEMEM*E";
 constexpr std::int64_t kScanGroups = 8, kScanHeadDim = 64;
 
 bool is_nemotron(const Shape& s) { return s.architecture == "nemotron_h_moe"; }
-char nemotron_layer(std::int64_t index) {
-  return kNemotronLayers[static_cast<std::size_t>(index) % kNemotronLayers.size()];
+char nemotron_layer(const Shape& s, std::int64_t index) {
+  const std::string_view layers = s.mixing.latent > 0 ? kNemotronSuperLayers : kNemotronLayers;
+  return layers[static_cast<std::size_t>(index) % layers.size()];
+}
+bool indexes(const Shape& s, std::int64_t layer) {
+  return s.index.top_k > 0 && (!s.index.shares || layer < 3 || layer % 4 == 2);
 }
 
 void add_mamba2(Builder& out, const Shape& s, const std::string& layer) {
@@ -265,8 +368,13 @@ void add_nemotron_experts(Builder& out, const Shape& s, const std::string& layer
   out.plain(layer + "exp_probs_b.bias", {s.experts}, Fill::bias);
   out.matrix(layer + "ffn_up_shexp.weight", s.dim, 2 * s.expert_ff);
   out.matrix(layer + "ffn_down_shexp.weight", 2 * s.expert_ff, s.dim);
-  out.experts(layer + "ffn_up_exps.weight", s.dim, s.expert_ff);
-  out.experts(layer + "ffn_down_exps.weight", s.expert_ff, s.dim);
+  const std::int64_t width = s.mixing.latent > 0 ? s.mixing.latent : s.dim;
+  if (s.mixing.latent > 0) {
+    out.matrix(layer + "ffn_latent_down.weight", s.dim, width);
+    out.matrix(layer + "ffn_latent_up.weight", width, s.dim);
+  }
+  out.experts(layer + "ffn_up_exps.weight", width, s.expert_ff);
+  out.experts(layer + "ffn_down_exps.weight", s.expert_ff, width);
 }
 
 void add_attention(Builder& out, const Shape& s, const std::string& layer) {
@@ -290,7 +398,7 @@ void add_attention(Builder& out, const Shape& s, const std::string& layer) {
   if (gemma) out.plain(layer + "post_attention_norm.weight", {s.dim}, Fill::norm);
 }
 
-void add_latent_attention(Builder& out, const Shape& s, const std::string& layer) {
+void add_latent_attention(Builder& out, const Shape& s, std::int64_t index, const std::string& layer) {
   const Latent& latent = s.latent;
   const std::int64_t q = s.heads * s.head_dim;
   out.plain(layer + "attn_norm.weight", {s.dim}, Fill::norm);
@@ -306,11 +414,17 @@ void add_latent_attention(Builder& out, const Shape& s, const std::string& layer
   out.heads(layer + "attn_k_b.weight", s.head_dim - latent.rotated, latent.rank);
   out.heads(layer + "attn_v_b.weight", latent.rank, latent.v_dim);
   out.matrix(layer + "attn_output.weight", s.heads * latent.v_dim, s.dim);
+  if (!indexes(s, index)) return;
+  out.matrix(layer + "indexer.attn_q_b.weight", latent.q_rank, s.index.heads * s.index.dim);
+  out.matrix(layer + "indexer.attn_k.weight", s.dim, s.index.dim);
+  out.plain(layer + "indexer.k_norm.weight", {s.index.dim}, Fill::norm);
+  out.plain(layer + "indexer.k_norm.bias", {s.index.dim}, Fill::bias);
+  out.plain(layer + "indexer.proj.weight", {s.dim, s.index.heads}, Fill::weights);
 }
 
 void add_feed_forward(Builder& out, const Shape& s, std::int64_t index, const std::string& layer) {
   const bool gpt_oss = s.architecture == "gpt-oss", glm = s.architecture == "glm4moe";
-  const bool shares = glm || s.architecture == "deepseek2" || is_hybrid(s);
+  const bool shares = glm || s.latent.rank > 0 || is_hybrid(s);
   out.plain(layer + (gpt_oss || glm || is_hybrid(s) ? "post_attention_norm.weight" : "ffn_norm.weight"), {s.dim},
             Fill::norm);
   if (s.architecture == "gemma3") out.plain(layer + "post_ffw_norm.weight", {s.dim}, Fill::norm);
@@ -334,6 +448,11 @@ void add_feed_forward(Builder& out, const Shape& s, std::int64_t index, const st
     out.matrix(layer + "ffn_up_shexp.weight", s.dim, shared_ff);
     out.matrix(layer + "ffn_down_shexp.weight", shared_ff, s.dim);
   }
+  if (s.architecture == "mistral4") {
+    out.experts(layer + "ffn_gate_up_exps.weight", s.dim, 2 * s.expert_ff);
+    out.experts(layer + "ffn_down_exps.weight", s.expert_ff, s.dim);
+    return;
+  }
   out.experts(layer + "ffn_gate_exps.weight", s.dim, s.expert_ff);
   biases("ffn_gate_exps", {s.expert_ff, s.experts});
   out.experts(layer + "ffn_up_exps.weight", s.dim, s.expert_ff);
@@ -343,7 +462,7 @@ void add_feed_forward(Builder& out, const Shape& s, std::int64_t index, const st
 }
 
 void add_nemotron_layer(Builder& out, const Shape& s, std::int64_t index, const std::string& layer) {
-  switch (nemotron_layer(index)) {
+  switch (nemotron_layer(s, index)) {
     case 'M':
       return add_mamba2(out, s, layer);
     case 'E':
@@ -357,8 +476,8 @@ void add_nemotron_layer(Builder& out, const Shape& s, std::int64_t index, const 
 Status add_nemotron_keys(const Shape& s, modelfile::Writer& writer) {
   std::vector<std::int32_t> kv_heads, ff_dims;
   for (std::int64_t i = 0; i < s.layers; ++i) {
-    kv_heads.push_back(nemotron_layer(i) == '*' ? static_cast<std::int32_t>(s.kv_heads) : 0);
-    ff_dims.push_back(nemotron_layer(i) == 'E' ? static_cast<std::int32_t>(s.expert_ff) : 0);
+    kv_heads.push_back(nemotron_layer(s, i) == '*' ? static_cast<std::int32_t>(s.kv_heads) : 0);
+    ff_dims.push_back(nemotron_layer(s, i) == 'E' ? static_cast<std::int32_t>(s.expert_ff) : 0);
   }
   const auto add = [&](std::string_view key, Value value) {
     return writer.add(fmt::format("{}.{}", s.architecture, key), std::move(value));
@@ -371,6 +490,8 @@ Status add_nemotron_keys(const Shape& s, modelfile::Writer& writer) {
   MR_RETURN_IF_ERROR(add("rope.scaling.finetuned", Value(false)));
   MR_RETURN_IF_ERROR(add("expert_weights_norm", Value(s.mixing.sigmoid)));
   MR_RETURN_IF_ERROR(add("expert_weights_scale", Value(static_cast<float>(s.mixing.scale))));
+  if (s.mixing.latent > 0)
+    MR_RETURN_IF_ERROR(add("moe_latent_size", Value(static_cast<std::uint32_t>(s.mixing.latent))));
   for (const auto& [key, value] : {std::pair{"ssm.conv_kernel", kStateTaps},
                                    {"ssm.state_size", kStateDim},
                                    {"ssm.group_count", kScanGroups},
@@ -404,10 +525,12 @@ Expected<Types> types_from_name(std::string_view name) {
 
 Status check(const Shape& s) {
   const auto bad = [](std::string_view why) { return error(Code::invalid_argument, "{}", why); };
-  constexpr std::string_view kKnown[] = {"llama",  "qwen3",   "qwen3moe", "qwen35",    "qwen35moe",
-                                         "gemma3", "gpt-oss", "glm4moe",  "deepseek2", "nemotron_h_moe"};
-  constexpr std::string_view kMixtures[] = {"qwen3moe", "qwen35moe", "gpt-oss",
-                                            "glm4moe",  "deepseek2", "nemotron_h_moe"};
+  constexpr std::string_view kKnown[] = {"llama",   "qwen3",    "qwen3moe",      "qwen35",    "qwen35moe",
+                                         "gemma3",  "gpt-oss",  "glm4moe",       "deepseek2", "deepseek32",
+                                         "glm-dsa", "mistral4", "nemotron_h_moe"};
+  constexpr std::string_view kLatents[] = {"deepseek2", "deepseek32", "glm-dsa", "mistral4"};
+  constexpr std::string_view kMixtures[] = {"qwen3moe",   "qwen35moe", "gpt-oss",  "glm4moe",       "deepseek2",
+                                            "deepseek32", "glm-dsa",   "mistral4", "nemotron_h_moe"};
   if (std::find(std::begin(kKnown), std::end(kKnown), s.architecture) == std::end(kKnown))
     return error(Code::invalid_argument, "--arch {} is none of {}", s.architecture, fmt::join(kKnown, ", "));
   for (const auto& [flag, value] :
@@ -421,7 +544,8 @@ Status check(const Shape& s) {
     if (value < 1 || value > 1 << 20) return error(Code::invalid_argument, "{} {} is out of range", flag, value);
   }
   if (s.heads % s.kv_heads != 0) return bad("--heads must be a multiple of --kv-heads");
-  if (s.architecture == "deepseek2" && s.latent.rank == 0) return bad("deepseek2 has presets alone: see --preset");
+  if (std::find(std::begin(kLatents), std::end(kLatents), s.architecture) != std::end(kLatents) && s.latent.rank == 0)
+    return error(Code::invalid_argument, "{} has presets alone: see --preset", s.architecture);
   if (s.head_dim % 2 != 0) return bad("--head-dim must be even");
   if (s.vocab < 300 || s.vocab > 1 << 21) return bad("--vocab must lie between 300 and 2097152");
   if (s.experts == 0 && std::find(std::begin(kMixtures), std::end(kMixtures), s.architecture) != std::end(kMixtures))
@@ -434,6 +558,8 @@ Status check(const Shape& s) {
   if (is_nemotron(s) && (s.state_heads < kScanGroups || s.state_heads % kScanGroups != 0 || s.state_heads > 4096))
     return bad("--state-heads must be a multiple of 8");
   if (is_nemotron(s) && s.layers < 6) return bad("the first layer that attends is the sixth: --layers 6 or more");
+  if (is_nemotron(s) && s.mixing.latent > 0 && s.layers < 10)
+    return bad("the first layer that attends is the tenth: --layers 10 or more");
   if (s.architecture == "llama" && s.experts > 0 && s.expert_ff != s.ff) {
     return bad("llama's experts are --ff wide; leave --expert-ff out");
   }
@@ -455,7 +581,7 @@ std::vector<Tensor> tensors(const Shape& shape, const Types& types) {
     if (is_hybrid(shape) && (i + 1) % kStateInterval != 0)
       add_delta_net(out, shape, layer);
     else if (shape.latent.rank > 0)
-      add_latent_attention(out, shape, layer);
+      add_latent_attention(out, shape, i, layer);
     else
       add_attention(out, shape, layer);
     add_feed_forward(out, shape, i, layer);
@@ -520,12 +646,30 @@ Status add_hyperparameters(const Shape& s, const Types& types, modelfile::Writer
     if (s.experts > 0) MR_RETURN_IF_ERROR(number("expert_shared_feed_forward_length", s.expert_ff));
   }
   if (is_nemotron(s)) MR_RETURN_IF_ERROR(add_nemotron_keys(s, writer));
-  if (s.architecture == "glm4moe" || s.architecture == "deepseek2") {
+  if (s.index.top_k > 0) {
+    MR_RETURN_IF_ERROR(number("attention.indexer.head_count", s.index.heads));
+    MR_RETURN_IF_ERROR(number("attention.indexer.key_length", s.index.dim));
+    MR_RETURN_IF_ERROR(number("attention.indexer.top_k", s.index.top_k));
+    std::vector<bool> own;
+    for (std::int64_t i = 0; i < s.layers; ++i) own.push_back(indexes(s, i));
+    if (s.architecture == "glm-dsa")
+      MR_RETURN_IF_ERROR(writer.add("glm-dsa.attention.indexer.types", modelfile::array_value(own)));
+  }
+  if (s.architecture == "mistral4") {
+    MR_RETURN_IF_ERROR(writer.add("mistral4.rope.scaling.type", Value(std::string("yarn"))));
+    MR_RETURN_IF_ERROR(real("rope.scaling.factor", 128));
+    MR_RETURN_IF_ERROR(number("rope.scaling.original_context_length", 8192));
+    MR_RETURN_IF_ERROR(real("rope.scaling.yarn_log_multiplier", 0.1));
+    MR_RETURN_IF_ERROR(real("attention.temperature_scale", 0.1));
+    MR_RETURN_IF_ERROR(number("attention.temperature_length", 8192));
+  }
+  if (s.architecture == "glm4moe" || has_latent) {
     const Mixing& mixing = s.mixing;
     MR_RETURN_IF_ERROR(number("leading_dense_block_count", mixing.leading));
     MR_RETURN_IF_ERROR(number("expert_shared_count", mixing.shared));
     MR_RETURN_IF_ERROR(number("expert_gating_func", mixing.sigmoid ? 2 : 1));
-    MR_RETURN_IF_ERROR(writer.add(s.architecture + ".expert_weights_norm", Value(mixing.sigmoid)));
+    MR_RETURN_IF_ERROR(
+        writer.add(s.architecture + ".expert_weights_norm", Value(mixing.sigmoid || s.architecture == "mistral4")));
     if (mixing.scale != 1) MR_RETURN_IF_ERROR(real("expert_weights_scale", mixing.scale));
     if (mixing.groups > 1) {
       MR_RETURN_IF_ERROR(number("expert_group_count", mixing.groups));

@@ -14,10 +14,17 @@
 
 namespace millrace::synth {
 
-/// Latent attention of deepseek2: channels of the latent, of the queries' own (0: none), of the rotated part of a key,
-/// and of a head's value. head_dim is then that of queries.
+/// Latent attention of deepseek2, deepseek32, glm-dsa and mistral4: channels of the latent, of the queries' own (0:
+/// none), of the rotated part of a key, and of a head's value. head_dim is then that of queries.
 struct Latent {
   std::int64_t rank = 0, q_rank = 0, rotated = 0, v_dim = 0;
+};
+
+/// An indexer beside it (deepseek32, glm-dsa): its heads, their channels, and how many tokens it chooses. `shares`:
+/// from the fourth layer on each fourth has one.
+struct Index {
+  std::int64_t heads = 0, dim = 0, top_k = 0;
+  bool shares = false;
 };
 
 /// A mixture beside its experts: layers without one, shared experts, groups of which some are used, and whether the
@@ -26,11 +33,13 @@ struct Mixing {
   std::int64_t leading = 1, shared = 1, groups = 1, groups_used = 1;
   bool sigmoid = true;
   double scale = 1;
+  std::int64_t latent = 0;  // channels that experts read and give, where these are not the model's (nemotron_h_moe)
 };
 
 /// Hyperparameters, under the field's names. Experts are 0 in a dense model.
 struct Shape {
-  // llama, qwen3, qwen3moe, qwen35, qwen35moe, gemma3, gpt-oss, glm4moe, deepseek2, nemotron_h_moe
+  // llama, qwen3, qwen3moe, qwen35, qwen35moe, gemma3, gpt-oss, glm4moe, deepseek2, deepseek32, glm-dsa, mistral4,
+  // nemotron_h_moe
   std::string architecture = "llama";
   std::string name = "custom";
   std::int64_t layers = 22, dim = 2048, ff = 5632, heads = 32, kv_heads = 4, head_dim = 64, vocab = 32000;
@@ -38,11 +47,12 @@ struct Shape {
   std::int64_t context = 2048;
   double rope_theta = 10000, rms_eps = 1e-5;
   bool tied = false;   // the head is the embedding
-  Latent latent = {};  // deepseek2
+  Latent latent = {};  // of those that have one
   Mixing mixing = {};  // glm4moe, deepseek2, nemotron_h_moe
   // In a layer that keeps a state. qwen35, qwen35moe: heads of values for 16 of keys, all of 128 channels.
   // nemotron_h_moe: heads of 64 channels in 8 groups.
   std::int64_t state_heads = 0;
+  Index index = {};
 };
 
 /// What the random numbers of a tensor look like.

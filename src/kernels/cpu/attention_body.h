@@ -368,8 +368,8 @@ void attend_group(const AttentionArgs& args, std::int64_t first) {
     begin = std::min(begin, whole[m].begin);
     end = std::max(end, whole[m].end);
   }
-  float* acc = args.acc + first * args.head_dim;
-  std::fill(acc, acc + M * args.head_dim, 0.0f);
+  float* acc = args.acc + first * args.v_dim;
+  std::fill(acc, acc + M * args.v_dim, 0.0f);
   std::fill(args.max + first, args.max + first + M, kMinusInfinity);
   std::fill(args.sum + first, args.sum + first + M, 0.0f);
   const std::int64_t first_block = args.chunk * (kAttentionChunk / kKvBlock);
@@ -382,10 +382,10 @@ void attend_group(const AttentionArgs& args, std::int64_t first) {
       seen[m] = within_block(whole[m], block);
       if (seen[m].begin >= seen[m].end) continue;
       soften<V>(scores + m * kKvBlock, seen[m].begin, seen[m].end, args.scale, args.max[first + m], args.sum[first + m],
-                acc + m * args.head_dim, args.head_dim);
+                acc + m * args.v_dim, args.v_dim);
     }
     const std::byte* values = plain_block<V, kForm, false>(args, block - first_block, decoded);
-    add_values<V, M, kHalf>(scores, values, args.head_dim, seen, acc, args.head_dim);
+    add_values<V, M, kHalf>(scores, values, args.v_dim, seen, acc, args.v_dim);
   }
 }
 

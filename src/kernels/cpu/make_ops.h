@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cpu/attention_body.h"
+#include "kernels/cpu/index_body.h"
 #include "kernels/cpu/latent_body.h"
 #include "kernels/cpu/ops_body.h"
 #include "kernels/cpu/recurrent_body.h"
@@ -15,6 +16,7 @@ Table make_ops(Isa isa) {
   Table table{};
   table.isa = isa;
   table.rms_norm = rms_norm<V>;
+  table.layer_norm = layer_norm<V>;
   table.rope = rope<V>;
   table.gate_mul = gate_mul<V>;
   table.add = add<V>;
@@ -22,6 +24,7 @@ Table make_ops(Isa isa) {
   table.softmax = softmax<V>;
   table.attention_chunk = attention_chunk<V>;
   table.attention_merge = attention_merge<V>;
+  table.index_scores = index_scores<V>;
   table.softcap = softcap<V>;
   table.rotate = rotate<V>;
   table.f32_to_f16_row = f32_to_f16_row<V>;

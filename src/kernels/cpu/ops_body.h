@@ -95,6 +95,27 @@ void rms_norm(const float* x, const float* weight, std::int64_t rows, std::int64
   }
 }
 
+template <typename V>
+void layer_norm(const float* x, const float* weight, const float* bias, std::int64_t rows, std::int64_t cols, float eps,
+                float* out) {
+  for (std::int64_t row = 0; row < rows; ++row, x += cols, out += cols) {
+    const auto mean =
+        V::set(lane_sum<V>(cols, [&](std::int64_t i, int n,
+                                     typename V::Float acc) { return V::add(acc, load_n<V>(x + i, n)); }) /
+               static_cast<float>(cols));
+    for_each_vector<V>(cols, [&](std::int64_t i, int n) { store_n<V>(out + i, V::sub(load_n<V>(x + i, n), mean), n); });
+    const float squares = lane_sum<V>(cols, [&](std::int64_t i, int n, typename V::Float acc) {
+      const auto v = load_n<V>(out + i, n);
+      return V::fma(v, v, acc);
+    });
+    const auto scale = V::set(1.0f / std::sqrt(squares / static_cast<float>(cols) + eps));
+    for_each_vector<V>(cols, [&](std::int64_t i, int n) {
+      const auto normed = V::mul(V::mul(load_n<V>(out + i, n), scale), load_n<V>(weight + i, n));
+      store_n<V>(out + i, bias == nullptr ? normed : V::add(normed, load_n<V>(bias + i, n)), n);
+    });
+  }
+}
+
 // Plain loops on purpose: the compiler turns the strided pairs into shuffles, and each element is two roundings
 // whatever it does.
 template <typename V>
@@ -122,7 +143,7 @@ typename V::Float twice_gelu_inner(typename V::Float x) {
 }
 
 template <typename V>
-void gate_mul(Activation activation, float* gate, const float* up, std::int64_t count) {
+void gate_mul(Activation activation, float limit, float* gate, const float* up, std::int64_t count) {
   using Float = typename V::Float;
   const auto each = [&](auto gated) {
     for_each_vector<V>(count, [&](std::int64_t i, int n) {
@@ -143,6 +164,10 @@ void gate_mul(Activation activation, float* gate, const float* up, std::int64_t 
       return each([](Float g, Float u) {
         const Float bounded = V::min(V::set(7), g), shift = V::max(V::set(-7), V::min(V::set(7), u));
         return V::mul(over_sigmoid<V>(bounded, V::mul(V::set(1.702f), bounded)), V::add(shift, V::set(1)));
+      });
+    case Activation::limited:
+      return each([most = V::set(limit), least = V::set(-limit)](Float g, Float u) {
+        return V::mul(V::min(most, over_sigmoid<V>(g, g)), V::max(least, V::min(most, u)));
       });
   }
 }

@@ -1,3 +1,8 @@
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+
 #include "kernels/cpu/make_ops.h"
 #include "kernels/cpu/ops.h"
 #include "tensor/half.h"
@@ -35,6 +40,21 @@ void top_k(const float* x, std::int64_t n, std::int64_t k, std::int32_t* indices
     std::int64_t place = kept < k ? kept++ : k - 1;
     for (; place > 0 && x[i] > x[indices[place - 1]]; --place) indices[place] = indices[place - 1];
     indices[place] = static_cast<std::int32_t>(i);
+  }
+}
+
+void largest(const float* x, std::int64_t n, std::int64_t k, float* scratch, std::int32_t* indices) {
+  if (k <= 0) return;
+  constexpr float kLeast = -std::numeric_limits<float>::infinity();
+  const auto ranked = [](float value) { return std::isnan(value) ? kLeast : value; };
+  std::transform(x, x + n, scratch, ranked);
+  std::nth_element(scratch, scratch + (k - 1), scratch + n, std::greater<>());
+  const float least = scratch[k - 1];
+  std::int64_t equal = k - std::count_if(x, x + n, [&](float value) { return ranked(value) > least; });
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float value = ranked(x[i]);
+    if (value < least || (value == least && equal-- <= 0)) continue;
+    *indices++ = static_cast<std::int32_t>(i);
   }
 }
 

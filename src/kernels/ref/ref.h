@@ -16,7 +16,7 @@ void rms_norm(const float* x, const float* weight, std::int64_t rows, std::int64
 void rope(float* x, const float* cos_sin, std::int64_t rotary, bool neox);
 /// The rotation of kernels/rotation.h as a product with its matrix.
 void rotate(float* x, std::int64_t n, std::int64_t span);
-void gate_mul(Activation activation, float* gate, const float* up, std::int64_t n);
+void gate_mul(Activation activation, float limit, float* gate, const float* up, std::int64_t n);
 void softmax(float* x, std::int64_t n);
 /// q [heads_of_group, head_dim], k and v [keys, head_dim] (all visible) -> out [heads_of_group, head_dim]. sinks
 /// [heads_of_group]: the scores of one more key whose value is zero; may be null.

@@ -26,7 +26,7 @@ void rope(float* x, const float* cos_sin, std::int64_t rotary, bool neox) {
   }
 }
 
-void gate_mul(Activation activation, float* gate, const float* up, std::int64_t n) {
+void gate_mul(Activation activation, float limit, float* gate, const float* up, std::int64_t n) {
   const double inner = std::sqrt(2 / std::acos(-1.0));
   for (std::int64_t i = 0; i < n; ++i) {
     const double g = gate[i];
@@ -44,6 +44,9 @@ void gate_mul(Activation activation, float* gate, const float* up, std::int64_t 
         break;
       case Activation::clamped:
         result = std::min(g, 7.0) / (1 + std::exp(-1.702 * std::min(g, 7.0))) * (std::clamp(u, -7.0, 7.0) + 1);
+        break;
+      case Activation::limited:
+        result = std::min(g / (1 + std::exp(-g)), double{limit}) * std::clamp(u, -double{limit}, double{limit});
         break;
     }
     gate[i] = static_cast<float>(result);
