@@ -187,6 +187,8 @@ class Words(Case):
 
     def test_doctor(self):
         out = self.ok("doctor").out
+        self.assertEqual([line.split("  ")[0] for line in out.splitlines()[:3]], ["runs well", "limited by", "to do"])
+        self.assertRegex(out.splitlines()[0], r"models of up to \S+ [MG]B from (RAM|VRAM)")
         for word in ("O_DIRECT", "io_uring", "GPU"):
             self.assertIn(word, out)
 

@@ -338,6 +338,70 @@ Findings find_gpu() {
   return findings;
 }
 
+// ---- the first three lines
+
+/// A model as people run it, at about 4 bits a weight.
+struct Example {
+  std::string_view what;
+  double file_bytes, token_bytes;  // token_bytes: of the weights that one token reads
+};
+constexpr Example kExamples[] = {
+    {"a 70B", 42.5e9, 42.5e9}, {"a 32B", 19.8e9, 19.8e9}, {"a 30B mixture with 3B active", 18.6e9, 2.0e9},
+    {"a 14B", 9.0e9, 9.0e9},   {"an 8B", 4.9e9, 4.9e9},   {"a 4B", 2.5e9, 2.5e9},
+    {"a 1.7B", 1.1e9, 1.1e9},  {"a 0.6B", 0.4e9, 0.4e9},
+};
+constexpr double kComfortable = 5;  // tok/s: about as fast as people read
+
+/// The largest example that fits into `room` bytes and decodes comfortably at `rate` bytes/s, or, where none does, the
+/// smallest that fits. rate 0: not measured. nullptr: none fits.
+const Example* best_fit(double room, double rate) {
+  const Example* smallest = nullptr;
+  for (const Example& example : kExamples) {
+    if (example.file_bytes > room) continue;
+    if (rate <= 0 || rate / example.token_bytes >= kComfortable) return &example;
+    smallest = &example;
+  }
+  return smallest;
+}
+
+/// What runs well here, what limits it, what to do.
+std::string summarize(const Findings& findings, const std::string& path) {
+  constexpr double kShareOfRam = 0.9;                          // for weights; the rest is for context and others
+  constexpr double kShareOfVram = 0.9, kContextOfGpu = 0.8e9;  // the driver's own part
+  const device::MemoryLimits limits = device::memory_limits();
+  const auto ram = static_cast<double>(std::min(limits.available_bytes, limits.cgroup_bytes)) * kShareOfRam;
+  const auto rates = residency::load_rates(path);
+  const double rate = rates.ok() ? rates->cpu_decode : 0;
+  const auto bytes = [](double count) { return format_bytes(static_cast<std::uint64_t>(std::max(count, 0.0))); };
+  const auto gpus = device::gpus();
+  std::string runs, limit;
+  if (gpus.ok() && !gpus->empty()) {
+    const double vram = static_cast<double>(gpus->front().total_bytes) * kShareOfVram - kContextOfGpu;
+    const Example* const best = best_fit(vram, 0);
+    runs = fmt::format("models of up to {} from VRAM{}, of up to {} with weights in RAM", bytes(vram),
+                       best != nullptr ? fmt::format(", such as {} at 4 bits", best->what) : "", bytes(vram + ram));
+    limit = fmt::format("{} of VRAM: what does not fit crosses PCIe from RAM, or is computed by the CPU",
+                        format_bytes(gpus->front().total_bytes));
+  } else {
+    const Example* const best = best_fit(ram, rate);
+    runs = fmt::format("models of up to {} from RAM", bytes(ram));
+    if (best != nullptr) runs += fmt::format(", such as {} at 4 bits ({})", best->what, bytes(best->file_bytes));
+    if (best != nullptr && rate > 0) runs += fmt::format(" at {:.3g} tok/s at most", rate / best->token_bytes);
+    limit = rate > 0 ? fmt::format(
+                           "the CPU reads weights at {}/s; a token reads all weights of a dense model, and "
+                           "a tenth or less of a mixture",
+                           bytes(rate))
+                     : "the CPU reads weights from RAM, at a rate that was not measured yet";
+  }
+  std::string next = "`millrace plan MODEL` predicts the speed of any model, before a download";
+  for (const Finding& finding : findings)
+    if (finding.mark == Mark::could_be_better && !finding.change.empty()) {
+      next = fmt::format("{}: {}", finding.what, finding.change);
+      break;
+    }
+  return fmt::format("runs well   {}\nlimited by  {}\nto do       {}\n\n", runs, limit, next);
+}
+
 std::string render(const Findings& findings) {
   std::size_t width = 0;
   for (const Finding& finding : findings) width = std::max(width, finding.what.size());
@@ -359,7 +423,8 @@ std::string render_doctor(const std::string& path) {
   add({find_huge_pages(), find_locked_memory(), find_read_ahead(looked_at), find_direct_reads(looked_at)});
   add({find_io_uring(), find_rates(looked_at.string())});
   add(find_gpu());
-  return render(findings) + "\nok: fine   !: could be better   -: not there\n";
+  return summarize(findings, looked_at.string()) + render(findings) +
+         "\nok: fine   !: could be better   -: not there\n";
 }
 
 }  // namespace millrace::cli
