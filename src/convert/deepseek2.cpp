@@ -99,6 +99,7 @@ void prepare_mistral4(Config& config) {
     rope = *whole;
   rope["partial_rotary_factor"] = 1.0;
   config.set("rope_parameters", rope);
+  config.set("partial_rotary_factor", 1.0);
 }
 
 void read(Config& config, Header& header) {

@@ -138,6 +138,8 @@ class Fuser {
       case Kind::store_latent:
         return broken(at, "a latent without RoPE");
       case Kind::attention: {
+        if (s.attention.latent_values == 0 && s.attention.v_dim() != s.attention.head_dim)
+          return broken(at, "keys and values of two sizes");
         Launch attention = one(Launch::Kind::attention);
         if (s.attention.latent_values == 0) attention.leaves = leaves(wanted(at, s.out));
         return attention;
@@ -163,6 +165,8 @@ class Fuser {
       case Kind::multiply:
         return one(Launch::Kind::multiply);
       case Kind::sigmoid_gate: {
+        if (const std::int64_t gates = program_.buffer(s.b).cols; gates != 1 && gates != program_.buffer(s.out).cols)
+          return broken(at, "gates of whole heads");
         Launch gate = one(Launch::Kind::sigmoid_gate);
         if (options_.neighbours && gates_channels(s)) gate.leaves = any_of(wanted(at, s.out));
         return gate;

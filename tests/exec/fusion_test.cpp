@@ -112,6 +112,9 @@ const std::vector<Known>& architectures() {
       {"qwen3next",
        {"norm product pick delta-net product+", "norm experts+",
         "norm product pick heads attention sigmoid-gate product+"}},
+      {"mistral4",
+       {"norm product norm product temper latent head-product attention head-product product+", "norm gated product+",
+        "norm experts+"}},
       {"arcee", {"norm product heads attention product+", "norm product activation product+"}},
       {"baichuan", {"norm product heads attention product+", "norm gated product+"}},
       {"bailingmoe", {"norm product heads attention product+", "norm gated product experts+"}},
@@ -143,9 +146,11 @@ const std::vector<Known>& architectures() {
   return all;
 }
 
-/// Those that no launches are made of: with LayerNorm, or heads that are normalised and not rotated.
-constexpr const char* kRefused[] = {"afmoe",    "cohere2", "command-r", "exaone4",  "exaone-moe",
-                                    "nemotron", "orion",   "phi2",      "stablelm", "starcoder2"};
+/// Those that no launches are made of: with LayerNorm, heads that are normalised and not rotated, gates of whole heads,
+/// or keys and values of two sizes.
+constexpr const char* kRefused[] = {"deepseek-v3.2", "glm-dsa",   "step35",   "mimo2",      "afmoe",
+                                    "cohere2",       "command-r", "exaone4",  "exaone-moe", "nemotron",
+                                    "orion",         "phi2",      "stablelm", "starcoder2"};
 
 TEST(Fusion, OfEachArchitecture) {
   std::vector<std::string> seen;
