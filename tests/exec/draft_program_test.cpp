@@ -49,7 +49,7 @@ const std::vector<float>& values_of(const TinyModel& model, const std::string& n
 std::vector<float> run(const modelfile::Model& file, const model::Model& model, const Program& program,
                        const std::vector<std::int32_t>& tokens, const std::vector<float>& given) {
   residency::Budget budget(1 << 28);
-  const auto plan = residency::make_plan(model.units(), {.ram_bytes = 1 << 26, .top_k = 2}, {});
+  const auto plan = residency::make_plan(model.units(), {.ram_bytes = 1 << 26, .passes = {.top_k = 2}}, {});
   EXPECT_TRUE(plan.ok()) << plan.status().message();
   const auto backend = storage::open_backend(file.paths(), {.kind = storage::BackendKind::pread_buffered});
   const auto store = residency::WeightStore::create(model.units(), *plan, **backend, budget, {});

@@ -44,7 +44,7 @@ struct StageParts {
     if (!loaded.ok()) throw std::runtime_error(loaded.status().message());
     model = std::move(*loaded);
     const auto top_k = static_cast<int>(model->hyperparameters().top_k);
-    auto made = residency::make_plan(model->units(), {.ram_bytes = 1u << 27, .top_k = top_k}, {});
+    auto made = residency::make_plan(model->units(), {.ram_bytes = 1u << 27, .passes = {.top_k = top_k}}, {});
     if (!made.ok()) throw std::runtime_error(made.status().message());
     plan = std::move(*made);
     backend = storage::open_backend(file->paths(), {.kind = storage::BackendKind::pread_buffered}).value();
