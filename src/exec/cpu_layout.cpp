@@ -38,8 +38,8 @@ void lay_out_moe(const PassShape& shape, Offsets& offsets, CpuLayout& layout) {
   layout.guess_scores = offsets.take((guess_rows + 1) * shape.experts, sizeof(float));
   layout.expert_out = offsets.take(entries * shape.model_dim, sizeof(float));
   layout.inner_scale = offsets.take(shape.experts, sizeof(float));
+  layout.up_scale = offsets.take(shape.experts, sizeof(float));
   if (shape.expert_biases) {
-    layout.up_scale = offsets.take(shape.experts, sizeof(float));
     layout.down_scale = offsets.take(shape.experts, sizeof(float));
     layout.gate_bias = offsets.take(shape.experts * shape.expert_ff, sizeof(float));
     layout.up_bias = offsets.take(shape.experts * shape.expert_ff, sizeof(float));

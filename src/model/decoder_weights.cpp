@@ -248,7 +248,7 @@ void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights)
 
 /// The numbers that each expert's products are multiplied by, where the file has them. The down's and the up's multiply
 /// the expert's weight in the sum instead, being factors of its result, where no bias is between; the gate's cannot,
-/// nor can an up's that goes through an activation.
+/// nor can an up's that goes through an activation or is limited.
 void Decoder::list_expert_scales(UnitBuilder& units, int index, exec::Experts& experts) const {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   const bool biases = spec.mixture.biases;
@@ -258,7 +258,8 @@ void Decoder::list_expert_scales(UnitBuilder& units, int index, exec::Experts& e
   WeightRef& of_down = biases ? experts.down_scale : experts.output_scale;
   if (of_down.none()) of_down = scale("ffn_down_exps.scale");
   if (units.has(layer_tensor(index, "ffn_gate_up_exps.weight"))) return;
-  if (spec.gated) (biases ? experts.up_scale : experts.hidden_scale) = scale("ffn_up_exps.scale");
+  const bool up_in_place = biases || spec.mixture.limit > 0;
+  if (spec.gated) (up_in_place ? experts.up_scale : experts.hidden_scale) = scale("ffn_up_exps.scale");
   experts.inner_scale = scale(spec.gated ? "ffn_gate_exps.scale" : "ffn_up_exps.scale");
 }
 

@@ -253,7 +253,9 @@ inline void expect_near_with_rotated_kv(const EngineOptions& options, const Chec
     DType dtype;
     double most;  // relative; a router or an indexer that chooses otherwise counts in full
   };
-  const double eight = checkpoint.kv == DType::f32 ? 0.2 : 0.1;  // where f16 is too coarse for the tolerance already
+  // More where f16 is too coarse for the tolerance already, and where eight bits change the experts of two rows in 80.
+  const double eight =
+      checkpoint.kv == DType::f32 || checkpoint.model().find("step35") != std::string::npos ? 0.2 : 0.1;
   for (const Format& format : {Format{DType::q8_0, eight}, Format{DType::q4_0, 0.8}}) {
     SCOPED_TRACE(info(format.dtype).name);
     EngineOptions changed = options;
