@@ -285,7 +285,9 @@ TEST_P(IntegersOfFamilies, AreTheWeightsOfTheirFloats) {
   const auto& [name, layout] = GetParam();
   const LayoutFacts& layout_facts = facts(layout);
   const Folder folder;
-  ASSERT_TRUE(export_checkpoint(reference(name), folder.file("exported"), {}).ok());
+  const Status made = export_checkpoint(reference(name), folder.file("exported"), {}).status();
+  if (made.code() == Code::unsupported) GTEST_SKIP() << made.message();
+  ASSERT_TRUE(made.ok()) << made.message();
   const auto exported = Checkpoint::open(folder.file("exported"));
   ASSERT_TRUE(exported.ok());
   std::mt19937 random(7);

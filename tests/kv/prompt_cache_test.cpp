@@ -233,7 +233,7 @@ TEST_P(PromptTier, ADamagedBlockEndsTheWay) {
   cache->keep(computed(192), text(192), 1, 1);
   drain(*cache);
   for (const auto& file : fs::directory_iterator(folder))
-    if (fs::file_size(file) == 120 + 2 * 64 * 4 + kBlockBytes) fs::resize_file(file, 50);
+    if (fs::file_size(file) == 128 + 2 * 64 * 4 + kBlockBytes) fs::resize_file(file, 50);
   SequenceState state(pool);
   EXPECT_FALSE(cache->extend(state, text(192), 192, Clock::time_point::max()));
   EXPECT_EQ(state.length(), 64);

@@ -31,7 +31,7 @@ struct PromptFile : testing::Test {
 
 TEST_F(PromptFile, IsBelievedAsItWasMade) {
   EXPECT_EQ(checked(block), Code::ok);
-  EXPECT_EQ(block.file_bytes(), 120u + 2 * 64 * 4 + static_cast<std::uint64_t>(kGroup.block_bytes()));
+  EXPECT_EQ(block.file_bytes(), 128u + 2 * 64 * 4 + static_cast<std::uint64_t>(kGroup.block_bytes()));
 }
 
 TEST_F(PromptFile, EveryBitOfItCounts) {

@@ -20,7 +20,7 @@ using namespace std::chrono_literals;
 
 const Layout kSmall = equal_layers(2, 1, 8);
 const Group& kGroup = kSmall.groups()[0];
-constexpr std::uint64_t kFileOnDisk = 8192;  // 120 + 256 + 4096 bytes in blocks of the disk
+constexpr std::uint64_t kFileOnDisk = 8192;  // 128 + 256 + 4096 bytes in blocks of the disk
 
 struct PromptFolder : testing::Test {
   fs::path home = fs::temp_directory_path() / ("prompts-" + std::to_string(getpid()));
@@ -121,7 +121,7 @@ TEST_F(PromptFolder, WhatIsDamagedIsRemovedAndSaysSo) {
   };
   damage("magic", poke(0));
   damage("version", poke(8));
-  damage("tokens", poke(120 + 17));
+  damage("tokens", poke(128 + 17));
   damage("payload", poke(4000));
   damage("checksum", poke(112));
   damage("cut", [](const fs::path& file) { fs::resize_file(file, 1000); });

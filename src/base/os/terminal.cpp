@@ -37,7 +37,9 @@ bool input_is_ready(std::chrono::milliseconds patience) {
 }
 
 Expected<std::size_t> read_input(std::span<char> out) {
-  const ssize_t got = retry([&] { return ::read(STDIN_FILENO, out.data(), out.size()); });
+  const ssize_t got = ::read(STDIN_FILENO, out.data(), out.size());
+  // Ctrl-C empties a terminal's line: what was ready is gone, and the caller has to look at its flag, not to wait here.
+  if (got < 0 && errno == EINTR) return error(Code::unavailable, "a signal interrupted the read");
   if (got < 0) return last_error();
   return static_cast<std::size_t>(got);
 }

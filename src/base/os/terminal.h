@@ -22,7 +22,7 @@ bool input_is_fed();
 /// Whether the input has bytes or has ended, after `patience` at most. A signal ends the wait early.
 bool input_is_ready(std::chrono::milliseconds patience);
 /// Bytes of the input that are there, at most as many as `out` holds; 0: it has ended. Waits for the first one.
-/// Errors: unavailable (the input does not wait, and has nothing now), io_error.
+/// Errors: unavailable (a signal came first, or the input does not wait and has nothing now), io_error.
 Expected<std::size_t> read_input(std::span<char> out);
 /// Whether the output is a pipe whose reader is gone.
 bool output_has_no_reader();

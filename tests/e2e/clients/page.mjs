@@ -495,12 +495,12 @@ async function trouble() {
   await say(page, 'One');
   await settled(page);
   assert.deepEqual(await answers(page), ['Half an']);
-  assert.equal(await page.textContent('.turn.error'), 'The server ended the answer early.');
+  assert.equal(await page.textContent('.turn.error'), 'The server ended the answer early. Answer again');
   await page.unroute('**/api/chat');
   await page.route('**/api/chat', route => route.abort());
   await say(page, 'Two');
   await settled(page);
-  assert.equal(await page.locator('.turn.error').last().textContent(), 'The server does not answer.');
+  assert.equal(await page.locator('.turn.error').last().textContent(), 'The server does not answer. Answer again');
   problems.length = 0;  // the browser told of each
 }
 
