@@ -75,12 +75,6 @@ void CpuExecutor::rope(Act x, std::int64_t heads, std::int64_t head_dim, int ind
 
 namespace {
 
-/// One key into column `lane` of its block, [head_dim, 64].
-template <typename T>
-void scatter(const T* key, std::int64_t count, T* block, std::int64_t lane) {
-  for (std::int64_t d = 0; d < count; ++d) block[d * kernels::kKvBlock + lane] = key[d];
-}
-
 void store_q8_row(const float* k, const float* v, std::int64_t head_dim, std::int64_t lane, std::byte* k_block,
                   std::byte* v_block) {
   constexpr std::int64_t kGroup = sizeof(BlockQ8_0::qs);
@@ -386,26 +380,9 @@ void CpuExecutor::attend_to_all(AttentionCall& call) {
     fail(error(Code::internal, "attention over {} chunks was not prepared", pair.chunks));
     return;
   }
-  if (pairs >= slots) {  // work enough: a thread takes a pair with all its chunks
-    pool_.parallel_for(pairs, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const AttentionPair pair = attention_pair(call, i, thread);
-        for (std::int64_t c = 0; c < pair.chunks; ++c) attend_chunk(call, pair, c, thread);
-        merge_chunks(call, pair);
-      }
-    });
-    return;
-  }
-  // Few pairs: the threads share their chunks.
-  std::int64_t most_chunks = 0;
-  for (std::int64_t i = 0; i < pairs; ++i) most_chunks = std::max(most_chunks, attention_pair(call, i, i).chunks);
-  pool_.parallel_for(pairs * most_chunks, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
-    for (std::int64_t task = begin; task < end; ++task) {
-      const AttentionPair pair = attention_pair(call, task % pairs, task % pairs);
-      if (task / pairs < pair.chunks) attend_chunk(call, pair, task / pairs, thread);
-    }
-  });
-  for (std::int64_t i = 0; i < pairs; ++i) merge_chunks(call, attention_pair(call, i, i));
+  run_pairs(
+      call, pairs, [&](std::int64_t i, std::int64_t slot) { return attention_pair(call, i, slot); },
+      [&](const AttentionPair& pair, std::int64_t chunk, int thread) { attend_chunk(call, pair, chunk, thread); });
 }
 
 }  // namespace millrace::exec

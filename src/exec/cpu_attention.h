@@ -1,6 +1,7 @@
 // What the files of the CPU executor's attention share: a call's arguments, and the work on one tile of it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "exec/cpu_executor.h"
@@ -25,5 +26,36 @@ struct CpuExecutor::AttentionPair {
   std::int64_t first_block = 0, last_block = 0;
   float *acc = nullptr, *max = nullptr, *sum = nullptr;
 };
+
+/// One key into column `lane` of its block, [head_dim, 64].
+template <typename T>
+void scatter(const T* key, std::int64_t count, T* block, std::int64_t lane) {
+  for (std::int64_t d = 0; d < count; ++d) block[d * kernels::kKvBlock + lane] = key[d];
+}
+
+template <typename PairOf, typename Attend>
+void CpuExecutor::run_pairs(const AttentionCall& call, std::int64_t pairs, const PairOf& pair_of,
+                            const Attend& attend) {
+  if (pairs >= 2 * pool_.threads()) {  // work enough: a thread takes a pair with all its chunks
+    pool_.parallel_for(pairs, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const AttentionPair pair = pair_of(i, thread);
+        for (std::int64_t c = 0; c < pair.chunks; ++c) attend(pair, c, thread);
+        merge_chunks(call, pair);
+      }
+    });
+    return;
+  }
+  // Few pairs: the threads share their chunks.
+  std::int64_t most_chunks = 0;
+  for (std::int64_t i = 0; i < pairs; ++i) most_chunks = std::max(most_chunks, pair_of(i, i).chunks);
+  pool_.parallel_for(pairs * most_chunks, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
+    for (std::int64_t task = begin; task < end; ++task) {
+      const AttentionPair pair = pair_of(task % pairs, task % pairs);
+      if (task / pairs < pair.chunks) attend(pair, task / pairs, thread);
+    }
+  });
+  for (std::int64_t i = 0; i < pairs; ++i) merge_chunks(call, pair_of(i, i));
+}
 
 }  // namespace millrace::exec

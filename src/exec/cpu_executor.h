@@ -163,6 +163,10 @@ class CpuExecutor final : public Executor {
   AttentionPair attention_pair(const AttentionCall& call, std::int64_t index, std::int64_t slot) const;
   void attend_chunk(const AttentionCall& call, const AttentionPair& pair, std::int64_t chunk, int thread) const;
   void merge_chunks(const AttentionCall& call, const AttentionPair& pair) const;
+  /// All chunks of `pairs` pairs, and what they merge to. pair_of(i, slot): one of them, with its results in that slot;
+  /// attend(pair, chunk, thread) computes one chunk.
+  template <typename PairOf, typename Attend>
+  void run_pairs(const AttentionCall& call, std::int64_t pairs, const PairOf& pair_of, const Attend& attend);
 
   // cpu_selected.cpp.
   void store_index(std::int64_t layer, Act key);

@@ -37,13 +37,11 @@ void CpuExecutor::store_index(std::int64_t layer, Act key) {
       std::byte* const block = sequence.index(row.position / kv::kBlockTokens, layer);
       const std::int64_t lane = row.position % kv::kBlockTokens;
       if (kv.index_dtype() == DType::f32) {
-        for (std::int64_t d = 0; d < dim; ++d)
-          reinterpret_cast<float*>(block)[d * kv::kBlockTokens + lane] = keys[r * dim + d];
+        scatter(keys + r * dim, dim, reinterpret_cast<float*>(block), lane);
         continue;
       }
       table_.f32_to_f16_row(keys + r * dim, dim, halves);
-      for (std::int64_t d = 0; d < dim; ++d)
-        reinterpret_cast<std::uint16_t*>(block)[d * kv::kBlockTokens + lane] = halves[d];
+      scatter(halves, dim, reinterpret_cast<std::uint16_t*>(block), lane);
     }
   });
 }
@@ -168,28 +166,12 @@ void CpuExecutor::attend_to_selected(AttentionCall& call, Act selected) {
   if (static_cast<std::uint64_t>(kChunkBlocks * kv.v_head_bytes()) > layout_.selected_bytes)
     return fail(error(Code::internal, "attention over {} chosen keys was not prepared", call.attention.selected));
   const auto* const chosen = reinterpret_cast<const std::int32_t*>(data(selected));
-  const auto keys_of = [&](std::int64_t row) { return chosen + row * call.attention.selected; };
-  const std::int64_t slots = 2 * pool_.threads(), chunks = selected_pair(call, 0, 0).chunks, count = std::ssize(rows);
-  if (count >= slots) {  // work enough: a thread takes a row with all its chunks
-    pool_.parallel_for(count, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t row = rows[static_cast<std::size_t>(i)];
-        const AttentionPair pair = selected_pair(call, row, thread);
-        for (std::int64_t c = 0; c < chunks; ++c) attend_selected_chunk(call, pair, keys_of(row), c, thread);
-        merge_chunks(call, pair);
-      }
-    });
-    return;
-  }
-  // Few rows: the threads share their chunks.
-  const auto row_at = [&](std::int64_t i) { return rows[static_cast<std::size_t>(i)]; };
-  pool_.parallel_for(count * chunks, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
-    for (std::int64_t task = begin; task < end; ++task) {
-      const std::int64_t row = row_at(task % count);
-      attend_selected_chunk(call, selected_pair(call, row, task % count), keys_of(row), task / count, thread);
-    }
-  });
-  for (std::int64_t i = 0; i < count; ++i) merge_chunks(call, selected_pair(call, row_at(i), i));
+  run_pairs(
+      call, std::ssize(rows),
+      [&](std::int64_t i, std::int64_t slot) { return selected_pair(call, rows[static_cast<std::size_t>(i)], slot); },
+      [&](const AttentionPair& pair, std::int64_t chunk, int thread) {
+        attend_selected_chunk(call, pair, chosen + pair.tile.first_row * call.attention.selected, chunk, thread);
+      });
 }
 
 }  // namespace millrace::exec
