@@ -91,8 +91,7 @@ Finding find_cores() {
   return finding;
 }
 
-Findings find_memory() {
-  const device::MemoryLimits limits = device::memory_limits();
+Findings find_memory(const device::MemoryLimits& limits) {
   Findings findings;
   findings.push_back({.what = "memory",
                       .found = fmt::format("{} in all, {} available", format_bytes(limits.total_bytes),
@@ -204,8 +203,7 @@ Finding find_read_ahead(const fs::path& path) {
   return finding;
 }
 
-Finding find_rates(const std::string& path) {
-  const auto rates = residency::load_rates(path);
+Finding find_rates(const Expected<residency::Rates>& rates) {
   if (!rates.ok()) {
     return {.mark = Mark::could_be_better,
             .what = "measured rates",
@@ -303,8 +301,7 @@ Finding find_cufile(bool has_gpu) {
 }
 
 /// What this program itself can do with the GPUs.
-Findings find_cuda(bool has_gpu) {
-  const auto gpus = device::gpus();
+Findings find_cuda(const Expected<std::vector<device::Gpu>>& gpus, bool has_gpu) {
   if (!gpus.ok()) {
     const bool built = !device::built_cuda_version().empty();
     return {{.mark = has_gpu ? Mark::could_be_better : Mark::missing,
@@ -322,7 +319,7 @@ Findings find_cuda(bool has_gpu) {
   return findings;
 }
 
-Findings find_gpu() {
+Findings find_gpu(const Expected<std::vector<device::Gpu>>& gpus) {
   const std::vector<fs::path> devices = nvidia_devices();
   Findings findings;
   if (devices.empty()) {
@@ -333,7 +330,7 @@ Findings find_gpu() {
   }
   for (const fs::path& device : devices) findings.push_back(find_link(device));
   findings.push_back(find_driver(!devices.empty()));
-  for (Finding& finding : find_cuda(!devices.empty())) findings.push_back(std::move(finding));
+  for (Finding& finding : find_cuda(gpus, !devices.empty())) findings.push_back(std::move(finding));
   findings.push_back(find_cufile(!devices.empty()));
   return findings;
 }
@@ -365,15 +362,13 @@ const Example* best_fit(double room, double rate) {
 }
 
 /// What runs well here, what limits it, what to do.
-std::string summarize(const Findings& findings, const std::string& path) {
+std::string summarize(const Findings& findings, const device::MemoryLimits& limits,
+                      const Expected<residency::Rates>& rates, const Expected<std::vector<device::Gpu>>& gpus) {
   constexpr double kShareOfRam = 0.9;                          // for weights; the rest is for context and others
   constexpr double kShareOfVram = 0.9, kContextOfGpu = 0.8e9;  // the driver's own part
-  const device::MemoryLimits limits = device::memory_limits();
   const auto ram = static_cast<double>(std::min(limits.available_bytes, limits.cgroup_bytes)) * kShareOfRam;
-  const auto rates = residency::load_rates(path);
   const double rate = rates.ok() ? rates->cpu_decode : 0;
   const auto bytes = [](double count) { return format_bytes(static_cast<std::uint64_t>(std::max(count, 0.0))); };
-  const auto gpus = device::gpus();
   std::string runs, limit;
   if (gpus.ok() && !gpus->empty()) {
     const double vram = static_cast<double>(gpus->front().total_bytes) * kShareOfVram - kContextOfGpu;
@@ -417,13 +412,16 @@ std::string render(const Findings& findings) {
 
 std::string render_doctor(const std::string& path) {
   const fs::path looked_at = path.empty() ? "." : path;
+  const device::MemoryLimits limits = device::memory_limits();
+  const auto rates = residency::load_rates(looked_at.string());
+  const auto gpus = device::gpus();
   Findings findings = {find_processor(), find_cores()};
   const auto add = [&](const Findings& more) { findings.insert(findings.end(), more.begin(), more.end()); };
-  add(find_memory());
+  add(find_memory(limits));
   add({find_huge_pages(), find_locked_memory(), find_read_ahead(looked_at), find_direct_reads(looked_at)});
-  add({find_io_uring(), find_rates(looked_at.string())});
-  add(find_gpu());
-  return summarize(findings, looked_at.string()) + render(findings) +
+  add({find_io_uring(), find_rates(rates)});
+  add(find_gpu(gpus));
+  return summarize(findings, limits, rates, gpus) + render(findings) +
          "\nok: fine   !: could be better   -: not there\n";
 }
 
