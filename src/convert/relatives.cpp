@@ -13,19 +13,17 @@ constexpr NameRule kResultNorms[] = {
 };
 constexpr Names kResultNames[] = {kTopNames, kAttentionNames, kResultNorms, kDenseNames};
 
-constexpr NameRule kGlm[] = {
-    {"model.layers.#.post_self_attn_layernorm.weight", "blk.#.post_attention_norm.weight"},
-    {"model.layers.#.post_mlp_layernorm.weight", "blk.#.post_ffw_norm.weight"},
-    {"model.layers.#.mlp.gate_up_proj.weight", "blk.#.ffn_up.weight"},
-    {"model.layers.#.mlp.down_proj.weight", "blk.#.ffn_down.weight"},
-};
-constexpr Names kGlmNames[] = {kTopNames, kAttentionNames, kFfnNorm, kGlm};
-
 constexpr NameRule kFusedUp[] = {
     {"model.layers.#.mlp.gate_up_proj.weight", "blk.#.ffn_up.weight"},
     {"model.layers.#.mlp.down_proj.weight", "blk.#.ffn_down.weight"},
 };
 constexpr Names kChatGlmNames[] = {kTopNames, kAttentionNames, kFfnNorm, kFusedUp};
+
+constexpr NameRule kGlmNorms[] = {
+    {"model.layers.#.post_self_attn_layernorm.weight", "blk.#.post_attention_norm.weight"},
+    {"model.layers.#.post_mlp_layernorm.weight", "blk.#.post_ffw_norm.weight"},
+};
+constexpr Names kGlmNames[] = {kTopNames, kAttentionNames, kFfnNorm, kGlmNorms, kFusedUp};
 
 constexpr NameRule kHunyuan[] = {
     {"model.layers.#.self_attn.query_layernorm.weight", "blk.#.attn_q_norm.weight"},
@@ -73,7 +71,7 @@ Status write_arcee(const Header&, nlohmann::json& config) {
   return {};
 }
 
-void read_glm4(Config& config, Header&) { config.expect("hidden_act", "silu"); }
+void read_silu(Config& config, Header&) { config.expect("hidden_act", "silu"); }
 
 /// Readers take GELU in its tanh form, as transformers does whatever the old name says.
 void read_gemma(Config& config, Header&) {
@@ -87,14 +85,12 @@ Status write_gemma(const Header&, nlohmann::json& config) {
   return {};
 }
 
-void read_hunyuan(Config& config, Header&) { config.expect("hidden_act", "silu"); }
-
-void read_exaone4(Config& config, Header& header) {
+void read_windowed(Config& config, Header& header) {
   read_windows(config, header);
   config.expect("hidden_act", "silu");
 }
 
-Status write_exaone4(const Header& header, nlohmann::json& config) {
+Status write_windowed(const Header& header, nlohmann::json& config) {
   write_windows(header, 4, config);
   return {};
 }
@@ -129,7 +125,7 @@ const Family kGlm4{.model_type = "glm4",
                    .architecture = "glm4",
                    .names = kGlmNames,
                    .pre = "glm4",
-                   .read = read_glm4};
+                   .read = read_silu};
 const Family kGemma{.model_type = "gemma",
                     .model_class = "GemmaForCausalLM",
                     .architecture = "gemma",
@@ -142,31 +138,31 @@ const Family kHunyuanDense{.model_type = "hunyuan_v1_dense",
                            .architecture = "hunyuan-dense",
                            .names = kHunyuanNames,
                            .pre = "hunyuan-dense",
-                           .read = read_hunyuan};
+                           .read = read_silu};
 const Family kChatGlm{.model_type = "glm",
                       .model_class = "GlmForCausalLM",
                       .architecture = "chatglm",
                       .names = kChatGlmNames,
                       .pre = "chatglm-bpe",
-                      .read = read_glm4};
+                      .read = read_silu};
 const Family kOlmo3{.model_type = "olmo3",
                     .model_class = "Olmo3ForCausalLM",
                     .architecture = "olmo2",
                     .names = kResultNames,
-                    .read = read_exaone4,
-                    .write = write_exaone4,
+                    .read = read_windowed,
+                    .write = write_windowed,
                     .matches = has_windows};
 const Family kOlmo2{.model_type = "olmo2",
                     .model_class = "Olmo2ForCausalLM",
                     .architecture = "olmo2",
                     .names = kResultNames,
-                    .read = read_hunyuan};
+                    .read = read_silu};
 const Family kExaone4{.model_type = "exaone4",
                       .model_class = "Exaone4ForCausalLM",
                       .architecture = "exaone4",
                       .names = kResultNames,
                       .pre = "exaone4",
-                      .read = read_exaone4,
-                      .write = write_exaone4};
+                      .read = read_windowed,
+                      .write = write_windowed};
 
 }  // namespace millrace::convert

@@ -9,6 +9,7 @@
 #include "model/architectures.h"
 #include "model/hyperparameters.h"
 #include "model/rope.h"
+#include "model/unit_builder.h"
 
 namespace millrace::model {
 namespace {
@@ -88,7 +89,7 @@ Expected<DecoderSpec> gemma4_spec(const modelfile::Model& file, const Hyperparam
       return error(Code::corrupt, "{}: layer {} has no earlier one of its kind and heads whose keys it could see",
                    arch_key(file, "attention.shared_kv_layers"), index);
     layer.attention.values_are_keys =
-        index < first_shared && file.find("blk." + std::to_string(index) + ".attn_v.weight") == nullptr;
+        index < first_shared && file.find(layer_tensor(static_cast<int>(index), "attn_v.weight")) == nullptr;
     layer.ff_dim = layers.ff_dim[at];
     spec.layers.push_back(layer);
   }

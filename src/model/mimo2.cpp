@@ -5,6 +5,7 @@
 #include "model/architectures.h"
 #include "model/hyperparameters.h"
 #include "model/rope.h"
+#include "model/unit_builder.h"
 
 namespace millrace::model {
 
@@ -24,7 +25,7 @@ Expected<DecoderSpec> mimo2_spec(const modelfile::Model& file, const Hyperparame
   for (std::int64_t index = 0; index < hp.layers; ++index) {
     const auto at = static_cast<std::size_t>(index);
     const auto has = [&](const char* tensor) {
-      return file.find("blk." + std::to_string(index) + "." + tensor) != nullptr;
+      return file.find(layer_tensor(static_cast<int>(index), tensor)) != nullptr;
     };
     LayerSpec& layer = spec.layers.emplace_back(common);
     if (kv_heads[at] == 0)
