@@ -21,14 +21,15 @@ bool is_name(std::string_view name) {
   return !name.empty() && name.size() <= kLongestName && name.find_first_of(" \t\r\n<>{}[]\"'()") == name.npos;
 }
 
-/// { ... } of a call whose name is known, maybe fenced as Markdown's code is.
+/// { ... } of a call whose name is known, maybe fenced as Markdown's code is. It takes nothing before the bracket: what
+/// turns out to be no call is content, with the white space that it began with.
 class Arguments final : public CallReader {
  public:
   explicit Arguments(std::string name) : name_(std::move(name)) {}
 
   State read(std::string_view text, bool last, std::size_t& taken, CallSink& sink) override {
     std::string out;
-    std::size_t at = 0;
+    std::size_t at = begun_ ? 0 : skipped_;
     State state = State::more;
     while (state == State::more && at < text.size()) {
       if (!begun_ && !skip_to_bracket(text, last, at, state)) break;
@@ -39,7 +40,8 @@ class Arguments final : public CallReader {
       if (one != JsonCopy::Taken::more) state = State::done;
     }
     if (!out.empty()) sink.arguments(out);
-    taken += at;
+    if (begun_) taken += at;
+    if (!begun_) skipped_ = at;
     if (begun_ && (last || state == State::done)) {
       sink.end_call();
       return State::done;
@@ -64,6 +66,7 @@ class Arguments final : public CallReader {
 
   const std::string name_;
   JsonCopy copy_;
+  std::size_t skipped_ = 0;  // bytes before the bracket that have been looked at
   bool begun_ = false;
 };
 
@@ -96,8 +99,8 @@ class NamedCall final : public CallReader {
       if (!format_.name_end_then.empty()) end = format_.name_end_then;
     }
     const std::size_t found = rest.find(end);
-    if (found == std::string_view::npos) {
-      const bool hopeless = rest.size() > 2 * kLongestName || last;
+    if (found == std::string_view::npos || found > 2 * kLongestName) {
+      const bool hopeless = rest.size() >= 2 * kLongestName + end.size() || last;
       return hopeless ? State::none : State::more;
     }
     std::string_view name = rest.substr(0, found);
@@ -172,7 +175,7 @@ class LooseCalls final : public CallReader {
     if (!before.empty() && rest.starts_with(before)) rest.remove_prefix(before.size());
     const std::size_t end = rest.find(python_ ? '(' : '{');
     if (end == std::string_view::npos && !last && rest.size() <= kLongestName) return false;
-    const std::string_view name = end == std::string_view::npos ? std::string_view() : trim(rest.substr(0, end));
+    const std::string_view name = end > kLongestName ? std::string_view() : trim(rest.substr(0, end));
     if (!is_name(name)) {
       state = bad;
       return true;

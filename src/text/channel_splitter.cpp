@@ -69,12 +69,11 @@ class ChannelSplitter final : public AnswerParser::Splitter {
   }
 
   bool header(bool last) {
-    const std::size_t end = held_.find(kMessage);
-    if (end == std::string::npos) {
-      if (!last && held_.size() < kLongestHeader) return false;
-      if (!last) begin_body(Kind::content);
+    const std::size_t end = std::string_view(held_).substr(0, kLongestHeader + kMessage.size()).find(kMessage);
+    if (end == std::string_view::npos) {
+      if (held_.size() >= kLongestHeader + kMessage.size()) return no_header();
       if (last) held_.clear();  // the answer was cut before it said anything
-      return !last;
+      return false;
     }
     const std::string_view header = std::string_view(held_).substr(0, end);
     const std::string_view channel = word_after(header, kChannel);
@@ -90,6 +89,18 @@ class ChannelSplitter final : public AnswerParser::Splitter {
       begin_body(channel == "analysis" ? Kind::reasoning : Kind::content);
     }
     held_.erase(0, end + kMessage.size());
+    return true;
+  }
+
+  /// What no message follows is content, with the mark that it begins with.
+  bool no_header() {
+    begin_body(Kind::content);
+    for (const std::string_view mark : kBorders) {
+      if (!held_.starts_with(mark)) continue;
+      say(mark);
+      held_.erase(0, mark.size());
+      break;
+    }
     return true;
   }
 

@@ -16,17 +16,9 @@ constexpr std::size_t kLongestName = 1024;
 CallReader::State TagCall::read(std::string_view text, bool last, std::size_t& taken, CallSink& sink) {
   State state = State::more;
   std::size_t all = 0;
-  while (state == State::more && all < text.size()) {
+  while (state == State::more && json_ == nullptr && all < text.size()) {
     const std::string_view rest = text.substr(all);
     std::size_t one = 0;
-    if (json_ != nullptr) {
-      state = json_->read(rest, last, one, sink);
-      all += one;
-      if (state == State::more) break;
-      json_ = nullptr;
-      if (state == State::none && begun_) state = State::done;
-      break;
-    }
     switch (at_) {
       case At::name:
         one = in_name(rest, last, state, sink);
@@ -48,12 +40,11 @@ CallReader::State TagCall::read(std::string_view text, bool last, std::size_t& t
     if (one == 0) break;
   }
   taken += all;
-  if (last && state == State::more) {
-    if (!begun_) return State::none;
-    if (json_ == nullptr) cut(sink);
-    return State::done;
-  }
-  return state;
+  if (json_ != nullptr) return json_->read(text.substr(all), last, taken, sink);
+  if (!last || state != State::more) return state;
+  if (!begun_) return State::none;
+  cut(sink);
+  return State::done;
 }
 
 std::size_t TagCall::in_name(std::string_view text, bool last, State& state, CallSink& sink) {
@@ -67,8 +58,8 @@ std::size_t TagCall::in_name(std::string_view text, bool last, State& state, Cal
       if (const std::size_t found = rest.find(mark); found < end) end = next = found;
     }
   }
-  if (end == std::string_view::npos) {
-    if (last || rest.size() > kLongestName) state = State::none;
+  if (end == std::string_view::npos || end > kLongestName) {
+    if (last || rest.size() >= kLongestName + tags_.name_end.size()) state = State::none;
     return 0;
   }
   std::string_view name = rest.substr(0, end);

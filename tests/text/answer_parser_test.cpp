@@ -384,6 +384,7 @@ TEST(AnswerParser, FunctionarysCallsAreRead) {
   expect("f\n{\"a\": 1}", v2, "[0f {\"a\":1}]");
   expect("all\nLet me see.>>>f\n{\"a\": 1}>>>g\n{}", v2, "Let me see.[0f {\"a\":1}][1g {}]");
   expect("No such line", v2, "No such line");
+  expect("Ok <function=f>{\"a\": [1", form_of("functionary-v3.1"), "Ok[0f {\"a\":[1]");
   expect("Ok <function=f>{\"a\": 1}</function><function=g>{}</function>", form_of("functionary-v3.1"),
          "Ok[0f {\"a\":1}][1g {}]");
 }
@@ -427,7 +428,11 @@ TEST(AnswerParser, HarmonysMessagesHaveHeaders) {
          form, "(hm)Hi");
   expect("<|channel|>analysis<|message|>a<|end|>" + next + "<|channel|>analysis<|message|>b<|end|>", form, "(a\n\nb)");
   expect("<|channel|>commentary to=functions.f<|message|>{\"a\": \"cut", form, "[0f {\"a\":\"cut]");
-  expect("<|channel|>commentary to=functions.f<|message|>no JSON", form, "no JSON");
+  for (const char* const text : {"no JSON", "\ni", "\n\n```json b", " ``x"}) {
+    expect(std::string("<|channel|>commentary to=functions.f<|message|>") + text, form, text);
+  }
+  const std::string endless = "<|channel|>" + std::string(5000, 'x') + "<|message|>Hi";
+  for (const std::size_t cut : {1, 11, 4096, 4108, 5013}) EXPECT_EQ(parsed(endless, form, {cut}), endless) << cut;
   expect("{\"no\": \"header\"}", form, "{\"no\": \"header\"}");
   expect("<|channel|>commentary to=python<|message|>print(1)", form, "print(1)");
   AnswerForm toolless = form;
