@@ -89,18 +89,18 @@ lint: setup-dev ## clang-format, clang-tidy, include ranks, the fuzzers' seeds
 format: setup-dev ## rewrite sources the way lint wants them
 	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i
 
-models-table: setup-dev ## rewrite the table of docs/models.md from what the reference tests hold
+models-table: setup-dev ## rewrite the table of docs/reference/models-and-file-types.md from what the reference tests hold
 	@TESTS=ON scripts/build.sh release millrace_engine_test
 	@MILLRACE_WRITE_TABLE=1 build/release/tests/millrace_engine_test --gtest_filter='ModelsTable.*'
 
-reference: setup-dev ## write docs/command-line.md of what the program says of itself
+reference: setup-dev ## write docs/reference/command-line.md of what the program says of itself
 	@TESTS=ON scripts/build.sh release millrace
-	@scripts/make_reference.py build/release/millrace >build/command-line.md && mv build/command-line.md docs/command-line.md
+	@scripts/make_reference.py build/release/millrace >build/command-line.md && mv build/command-line.md docs/reference/command-line.md
 
-clients: setup-dev ## rewrite docs/clients.md from what published clients and coding agents do (needs npm and PyPI; half an hour)
+clients: setup-dev ## rewrite docs/reference/clients.md from what published clients and coding agents do (needs npm and PyPI; half an hour)
 	@TESTS=ON scripts/build.sh release millrace synth-model
 	@for test in clients agents webui; do MILLRACE_CLIENTS=1 MILLRACE_WRITE_CLIENTS=1 python3 tests/e2e/test_$$test.py || exit; done
-	@scripts/make_clients.py >build/clients.md && mv build/clients.md docs/clients.md
+	@scripts/make_clients.py >build/clients.md && mv build/clients.md docs/reference/clients.md
 
 setup: ; @scripts/setup.sh build
 setup-dev: ; @scripts/setup.sh build dev

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/benchmarks.md from what was measured: bench/results/*.json, a file a question, between the words of bench/results/page.md.
+"""docs/internals/benchmarks.md from what was measured: bench/results/*.json, a file a question, between the words of bench/results/page.md.
 
     bench/tables.py                       writes the page
     bench/tables.py --check               fails where the page is not what the results say
@@ -28,7 +28,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results"
-PAGE = ROOT / "docs/benchmarks.md"
+PAGE = ROOT / "docs/internals/benchmarks.md"
 NOTE = "<!-- Written by bench/tables.py from bench/results: change page.md and the results there, and run it. -->\n"
 
 
@@ -78,7 +78,7 @@ def table(name, result):
 
 
 def page(folder=RESULTS):
-    """The text of docs/benchmarks.md. Every result has a place in it."""
+    """The text of docs/internals/benchmarks.md. Every result has a place in it."""
     results = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
     words = (folder / "page.md").read_text()
     places = re.findall(r"^\{\{([\w.-]+)\}\}$", words, re.M)
@@ -225,7 +225,7 @@ def main():
     text = page()
     if args.check:
         if text != PAGE.read_text():
-            sys.exit("docs/benchmarks.md is not what bench/results say: run bench/tables.py")
+            sys.exit("docs/internals/benchmarks.md is not what bench/results say: run bench/tables.py")
         return
     PAGE.write_text(text)
 

@@ -3,7 +3,7 @@
 
     bench/tiers.py MODEL.gguf [--rows FILE] [--only 1,4] [--device auto] [--timeout 600]
 
-A row is VRAM/RAM and flags of `millrace bench`, a line each in FILE (default: those of docs/benchmarks.md for a 70B of 40 GB);
+A row is VRAM/RAM and flags of `millrace bench`, a line each in FILE (default: those of docs/internals/benchmarks.md for a 70B of 40 GB);
 `first` instead of flags measures the first token of 16 from a cold page cache, over the whole program with its start and end.
 Rates are calibrated once, before anything runs; each row's plan is kept in build/bench/tiers before its first pass. Rows
 that read from the disk stand between two sweeps of plain O_DIRECT reads. After every row table and raw figures are written to

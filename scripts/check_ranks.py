@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Holds every #include to the ranks of the house: a folder of src/ includes only itself and folders of lower rank.
 
-Rooms of one rank do not include each other, except where docs/architecture.md says so (SIBLINGS).
+Rooms of one rank do not include each other, except where docs/internals/architecture.md says so (SIBLINGS).
 Prints each offence with its place and exits with 1; prints nothing and exits with 0 when the house is in order.
 """
 import pathlib

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Counts how far the house is from its plan (docs/architecture.md), and prints each figure beside its record and its goal.
+"""Counts how far the house is from its plan (docs/internals/architecture.md), and prints each figure beside its record and its goal.
 
     scripts/house.py            the table; exit status 1 where a figure is worse than its record in RECORDS
     scripts/house.py --where    the files behind each figure, too

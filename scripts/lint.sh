@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# clang-format, include ranks, names of types, the fuzzers' seeds and clang-tidy, which also checks who holds which lock;
+# clang-format, include ranks, names of types, documents' links, the fuzzers' seeds and clang-tidy, which also checks who holds which lock;
 # every finding is an error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,6 +15,8 @@ if git grep -nE 'std::(shared_)?mutex|std::condition_variable' -- src tools ':!s
   echo "lint: take Mutex and CondVar of base/mutex.h, whose locks clang checks" >&2
   failed=1
 fi
+echo "Checking links of documents"
+python3 scripts/check_links.py || failed=1
 echo "Checking the fuzzers' seeds"
 python3 fuzz/make_gguf_corpus.py --check || failed=1
 echo "Running clang-tidy"

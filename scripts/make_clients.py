@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The tables of docs/clients.md, made of tests/e2e/clients/results.json, where tests/e2e/test_clients.py and test_agents.py
+"""The tables of docs/reference/clients.md, made of tests/e2e/clients/results.json, where tests/e2e/test_clients.py and test_agents.py
 wrote what ran.
 
 Usage: scripts/make_clients.py   prints the page with its tables made anew; `make clients` puts it where it belongs
@@ -10,7 +10,7 @@ import re
 import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGE, RESULTS = ROOT / "docs/clients.md", ROOT / "tests/e2e/clients/results.json"
+PAGE, RESULTS = ROOT / "docs/reference/clients.md", ROOT / "tests/e2e/clients/results.json"
 BLOCK = re.compile(r"(<!-- made of results.json: (.*?) -->\n)(.*?)(<!-- end -->\n)", re.S)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/command-line.md, made of what the program says of itself (--help-all of every verb).
+"""docs/reference/command-line.md, made of what the program says of itself (--help-all of every verb).
 
 Usage: scripts/make_reference.py PROGRAM   prints the page; `make reference` puts it where it belongs
 """
@@ -14,12 +14,11 @@ HEAD = """# The command line
 
 `make reference` writes this page from what the program says of itself; `tests/e2e/test_docs.py` fails where both differ.
 `millrace VERB --help` shows the same in a terminal, `--help-all` with the rarer flags, and `man millrace-VERB` where the
-packages are installed. [Features](features.md) explains what the verbs are for, and [api.md](api.md#on-the-command-line) those that measure quality or convert.
+packages are installed. [Features](features.md) explains what the verbs are for, and [Quality, files and conversion](http-api.md#on-the-command-line) those that measure quality or convert.
 
 A flag's value follows it: `--ram 12G`, or `--ram=12G`. Sizes are decimal (6M is 6,000,000 bytes); MiB and GiB are the others.
 What stands for a model is its name, or a GGUF file. `serve --config FILE` takes the same flags from a file, a line each.
-Variables of the environment stand in [environment.md](environment.md), exit codes in
-[troubleshooting.md](troubleshooting.md#exit-codes).
+Two other pages list the [environment variables](environment.md) and the [exit codes](../guide/troubleshooting.md#exit-codes).
 
 | verb | what it does |
 |---|---|

@@ -118,7 +118,7 @@ Status unknown(std::string_view name, const modelfile::Model& file, const LoadOp
   if (near == nullptr)
     return error(Code::unsupported,
                  "models of architecture '{}' are not supported, and none of those that this version runs "
-                 "(docs/models.md) has a name like it",
+                 "(docs/reference/models-and-file-types.md) has a name like it",
                  shown);
   const auto read = load_as(*near, file, options);
   return error(

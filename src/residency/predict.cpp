@@ -10,8 +10,8 @@
 namespace millrace::residency {
 namespace {
 
-// Measured on an H200 (docs/benchmarks.md). Products of decoding read this much of what a copy within device memory
-// moves, and each layer has launches that begin and end.
+// Measured on an H200 (docs/internals/benchmarks.md). Products of decoding read this much of what a copy within device
+// memory moves, and each layer has launches that begin and end.
 constexpr double kProductsOfCopy = 0.8;
 constexpr double kLaunchSeconds = 13e-6;
 // A mixture has more launches than a dense feed-forward, and its experts are small products, which wait for their first

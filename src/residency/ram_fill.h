@@ -2,8 +2,8 @@
 // them, so that a model serves as soon as what is at home in VRAM is there.
 //
 // The reads land in a small ring that stays in the processor's cache and are copied from there to where they belong: a
-// virtual disk, which copies, too, delivers a quarter less into memory that is in no cache (docs/benchmarks.md). So a
-// destination need not be aligned, and nothing around it is written.
+// virtual disk, which copies, too, delivers a quarter less into memory that is in no cache
+// (docs/internals/benchmarks.md). So a destination need not be aligned, and nothing around it is written.
 //
 // The reads come in groups; has() says of each whether it is complete. After an error the thread rests. The error is
 // told once, to the next wait() for a group that is missing; a wait() after that makes the thread read on from where it

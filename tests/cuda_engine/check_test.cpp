@@ -54,7 +54,7 @@ TEST(CheckCuda, NamesHeadsThatNoKernelHas) {
   }
 }
 
-/// docs/models.md says so.
+/// docs/reference/models-and-file-types.md says so.
 TEST(CheckCuda, TakesEveryCheckpointThatRunsOnAGpu) {
   for (const engine::test::Checkpoint& checkpoint : engine::test::kCheckpoints) {
     SCOPED_TRACE(checkpoint.name);

@@ -1,5 +1,5 @@
-// What plans for a GPU foretell of models of real shapes, beside what was measured (docs/benchmarks.md). On paper: no
-// GPU, and no weights.
+// What plans for a GPU foretell of models of real shapes, beside what was measured (docs/internals/benchmarks.md). On
+// paper: no GPU, and no weights.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-"""What published clients did, in tests/e2e/clients/results.json, of which scripts/make_clients.py makes the tables of docs/clients.md.
+"""What published clients did, in tests/e2e/clients/results.json, of which scripts/make_clients.py makes the tables of docs/reference/clients.md.
 MILLRACE_WRITE_CLIENTS=1 writes what ran; without it a difference fails the test."""
 import json
 import os

@@ -109,7 +109,7 @@ class Network:
 
     def mpirun(self, *words):
         """What starts a command on every host, or, of several lists of words, each on one. mpirun runs on the first, and misses hosts
-        that are cut off, as docs/cluster.md has it."""
+        that are cut off, as docs/guide/clusters.md has it."""
         each = words if isinstance(words[0], list) else [list(words)] * self.count
         command = ["mpirun", "--allow-run-as-root", "--bind-to", "none", "--mca", "plm_rsh_agent", self.agent, "--mca", "btl", "self,tcp"]
         for name, value in (("time", 1), ("intvl", 1), ("probes", 6)):

@@ -1,5 +1,6 @@
-// The table of docs/models.md is what the reference tests hold (engine/reference.h): a cell says yes where its test
-// wants transformers' logits, no where it wants a refusal. With MILLRACE_WRITE_TABLE set, the table is written anew.
+// The table of docs/reference/models-and-file-types.md is what the reference tests hold (engine/reference.h): a cell
+// says yes where its test wants transformers' logits, no where it wants a refusal. With MILLRACE_WRITE_TABLE set, the
+// table is written anew.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -14,7 +15,7 @@ namespace {
 
 using namespace test;
 
-constexpr const char* kPage = MILLRACE_SOURCE_DIR "/docs/models.md";
+constexpr const char* kPage = MILLRACE_SOURCE_DIR "/docs/reference/models-and-file-types.md";
 constexpr const char* kBegin = "<!-- What the reference tests hold; `make models-table` writes it. -->\n";
 constexpr const char* kEnd = "<!-- -->\n";
 
@@ -52,9 +53,9 @@ std::string table() {
 TEST(ModelsTable, IsWhatTheReferenceTestsHold) {
   std::string page = read(kPage);
   const std::size_t begin = page.find(kBegin);
-  ASSERT_NE(begin, std::string::npos) << "docs/models.md has no mark " << kBegin;
+  ASSERT_NE(begin, std::string::npos) << "docs/reference/models-and-file-types.md has no mark " << kBegin;
   const std::size_t from = begin + std::string(kBegin).size(), end = page.find(kEnd, from);
-  ASSERT_NE(end, std::string::npos) << "docs/models.md has no mark " << kEnd;
+  ASSERT_NE(end, std::string::npos) << "docs/reference/models-and-file-types.md has no mark " << kEnd;
   if (std::getenv("MILLRACE_WRITE_TABLE") != nullptr) {
     page.replace(from, end - from, table());
     std::ofstream(kPage, std::ios::binary) << page;

@@ -95,7 +95,7 @@ inline Agreement agreement(const EngineOptions& options, const std::string& refe
   return found;
 }
 
-/// Who computes, and where the weights lie: the columns of the table in docs/models.md.
+/// Who computes, and where the weights lie: the columns of the table in docs/reference/models-and-file-types.md.
 enum class Place { cpu_ram, cpu_disk, gpu_vram, gpu_ram };
 
 struct PlaceName {
@@ -109,7 +109,7 @@ constexpr PlaceName kPlaces[] = {{Place::cpu_ram, "on_the_cpu", "CPU, in RAM"},
                                  {Place::gpu_ram, "from_ram_to_the_gpu", "GPU, layers or experts from RAM"}};
 
 /// A tiny random checkpoint of tools/reference-models: NAME.gguf, and what transformers answers with it, NAME.bin or
-/// ANSWERS.bin. A row of the table in docs/models.md.
+/// ANSWERS.bin. A row of the table in docs/reference/models-and-file-types.md.
 struct Checkpoint {
   const char* name;
   const char* family;  // as people call the models

@@ -37,7 +37,8 @@ TEST(Reference, Gemma4WithKvInF16StaysClose) {
   EXPECT_EQ(found.same_argmax, 1);
 }
 
-/// The cells of the table in docs/models.md that need no GPU; tests/cuda_engine has the others.
+/// The cells of the table in docs/reference/models-and-file-types.md that need no GPU; tests/cuda_engine has the
+/// others.
 class Checkpoints : public testing::TestWithParam<Cell> {};
 
 TEST_P(Checkpoints, AnswerAsTransformersDoes) {

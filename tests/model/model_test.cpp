@@ -58,7 +58,7 @@ TEST(Load, NamesAnArchitectureItDoesNotKnowTheNearestItDoesAndWhatIsMissing) {
   expect("llama9", {"'llama9'", "'llama'", "never compared"});
   tiny.add(1, "attn_odd.weight", {4});
   expect("llama9", {"'llama9'", "'llama'", "blk.1.attn_odd.weight"});
-  expect("xylophone", {"'xylophone'", "docs/models.md"});
+  expect("xylophone", {"'xylophone'", "docs/reference/models-and-file-types.md"});
 }
 
 TEST(Load, ReadsHyperparameters) {

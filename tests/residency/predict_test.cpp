@@ -9,7 +9,7 @@
 namespace millrace::residency {
 namespace {
 
-/// The 70B of docs/benchmarks.md in 16 GB of VRAM and 40 GB of RAM, or 16 and 8.
+/// The 70B of docs/internals/benchmarks.md in 16 GB of VRAM and 40 GB of RAM, or 16 and 8.
 Plan gpu_plan(double shared, double read) {
   Plan plan;
   plan.cost = {.gpu = true,

@@ -1,4 +1,4 @@
-// The file that describes a cluster (docs/cluster.md): its hosts, what each may take and how fast it is, and the
+// The file that describes a cluster (docs/guide/clusters.md): its hosts, what each may take and how fast it is, and the
 // network.
 #pragma once
 

@@ -218,7 +218,7 @@ void add_plan(CLI::App& app, const Program& program, int& exit_code) {
   add_model_flags(*command, flags->model);
   auto* cluster = command->add_option(
       "--cluster", flags->model.cluster,
-      "Plan for the hosts in this file instead, by their rates: which has which layers (see docs/cluster.md)");
+      "Plan for the hosts in this file instead, by their rates: which has which layers (see docs/guide/clusters.md)");
   command->add_option("--sequences", flags->sequences, "With --cluster: side by side")
       ->check(CLI::Range(1, 1024))
       ->needs(cluster);

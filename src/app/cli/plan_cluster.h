@@ -7,7 +7,7 @@
 
 namespace millrace::cli {
 
-/// Prints the plan for the hosts that the file names (docs/cluster.md); the exit code.
+/// Prints the plan for the hosts that the file names (docs/guide/clusters.md); the exit code.
 int print_cluster_plan(const engine::EngineOptions& options, const std::string& path);
 
 }  // namespace millrace::cli

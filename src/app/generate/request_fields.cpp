@@ -69,7 +69,7 @@ List sampling() {
       {"include_stop_str_in_output", kRefused, "not supported; the stop text is left out of answers", "false"},
       {"lora", kRefused, "adapters are not supported; serve the merged model", "[]"},
       {"t_max_predict_ms", kRefused, "not supported; send max_tokens", "0\n-1"},
-      {"samplers", kIgnored, "the order of the rules is fixed (docs/api.md)"},
+      {"samplers", kIgnored, "the order of the rules is fixed (docs/reference/http-api.md)"},
       {"min_keep", kIgnored, "one token always stays"},
       {"skip_special_tokens", kIgnored, "special tokens are never part of an answer's text"},
       {"spaces_between_special_tokens", kIgnored, "special tokens are never part of an answer's text"},

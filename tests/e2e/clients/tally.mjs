@@ -1,4 +1,4 @@
-// What each client was asked: which calls passed, and which were refused in which words. docs/clients.md has the sums.
+// What each client was asked: which calls passed, and which were refused in which words. docs/reference/clients.md has the sums.
 import assert from 'node:assert/strict';
 
 const tallies = {};
