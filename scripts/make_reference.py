@@ -10,15 +10,14 @@ import subprocess
 import sys
 import typing
 
-HEAD = """# The command line
+HEAD = """# Command line
+For anyone who looks up a verb or a flag. `make reference` generates this page from `--help-all`, and a test fails if they differ.
+`millrace VERB --help` prints the common flags in a terminal, `--help-all` all of them; packages also install `man millrace-VERB`.
+[Features](features.md) explains what the flags are for, and [Quality, files and conversion](http-api.md#on-the-command-line) the verbs that
+measure quality or convert.
 
-`make reference` writes this page from what the program says of itself; `tests/e2e/test_docs.py` fails where both differ.
-`millrace VERB --help` shows the same in a terminal, `--help-all` with the rarer flags, and `man millrace-VERB` where the
-packages are installed. [Features](features.md) explains what the verbs are for, and [Quality, files and conversion](http-api.md#on-the-command-line) those that measure quality or convert.
-
-A flag's value follows it: `--ram 12G`, or `--ram=12G`. Sizes are decimal (6M is 6,000,000 bytes); MiB and GiB are the others.
-What stands for a model is its name, or a GGUF file. `serve --config FILE` takes the same flags from a file, a line each.
-Two other pages list the [environment variables](environment.md) and the [exit codes](../guide/troubleshooting.md#exit-codes).
+A flag's value follows it: `--ram 12G`, or `--ram=12G`. Sizes are decimal (6M is 6,000,000 bytes); write MiB or GiB for binary units.
+A model is a name or a GGUF file. `serve --config FILE` reads the same flags from a file, one per line. Two other pages list the [environment variables](environment.md) and the [exit codes](../guide/troubleshooting.md#exit-codes).
 
 | verb | what it does |
 |---|---|
