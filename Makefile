@@ -83,7 +83,7 @@ bench: setup-dev ## kernels, disk and the synthetic models; figures in build/ben
 	@TESTS=ON scripts/build.sh release
 	@bench/run.sh
 
-lint: setup-dev ## clang-format, clang-tidy, include ranks, the fuzzers' seeds
+lint: setup-dev ## clang-format, clang-tidy, include ranks, documents' links, words and spelling, the fuzzers' seeds
 	@scripts/lint.sh
 
 format: setup-dev ## rewrite sources the way lint wants them

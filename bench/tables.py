@@ -1,20 +1,21 @@
 #!/usr/bin/env python3
-"""docs/internals/benchmarks.md from what was measured: bench/results/*.json, a file a question, between the words of bench/results/page.md.
+"""Writes docs/internals/benchmarks.md and measurements.md from what was measured: bench/results/*.json, a file a question, between the words
+of bench/results/benchmarks.md and measurements.md.
 
-    bench/tables.py                       writes the page
-    bench/tables.py --check               fails where the page is not what the results say
-    bench/tables.py add QUESTION FILE...  takes what `millrace bench --json` or `millrace_cuda_kernels --json` printed, and writes the page
+    bench/tables.py                       writes the pages
+    bench/tables.py --check               fails where a page is not what the results say
+    bench/tables.py add QUESTION FILE...  takes what `millrace bench --json` or `millrace_cuda_kernels --json` printed, and writes the pages
         [--command TEXT] [--commit NAME] [--date DAY] [--machine WORDS]
 
 QUESTION is the name of a file in bench/results without .json, or a new question in words, which gets a file and a place at
-the end of page.md. A row has the name of the FILE it came from and takes the place of an older one of that name; kernels
+the end of measurements.md. A row has the name of the FILE it came from and takes the place of an older one of that name; kernels
 take the place of all before. Defaults: the commit of this tree, today, this machine in words, and for the command what the
 FILE or the question's file has.
 
 By hand: a row is a line of "rows", {"cells": [a text a column], "commit": ..., "date": ...}; "at_or_before" stands in place of
 "commit" where nobody wrote down what was measured; what a row does not say ("command", "machine" too) its file says. Instead of
-"cells" a row may have "values", a number or text by name, which columns with "from" show. "hidden" rows are kept and not shown. page.md has a line {{NAME}} where
-the table of NAME.json belongs.
+"cells" a row may have "values", a number or text by name, which columns with "from" show. "hidden" rows are kept and not shown. A line {{NAME}} of either
+page is where the table of NAME.json belongs.
 """
 import argparse
 import collections
@@ -28,11 +29,12 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results"
-PAGE = ROOT / "docs/internals/benchmarks.md"
-NOTE = "<!-- Written by bench/tables.py from bench/results: change page.md and the results there, and run it. -->\n"
+PAGES = ("benchmarks.md", "measurements.md")  # the tables that people ask for, and the rest
+WRITTEN = ROOT / "docs/internals"
+NOTE = "<!-- Written by bench/tables.py from bench/results: change the words and results there, and run it. -->\n"
 
 
-# ---- the page
+# ---- the pages
 
 def shown(column, row, index):
     """The text of a cell."""
@@ -77,21 +79,22 @@ def table(name, result):
     return "\n".join(lines)
 
 
-def page(folder=RESULTS):
-    """The text of docs/internals/benchmarks.md. Every result has a place in it."""
+def pages(folder=RESULTS):
+    """{name: text} of the pages. Every result has one place in them."""
     results = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
-    words = (folder / "page.md").read_text()
-    places = re.findall(r"^\{\{([\w.-]+)\}\}$", words, re.M)
+    words = {name: (folder / name).read_text() for name in PAGES}
+    places = re.findall(r"^\{\{([\w.-]+)\}\}$", "\n".join(words.values()), re.M)
     for name, result in results.items():
         if places.count(name) != 1:
-            sys.exit(f"bench/results/page.md has {places.count(name)} lines {{{{{name}}}}}; write one where that table belongs")
+            sys.exit(f"the pages in bench/results have {places.count(name)} lines {{{{{name}}}}}; write one where that table belongs")
         for row in result["rows"]:
             if "cells" in row and len(row["cells"]) != len(result["columns"]):
                 sys.exit(f"bench/results/{name}.json: a row has {len(row['cells'])} cells for {len(result['columns'])} columns: {row['cells'][0]}")
     for name in places:
         if name not in results:
-            sys.exit(f"bench/results/page.md names {name}, which bench/results does not have")
-    return NOTE + re.sub(r"^\{\{([\w.-]+)\}\}$", lambda place: table(place[1], results[place[1]]), words, flags=re.M)
+            sys.exit(f"a page in bench/results names {name}, of which there is no result")
+    filled = lambda place: table(place[1], results[place[1]])
+    return {name: NOTE + re.sub(r"^\{\{([\w.-]+)\}\}$", filled, text, flags=re.M) for name, text in words.items()}
 
 
 # ---- results
@@ -205,7 +208,7 @@ def add(args, folder=RESULTS):
                 result["rows"].append(row)
     path.write_text(written(result))
     if new:
-        with (folder / "page.md").open("a") as words:
+        with (folder / "measurements.md").open("a") as words:
             words.write(f"\n{{{{{path.stem}}}}}\n")
     return path
 
@@ -222,12 +225,11 @@ def main():
     args = parser.parse_args()
     if args.what == "add":
         print(f"bench/results/{add(args).name}")
-    text = page()
-    if args.check:
-        if text != PAGE.read_text():
-            sys.exit("docs/internals/benchmarks.md is not what bench/results say: run bench/tables.py")
-        return
-    PAGE.write_text(text)
+    for name, text in pages().items():
+        if not args.check:
+            (WRITTEN / name).write_text(text)
+        elif text != (WRITTEN / name).read_text():
+            sys.exit(f"docs/internals/{name} is not what bench/results say: run bench/tables.py")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# clang-format, include ranks, names of types, documents' links, the fuzzers' seeds and clang-tidy, which also checks who holds which lock;
+# clang-format, include ranks, names of types, documents (links, words, spelling), the fuzzers' seeds and clang-tidy, which also checks who holds which lock;
 # every finding is an error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,8 +15,12 @@ if git grep -nE 'std::(shared_)?mutex|std::condition_variable' -- src tools ':!s
   echo "lint: take Mutex and CondVar of base/mutex.h, whose locks clang checks" >&2
   failed=1
 fi
-echo "Checking links of documents"
+echo "Checking links, words and spelling"
 python3 scripts/check_links.py || failed=1
+python3 scripts/check_words.py || failed=1
+# Tests hold mistakes on purpose, and pages of generated words are data.
+git ls-files '*.md' '*.h' '*.cpp' '*.cu' '*.cuh' '*.py' '*.sh' '*.js' '*.html' '*.cmake' 'CMakeLists.txt' '*/CMakeLists.txt' Makefile include packaging examples \
+    ':!tests/*/*.cpp' ':!tests/*/*.py' ':!tools/*/*.py' ':!src/app/web/words-*' | xargs codespell -q 3 -I scripts/spelling.txt || failed=1
 echo "Checking the fuzzers' seeds"
 python3 fuzz/make_gguf_corpus.py --check || failed=1
 echo "Running clang-tidy"

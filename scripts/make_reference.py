@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 import typing
 
 HEAD = """# Command line
@@ -104,7 +105,7 @@ def page(program):
     if not verbs.get("Ask") or "run" not in verbs["Ask"][0][0]:
         sys.exit("error: cannot read the verbs in --help-all")
     told = {names[0]: said_by(program, names[0], "--help-all") for names, _ in sum(verbs.values(), [])}
-    flags = {verb: [(title, entry_of(line)) for title, lines in parts_of(text) if title != "Positionals" for line in lines]
+    flags = {verb: [(title, entry_of(line)) for title, lines in parts_of(text) if title not in ("Positionals", "Examples") for line in lines]
              for verb, text in told.items()}
     flags = {verb: [(title, entry) for title, entry in all if entry not in everywhere] for verb, all in flags.items()}
     users = collections.defaultdict(list)  # of each flag that is the same in several verbs
@@ -123,7 +124,9 @@ def page(program):
         for names, about in verbs.get(title, []):
             verb, text = names[0], told[names[0]]
             usage = re.search(r"^Usage: (.*)$", text, re.M).group(1)
-            out += f"\n### millrace {verb}\n{cell(about)}.\n\n```\n{usage}\n```\n"
+            shown = re.search(r"^Examples:\n((?:  .*\n)+)", text, re.M)
+            lines = [usage, *([""] + textwrap.dedent(shown.group(1)).splitlines() if shown else [])]
+            out += f"\n### millrace {verb}\n{cell(about)}.\n\n```\n" + "\n".join(lines) + "\n```\n"
             named = [entry_of(line) for part, lines in parts_of(text) if part == "Positionals" for line in lines]
             if any("--model" in entry.names for _, entry in flags[verb]):  # one of both
                 named = [entry._replace(default=entry.default + ", here or by -m") if entry.names == "model" and entry.default else entry

@@ -7,7 +7,7 @@ set -euo pipefail
 build=(g++ make cmake ninja-build python3 pkg-config libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev libpcre2-dev
        libutf8proc-dev liburing-dev libxxhash-dev libedit-dev libcurl4-openssl-dev libssl-dev libcpp-httplib-dev
        prometheus-cpp-dev libjs-marked node-dompurify libjs-highlight.js libjs-pdf)
-dev=(time libgtest-dev libbenchmark-dev clang clang-tidy clang-format libclang-rt-14-dev python3-lark git tmux
+dev=(time codespell libgtest-dev libbenchmark-dev clang clang-tidy clang-format libclang-rt-14-dev python3-lark git tmux
      openmpi-bin libopenmpi-dev iproute2 haproxy fonts-wqy-microhei)
 package=(dpkg-dev file help2man libncurses-dev libbsd-dev libmd-dev zlib1g-dev python3-pip python3-venv)
 try=(debootstrap buildah systemd)
@@ -38,7 +38,7 @@ missing=()
 for package in "${wanted[@]}"; do
   # A tool that is there by another road counts too.
   case "$package" in
-    g++|make|cmake|clang|clang-tidy|clang-format|python3|git|tmux) command -v "$package" >/dev/null && continue ;;
+    g++|make|cmake|clang|clang-tidy|clang-format|codespell|python3|git|tmux) command -v "$package" >/dev/null && continue ;;
     python3-pip) python3 -m pip --version >/dev/null 2>&1 && continue ;;
     python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null && continue ;;
     ninja-build) command -v ninja >/dev/null && continue ;;

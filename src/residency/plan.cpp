@@ -312,7 +312,7 @@ Status check_decisions(const UnitTable& units, const Census& census, const Decis
                  decisions.expert_slots, census.expert_tiles);
   for (std::size_t t = 0; t < units.tiles().size(); ++t)
     if (decisions.resident_tiles[t] && units.units()[units.tiles()[t].unit].kind == UnitKind::expert)
-      return error(Code::invalid_argument, "the plan has tile {} at home, an expert's; experts have slots", t);
+      return error(Code::invalid_argument, "the plan keeps tile {}, an expert's, in RAM; experts have slots", t);
   return {};
 }
 

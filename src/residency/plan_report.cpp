@@ -152,7 +152,7 @@ std::string vram_line(const Plan& plan, const PlanOptions& options) {
 
 std::string memory_line(const Plan& plan, const PlanOptions& options) {
   if (options.vram_bytes > 0) return vram_line(plan, options);
-  std::string weights = fmt::format("{} at home", format_bytes(plan.resident_bytes));
+  std::string weights = fmt::format("{} resident", format_bytes(plan.resident_bytes));
   if (plan.ring_slots > 0)
     weights += fmt::format(", ring {} x {}", plan.ring_slots, format_bytes(plan.ring_slot_bytes));
   if (plan.expert_slots > 0)

@@ -59,7 +59,7 @@ bool Store::by_rows_only(std::int32_t tile) const {
 
 Expected<Lease> Store::lease(std::int32_t tile) {
   const MutexLock lock(mutex_);
-  if (by_rows_only(tile)) return error(Code::internal, "{} is not at home; read its rows one by one", describe(tile));
+  if (by_rows_only(tile)) return error(Code::internal, "{} is not resident; read its rows one by one", describe(tile));
   finish_loads();
   TileState& state = tiles_[tile];
   const bool was_ready = state.status == TileStatus::ready;

@@ -17,8 +17,9 @@ sys.path.insert(0, str(ROOT / "bench"))
 import tables
 sys.path.insert(0, str(ROOT / "scripts"))
 import check_links
+import check_words
 
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FOLDERS = "src|tests|tools|docs|bench|scripts|include|examples|fuzz|models|cmake|packaging|python"
 
 
@@ -41,15 +42,20 @@ class Docs(unittest.TestCase):
                             "[e](#same-2) [f](none.md)\n[g](../README.md#none)\n")
             self.assertEqual([(line, target) for line, target, _ in check_links.broken(page)], [(5, "#same-2"), (5, "none.md"), (6, "../README.md#none")])
 
-    def test_pages_that_were_revised_keep_to_the_languages_rules(self):
-        """No riddles: the words that this house once had for everything."""
-        banned = r"\btells\b|\bstands? in\b|what there is|at home|nobody's|\blikewise\b|\bwhoever\b|who guesses|\bsays so\b|^(?:- )?(?-i:Of) "
-        internals = {"architecture", "benchmarks", "gpu", "notebook"}  # not revised yet
-        for page in DOCUMENTS:
-            if page.parent.name == "internals" and page.stem in internals:
-                continue
-            for number, line in enumerate(page.read_text().splitlines(), 1):
-                self.assertNotRegex(line, re.compile(banned, re.I), f"{page.relative_to(ROOT)}:{number}")
+    def test_documents_and_messages_avoid_the_words_that_hide_the_subject(self):
+        """README, CONTRIBUTING, guide, reference, and the program's messages."""
+        self.assertEqual(list(check_words.findings()), [])
+        self.assertEqual(list(check_words.in_document("It tells more.\n- Of these.\n```\nat home\n```\nOffer it at home.")), [(1, "tells"), (2, "- Of "), (6, "at home")])
+        self.assertEqual(list(check_words.in_source('// whoever\nfail("Likewise, {}", "Of x");\nOf whoever;')), [(2, "Likewise"), (2, "Of ")])
+
+    def test_every_page_is_in_the_index_and_begins_with_whom_it_is_for(self):
+        index = (ROOT / "docs/README.md").read_text()
+        for page in (ROOT / "docs").rglob("*.md"):
+            name = page.relative_to(ROOT / "docs")
+            with self.subTest(page=name):
+                if str(name) != "README.md":
+                    self.assertIn(f"({name})", index)
+                    self.assertTrue(re.match(r"(<!--.*-->\n)?# .+\n+For ", page.read_text()))
 
     def test_every_environment_variable_is_told(self):
         read = {"HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy"}  # by libcurl
@@ -172,8 +178,9 @@ class Docs(unittest.TestCase):
 
 
 class Benchmarks(unittest.TestCase):
-    def test_the_page_is_what_the_results_say(self):
-        self.assertEqual(tables.PAGE.read_text(), tables.page(), "run bench/tables.py")
+    def test_the_pages_are_what_the_results_say(self):
+        for name, text in tables.pages().items():
+            self.assertEqual((tables.WRITTEN / name).read_text(), text, "run bench/tables.py")
 
     def test_every_figure_says_where_it_comes_from(self):
         for path in sorted(tables.RESULTS.glob("*.json")):
@@ -194,7 +201,7 @@ class Benchmarks(unittest.TestCase):
         file.write_text(json.dumps(told))
         given = {"command": "`millrace bench M`", "commit": "0123abc", "date": "2026-01-02", "machine": "a machine"} | more
         tables.add(argparse.Namespace(question=question, files=[str(file)], **given), pathlib.Path(folder))
-        return tables.page(pathlib.Path(folder))
+        return tables.pages(pathlib.Path(folder))["measurements.md"]
 
     def test_what_bench_prints_becomes_a_row(self):
         told = {"model": "M", "executor": "cpu avx2", "prompt_tokens": 512, "decode_tokens": 64, "sequences": 8, "prompt_tok_s": 1234.4, "decode_tok_s": 56.78,

@@ -94,6 +94,20 @@ class Columns(Case):
             for line in self.ok(*words).out.splitlines():
                 self.assertLessEqual(len(line), COLUMNS, (words, line))
 
+    def test_examples_come_before_the_flags_and_name_those_that_exist(self):
+        found = 0
+        for verb in re.findall(r"^  ([a-z]+)", self.ok("--help").out, re.M):
+            whole = self.ok(verb, "--help-all").out
+            shown = re.search(r"^Usage: .*\n\nExamples:\n((?:  .*\n)+)\n[PO]", whole, re.M)
+            self.assertEqual("Examples:" in whole, bool(shown), whole)
+            for line in shown.group(1).splitlines() if shown else ():
+                command = re.search(rf"millrace {verb} (.*?)(?:   |$)", line)
+                self.assertIsNotNone(command, line)
+                for flag in re.findall(r"(?<!\S)--?[a-z][a-z-]*", command[1]):
+                    self.assertRegex(whole.partition("Options:")[2], rf"(?m)^  (?:-\w,)?{flag}\b", line)
+                    found += 1
+        self.assertGreater(found, 10)
+
     def test_a_progress_bar_stays_on_its_line(self):
         with tempfile.TemporaryDirectory() as folder:
             hub = Hub({"tiny-Q4_K_M.gguf": pathlib.Path(DRAFT).read_bytes()})

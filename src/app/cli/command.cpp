@@ -100,15 +100,13 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       ->capture_default_str();
   command.add_flag("--no-peer", flags.no_peer,
                    "GPUs that share a model write to the host's memory, never to each other's");
-  command.add_option(
-      "--vram", flags.vram,
-      "Cap on all GPU memory, for example 8G (default: what is free); of several GPUs for each, or by GPU, for "
-      "example 12G,16G");
+  command.add_option("--vram", flags.vram,
+                     "Cap on GPU memory, for example 8G; for several GPUs 12G,16G (default: what is free)");
   command.add_option("--pin", flags.pin, "Layers that stay where you say, for example 0-9=vram,10-29=ram,30-=disk");
   command
       .add_option("--cpu-share", flags.cpu_share,
-                  "Of layers streamed from RAM to the GPU, the percentage of rows that the CPU computes (default: "
-                  "what lets both end together)")
+                  "For layers streamed from RAM to the GPU, the percentage of rows that the CPU computes "
+                  "(default: what lets both end together)")
       ->check(CLI::Range(0, 95));
   command
       .add_option("--vram-experts", flags.vram_experts,
@@ -116,9 +114,8 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       ->check(at_least(0));
   command.add_option("--ram", flags.ram, "Cap on all memory, for example 6M, 800MB, 12G (default: what is free)");
   command
-      .add_option(
-          "-c,--ctx", flags.context,
-          "Context in tokens (default: the model's, at most 65536, or what fits beside it; 4096 where weights stream)")
+      .add_option("-c,--ctx", flags.context,
+                  "Context in tokens (default: the model's, up to 65536, as memory allows; 4096 if weights stream)")
       ->check(at_least(0));
   command
       .add_option("-b,--batch", flags.batch,

@@ -15,7 +15,7 @@ struct Place {
   bool rare = false;  // left out where a verb has many flags
 };
 
-/// Of flags, by their longest name. What stands here not is an option of its verb alone.
+/// The places of flags, by their longest name. A flag that is missing here belongs to its verb alone.
 const std::map<std::string, Place>& places() {
   constexpr const char *model = "Model", *memory = "Memory", *compute = "Processors", *sampling = "Sampling",
                        *network = "Network", *service = "Service";
@@ -122,6 +122,46 @@ const std::map<std::string, std::string>& verb_groups() {
   return all;
 }
 
+/// What people type most, with what it does; lines fit 80 columns.
+const std::map<std::string, std::string>& examples() {
+  static const std::map<std::string, std::string> all = {
+      {"run",
+       "  millrace run qwen3:8b                          chat\n"
+       "  millrace run qwen3:8b \"Why is the sky blue?\"   one answer\n"
+       "  cat FILE | millrace run qwen3:8b \"Summarise\"   a pipe\n"
+       "  millrace run model.gguf --vram 8G --ram 16G    under limits\n"},
+      {"batch",
+       "  millrace batch prompts.txt answers.jsonl qwen3:8b     a prompt a line\n"
+       "  millrace batch requests.jsonl answers.jsonl qwen3:8b  OpenAI's format\n"},
+      {"pull",
+       "  millrace pull qwen3:8b                   a short name\n"
+       "  millrace pull hf.co/USER/REPO:Q4_K_M     any GGUF repository\n"},
+      {"create", "  millrace create NAME -f Modelfile\n"},
+      {"convert",
+       "  millrace convert FOLDER -o model.gguf             a checkpoint on the disk\n"
+       "  millrace convert hf.co/USER/REPO -o model.gguf    one from the hub\n"},
+      {"quantize",
+       "  millrace quantize f16.gguf out.gguf Q4_K_M        a usual type\n"
+       "  millrace quantize f16.gguf out.gguf --bytes 12G   the best file of 12 GB\n"},
+      {"serve",
+       "  millrace serve                                 models on demand, and a page\n"
+       "  millrace serve qwen3:8b --ctx 32768            one model, loaded at once\n"
+       "  millrace serve --host 0.0.0.0 --api-key KEY    for a network\n"},
+      {"stop",
+       "  millrace stop qwen3:8b    unload a model\n"
+       "  millrace stop --server    end a server that --daemon started\n"},
+      {"plan",
+       "  millrace plan qwen3:30b                       before a download\n"
+       "  millrace plan qwen3:30b --vram 12G --ram 24G  under limits\n"
+       "  millrace plan f16.gguf --as Q4_K_M            as quantize would write it\n"},
+      {"bench", "  millrace bench model.gguf --explain    prediction beside measurement\n"},
+      {"perplexity",
+       "  millrace perplexity f16.gguf -f TEXT --save-logits f16.logits\n"
+       "  millrace perplexity q4.gguf -f TEXT --against f16.logits\n"},
+  };
+  return all;
+}
+
 /// Short: a value's kind without its bounds, which a message names where they are passed.
 class ShortFormatter final : public CLI::Formatter {
  public:
@@ -146,6 +186,12 @@ class ShortFormatter final : public CLI::Formatter {
   }
   std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
     return fit(CLI::Formatter::make_help(app, std::move(name), mode));
+  }
+  /// With examples, which come before the flags.
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    const auto found = app->get_parent() == nullptr ? examples().end() : examples().find(app->get_name());
+    const std::string usage = CLI::Formatter::make_usage(app, std::move(name));
+    return found == examples().end() ? usage : usage + "\nExamples:\n" + found->second;
   }
   std::string make_option_usage(const CLI::Option* option) const override {
     return option->get_option_text().empty() ? CLI::Formatter::make_option_usage(option) : option->get_option_text();

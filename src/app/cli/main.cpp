@@ -74,7 +74,7 @@ int run(int argc, char** argv) {
   cli::Program program;
 
   CLI::App app{"Runs language models larger than memory by streaming their weights from disk.", "millrace"};
-  app.set_help_flag("-h,--help", "Print this and exit; --help-all: with the rarer options, too");
+  app.set_help_flag("-h,--help", "Print this; --help-all prints every option");
   app.set_version_flag("--version", std::string("millrace ") + MILLRACE_VERSION);
   app.require_subcommand(1);
   int verbosity = 0;

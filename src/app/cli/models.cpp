@@ -207,7 +207,7 @@ void add_pull(CLI::App& app, const Program& program, int& exit_code) {
   command->add_option("--ram", flags->ram, "The cap on memory that it has to fit");
   command->add_option("--vram", flags->vram, "The cap on GPU memory that it has to fit");
   command->add_option("--dtype", flags->dtype,
-                      "Of a repository of safetensors: what its matrices become (see convert)");
+                      "For a repository of safetensors: the type that its matrices become (see convert)");
   add_fetch_flags(*command, flags->fetch);
   command->callback([flags, &program, &exit_code] { exit_code = execute_pull(*flags, program); });
 }

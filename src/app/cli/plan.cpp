@@ -126,7 +126,7 @@ int execute_plan(const PlanFlags& plan_flags, const Program& program) {
     if (const Status kept = residency::write_plan_file(flags.plan, planned->saved); !kept.ok()) return fail(kept);
   }
   std::fputs(residency::render_plan(planned->plan, planned->options, planned->saved.rates).c_str(), stdout);
-  fmt::print("context: up to {} tokens, weights giving way as it fills; {} tokens a pass at most\n",
+  fmt::print("context: up to {} tokens; weights leave memory as it fills; at most {} tokens per pass\n",
              planned->context_tokens, planned->batch_tokens);
   std::fputs(describe_seat(planned->draft).c_str(), stdout);
   if (planned->draft_blocks > 0)

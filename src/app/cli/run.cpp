@@ -232,12 +232,12 @@ void add_run(CLI::App& app, const Program& program, int& exit_code) {
   command->add_option("words", flags->words, "The model (or -m), and what to answer (default: a chat, or the pipe)")
       ->option_text("[MODEL] [PROMPT]")
       ->expected(0, 16);
-  command->add_option("-p,--prompt", flags->prompts, "A prompt; may be repeated, each is answered on its own")
+  command->add_option("-p,--prompt", flags->prompts, "A prompt; may be repeated, each answered alone")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_option("--system", flags->system, "The system message");
   command->add_flag("--raw", flags->raw, "Send the text as it is, without a chat template");
-  command->add_flag("--think,!--no-think", flags->think, "Let models that can choose think before they answer, or not");
+  command->add_flag("--think,!--no-think", flags->think, "Whether models that can choose think first");
   command->add_option("--host", flags->host, "Ask the server there, HOST or HOST:PORT (default: see MILLRACE_HOST)");
   command->add_flag("--local", flags->local, "Load the model here, even where a running server has it");
   command->add_flag("--show-plan", flags->show_plan, "Print where the weights will live before the first token");

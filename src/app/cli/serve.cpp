@@ -249,7 +249,7 @@ void add_serve(CLI::App& app, const Program& program, int& exit_code) {
   command->add_option("--host", flags->host, "Address to listen on (default: MILLRACE_HOST, or 127.0.0.1)");
   command->add_option("--port", flags->port, "Port; 0: any that is free (default: 11434)")->check(CLI::Range(0, 65535));
   command->add_option("--api-key", flags->api_keys, "A key that clients must send; may be repeated");
-  command->add_option("--models", flags->models, "GGUF files, or folders of them, to load when they are asked for");
+  command->add_option("--models", flags->models, "GGUF files, or folders of them, loaded on demand");
   command
       ->add_option("--parallel", flags->sequences, "Requests in a pass at most (default: what memory allows, up to 64)")
       ->check(CLI::Range(1, 1024));
@@ -266,9 +266,9 @@ void add_serve(CLI::App& app, const Program& program, int& exit_code) {
   command->add_option("--allow-host", flags->hosts, "A further name in the Host header; *: any");
   command->add_option("--allow-origin", flags->origins, "A web origin that may call; *: any");
   command->add_flag("--daemon", flags->daemon, "Serve in the background");
-  command->add_flag("--drain", flags->drain,
-                    "When told to end (SIGTERM, Ctrl-C, `stop --server`), say so at /health, answer what is under way "
-                    "and what still comes, and end once nothing did for three seconds");
+  command->add_flag(
+      "--drain", flags->drain,
+      "When told to end, report it at /health, answer what still comes, and end after three quiet seconds");
   command->add_option("--pid-file", flags->pid_file, "Where the process id is written (default with --daemon: see ps)");
   command->add_option("--log-file", flags->log_file, "Where a daemon's messages go");
   command->add_option("--log-format", flags->log_format, "A line for each request, on stderr: text, json or off")
@@ -378,8 +378,8 @@ int unload(const RemoteFlags& flags) {
 void add_ps(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<RemoteFlags>();
   auto* command = app.add_subcommand("ps", "List the models that a running server has loaded");
-  command->add_option("--host", flags->host, "Of the server: HOST or HOST:PORT (default: see MILLRACE_HOST)");
-  command->add_option("--port", flags->port, "Of the server (default: that of MILLRACE_HOST, or 11434)")
+  command->add_option("--host", flags->host, "The server's HOST or HOST:PORT (default: see MILLRACE_HOST)");
+  command->add_option("--port", flags->port, "The server's port (default: that of MILLRACE_HOST, or 11434)")
       ->check(CLI::Range(0, 65535));
   command->callback([flags, &exit_code] { exit_code = list_running(*flags); });
 }
@@ -389,12 +389,12 @@ void add_stop(CLI::App& app, int& exit_code) {
   auto* command = app.add_subcommand("stop", "Let a running server unload a model, or end it");
   command->add_option("model", flags->model, "Its name, as ps shows it");
   command->add_flag("--server", flags->server, "End the server that --daemon started");
-  command->add_option("--pid-file", flags->pid_file, "That the daemon was given");
+  command->add_option("--pid-file", flags->pid_file, "The --pid-file that the daemon was started with");
   command->add_option("--wait", flags->wait_seconds, "Seconds to wait for the end of the server")
       ->check(CLI::Range(0, 86400))
       ->capture_default_str();
-  command->add_option("--host", flags->host, "Of the server: HOST or HOST:PORT (default: see MILLRACE_HOST)");
-  command->add_option("--port", flags->port, "Of the server (default: that of MILLRACE_HOST, or 11434)")
+  command->add_option("--host", flags->host, "The server's HOST or HOST:PORT (default: see MILLRACE_HOST)");
+  command->add_option("--port", flags->port, "The server's port (default: that of MILLRACE_HOST, or 11434)")
       ->check(CLI::Range(0, 65535));
   command->callback([flags, &exit_code] { exit_code = unload(*flags); });
 }

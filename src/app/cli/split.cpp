@@ -41,7 +41,8 @@ void add_split(CLI::App& app, const Program& program, int& exit_code) {
   auto* split = app.add_subcommand("split", "Write a GGUF model as several files");
   split->add_option("in", flags->in, "The GGUF file")->required();
   split->add_option("out", flags->out, "OUT.gguf becomes OUT-00001-of-0000N.gguf and so on")->required();
-  split->add_option("--max-size", flags->max_size, "Of a file; one tensor may be larger")->capture_default_str();
+  split->add_option("--max-size", flags->max_size, "The size of a file; a single tensor may exceed it")
+      ->capture_default_str();
   split->callback([flags, &program, &exit_code] { exit_code = execute_split(*flags, program); });
   auto* merge = app.add_subcommand("merge", "Write a GGUF model of several files as one");
   merge->add_option("first", flags->in, "Any of its files")->required();

@@ -172,10 +172,9 @@ void add_verify(CLI::App& app, const Program& program, int& exit_code) {
       app.add_subcommand("verify", "Check that a file's weights are numbers, and compare them with another's");
   command->add_option("model", flags->model, "A model by name, or a GGUF file (any part of a split one)")->required();
   command->add_flag("--hashes", flags->hashes, "Print each tensor's hash (XXH3, 128 bits)");
-  command->add_option("--against", flags->against, "Another model: its tensors are to be the same");
-  command->add_flag("--reload", flags->reload,
-                    "Load every unit twice in memory that has not room for all, and compare");
-  command->add_option("--ram", flags->ram, "Of --reload: memory for weights (default: a quarter of them)");
+  command->add_option("--against", flags->against, "Another model, whose tensors must be the same");
+  command->add_flag("--reload", flags->reload, "Load every unit twice in memory that cannot hold all, and compare");
+  command->add_option("--ram", flags->ram, "With --reload: memory for weights (default: a quarter of them)");
   command->add_option("-t,--threads", flags->threads, "Threads (default: all processors)")->check(CLI::Range(0, 1024));
   command->callback([flags, &program, &exit_code] {
     install_interrupt_handler();

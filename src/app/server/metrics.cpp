@@ -97,8 +97,9 @@ void add_model(Families& out, const engine::ModelManager::Loaded& loaded) {
   out.counter("millrace_preemptions_total", "Times a request gave its KV up and began again", number(load.preempted),
               labels);
   out.gauge("millrace_kv_blocks", "KV blocks in use", number(load.kv_blocks), labels);
-  out.gauge("millrace_kv_blocks_cached", "Of those, kept for later requests", number(load.kv_blocks_cached), labels);
-  out.gauge("millrace_kv_blocks_bound", "KV blocks there may be", number(load.kv_blocks_bound), labels);
+  out.gauge("millrace_kv_blocks_cached", "KV blocks in use that are kept for later requests",
+            number(load.kv_blocks_cached), labels);
+  out.gauge("millrace_kv_blocks_bound", "KV blocks at most", number(load.kv_blocks_bound), labels);
   out.counter("millrace_tier_bytes_total", "Bytes of weights moved", number(disk.bytes), with("tier", "disk"));
   out.counter("millrace_tier_bytes_total", "Bytes of weights moved", number(store.bytes_used),
               with("tier", engine.vram_budget() != nullptr ? "vram" : "ram"));
@@ -111,14 +112,17 @@ void add_model(Families& out, const engine::ModelManager::Loaded& loaded) {
             labels);
   out.counter("millrace_experts_learned_total", "Experts read ahead because earlier traffic used them",
               number(store.experts.learned), labels);
-  out.counter("millrace_experts_learned_used_total", "Of those, used before they left",
+  out.counter("millrace_experts_learned_used_total",
+              "Experts read ahead from earlier traffic and used before they were evicted",
               number(store.experts.learned_used), labels);
   for (std::size_t l = 0; l < store.experts.layers.size(); ++l) {
     const residency::LayerCounters& layer = store.experts.layers[l];
     const auto of_layer = with("layer", std::to_string(l).c_str());
-    out.counter("millrace_layer_expert_hits_total", "Of a layer's experts", number(layer.hits), of_layer);
-    out.counter("millrace_layer_expert_misses_total", "Of a layer's experts", number(layer.misses), of_layer);
-    out.counter("millrace_layer_expert_evictions_total", "Of a layer's experts", number(layer.evictions), of_layer);
+    out.counter("millrace_layer_expert_hits_total", "Experts of a layer found in memory", number(layer.hits), of_layer);
+    out.counter("millrace_layer_expert_misses_total", "Experts of a layer not found there", number(layer.misses),
+                of_layer);
+    out.counter("millrace_layer_expert_evictions_total", "Experts of a layer evicted", number(layer.evictions),
+                of_layer);
     out.gauge("millrace_layer_experts_resident", "A layer's experts in slots", number(layer.resident), of_layer);
     out.gauge("millrace_layer_experts_working_set", "Experts of a layer used in 32 passes on end, at most",
               number(layer.long_working_set), of_layer);
@@ -128,12 +132,12 @@ void add_model(Families& out, const engine::ModelManager::Loaded& loaded) {
     const auto by = with("by", std::string(residency::guess_name(static_cast<residency::Guess>(kind))).c_str());
     out.counter("millrace_guess_uses_total", "Uses of experts in layers that were guessed", number(guess.used), by);
     out.counter("millrace_guesses_total", "Experts that were guessed", number(guess.guessed), by);
-    out.counter("millrace_guesses_right_total", "Of those, used", number(guess.right), by);
+    out.counter("millrace_guesses_right_total", "Experts that were guessed and used", number(guess.right), by);
   }
   out.counter("millrace_experts_read_ahead_total", "Experts read before they were asked for",
               number(store.guesses.read_ahead), labels);
-  out.counter("millrace_experts_read_ahead_used_total", "Of those, used", number(store.guesses.read_ahead_used),
-              labels);
+  out.counter("millrace_experts_read_ahead_used_total", "Experts read ahead and used",
+              number(store.guesses.read_ahead_used), labels);
   out.counter("millrace_stall_seconds_total", "Time spent waiting for weights", number(store.stall_ns) * 1e-9, labels);
   out.gauge("millrace_memory_bytes", "Memory granted by the budget", number(engine.budget().reserved_bytes()), labels);
 }
