@@ -99,6 +99,28 @@ class Docs(unittest.TestCase):
         self.assertEqual(made.returncode, 0, made.stderr)
         self.assertMultiLineEqual((ROOT / "docs/reference/command-line.md").read_text(), made.stdout, "`make reference` writes it anew")
 
+    def test_every_command_that_a_document_shows_is_one_of_the_programs(self):
+        """`millrace VERB ... --flag ...`, in code blocks and code spans."""
+        whole = subprocess.run([MILLRACE, "--help-all"], capture_output=True, text=True, check=True).stdout
+        everywhere, verbs = set(re.findall(r"--[a-z][a-z-]+", whole.partition("Ask:")[0])), {}
+        for names in re.findall(r"^  ([a-z]+(?:, [a-z]+)*)", whole.partition("Ask:")[2], re.M):
+            for verb in names.split(", "):
+                text = subprocess.run([MILLRACE, verb, "--help-all"], capture_output=True, text=True, check=True).stdout
+                verbs[verb] = everywhere | set(re.findall(r"(?:^  |,|!)(?:-\w,)?(--[a-z][a-z-]+)", text, re.M)) | {"--help-all"}
+        shown = 0
+        for document in DOCUMENTS:
+            if document.parent.name == "internals":  # the notebook names flags that are gone
+                continue
+            text = document.read_text()
+            code = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text, re.M | re.S) + re.findall(r"`([^`\n]+)`", text))
+            for verb, rest in re.findall(r"(?:^|[ (|])millrace ([a-z]+)\b((?:[^\n#|`:]|:\S)*)", code.replace("\\\n", " "), re.M):
+                with self.subTest(document=document.name, command=f"{verb}{rest}"):
+                    self.assertIn(verb, verbs)
+                    for flag in re.findall(r"(?<=\s)--[a-z][a-z-]+", re.sub(r'"[^"]*"', '""', re.split(r" {3,}", rest)[0])):  # then what it does
+                        self.assertIn(flag, verbs[verb])
+                    shown += 1
+        self.assertGreater(shown, 100)
+
     def test_every_message_that_is_explained_is_one_of_the_programs(self):
         said = []
         for source in [*(ROOT / "src").rglob("*.cpp"), *(ROOT / "src").rglob("*.h")]:
