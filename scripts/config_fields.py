@@ -42,12 +42,15 @@ CLASSES = {
     "dots1": ("dots1", "Dots1Config"), "hunyuan_v1_dense": ("hunyuan_v1_dense", "HunYuanDenseV1Config"),
     "hunyuan_v1_moe": ("hunyuan_v1_moe", "HunYuanMoEV1Config"), "hy_v3": ("hy_v3", "HYV3Config"),
     "exaone_moe": ("exaone_moe", "ExaoneMoeConfig"), "exaone4": ("exaone4", "Exaone4Config"),
-    "olmo2": ("olmo2", "Olmo2Config"), "olmo3": ("olmo3", "Olmo3Config"),
+    "olmo2": ("olmo2", "Olmo2Config"), "olmo3": ("olmo3", "Olmo3Config"), "gemma2": ("gemma2", "Gemma2Config"),
     "glm": ("glm", "GlmConfig"), "cohere": ("cohere", "CohereConfig"), "cohere2": ("cohere2", "Cohere2Config"),
     "stablelm": ("stablelm", "StableLmConfig"), "starcoder2": ("starcoder2", "Starcoder2Config"),
     "nemotron": ("nemotron", "NemotronConfig"), "phi": ("phi", "PhiConfig"), "afmoe": ("afmoe", "AfmoeConfig"),
     "mistral4": ("mistral4", "Mistral4Config"), "deepseek_v32": ("deepseek_v32", "DeepseekV32Config"),
-    "glm_moe_dsa": ("glm_moe_dsa", "GlmMoeDsaConfig"),
+    "glm_moe_dsa": ("glm_moe_dsa", "GlmMoeDsaConfig"), "jais2": ("jais2", "Jais2Config"),
+    "cohere2_moe": ("cohere2_moe", "Cohere2MoeConfig"), "gpt2": ("gpt2", "GPT2Config"),
+    "gpt_bigcode": ("gpt_bigcode", "GPTBigCodeConfig"), "gpt_neox": ("gpt_neox", "GPTNeoXConfig"),
+    "falcon": ("falcon", "FalconConfig"), "bloom": ("bloom", "BloomConfig"), "mpt": ("mpt", "MptConfig"),
 }
 
 # Read by the modelling code, but only to train, to initialise weights, to choose among kernels or to return more.

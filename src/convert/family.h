@@ -40,9 +40,11 @@ enum class Form : std::uint8_t {
   decay_column,  // the same, as [n, 1]
   latent_keys,   // of each head's rows of kv_b_proj those for keys, turned
   latent_values,
-  mixed_qkv,  // Qwen3-Next's projections, one key head after the other, as q, k, v
-  mixed_z,    // and z
-  tiled_qkv,  // Qwen3.5's value heads: head h reads key head h mod key heads
+  transposed,   // [inputs, outputs]: the matrix's columns are rows here
+  grouped_qkv,  // of each KV head its queries' rows, its key's and its value's, as all q, k, v
+  mixed_qkv,    // Qwen3-Next's projections, one key head after the other, as q, k, v
+  mixed_z,      // and z
+  tiled_qkv,    // Qwen3.5's value heads: head h reads key head h mod key heads
   tiled_taps,
   tiled_heads,  // rows of value heads
   tiled_each,   // one row or number a value head
@@ -77,8 +79,9 @@ struct Family {
   std::string_view config_class = "";  // the class of transformers that reads its config.json; empty: model_type's
   bool neighbours = false;             // GGUF turns channels (2i, 2i + 1), the checkpoint (i, i + n / 2)
   float norm_shift = 0;
-  bool draft_apart = false;   // the block that guesses is "mtp." in the checkpoint, not a layer behind the last
-  std::string_view pre = "";  // the name of its pre-tokenizer, where several cut alike
+  std::string_view prefix = "";  // of names that checkpoints may leave out
+  bool draft_apart = false;      // the block that guesses is "mtp." in the checkpoint, not a layer behind the last
+  std::string_view pre = "";     // the name of its pre-tokenizer, where several cut alike
   /// Brings what config.json spells in several ways into one, before any key is read.
   void (*prepare)(Config& config) = nullptr;
   /// The family of those without experts, where their tensors go by other names.
@@ -120,11 +123,12 @@ std::string known_families();
 // Each family's file has its table.
 extern const Family kLlama, kMistral, kMinistral3, kMixtral;
 extern const Family kSmolLm3, kArcee, kErnie45, kGlm4, kChatGlm, kGemma, kHunyuanDense, kOlmo2, kOlmo3, kExaone4;
-extern const Family kCohere, kCohere2, kStableLm, kStarCoder2, kNemotron, kPhi2;
+extern const Family kCohere, kCohere2, kCohere2Moe, kStableLm, kStarCoder2, kNemotron, kPhi2, kJais2;
+extern const Family kGpt2, kGptBigCode, kGptNeox, kFalcon, kBloom, kMpt;
 extern const Family kOlmoe, kErnie45Moe, kDots1, kDeepSeek, kBailingMoe2, kHunyuanMoe, kHyV3, kExaoneMoe, kAfmoe;
 extern const Family kQwen2, kQwen2Vl, kQwen2Moe, kQwen3, kQwen3Moe, kQwen3Vl, kQwen3VlMoe, kSeedOss;
 extern const Family kQwen3Next, kQwen35, kQwen35Moe;
-extern const Family kGemma3, kGemma4;
+extern const Family kGemma2, kGemma3, kGemma4;
 extern const Family kGptOss;
 extern const Family kGranite, kGraniteMoe, kGraniteMoeShared, kGraniteHybrid, kGraniteHybridDense, kMiniCpm;
 extern const Family kPhi3;

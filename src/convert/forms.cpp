@@ -89,6 +89,8 @@ class Builder {
   Status joined();
   Status half(std::int64_t offset_halves, std::int64_t step);
   Status turned(std::int64_t first, std::int64_t step);
+  Status transposed();
+  Status grouped();
   Status latent(bool keys);
   Status mixed(bool gate);
   Status tiled(std::int64_t before, std::int64_t rows_each, const Shape& shape, Change change = Change::none);
@@ -150,6 +152,32 @@ Status Builder::turned(std::int64_t first, std::int64_t step) {
   const std::int64_t experts = shape()[0], inputs = shape()[1], outputs = cols() / step;
   is({experts, outputs, inputs}, experts * outputs, inputs);
   for (std::int64_t e = 0; e < experts; ++e) target_.runs.push_back({first_, first, step, outputs, e * inputs});
+  return {};
+}
+
+Status Builder::transposed() {
+  if (shape().size() != 2 || part().source.packing != Packing::plain)
+    return wrong_shape(part(), "floats of [inputs, outputs] were to be there");
+  is({shape()[1], shape()[0]}, shape()[1], shape()[0]);
+  target_.runs.push_back({first_, 0, 1, shape()[1], 0});
+  return {};
+}
+
+/// Of each KV head [q of its queries' heads | k | v].
+Status Builder::grouped() {
+  MR_RETURN_IF_ERROR(rows_of_vector());
+  const std::int64_t kv_heads = g_.kv_heads > 0 ? g_.kv_heads : std::max<std::int64_t>(1, g_.heads);
+  const std::int64_t queries = g_.heads / kv_heads;
+  const std::int64_t all = view().rows, parts = kv_heads * (queries + 2);
+  if (queries == 0 || all % parts != 0)
+    return wrong_shape(part(), fmt::format("rows of {} queries, a key and a value for each of {} KV heads were to be "
+                                           "there",
+                                           queries, kv_heads));
+  is(shape(), all, view().cols);
+  const std::int64_t dim = all / parts, each = (queries + 2) * dim;
+  for (std::int64_t h = 0; h < kv_heads; ++h) take(h * each, queries * dim);
+  for (std::int64_t h = 0; h < kv_heads; ++h) take(h * each + queries * dim, dim);
+  for (std::int64_t h = 0; h < kv_heads; ++h) take(h * each + (queries + 1) * dim, dim);
   return {};
 }
 
@@ -247,6 +275,10 @@ Status Builder::form() {
     case Form::latent_keys:
     case Form::latent_values:
       return latent(rule_.form == Form::latent_keys);
+    case Form::transposed:
+      return transposed();
+    case Form::grouped_qkv:
+      return grouped();
     case Form::mixed_qkv:
     case Form::mixed_z:
       return mixed(rule_.form == Form::mixed_z);
@@ -329,6 +361,8 @@ Expected<Shape> their_shape(const NameRule& rule, const Geometry& g, std::span<c
     case Form::mixed_qkv:
     case Form::mixed_z:
       return Shape{2 * (g.key_heads * g.state_keys + g.value_heads * g.state_values), shape.back()};
+    case Form::transposed:
+      return Shape{shape[1], shape[0]};
     case Form::turned:
     case Form::even_turned:
     case Form::odd_turned:

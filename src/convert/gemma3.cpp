@@ -1,4 +1,5 @@
-// Gemma 3, its text: four norms a layer, whose weights count from 1; five layers with a window, then one that sees all.
+// Gemma 2, and Gemma 3, its text: four norms a layer, whose weights count from 1; five layers with a window (Gemma 2:
+// one), then one that sees all.
 #include <algorithm>
 
 #include "convert/names.h"
@@ -64,8 +65,51 @@ Status write(const Header& header, nlohmann::json& config) {
   return {};
 }
 
+constexpr KeyRule kKeysOf2[] = {{"sliding_window", "attention.sliding_window"}};
+constexpr std::int64_t kPeriodOf2 = 2, kLayersOf27BOf2 = 46;
+
+std::int64_t scaled_of_2(const Header& header) {
+  return header.layers() == kLayersOf27BOf2
+             ? header.integer("embedding_length") / std::max<std::int64_t>(1, header.integer("attention.head_count"))
+             : header.integer("attention.key_length");
+}
+
+/// Caps are written where there is none, too: readers take an absent key for the published models' cap.
+void read_2(Config& config, Header& header) {
+  const auto kinds = config.texts("layer_types");
+  if (!kinds.empty() && period_of(config, kinds) != kPeriodOf2)
+    config.fail(error(Code::unsupported, "layer_types in config.json: every second layer of such models sees all"));
+  header.set_number("attn_logit_softcapping", config.number("attn_logit_softcapping", 0));
+  header.set_number("final_logit_softcapping", config.number("final_logit_softcapping", 0));
+  config.expect("query_pre_attn_scalar", scaled_of_2(header));
+  config.expect("hidden_activation", "gelu_pytorch_tanh");
+  config.expect("use_bidirectional_attention", false);
+}
+
+Status write_2(const Header& header, nlohmann::json& config) {
+  const auto cap = [&](const char* key, double usual) {
+    const double number = header.number(key, usual);
+    config[key] = number > 0 ? nlohmann::json(number) : nlohmann::json();
+  };
+  cap("attn_logit_softcapping", 50);
+  cap("final_logit_softcapping", 30);
+  config["layer_types"] = periodic_layer_types(header, kPeriodOf2, "sliding_attention");
+  config["query_pre_attn_scalar"] = scaled_of_2(header);
+  config["hidden_activation"] = "gelu_pytorch_tanh";
+  config.erase("hidden_act");
+  return {};
+}
+
 }  // namespace
 
+const Family kGemma2{.model_type = "gemma2",
+                     .model_class = "Gemma2ForCausalLM",
+                     .architecture = "gemma2",
+                     .names = kNames,
+                     .keys = {kKeysOf2},
+                     .norm_shift = 1,
+                     .read = read_2,
+                     .write = write_2};
 const Family kGemma3{.model_type = "gemma3_text",
                      .model_class = "Gemma3ForCausalLM",
                      .architecture = "gemma3",

@@ -1,4 +1,4 @@
-// Decoders with LayerNorm: Command R and R7B, StableLM, StarCoder 2, Nemotron, Phi-2.
+// Decoders with LayerNorm: Command R and R7B, StableLM, StarCoder 2, Nemotron, Phi-2, Jais 2.
 #include "convert/names.h"
 
 namespace millrace::convert {
@@ -16,6 +16,11 @@ constexpr NameRule kWithoutGate[] = {
     {"model.layers.#.mlp.c_proj.weight", "blk.#.ffn_down.weight"},
     {"model.layers.#.mlp.c_proj.bias", "blk.#.ffn_down.bias"},
 };
+constexpr NameRule kDenseBiases[] = {
+    {"model.layers.#.mlp.up_proj.bias", "blk.#.ffn_up.bias"},
+    {"model.layers.#.mlp.down_proj.bias", "blk.#.ffn_down.bias"},
+};
+constexpr Names kJais2Names[] = {kTopNames, kAttentionNames, kFfnNorm, kBiases, kDenseNames, kDenseBiases};
 constexpr Names kStarCoderNames[] = {kTopNames, kAttentionNames, kFfnNorm, kBiases, kWithoutGate};
 
 constexpr NameRule kPhi[] = {
@@ -100,6 +105,18 @@ Status write_phi(const Header&, nlohmann::json& config) {
 
 void read_nemotron(Config& config, Header&) { config.expect("hidden_act", "relu2"); }
 
+void read_jais2(Config& config, Header& header) {
+  header.set_integer("rope.dimension_count", header.integer("attention.key_length"));
+  config.expect("hidden_act", "relu2");
+  config.disregard({"attention_bias", "mlp_bias"});  // told by the tensors
+}
+
+Status write_jais2(const Header&, nlohmann::json& config) {
+  config["hidden_act"] = "relu2";
+  config["mlp_bias"] = true;
+  return {};
+}
+
 Status write_nemotron(const Header&, nlohmann::json& config) {
   config["hidden_act"] = "relu2";
   return {};
@@ -155,5 +172,12 @@ const Family kNemotron{.model_type = "nemotron",
                        .norm_shift = 1,
                        .read = read_nemotron,
                        .write = write_nemotron};
+const Family kJais2{.model_type = "jais2",
+                    .model_class = "Jais2ForCausalLM",
+                    .architecture = "jais2",
+                    .names = kJais2Names,
+                    .keys = {kPhiKeys},
+                    .read = read_jais2,
+                    .write = write_jais2};
 
 }  // namespace millrace::convert

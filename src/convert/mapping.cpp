@@ -67,13 +67,16 @@ ParsedName parse_name(std::string_view given, const Family& family, std::int64_t
   replace_front(name, "model.language_model.", "model.");
   replace_front(name, "language_model.model.", "model.");
   replace_front(name, "language_model.lm_head.", "lm_head.");
+  if (!family.prefix.empty() && !name.starts_with(family.prefix) && !name.starts_with("lm_head."))
+    name.insert(0, family.prefix);
   ParsedName parsed;
   if (family.draft_apart && name.starts_with("mtp.")) {
     const bool of_layer = name.starts_with("mtp.layers.0.");
     replace_front(name, of_layer ? "mtp.layers.0." : "mtp.", of_layer ? kLayerRule : kDraftRule);
     parsed.layer = layers;
   } else {
-    parsed.layer = take_number(name, "layers.", '#');
+    for (const std::string_view stem : {"layers.", ".h.", ".blocks."})
+      if (parsed.layer = take_number(name, stem, '#'); parsed.layer >= 0) break;
   }
   parsed.expert = take_number(name, "experts.", '*');
   parsed.pattern = std::move(name);
@@ -107,9 +110,10 @@ Duty duty_of(std::string_view name) {
                                                         "model.vision_model.",
                                                         "audio_tower.",
                                                         "model.audio_tower."};
-  constexpr std::array<std::string_view, 8> kNothing = {
-      "rotary_emb.inv_freq", ".input_global_scale", ".input_scale", ".k_scale", ".v_scale",
-      ".activation_scale",   ".attn.masked_bias",   ".q_scale"};
+  constexpr std::array<std::string_view, 11> kNothing = {
+      "rotary_emb.inv_freq",   ".input_global_scale", ".input_scale", ".k_scale",   ".v_scale",
+      ".activation_scale",     ".attn.masked_bias",   ".q_scale",     ".attn.bias", ".attention.bias",
+      ".attention.masked_bias"};
   if (std::any_of(kBeside.begin(), kBeside.end(), [&](std::string_view part) { return name.starts_with(part); }))
     return Duty::beside;
   if (std::any_of(kNothing.begin(), kNothing.end(), [&](std::string_view part) { return name.ends_with(part); }))

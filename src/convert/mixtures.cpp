@@ -288,6 +288,60 @@ Status write_trinity(const Header& header, nlohmann::json& config) {
   return {};
 }
 
+// Command A's mixture.
+constexpr Names kCohereNames[] = {kTopNames, kAttentionNames, kDenseNames, kExpertNames, kSharedExpertsNames};
+constexpr KeyRule kCohereKeys[] = {{"layer_norm_eps", "attention.layer_norm_epsilon", KeyRule::Kind::number},
+                                   {"logit_scale", "logit_scale", KeyRule::Kind::number}};
+constexpr KeyRule kCohereExpertKeys[] = {{"num_experts", "expert_count"}, {"num_experts_per_tok", "expert_used_count"}};
+constexpr std::int64_t kSoftmaxOfChosen = 3;  // expert_gating_func
+
+/// Dense layers first, whose width has a key of its own, then experts beside a shared one.
+void read_cohere2moe(Config& config, Header& header) {
+  constexpr std::int64_t kMost = 1 << 20;
+  header.set_integer("rope.dimension_count", header.integer("attention.key_length"));
+  read_windows(config, header);
+  config.expect("hidden_act", "silu");
+  const std::int64_t width = header.integer("feed_forward_length"),
+                     shared = config.optional("num_shared_experts", 0, 0, 64);
+  const auto kinds = config.texts("mlp_layer_types");
+  const auto dense = std::find(kinds.begin(), kinds.end(), "sparse") - kinds.begin();
+  if (std::count(kinds.begin(), kinds.end(), "dense") != dense)
+    config.fail(error(Code::unsupported, "mlp_layer_types in config.json: this version has dense layers first alone"));
+  const std::int64_t leading = kinds.empty() ? config.optional("first_k_dense_replace", 0, 0, header.layers()) : dense;
+  if (config.texts("layer_types").empty())
+    config.fail(error(Code::unsupported, "layer_types in config.json is missing: this version wants the list"));
+  const bool sigmoid = config.text("expert_selection_fn", "softmax") == "sigmoid";
+  if (!sigmoid) config.expect("expert_selection_fn", "softmax");
+  header.set_integer("leading_dense_block_count", leading);
+  header.set_integer("feed_forward_length", config.optional("prefix_dense_intermediate_size", width, 1, kMost));
+  header.set_integer("expert_feed_forward_length", width);
+  header.set_integer("expert_shared_count", shared);
+  header.set_integer("expert_shared_feed_forward_length", shared * width);
+  header.set_integer("expert_gating_func", sigmoid ? kSigmoidGating : kSoftmaxOfChosen);
+  header.set("expert_weights_norm", config.flag("norm_topk_prob", true) && sigmoid);
+  if (leading > 0) config.expect("prefix_dense_sliding_window_pattern", 1);
+  if (shared > 0) config.expect("shared_expert_combination_strategy", "average");
+  config.disregard({"prefix_dense_sliding_window_pattern", "shared_expert_combination_strategy",
+                    "sliding_window_pattern", "router_jitter_noise"});
+}
+
+Status write_cohere2moe(const Header& header, nlohmann::json& config) {
+  write_windows(header, 4, config);
+  nlohmann::json kinds = nlohmann::json::array();
+  for (std::int64_t i = 0; i < header.layers(); ++i)
+    kinds.push_back(i < header.integer("leading_dense_block_count") ? "dense" : "sparse");
+  config["mlp_layer_types"] = kinds;
+  config["prefix_dense_intermediate_size"] = header.integer("feed_forward_length");
+  config["prefix_dense_sliding_window_pattern"] = 1;
+  config["intermediate_size"] = header.integer("expert_feed_forward_length");
+  config["num_shared_experts"] = header.integer("expert_shared_count");
+  const bool sigmoid = header.integer("expert_gating_func", kSigmoidGating) == kSigmoidGating;
+  config["expert_selection_fn"] = sigmoid ? "sigmoid" : "softmax";
+  config["norm_topk_prob"] = header.flag("expert_weights_norm");
+  config["shared_expert_combination_strategy"] = "average";
+  return {};
+}
+
 }  // namespace
 
 const Family kOlmoe{.model_type = "olmoe",
@@ -359,5 +413,13 @@ const Family kExaoneMoe{.model_type = "exaone_moe",
                         .pre = "exaone-moe",
                         .read = read_exaone,
                         .write = write_exaone};
+const Family kCohere2Moe{.model_type = "cohere2_moe",
+                         .model_class = "Cohere2MoeForCausalLM",
+                         .architecture = "cohere2moe",
+                         .names = kCohereNames,
+                         .keys = {kCohereKeys, kCohereExpertKeys},
+                         .pre = "command-r",
+                         .read = read_cohere2moe,
+                         .write = write_cohere2moe};
 
 }  // namespace millrace::convert

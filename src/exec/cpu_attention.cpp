@@ -326,6 +326,8 @@ void CpuExecutor::attend_chunk(const AttentionCall& call, const AttentionPair& p
   args.positions = at<std::int32_t>(layout_.positions) + pair.tile.first_row;
   args.window = call.attention.window;
   args.scale = call.attention.scale;
+  args.cap = call.attention.cap;
+  if (!call.attention.slopes.empty()) args.slopes = call.attention.slopes.data() + pair.head * call.group;
   const kv::Group& kv = sequence.layout().group_of(call.layer);
   args.kv_dtype = kv.dtype;
   args.rotation = kv.rotation();

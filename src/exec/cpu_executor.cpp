@@ -87,7 +87,7 @@ void CpuExecutor::do_step(const Step& step) {
   using Kind = Step::Kind;
   switch (step.kind) {
     case Kind::embed:
-      return embed(step.out, step.weight, step.factor);
+      return embed(step.out, step.weight, step.factor, step.by_position);
     case Kind::rms_norm:
       return rms_norm(step.out, step.a, step.weight, step.eps);
     case Kind::layer_norm:
@@ -141,7 +141,7 @@ void CpuExecutor::do_step(const Step& step) {
     case Kind::scan:
       return scan(step.out, step.a, step.b, step.c, step.layer, step.weight, step.scan);
     case Kind::activate:
-      return activate(step.out, step.activation);
+      return activate(step.out, step.activation, step.xielu);
     case Kind::delta_rule:
       return delta_rule(step.out, step.a, step.b, step.c, step.layer, step.delta_rule);
     case Kind::select_rows:
@@ -257,7 +257,10 @@ const float* CpuExecutor::vector_of(WeightRef ref, std::int64_t cols, int scratc
 
 // --- Plain ops ---
 
-void CpuExecutor::embed(Act out, WeightRef table, float factor) {
+/// The row of a table that a token reads.
+static std::int64_t row_of(const kv::BatchRow& row, bool by_position) { return by_position ? row.position : row.token; }
+
+void CpuExecutor::embed(Act out, WeightRef table, float factor, bool by_position) {
   if (!ready()) return;
   const residency::Part& weight = part(table);
   if (weight.cols != cols_of(out)) {
@@ -265,14 +268,16 @@ void CpuExecutor::embed(Act out, WeightRef table, float factor) {
     return;
   }
   for (const kv::BatchRow& row : batch_->rows) {
-    if (row.token >= 0 && row.token < weight.rows) continue;
-    fail(error(Code::invalid_argument, "token {} is not in the vocabulary of {}", row.token, weight.rows));
-    return;
+    if (const std::int64_t own = row_of(row, by_position); own >= 0 && own < weight.rows) continue;
+    return fail(by_position
+                    ? error(Code::invalid_argument, "the model has embeddings of {} positions, none of {}", weight.rows,
+                            row.position)
+                    : error(Code::invalid_argument, "token {} is not in the vocabulary of {}", row.token, weight.rows));
   }
   if (options_.embedding_rows_from_disk) {
-    embed_from_file(data(out), table, weight);
+    embed_from_file(data(out), table, weight, by_position);
   } else {
-    embed_from_memory(data(out), table, weight);
+    embed_from_memory(data(out), table, weight, by_position);
   }
   if (!failed()) scale(data(out), rows_, cols_of(out), factor);
 }
@@ -284,14 +289,15 @@ void CpuExecutor::scale(float* x, std::int64_t rows, std::int64_t cols, float fa
   });
 }
 
-void CpuExecutor::embed_from_file(float* out, WeightRef table, const residency::Part& weight) {
+void CpuExecutor::embed_from_file(float* out, WeightRef table, const residency::Part& weight, bool by_position) {
   const std::int64_t bytes = row_bytes(weight.dtype, weight.cols);
   const std::int64_t together = static_cast<std::int64_t>(layout_.input_q8_bytes) / bytes;
   auto* raw = at<std::byte>(layout_.input_q8);
   auto* ids = at<std::int64_t>(layout_.row_ids);
   for (std::int64_t first = 0; first < rows_; first += together) {
     const std::int64_t count = std::min(together, rows_ - first);
-    for (std::int64_t i = 0; i < count; ++i) ids[i] = batch_->rows[static_cast<std::size_t>(first + i)].token;
+    for (std::int64_t i = 0; i < count; ++i)
+      ids[i] = row_of(batch_->rows[static_cast<std::size_t>(first + i)], by_position);
     Status status = store_.read_rows(table, std::span(ids, static_cast<std::size_t>(count)), raw);
     if (!status.ok()) return fail(std::move(status));
     for_rows(count, weight.cols, [&](std::int64_t begin, std::int64_t end) {
@@ -302,11 +308,11 @@ void CpuExecutor::embed_from_file(float* out, WeightRef table, const residency::
   }
 }
 
-void CpuExecutor::embed_from_memory(float* out, WeightRef table, const residency::Part& weight) {
+void CpuExecutor::embed_from_memory(float* out, WeightRef table, const residency::Part& weight, bool by_position) {
   const std::int64_t bytes = row_bytes(weight.dtype, weight.cols);
   for (const Piece& piece : pieces_.pieces(table)) {
     const auto inside = [&](const kv::BatchRow& row) {
-      return row.token >= piece.row_begin && row.token < piece.row_end;
+      return row_of(row, by_position) >= piece.row_begin && row_of(row, by_position) < piece.row_end;
     };
     if (std::none_of(batch_->rows.begin(), batch_->rows.end(), inside)) continue;
     const std::byte* base = lease_now(piece);
@@ -315,7 +321,8 @@ void CpuExecutor::embed_from_memory(float* out, WeightRef table, const residency
       for (std::int64_t r = begin; r < end; ++r) {
         const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(r)];
         if (!inside(row)) continue;
-        decode_row(weight.dtype, base + (row.token - piece.row_begin) * bytes, weight.cols, out + r * weight.cols);
+        const std::int64_t own = row_of(row, by_position) - piece.row_begin;
+        decode_row(weight.dtype, base + own * bytes, weight.cols, out + r * weight.cols);
       }
     });
   }
@@ -400,11 +407,12 @@ void CpuExecutor::gate(Act x, Act all, std::int64_t layer, kernels::Activation a
   });
 }
 
-void CpuExecutor::activate(Act x, kernels::Activation activation) {
+void CpuExecutor::activate(Act x, kernels::Activation activation, const std::optional<kernels::Xielu>& xielu) {
   if (!ready()) return;
   const std::int64_t cols = cols_of(x), most = std::ssize(ones_);
   float* const to = data(x);
   for_rows(rows_of(x), cols, [&](std::int64_t begin, std::int64_t end) {
+    if (xielu) return table_.xielu(*xielu, to + begin * cols, (end - begin) * cols);
     for (std::int64_t i = begin * cols; i < end * cols; i += most)
       table_.gate_mul(activation, 0, to + i, ones_.data(), std::min(most, end * cols - i));
   });

@@ -96,7 +96,7 @@ class CpuExecutor final : public Executor {
   const residency::Part& part(WeightRef ref) const { return store_.units().part(ref); }
   void for_rows(std::int64_t rows, std::int64_t floats_a_row,
                 FunctionRef<void(std::int64_t begin, std::int64_t end)> work);
-  void embed(Act out, WeightRef table, float factor);
+  void embed(Act out, WeightRef table, float factor, bool by_position);
   void rms_norm(Act out, Act x, WeightRef weight, float eps);
   void layer_norm(Act out, Act x, WeightRef weight, WeightRef bias, float eps);
   void rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps);
@@ -105,14 +105,14 @@ class CpuExecutor final : public Executor {
   void copy(Act out, Act x);
   void take_given(Act out);
   void join(Act out, Act x, Act y);
-  void activate(Act x, kernels::Activation activation);
+  void activate(Act x, kernels::Activation activation, const std::optional<kernels::Xielu>& xielu);
   void gate(Act x, Act all, std::int64_t layer, kernels::Activation activation, float limit);
   void select_logit_rows(Act out, Act x);
   void logits(WeightRef head, WeightRef bias, Act x, float factor, float cap);
   void scale(float* x, std::int64_t rows, std::int64_t cols, float factor);
   const float* vector_of(WeightRef ref, std::int64_t cols, int scratch);
-  void embed_from_file(float* out, WeightRef table, const residency::Part& weight);
-  void embed_from_memory(float* out, WeightRef table, const residency::Part& weight);
+  void embed_from_file(float* out, WeightRef table, const residency::Part& weight, bool by_position);
+  void embed_from_memory(float* out, WeightRef table, const residency::Part& weight, bool by_position);
 
   // cpu_lease.cpp: waves of leases.
   Expected<residency::Lease> take_lease(std::int32_t tile);

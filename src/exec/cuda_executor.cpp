@@ -162,6 +162,10 @@ std::int64_t CudaExecutor::prompt_chunk() const { return delta_chunks_ ? cuda_pr
 
 Status check_cuda(const Program& program, const residency::UnitTable& units, const CudaTraits& traits) {
   using kernels::Activation;
+  for (const Rope& rope : program.ropes)
+    if (rope.last && rope.neox)
+      return error(Code::unsupported,
+                   "the GPU part rotates the last channels of a head in pairs of neighbours alone; use --device cpu");
   for (const Step& step : program.steps) {
     if (step.kind == Step::Kind::logits && units.part(step.weight).rows > cuda::kMostVocab)
       return error(Code::unsupported, "the GPU part takes vocabularies of up to {} tokens, not of {}; use --device cpu",
@@ -176,12 +180,22 @@ Status check_cuda(const Program& program, const residency::UnitTable& units, con
                    "the GPU part has no attention over keys that an indexer chooses yet; use --device cpu");
     if (step.activation == Activation::limited || step.experts.activation == Activation::limited)
       return error(Code::unsupported, "the GPU part has no SiLU with a limit yet; use --device cpu");
+    if (step.activation == Activation::gelu_erf || step.experts.activation == Activation::gelu_erf || step.xielu)
+      return error(Code::unsupported,
+                   "the GPU part has GELU in its tanh form alone, and no xIELU yet; use --device cpu");
+    if (step.by_position)
+      return error(Code::unsupported, "the GPU part has no embeddings of positions yet; use --device cpu");
     if (step.kind == Step::Kind::sigmoid_gate && program.buffer(step.b).cols != 1 &&
         program.buffer(step.b).cols != program.buffer(step.a).cols)
       return error(Code::unsupported, "the GPU part has no gates of whole heads yet; use --device cpu");
     if (step.kind == Step::Kind::moe && step.experts.groups > 1 && step.experts.group_best != 2)
       return error(Code::unsupported, "the GPU part ranks groups of experts by their two best alone; use --device cpu");
     if (step.kind != Step::Kind::attention) continue;
+    if (step.attention.cap > 0)
+      return error(Code::unsupported, "the GPU's attention has no cap on scores yet; use --device cpu");
+    if (!step.attention.slopes.empty())
+      return error(Code::unsupported,
+                   "the GPU's attention has no scores that fall with distance (ALiBi) yet; use --device cpu");
     if (step.attention.latent_values == 0 && step.attention.v_dim() != step.attention.head_dim)
       return error(Code::unsupported,
                    "the GPU's attention takes keys and values of one size, and this model's have {} and {} channels; "

@@ -43,6 +43,11 @@ void Ops::embed(Act out, WeightRef table, float factor) {
   step.weight = table;
 }
 
+void Ops::embed_positions(Act out, WeightRef table) {
+  embed(out, table);
+  program_.steps.back().by_position = true;
+}
+
 void Ops::rms_norm(Act out, Act x, WeightRef weight, float eps) {
   Step& step = record(Kind::rms_norm);
   step.out = out;
@@ -281,6 +286,12 @@ void Ops::activate(Act x, kernels::Activation activation) {
   Step& step = record(Kind::activate);
   step.out = step.a = x;
   step.activation = activation;
+}
+
+void Ops::activate(Act x, const kernels::Xielu& shape) {
+  Step& step = record(Kind::activate);
+  step.out = step.a = x;
+  step.xielu = shape;
 }
 
 void Ops::moe(Act out, Act x, Act routed, WeightRef router, std::int64_t layer, const Experts& experts,

@@ -39,6 +39,7 @@ class Ops {
   void end_hidden() { for_hidden_ = false; }
 
   void embed(Act out, WeightRef table, float factor = 1);      // rows of the batch's tokens, decoded
+  void embed_positions(Act out, WeightRef table);              // rows of their positions
   void rms_norm(Act out, Act x, WeightRef weight, float eps);  // out may be x
   /// (x - mean) / sqrt(variance + eps) * weight + bias, without a bias where it is none(). out may be x.
   void layer_norm(Act out, Act x, WeightRef weight, WeightRef bias, float eps);
@@ -100,6 +101,7 @@ class Ops {
   /// of each group what reads]; step and decay: a column a head; skip: float32 [heads].
   void scan(Act out, Act x, Act step, Act decay, std::int64_t layer, WeightRef skip, const Scan& scan);
   void activate(Act x, kernels::Activation activation);  // x = activation(x) * 1
+  void activate(Act x, const kernels::Xielu& shape);
   /// out = sum over the chosen experts, in the router's order, of weight * expert(x). The router's choice among
   /// routed * router^T (+ bias) is as Experts says (ties: the smaller index). Experts on their way are computed when
   /// they come; results are stored and then summed in the router's order. routed: mostly x itself.

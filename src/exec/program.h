@@ -72,6 +72,8 @@ struct Attention {
   std::int64_t latent_values = 0;  // keys are latents, and their first so many channels the values; 0: they are apart
   std::int64_t value_dim = 0;      // channels of a head's value where they are apart; 0: head_dim
   std::int64_t selected = 0;       // keys that a token sees at most, which Step::b names; 0: it sees all
+  float cap = 0;                   // scaled scores become cap * tanh(score / cap); 0: they stay
+  std::vector<float> slopes = {};  // [heads]: what scores lose for each token between key and query; empty: nothing
 
   std::int64_t v_dim() const { return latent_values > 0 ? latent_values : value_dim > 0 ? value_dim : head_dim; }
 };
@@ -215,6 +217,8 @@ struct Step {
   float cap = 0;     // logits: they become cap * tanh(logit / cap); 0: they stay
   kernels::Activation activation = kernels::Activation::silu;  // gated, gate, activate
   float limit = 0;                                             // gated, gate: of Activation::limited
+  std::optional<kernels::Xielu> xielu;                         // activate: in place of the activation
+  bool by_position = false;                                    // embed: rows of the tokens' positions, not of theirs
   std::int64_t heads = 0, head_dim = 0, layer = 0;
   HeadWeights head_weights;
   // pick_heads: channel of a part; gather, logits: column where this device's results stand; moe: of hidden layers

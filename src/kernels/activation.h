@@ -14,6 +14,12 @@ enum class Activation : std::uint8_t {
   relu_squared,  // max(g, 0)^2 * u
   clamped,       // g / (1 + e^(-1.702 g)) * (u + 1), with g at most 7 and u within [-7, 7]
   limited,       // min(g / (1 + e^-g), limit) * u, with u within [-limit, limit] (Step-3.5)
+  gelu_erf,      // 0.5 g (1 + erf(g / sqrt(2))) * u: GELU itself
+};
+
+/// x > 0: alpha_p x^2 + beta x; else alpha_n (e^min(x, eps) - 1 - x) + beta x. Source: xIELU (arXiv:2411.13010).
+struct Xielu {
+  float alpha_p = 0, alpha_n = 0, beta = 0, eps = 0;
 };
 
 }  // namespace millrace::kernels

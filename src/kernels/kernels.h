@@ -114,6 +114,8 @@ struct AttentionArgs {
                                             // [max(0, positions[r] - window + 1), positions[r]]
   std::int64_t window = 0;                  // 0: unlimited
   float scale = 1;
+  float cap = 0;                  // scaled scores become cap * tanh(score / cap); 0: they stay
+  const float* slopes = nullptr;  // [group]: scores lose so much for each token between key and query; may be null
   // f16, f32; q8_0, q4_0, or as tensor/kv_codec.h has them q3_k or q2_0 (head_dim a multiple of 32, at most
   // kMostQuantizedKvDim); over latents f16, f32 or q8_0
   DType kv_dtype = DType::f16;
@@ -166,6 +168,7 @@ struct Table {
   void (*rope)(float* x, const float* cos_sin, std::int64_t rotary, bool neox);
   /// gate[i] = gated(gate[i], up[i]), see Activation. limit: of Activation::limited.
   void (*gate_mul)(Activation activation, float limit, float* gate, const float* up, std::int64_t n);
+  void (*xielu)(const Xielu& shape, float* x, std::int64_t n);
   void (*add)(float* x, const float* y, std::int64_t n);                  // x += y
   void (*add_scaled)(float* x, const float* y, float w, std::int64_t n);  // x = fma(w, y, x)
   void (*softmax)(float* x, std::int64_t n);                              // in place

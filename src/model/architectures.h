@@ -11,10 +11,13 @@ namespace millrace::model {
 
 // Errors of each: not_found, corrupt, unsupported; a key or a tensor, named.
 Expected<DecoderSpec> afmoe_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> apertus_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> arcee_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> baichuan_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> bailingmoe_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> bloom_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> cohere2_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> cohere2moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> command_r_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> deepseek2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> deepseek32_spec(const modelfile::Model& file, const Hyperparameters& hp);
@@ -23,13 +26,17 @@ Expected<DecoderSpec> dots1_spec(const modelfile::Model& file, const Hyperparame
 Expected<DecoderSpec> ernie4_5_moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> exaone4_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> exaone_moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> falcon_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> gemma2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> gemma3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> gemma4_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> gemma_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> glm4_spec(const modelfile::Model& file, const Hyperparameters& hp);
-Expected<DecoderSpec> glm_dsa_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> glm4moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> glm_dsa_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> gpt2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> gpt_oss_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> gptneox_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> granite_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> granitehybrid_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> hunyuan_dense_spec(const modelfile::Model& file, const Hyperparameters& hp);
@@ -40,9 +47,11 @@ Expected<DecoderSpec> lfm2moe_spec(const modelfile::Model& file, const Hyperpara
 Expected<DecoderSpec> llama_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> mamba2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> mimo2_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> minicpm3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> minicpm_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> minimax_m2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> mistral3_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> mpt_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> nemotron_h_moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> nemotron_h_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> nemotron_spec(const modelfile::Model& file, const Hyperparameters& hp);
@@ -58,6 +67,7 @@ Expected<DecoderSpec> qwen35moe_spec(const modelfile::Model& file, const Hyperpa
 Expected<DecoderSpec> qwen3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> qwen3moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> qwen3next_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> qwen_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> seed_oss_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> smollm3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> stablelm_spec(const modelfile::Model& file, const Hyperparameters& hp);

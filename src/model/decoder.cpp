@@ -57,6 +57,20 @@ Status check_shard(const Shard& shard, const Hyperparameters& hp, const DecoderS
                shard.count, least);
 }
 
+/// No context is longer than the table of positions, where the model has one.
+Status fit_positions(const modelfile::Model& file, const LoadOptions& options, Hyperparameters& hp) {
+  const modelfile::TensorInfo* table = file.find("position_embd.weight");
+  if (table == nullptr) return {};  // list_embeddings() misses it
+  if (options.context_tokens > table->rows())
+    return error(Code::unsupported, "a context of {} tokens: this model has embeddings of {} positions; use --ctx {}",
+                 options.context_tokens, table->rows(), table->rows());
+  // Contexts are whole blocks.
+  hp.context_length = std::min(hp.context_length, table->rows() / kv::kBlockTokens * kv::kBlockTokens);
+  if (hp.context_length > 0) return {};
+  return error(Code::unsupported, "position_embd.weight has {} rows (this version wants {} at least)", table->rows(),
+               kv::kBlockTokens);
+}
+
 /// The stage with its last layer named.
 Expected<Stage> check_stage(const Stage& stage, const Hyperparameters& hp, const DecoderSpec& spec) {
   if (stage.whole()) return Stage{0, hp.layers};
@@ -93,6 +107,7 @@ Expected<std::unique_ptr<Model>> make_decoder(const modelfile::Model& file, cons
   exec::Ops ops;
   residency::UnitTable units;
   DecoderSpec all = spec;
+  if (spec.position_table) MR_RETURN_IF_ERROR(fit_positions(file, options, hp));
   MR_ASSIGN_OR_RETURN(const Stage stage, check_stage(options.stage, hp, spec));
   MR_RETURN_IF_ERROR(check_shard(options.shard, hp, spec));
   if (options.draft_block) {

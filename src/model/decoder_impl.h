@@ -76,8 +76,10 @@ class Decoder {
   void begin_program(std::span<const kv::LayerKv> kept);
   void end_program(const OutputWeights& output);
   void hand_over();
+  void embed();
   void embed_for_layers();
   void attend(std::int64_t index);
+  std::vector<float> slopes(const AttentionSpec& spec, std::int64_t heads) const;
   void normalize(Act out, Act x, WeightRef norm, WeightRef bias);
   void read_stream(const LayerSpec& spec, WeightRef norm, WeightRef bias);
   void normalize_heads(std::int64_t index, Act q, Act k);
@@ -97,6 +99,8 @@ class Decoder {
   void add_of_layer(std::int64_t index);
   void add_result(const LayerSpec& spec, Act result, WeightRef norm);
   void list_for_layers(UnitBuilder& units);
+  void list_embeddings(UnitBuilder& units, std::int64_t positions);
+  void list_norm(UnitBuilder& units, int index, const char* stem, WeightRef& weight, WeightRef& bias) const;
   void list_mixer(UnitBuilder& units, int index, LayerWeights& weights) const;
   void list_attention(UnitBuilder& units, int index, LayerWeights& weights) const;
   void list_latent_attention(UnitBuilder& units, int index, LayerWeights& weights) const;
@@ -125,7 +129,7 @@ class Decoder {
   const Shard heads_;  // of layers that attend; states and latents are not cut at all
   exec::Ops& ops_;
   std::vector<LayerWeights> layers_;  // by number; those of other stages have none
-  WeightRef embedding_;
+  WeightRef embedding_, positions_, embedding_norm_, embedding_norm_bias_;
   OutputWeights output_;
   std::vector<std::pair<WeightRef, WeightRef>> scales_;  // of weights, by which their products are multiplied
   DraftWeights draft_;

@@ -44,7 +44,7 @@ void Decoder::record() {
   for (std::int64_t index = stage_.first; index < stage_.last; ++index) kept.push_back(kept_here(index));
   begin_program(kept);
   if (begins())
-    ops_.embed(x_, embedding_, spec_.embedding_scale);
+    embed();
   else
     ops_.given(x_);
   if (spec_.per_layer_dim > 0) embed_for_layers();
@@ -57,6 +57,17 @@ void Decoder::record() {
     end_program(output_);
   else
     hand_over();
+}
+
+/// x = norm(embedding of the token + embedding of its position), or what of this the model has.
+void Decoder::embed() {
+  ops_.embed(x_, embedding_, spec_.embedding_scale);
+  if (spec_.position_table) {
+    const Act of_position = ops_.buffer("of position", hp_.model_dim, Rows::whole);
+    ops_.embed_positions(of_position, positions_);
+    ops_.add(x_, of_position);
+  }
+  if (spec_.embedding_norm) normalize(x_, x_, embedding_norm_, embedding_norm_bias_);
 }
 
 /// x = W [norm(embedding) | norm(states)], then a layer, then the head: what comes behind a token that comes behind
@@ -146,6 +157,20 @@ void Decoder::normalize_heads(std::int64_t index, Act q, Act k) {
   }
 }
 
+/// ALiBi's, of this shard's heads. Source: Press et al. (arXiv:2108.12409).
+std::vector<float> Decoder::slopes(const AttentionSpec& spec, std::int64_t heads) const {
+  std::vector<float> slopes;
+  if (spec.max_bias == 0) return slopes;
+  std::int64_t even = 1;  // the largest power of 2 that is not more than the heads
+  while (2 * even <= spec.heads) even *= 2;
+  for (std::int64_t i = 0, head = heads * heads_.index; i < heads; ++i, ++head) {
+    const bool between = head >= even;  // the rest's lie between those of twice as many
+    const auto step = static_cast<float>(between ? 2 * (head - even) + 1 : head + 1);
+    slopes.push_back(std::exp2(-spec.max_bias * step / static_cast<float>(between ? 2 * even : even)));
+  }
+  return slopes;
+}
+
 /// x += W_out (gate * attention(rope(norm(W_q h)), rope(norm(W_k h)), W_v h)), where h = norm(x); mostly without a
 /// gate.
 void Decoder::attend(std::int64_t index) {
@@ -180,7 +205,8 @@ void Decoder::attend(std::int64_t index) {
   if (spec.norms_rotated) normalize_heads(index, q, k);
   if (own) ops_.store_kv(index, k, v);
   ops_.attention(attended, q, index,
-                 {heads, kv_heads, spec.head_dim, spec.scale, spec.window, layer.sinks, 0, spec.value_dim});
+                 {heads, kv_heads, spec.head_dim, spec.scale, spec.window, layer.sinks, 0, spec.value_dim, 0,
+                  spec.score_cap, slopes(spec, heads)});
   if (spec.value_scale != 1) ops_.scale(attended, spec.value_scale);
   if (gated) ops_.sigmoid_gate(attended, gate);
   if (spec.gates_heads) ops_.sigmoid_gate(attended, head_gate);
@@ -289,6 +315,7 @@ void Decoder::activate_products(const LayerSpec& spec, Act hidden, WeightRef gat
   if (spec.gated) return ops_.matmul_gated(hidden, gate, up, h_, spec.activation);
   const exec::Product product{hidden, up, up_bias};
   ops_.matmul(std::span(&product, 1), h_);
+  if (spec.xielu) return ops_.activate(hidden, *spec.xielu);
   ops_.activate(hidden, spec.activation);
 }
 
@@ -383,6 +410,7 @@ Act Decoder::mixed(std::int64_t index, Act read, Act routed) {
     ops_.matmul(result, layer.latent_up, sum);
   }
   if (mixture.shared_ff_dim > 0) ops_.add(result, shared);
+  if (mixture.sum_scale != 1) ops_.scale(result, mixture.sum_scale);
   if (!shard_.whole()) ops_.gather(all, result, own(hp_.model_dim).first);
   return all;
 }

@@ -24,9 +24,7 @@ struct RowsOf {
 void Decoder::list_mixer(UnitBuilder& units, int index, LayerWeights& weights) const {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   if (spec.mixer == Mixer::none) return;
-  if (spec.norms_inputs) weights.attn_norm = units.vector(layer_tensor(index, "attn_norm.weight"), hp_.model_dim);
-  if (spec_.layer_norms)
-    weights.attn_norm_bias = units.optional_vector(layer_tensor(index, "attn_norm.bias"), hp_.model_dim);
+  if (spec.norms_inputs) list_norm(units, index, spec.attn_norm, weights.attn_norm, weights.attn_norm_bias);
   if (spec.mixer == Mixer::delta_net)
     weights.delta_net = list_delta_net(units, index, spec.delta_net, hp_.model_dim);
   else if (spec.mixer == Mixer::mamba2)
@@ -39,6 +37,12 @@ void Decoder::list_mixer(UnitBuilder& units, int index, LayerWeights& weights) c
     list_attention(units, index, weights);
   if (spec.norms_results)
     weights.attn_result_norm = units.vector(layer_tensor(index, "post_attention_norm.weight"), hp_.model_dim);
+}
+
+/// The weight, and of LayerNorm the bias where the file has one.
+void Decoder::list_norm(UnitBuilder& units, int index, const char* stem, WeightRef& weight, WeightRef& bias) const {
+  weight = units.vector(layer_tensor(index, fmt::format("{}.weight", stem)), hp_.model_dim);
+  if (spec_.layer_norms) bias = units.optional_vector(layer_tensor(index, fmt::format("{}.bias", stem)), hp_.model_dim);
 }
 
 void Decoder::list_attention(UnitBuilder& units, int index, LayerWeights& weights) const {
@@ -138,13 +142,10 @@ void Decoder::list_indexer(UnitBuilder& units, int index, LayerWeights& weights)
 /// Closes the trunk's unit; a mixture's experts are units of their own behind it.
 void Decoder::list_feed_forward(UnitBuilder& units, int index, LayerWeights& weights) const {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
-  const std::int64_t dim = hp_.model_dim, ff = spec.ff_dim;
-  const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
-  const bool shares_norm = spec.parallel && !units.has(name(spec.ffn_norm));
+  const bool shares_norm = spec.parallel && !units.has(layer_tensor(index, fmt::format("{}.weight", spec.ffn_norm)));
   if (spec.feeds_forward() && spec.norms_inputs && !shares_norm)
-    weights.ffn_norm = units.vector(name(spec.ffn_norm), dim);
-  if (spec_.layer_norms && !shares_norm) weights.ffn_norm_bias = units.optional_vector(name("ffn_norm.bias"), dim);
-  if (ff > 0) list_dense(units, index, weights);
+    list_norm(units, index, spec.ffn_norm, weights.ffn_norm, weights.ffn_norm_bias);
+  if (spec.ff_dim > 0) list_dense(units, index, weights);
   if (spec.mixes()) return list_mixture(units, index, weights);
   list_results(units, index, weights);
   units.end();
@@ -273,12 +274,24 @@ void Decoder::list_for_layers(UnitBuilder& units) {
   units.end();
 }
 
+/// What else is embedded, and the norm of both.
+void Decoder::list_embeddings(UnitBuilder& units, std::int64_t positions) {
+  if (spec_.position_table) positions_ = units.table("position_embd.weight", hp_.model_dim, positions);
+  if (!spec_.embedding_norm) return;
+  units.begin(UnitKind::trunk);
+  embedding_norm_ = units.vector("token_embd_norm.weight", hp_.model_dim);
+  embedding_norm_bias_ = units.optional_vector("token_embd_norm.bias", hp_.model_dim);
+  units.end();
+}
+
 Status Decoder::list_units(const modelfile::Model& file, residency::UnitTable& table) {
   UnitBuilder units(file, table);
   // A shard's head is rows of the table, in a unit of its own.
   const bool as_head = ends() && units.ties_head() && shard_.whole();
   if (begins() || as_head) embedding_ = units.embedding(hp_.model_dim, hp_.vocab, as_head);
   if (spec_.per_layer_dim > 0) list_for_layers(units);
+  const modelfile::TensorInfo* positions = file.find("position_embd.weight");
+  if (begins()) list_embeddings(units, positions == nullptr ? hp_.context_length : positions->rows());
   layers_.resize(static_cast<std::size_t>(stage_.last));
   for (auto index = static_cast<int>(stage_.first); index < stage_.last && units.status().ok(); ++index) {
     LayerWeights& weights = layers_[static_cast<std::size_t>(index)];

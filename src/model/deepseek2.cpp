@@ -1,7 +1,9 @@
 // DeepSeek V2, V3 and R1, Kimi K2, GLM-4.7-Flash, Mistral Small 4: latent attention; after some dense layers a mixture
 // with shared experts, whose router takes a softmax (V2) or sigmoids with a bias for the choice, within the best groups
-// of experts. Mistral's queries grow with their position. Sources: DeepSeek-V2 (arXiv:2405.04434), DeepSeek-V3
-// (arXiv:2412.19437).
+// of experts. Mistral's queries grow with their position. MiniCPM 3 is dense, and has MiniCPM's factors. Sources:
+// DeepSeek-V2 (arXiv:2405.04434), DeepSeek-V3 (arXiv:2412.19437), MiniCPM (arXiv:2404.06395).
+#include <cmath>
+
 #include "model/architectures.h"
 #include "model/hyperparameters.h"
 #include "model/rope.h"
@@ -16,7 +18,7 @@ Status read_latent(Keys& keys, const modelfile::Model& file, const Hyperparamete
   latent.q_rank = keys.optional("attention.q_lora_rank", 0, 0, 1 << 20);
   latent.split = file.find("blk.0.attn_kv_b.weight") == nullptr;  // files of 2024 have it
   latent.v_dim = latent.split ? keys.required("attention.value_length_mla", 1, 512)
-                              : keys.required("attention.value_length", 1, 512);
+                              : keys.optional("attention.value_length", hp.model_dim / hp.heads, 1, 512);
   MR_RETURN_IF_ERROR(keys.status());
   if (latent.rotated == hp.head_dim)
     return error(Code::corrupt, "{} is {}, all of a query's channels, which cannot be",
@@ -95,6 +97,25 @@ Expected<DecoderSpec> indexed(const modelfile::Model& file, const Hyperparameter
 
 Expected<DecoderSpec> deepseek2_spec(const modelfile::Model& file, const Hyperparameters& hp) {
   return decoder_of(file, hp, usual_gating(hp));
+}
+
+Expected<DecoderSpec> minicpm3_spec(const modelfile::Model& file, const Hyperparameters& hp) {
+  Keys keys(file);
+  LayerSpec layer;
+  layer.attention = plain_attention(hp);
+  layer.attention.kv_heads = 1;
+  MR_RETURN_IF_ERROR(read_latent(keys, file, hp, layer.attention.latent));
+  MR_ASSIGN_OR_RETURN(layer.ff_dim, read_ff_dim(file, hp));
+  // No key has the factors, which all published models share.
+  layer.residual_scale = 1.4f / std::sqrt(static_cast<float>(hp.layers));
+  DecoderSpec spec;
+  spec.layers.assign(static_cast<std::size_t>(hp.layers), layer);
+  spec.embedding_scale = 12;
+  spec.logit_scale = 256.0f / static_cast<float>(hp.model_dim);
+  MR_ASSIGN_OR_RETURN(spec.ropes.emplace_back(), read_rope(file, hp));
+  spec.ropes.back().last = true;
+  spec.ropes.back().neox = true;
+  return spec;
 }
 
 Expected<DecoderSpec> deepseek32_spec(const modelfile::Model& file, const Hyperparameters& hp) {

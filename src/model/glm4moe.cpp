@@ -12,7 +12,7 @@ Expected<DecoderSpec> glm4moe_spec(const modelfile::Model& file, const Hyperpara
   layer.attention = plain_attention(hp);
   layer.attention.may_have_biases = true;
   if (file.find("blk.0.attn_q_norm.weight") != nullptr) layer.attention.norm = HeadNorm::each;
-  layer.ffn_norm = "post_attention_norm.weight";
+  layer.ffn_norm = "post_attention_norm";
   LayerSpec dense = layer;
   MR_ASSIGN_OR_RETURN(layer.mixture, read_mixture(file, hp));
   layer.mixture.selection_bias = true;

@@ -17,7 +17,7 @@ Expected<DecoderSpec> gpt_oss_spec(const modelfile::Model& file, const Hyperpara
   layer.attention = plain_attention(hp);
   layer.attention.may_have_biases = true;
   layer.attention.sinks = true;
-  layer.ffn_norm = "post_attention_norm.weight";
+  layer.ffn_norm = "post_attention_norm";
   layer.activation = kernels::Activation::clamped;
   MR_ASSIGN_OR_RETURN(layer.mixture, read_mixture(file, hp));
   layer.mixture.gating = exec::Gating::softmax_chosen;

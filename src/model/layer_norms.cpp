@@ -1,8 +1,8 @@
 // Decoders with LayerNorm. Command R and R7B, whose attention and feed-forward read one norm and are added together;
 // R7B sees a window in three of four layers, and rotates in these alone. StableLM, which has both kinds of layers.
-// StarCoder 2, Nemotron and Phi-2, whose feed-forwards have no gate; Phi-2's layers are parallel. Orion. Sources: the
-// model cards of Command R (2024) and R7B (2024); Stable LM 2 (arXiv:2402.17834), StarCoder 2 (arXiv:2402.19173),
-// Nemotron-4 (arXiv:2402.16819).
+// StarCoder 2 and CodeShell, Nemotron and Jais 2, and Phi-2, whose feed-forwards have no gate; Phi-2's layers are
+// parallel. Orion. Sources: the model cards of Command R (2024), R7B (2024) and Jais 2 (2025); Stable LM 2
+// (arXiv:2402.17834), StarCoder 2 (arXiv:2402.19173), CodeShell (arXiv:2403.15747), Nemotron-4 (arXiv:2402.16819).
 #include "model/architectures.h"
 #include "model/hyperparameters.h"
 #include "model/unit_builder.h"

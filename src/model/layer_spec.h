@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "exec/program.h"
@@ -56,7 +57,9 @@ struct AttentionSpec {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   std::int64_t value_dim = 0;     // channels of a head's value; 0: head_dim
   float scale = 0;                // of the scores
+  float score_cap = 0;            // scaled scores become cap * tanh(score / cap); 0: they stay
   float value_scale = 1;          // of what attention gives
+  float max_bias = 0;             // of ALiBi: the least head's slope is its power of 1/2; 0: distance counts nothing
   std::int64_t window = 0;        // the nearest keys that a token sees; 0: all
   exec::Temperature temperature;  // of the queries; scale 0: none
   int rope = 0;                   // index into DecoderSpec::ropes; kNoRope: heads are not rotated
@@ -152,6 +155,7 @@ struct MixtureSpec {
   bool normalize = true;                     // the chosen ones' weights are divided by their sum
   float scale = 1;                           // and multiplied by this
   bool biases = false;                       // of the router and of the experts
+  float sum_scale = 1;                       // of what the chosen experts and the shared one give together
   // The layer has a dense feed-forward, too, and adds both results: router and experts read the residual stream, each
   // through a norm of its own, and each result is normalised.
   bool beside_dense = false;
@@ -167,11 +171,13 @@ struct LayerSpec {
   std::int64_t ff_dim = 0;  // of the dense feed-forward; 0: the layer has a mixture alone, or none of both
   MixtureSpec mixture;
   kernels::Activation activation = kernels::Activation::silu;
+  std::optional<kernels::Xielu> xielu;  // in its place, in a feed-forward without a gate
   float limit = 0;           // of Activation::limited in the dense feed-forward and the shared expert; 0: not limited
   bool gated = true;         // feed-forwards have a gate; without one their up goes through the activation
   bool norms_inputs = true;  // attention and feed-forward read the residual stream through a norm
-  const char* ffn_norm = "ffn_norm.weight";  // the name of the norm before the feed-forward
-  bool ff_biases = false;                    // a dense feed-forward without a gate has biases, where the file has them
+  const char* attn_norm = "attn_norm";  // the names of the norms before attention
+  const char* ffn_norm = "ffn_norm";    // and before the feed-forward
+  bool ff_biases = false;               // a dense feed-forward without a gate has biases, where the file has them
   bool parallel = false;  // the feed-forward reads what attention reads, through its own norm where the file has one
   bool norms_results = false;  // what attention and feed-forward give is normalised before it is added
   float residual_scale = 1;    // and multiplied by this
@@ -204,6 +210,8 @@ struct DecoderSpec {
   float embedding_scale = 1;       // multiplies the tokens' embeddings
   std::int64_t per_layer_dim = 0;  // channels of an embedding that each layer adds of its own (per-layer embeddings)
   const char* output_norm = "output_norm.weight";  // the name of the norm before the head
+  bool position_table = false;                     // tokens have an embedding of their position, too (position_embd)
+  bool embedding_norm = false;                     // what is embedded is normalised before the layers (token_embd_norm)
   bool layer_norms = false;  // what stands before blocks and the head is LayerNorm, with a bias where the file has one
   float logit_scale = 1;     // multiplies the logits
   float logit_cap = 0;       // then they become cap * tanh(logit / cap); 0: they stay

@@ -1,5 +1,6 @@
 // Mixtures that differ in a few points: where dense layers stand, how the router's scores become weights, whether heads
-// are normalised. Sources: Qwen1.5-MoE's, dots.llm1's, Ling's, Hunyuan's, Trinity's and K-EXAONE's model cards; OLMoE
+// are normalised; Command A's halves what its experts give together, and rotates in its dense layers whatever these see.
+// Sources: Qwen1.5-MoE's, dots.llm1's, Ling's, Hunyuan's, Trinity's, K-EXAONE's and Command A's model cards; OLMoE
 // (arXiv:2409.02060), DeepSeekMoE (arXiv:2401.06066), ERNIE 4.5 (2025); keys and names as in the GGUF specification.
 #include <cmath>
 
@@ -133,6 +134,29 @@ Expected<DecoderSpec> exaone_moe_spec(const modelfile::Model& file, const Hyperp
   MR_ASSIGN_OR_RETURN(const std::vector<std::int64_t> windows, read_windows(file, hp, kPeriod));
   for (std::size_t index = 0; index < spec.layers.size(); ++index) spec.layers[index].attention.window = windows[index];
   leave_unrotated_where_all_is_seen(spec);
+  return spec;
+}
+
+Expected<DecoderSpec> cohere2moe_spec(const modelfile::Model& file, const Hyperparameters& hp) {
+  MR_ASSIGN_OR_RETURN(DecoderSpec spec, cohere2_spec(file, hp));
+  Keys keys(file);
+  const std::int64_t leading = keys.optional("leading_dense_block_count", 0, 0, hp.layers);
+  spec.layer_norms = !keys.has("attention.layer_norm_rms_epsilon");
+  MR_RETURN_IF_ERROR(keys.status());
+  MixtureSpec defaults;
+  defaults.gating = exec::Gating::sigmoid;
+  defaults.normalize = false;
+  MR_ASSIGN_OR_RETURN(MixtureSpec mixture, read_mixture(file, hp, defaults));
+  if (mixture.shared_ff_dim > 0) mixture.sum_scale = 0.5f;
+  for (std::size_t index = 0; index < spec.layers.size(); ++index) {
+    LayerSpec& layer = spec.layers[index];
+    layer.mixture = mixture;
+    if (static_cast<std::int64_t>(index) >= leading) continue;
+    layer.mixture = {};
+    layer.attention.rope = 0;  // whatever they see
+    MR_ASSIGN_OR_RETURN(layer.ff_dim, read_ff_dim(file, hp));
+  }
+  spec.guesses = false;  // its block is another one
   return spec;
 }
 

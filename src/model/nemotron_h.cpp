@@ -25,7 +25,7 @@ Expected<DecoderSpec> decoder_of(const modelfile::Model& file, const Hyperparame
   common.attention.rope = kNoRope;
   common.activation = kernels::Activation::relu_squared;
   common.gated = false;
-  common.ffn_norm = "attn_norm.weight";
+  common.ffn_norm = "attn_norm";
   DecoderSpec spec;
   for (std::size_t index = 0; index < ff_dims.size(); ++index) {
     LayerSpec& layer = spec.layers.emplace_back(common);

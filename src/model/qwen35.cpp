@@ -45,7 +45,7 @@ Expected<DecoderSpec> decoder_of(const modelfile::Model& file, const Hyperparame
   layer.attention.norm = HeadNorm::each;
   layer.attention.gated = true;
   layer.delta_net = net;
-  layer.ffn_norm = "post_attention_norm.weight";
+  layer.ffn_norm = "post_attention_norm";
   MR_ASSIGN_OR_RETURN(const std::vector<std::int64_t> recurrent, read_recurrent(file, hp));
   DecoderSpec spec;
   for (const std::int64_t is_recurrent : recurrent) {

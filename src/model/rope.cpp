@@ -114,7 +114,9 @@ Expected<RopeSpec> read_rope(const modelfile::Model& file, const Hyperparameters
           std::pow(hp.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(hp.rotary)) / stretch.factor);
   if (stretch.scaling == Scaling::yarn)
     MR_RETURN_IF_ERROR(apply_yarn(keys, hp.rope_theta, stretch.factor, ramp, growth, rope));
-  if (stretch.scaling == Scaling::longrope)
+  // MiniCPM 3's files have the factors and no key for them.
+  const bool unnamed = stretch.scaling == Scaling::none && file.find("rope_factors_short.weight") != nullptr;
+  if (stretch.scaling == Scaling::longrope || unnamed)
     MR_RETURN_IF_ERROR(
         divide_by_factors(file, hp.beyond_original ? "rope_factors_long.weight" : "rope_factors_short.weight", rope));
   rope.magnitude *= static_cast<float>(keys.optional_float("rope.scaling.attn_factor", 1, 0, 1e3));

@@ -73,6 +73,9 @@ constexpr Patterns kFalcon = {R"([\p{P}\$\+<=>\^~\|`]+)",
                               R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
                               R"([0-9][0-9][0-9])"};
 
+// Words; brackets that open, white space and marks stand between them.
+constexpr Patterns kBloom = {R"( ?[^(\s|.,!?\x{2026}\x{3002}\x{ff0c}\x{3001}\x{964}\x{6d4}\x{60c})]+)"};
+
 constexpr Patterns kDefault = {R"([\p{P}\$\+<=>\^~\|]+)",
                                R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
                                R"(\p{N}+)", R"([0-9][0-9][0-9])"};
@@ -172,6 +175,7 @@ constexpr Names kMiniCpm5Names = {"minicpm5"};
 constexpr Names kStarcoderNames = {"starcoder", "refact", "command-r",  "smollm",
                                    "codeshell", "exaone", "minerva-7b", "mellum2"};
 constexpr Names kFalconNames = {"falcon"};
+constexpr Names kBloomNames = {"bloom", "poro-chat", "gpt3-finnish"};
 constexpr Names kDefaultNames = {"default"};
 
 constexpr PreTokenizerFamily kFamilies[] = {
@@ -196,6 +200,7 @@ constexpr PreTokenizerFamily kFamilies[] = {
     {kMiniCpm5Names, kMiniCpm5, {.whole_words_first = true}},
     {kStarcoderNames, kDigitsThenGpt2},
     {kFalconNames, kFalcon},
+    {kBloomNames, kBloom},
     {kDefaultNames, kDefault},
 };
 

@@ -115,6 +115,7 @@ const std::vector<Known>& architectures() {
       {"mistral4",
        {"norm product norm product temper latent head-product attention head-product product+", "norm gated product+",
         "norm experts+"}},
+      {"apertus", {"norm product heads attention product+", "norm product activation product+"}},
       {"arcee", {"norm product heads attention product+", "norm product activation product+"}},
       {"baichuan", {"norm product heads attention product+", "norm gated product+"}},
       {"bailingmoe", {"norm product heads attention product+", "norm gated product experts+"}},
@@ -126,6 +127,7 @@ const std::vector<Known>& architectures() {
       {"ernie4-5-moe", {"norm product heads attention product+", "norm gated product+", "norm gated product experts+"}},
       {"exaone", {"norm product heads attention product+", "norm gated product+"}},
       {"gemma", {"norm product heads attention product+", "norm gated product+"}},
+      {"gemma2", {"norm product heads attention product norm add", "norm gated product norm add"}},
       {"glm4", {"norm product heads attention product norm add", "norm gated product norm add"}},
       {"granitemoe", {"norm product heads attention product add", "norm experts add"}},
       {"hunyuan-dense", {"norm product heads attention product+", "norm gated product+"}},
@@ -133,8 +135,12 @@ const std::vector<Known>& architectures() {
       {"hy-v3", {"norm product heads attention product+", "norm gated product+", "norm experts+"}},
       {"internlm2", {"norm product heads attention product+", "norm gated product+"}},
       {"minicpm", {"norm product heads attention product add", "norm gated product add"}},
+      {"minicpm3",
+       {"norm product norm product latent head-product attention head-product product add", "norm gated product add"}},
       {"olmo2", {"copy product norm norm heads attention product norm add", "copy gated product norm add"}},
       {"olmoe", {"norm product norm norm heads attention product+", "norm experts+"}},
+      {"pangu-embedded", {"norm product heads attention product+", "norm gated product+"}},
+      {"qwen", {"norm product heads attention product+", "norm gated product+"}},
       {"qwen2moe", {"norm product heads attention product+", "norm gated product experts+"}},
       {"qwen2vl", {"norm product heads attention product+", "norm gated product+"}},
       {"qwen3vl", {"norm product heads attention product+", "norm gated product+"}},
@@ -148,9 +154,10 @@ const std::vector<Known>& architectures() {
 
 /// Those that no launches are made of: with LayerNorm, heads that are normalised and not rotated, gates of whole heads,
 /// or keys and values of two sizes.
-constexpr const char* kRefused[] = {"deepseek-v3.2", "glm-dsa",   "step35",   "mimo2",      "afmoe",
-                                    "cohere2",       "command-r", "exaone4",  "exaone-moe", "nemotron",
-                                    "orion",         "phi2",      "stablelm", "starcoder2"};
+constexpr const char* kRefused[] = {"deepseek-v3.2", "glm-dsa",    "step35",     "mimo2",     "afmoe",     "cohere2",
+                                    "command-r",     "exaone4",    "exaone-moe", "nemotron",  "orion",     "phi2",
+                                    "stablelm",      "starcoder2", "gpt2",       "starcoder", "gptneox",   "falcon",
+                                    "bloom",         "mpt",        "jais2",      "codeshell", "cohere2moe"};
 
 TEST(Fusion, OfEachArchitecture) {
   std::vector<std::string> seen;

@@ -135,11 +135,15 @@ TEST(Ops, ElementwiseAndSoftmax) {
     ref::gate_mul(Activation::clamped, 0, clamped.data(), wide_up.data(), n);
     std::vector<float> limited = wide;
     ref::gate_mul(Activation::limited, 3, limited.data(), wide_up.data(), n);
+    std::vector<float> exact = x, bent = x;
+    const Xielu shape{0.8f, 1.3f, 0.5f, -1e-6f};
+    ref::gate_mul(Activation::gelu_erf, 0, exact.data(), y.data(), n);
+    ref::xielu(shape, bent.data(), n);
     for (float& c : capped) c = static_cast<float>(5 * std::tanh(c / 5.0));
     ref::softmax(soft.data(), n);
     std::vector<std::vector<float>> first;
     for (const Table& table : tables()) {
-      std::vector<std::vector<float>> out(9, x);
+      std::vector<std::vector<float>> out(11, x);
       out[6] = out[7] = out[8] = wide;
       table.gate_mul(Activation::silu, 0, out[0].data(), y.data(), n);
       table.softmax(out[1].data(), n);
@@ -150,6 +154,8 @@ TEST(Ops, ElementwiseAndSoftmax) {
       table.gate_mul(Activation::clamped, 0, out[6].data(), wide_up.data(), n);
       table.softcap(out[7].data(), 5, n);
       table.gate_mul(Activation::limited, 3, out[8].data(), wide_up.data(), n);
+      table.gate_mul(Activation::gelu_erf, 0, out[9].data(), y.data(), n);
+      table.xielu(shape, out[10].data(), n);
       if (first.empty()) first = out;
       for (std::size_t op = 0; op < out.size(); ++op) {
         EXPECT_TRUE(same_bits(out[op], first[op])) << device::isa_name(table.isa) << " op " << op << " n " << n;
@@ -160,6 +166,9 @@ TEST(Ops, ElementwiseAndSoftmax) {
       EXPECT_LT(relative_error(out[6], clamped), 1e-6);
       EXPECT_LT(relative_error(out[7], capped), 1e-6);
       EXPECT_LT(relative_error(out[8], limited), 1e-6);
+      for (std::size_t i = 0; i < exact.size(); ++i)  // erfc is good for so much
+        EXPECT_NEAR(out[9][i], exact[i], 4e-7 * (1 + std::abs(x[i] * y[i]))) << x[i];
+      EXPECT_LT(relative_error(out[10], bent), 1e-6);
       EXPECT_LT(relative_error(out[1], soft), 2e-6);
       EXPECT_EQ(out[2][0], x[0] + y[0]);
       EXPECT_EQ(out[3][0], std::fma(0.37f, y[0], x[0]));
@@ -339,8 +348,10 @@ struct KvHead {
 struct Queries {
   std::int64_t group = 1, window = 0;
   std::vector<std::int32_t> positions;
-  std::vector<float> q;      // [rows, group, head_dim]
-  std::vector<float> sinks;  // [group], or none
+  std::vector<float> q;       // [rows, group, head_dim]
+  std::vector<float> sinks;   // [group], or none
+  float cap = 0;              // of scores
+  std::vector<float> slopes;  // [group], or none
 };
 
 /// Rows [first, first + rows) as one tile, all chunks, merged: [rows, group, head_dim].
@@ -361,6 +372,8 @@ std::vector<float> attend(const Table& table, const KvHead& kv, const Queries& q
   args.positions = queries.positions.data() + first;
   args.window = queries.window;
   args.scale = 1 / std::sqrt(static_cast<float>(dim));
+  args.cap = queries.cap;
+  args.slopes = queries.slopes.empty() ? nullptr : queries.slopes.data();
   args.kv_dtype = kv.dtype;
   args.rotation = kv.rotation;
   for (args.chunk = 0; args.chunk < chunks; ++args.chunk) {
@@ -391,13 +404,14 @@ std::vector<float> reference(const KvHead& kv, const Queries& queries) {
     const std::int64_t oldest = queries.window > 0 ? std::max<std::int64_t>(0, position - queries.window + 1) : 0;
     ref::attention(queries.q.data() + r * queries.group * dim, kv.k.data() + oldest * dim, kv.v.data() + oldest * dim,
                    queries.group, position + 1 - oldest, dim, 1 / std::sqrt(static_cast<float>(dim)),
-                   queries.sinks.empty() ? nullptr : queries.sinks.data(), out.data() + r * queries.group * dim);
+                   queries.sinks.empty() ? nullptr : queries.sinks.data(), out.data() + r * queries.group * dim,
+                   queries.cap, queries.slopes.empty() ? nullptr : queries.slopes.data());
   }
   return out;
 }
 
 Queries make_queries(std::vector<std::int32_t> positions, std::int64_t group, std::int64_t dim, std::int64_t window) {
-  Queries queries{group, window, std::move(positions), {}, {}};
+  Queries queries{group, window, std::move(positions), {}, {}, 0, {}};
   queries.q = random_floats(queries.positions.size() * static_cast<std::size_t>(group * dim), 9, 2);
   return queries;
 }
@@ -407,6 +421,8 @@ struct AttentionCase {
   DType dtype;
   std::vector<std::int32_t> positions;
   bool rotated = false;
+  float cap = 0;
+  bool leans = false;  // scores fall with distance
 };
 
 class AttentionTest : public ::testing::TestWithParam<AttentionCase> {};
@@ -414,7 +430,9 @@ class AttentionTest : public ::testing::TestWithParam<AttentionCase> {};
 TEST_P(AttentionTest, SameBitsOnEveryIsaAndAloneOrInATile) {
   const AttentionCase& c = GetParam();
   const KvHead kv(*std::max_element(c.positions.begin(), c.positions.end()) + 1, c.head_dim, c.dtype, 7, c.rotated);
-  const Queries queries = make_queries(c.positions, c.group, c.head_dim, c.window);
+  Queries queries = make_queries(c.positions, c.group, c.head_dim, c.window);
+  queries.cap = c.cap;
+  for (std::int64_t g = 0; c.leans && g < c.group; ++g) queries.slopes.push_back(0.2f / static_cast<float>(g + 1));
   const auto rows = static_cast<std::int64_t>(c.positions.size());
   const auto want = reference(kv, queries);
   std::vector<float> first;
@@ -483,7 +501,11 @@ INSTANTIATE_TEST_SUITE_P(
                       AttentionCase{64, 2, 150, DType::q3_k, range(300, 20), true},
                       AttentionCase{128, 4, 0, DType::q2_0, range(192, 11), true},  //
                       AttentionCase{512, 1, 0, DType::q2_0, range(130, 3), true},   // as wide as it goes
-                      AttentionCase{32, 8, 0, DType::q2_0, {2500}, true}));
+                      AttentionCase{32, 8, 0, DType::q2_0, {2500}, true},
+                      AttentionCase{64, 2, 150, DType::f16, range(300, 20), false, 2},  // scores of up to 8
+                      AttentionCase{128, 3, 0, DType::q8_0, range(130, 9), false, 1.5f},
+                      AttentionCase{32, 3, 0, DType::f16, range(1020, 9), false, 0, true},
+                      AttentionCase{64, 2, 150, DType::f16, range(300, 20), false, 2, true}));
 
 TEST(Ops, RotationIsItsOwnInverseAndKeepsProducts) {
   for (const std::int64_t dim : {32, 64, 96, 128, 256, 480, 512}) {

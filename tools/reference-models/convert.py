@@ -37,6 +37,17 @@ TOP = {
     "model.norm_f.weight": "output_norm.weight",
     "backbone.embeddings.weight": "token_embd.weight",
     "backbone.norm_f.weight": "output_norm.weight",
+    "transformer.wte.weight": "token_embd.weight",
+    "transformer.wpe.weight": "position_embd.weight",
+    "transformer.ln_f.weight": "output_norm.weight",
+    "transformer.ln_f.bias": "output_norm.bias",
+    "transformer.norm_f.weight": "output_norm.weight",
+    "transformer.word_embeddings.weight": "token_embd.weight",
+    "transformer.word_embeddings_layernorm.weight": "token_embd_norm.weight",
+    "transformer.word_embeddings_layernorm.bias": "token_embd_norm.bias",
+    "gpt_neox.embed_in.weight": "token_embd.weight",
+    "gpt_neox.final_layer_norm.weight": "output_norm.weight",
+    "gpt_neox.final_layer_norm.bias": "output_norm.bias",
 }
 LAYER = {
     "input_layernorm.weight": "attn_norm.weight",
@@ -135,7 +146,7 @@ def rope_keys(config):
             "rope.scaling.yarn_beta_fast": whole["beta_fast"],
             "rope.scaling.yarn_beta_slow": whole["beta_slow"],
         }
-    if whole["rope_type"] == "longrope":
+    if whole["rope_type"] == "longrope" and "original_max_position_embeddings" in config:
         original = config["original_max_position_embeddings"]
         stretch = config["max_position_embeddings"] / original
         keys |= {
@@ -338,6 +349,16 @@ NAMES = {  # of what nearly all architectures have; Mamba-2 has no heads, for on
 }
 
 
+def weight_keys(model, weights):
+    """What a checkpoint has as tensors and GGUF as keys: the shape of Apertus's activations, of each layer."""
+    keys = {}
+    for name in ("alpha_p", "alpha_n", "beta", "eps"):
+        tensors = [f"model.layers.{layer}.mlp.act_fn.{name}" for layer in range(model.config.get("num_hidden_layers", 0))]
+        if tensors and tensors[0] in weights:
+            keys[f"{model.architecture}.xielu.{name}"] = [float(weights[tensor].reshape(-1)[0]) for tensor in tensors]
+    return keys
+
+
 def all_keys(model, unsplit):
     config = model.config
     names = {name: key for name, key in NAMES.items() if name not in model.keys.values()}
@@ -345,7 +366,7 @@ def all_keys(model, unsplit):
     if "head_dim" in config and "num_attention_heads" in config:
         keys |= {"attention.key_length": config["head_dim"], "attention.value_length": config["head_dim"]}
     keys |= rope_keys(config) | expert_keys(config) | own_keys(model)
-    if unsplit:
+    if unsplit and not model.unsplit_only:
         keys = {name: value for name, value in (keys | unsplit_keys(config)).items() if value is not None}
     return {
         "general.architecture": model.architecture,
@@ -405,7 +426,20 @@ def latent_parts(config, values):
     return [("attn_k_b.weight", heads[:, :nope].swapaxes(1, 2)), ("attn_v_b.weight", heads[:, nope:])]
 
 
+def by_kinds(values, group, heads):
+    """Rows of q, k and v of each group of heads (or their biases), as all of q, then of k, then of v."""
+    groups = values.reshape(heads // group, group + 2, -1, *values.shape[1:])
+    parts = (groups[:, :group], groups[:, group], groups[:, group + 1])
+    return np.concatenate([part.reshape(-1, *values.shape[1:]) for part in parts])
+
+
 def layer_tensors(model, part, values, unsplit):
+    if part.startswith("mlp.act_fn."):
+        return []  # numbers of weight_keys()
+    if model.transposed and values.ndim == 2:
+        values = values.T
+    if model.grouped and "query_key_value" in part:
+        values = by_kinds(values, model.grouped, model.config.get("num_attention_heads", model.config.get("n_head")))
     if model.architecture in recurrent.ARCHITECTURES:
         return recurrent.layer_tensors(model, part, values)
     if part == "shared_mlp.input_linear.weight":
@@ -475,7 +509,7 @@ def all_tensors(model, weights, unsplit):
     for name, values in weights.items():
         if name == "lm_head.weight" and model.config["tie_word_embeddings"]:
             continue
-        in_layer = re.fullmatch(r"(?:model|backbone)\.layers\.(\d+)\.(.+)", name)
+        in_layer = re.fullmatch(r"(?:model|backbone|gpt_neox|transformer)\.(?:layers|h|blocks)\.(\d+)\.(.+)", name)
         if in_layer:
             layer, part = in_layer.groups()
             parts = layer_tensors(model, part, values, unsplit)
@@ -484,7 +518,7 @@ def all_tensors(model, weights, unsplit):
             shift = np.float32(model.norm_shift if name == "model.norm.weight" else 0)
             tensors.append((TOP[name], values + shift))
     tensors += [(name, np.array(factors, np.float32)) for name, factors in rope_tensors(model)]
-    if model.architecture in ("bailingmoe2", "chatglm"):
+    if model.fused or model.architecture in ("bailingmoe2", "chatglm"):
         tensors = fused(tensors)
     if "nextn_predict_layers" in own_keys(model):
         tensors += draft_block(tensors, model.config["num_hidden_layers"], model.config["hidden_size"])
@@ -502,8 +536,8 @@ def files(model, weights):
     """{file name: bytes} of a checkpoint. weights: {transformers' name: float array}."""
     packed = {}
     for name in model.files():
-        unsplit, mxfp4 = name.endswith("-unsplit"), model.mxfp4 and not name.endswith("-f16")
+        unsplit, mxfp4 = name.endswith("-unsplit") or model.unsplit_only, model.mxfp4 and not name.endswith("-f16")
         tensors = all_tensors(model, weights, unsplit)
         typed = [(own, values, tensor_type(own, values, mxfp4)) for own, values in tensors]
-        packed[f"{name}.gguf"] = gguf.pack(all_keys(model, unsplit), typed)
+        packed[f"{name}.gguf"] = gguf.pack(all_keys(model, unsplit) | weight_keys(model, weights), typed)
     return packed

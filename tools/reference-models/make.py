@@ -48,7 +48,8 @@ DISTINCT = 5  # tokens of an answer, at least
 FIRST_WORD = len(convert.SPECIALS)
 SLOW = 60  # seconds after which no further prompt is tried
 FINAL_NORMS = {"model.norm.weight", "model.norm_f.weight", "model.embedding_norm.weight", "backbone.norm_f.weight",
-               "model.final_layernorm.weight"}
+               "model.final_layernorm.weight", "transformer.ln_f.weight", "transformer.norm_f.weight",
+               "gpt_neox.final_layer_norm.weight"}
 
 
 class Model:
@@ -159,7 +160,10 @@ def draw(model, name, shape, random):
     """One parameter's values, before rounding."""
     normal = random.standard_normal(shape)
     gain = np.prod([own for part, own in model.gains.items() if part in name])
-    if "norm" in name.rsplit(".", 2)[-2] and not name.endswith("bias"):
+    if name.endswith(("alpha_p", "alpha_n", ".beta", ".eps")):  # of xIELU
+        return 0.3 * normal if "alpha" in name else np.full(shape, 0.5 if name.endswith("beta") else -1e-6)
+    own = name.rsplit(".", 2)[-2]
+    if ("norm" in own or own.startswith("ln_")) and not name.endswith("bias"):
         return gain * (1 + 0.25 * normal) - norm_shift(model, name)
     if name.endswith("A_log"):  # states that forget half in half a token to 30
         return np.log(0.03 * 30 ** random.random(shape))
@@ -175,8 +179,8 @@ def draw(model, name, shape, random):
         return gain * (1 + 0.25 * normal)
     if name.endswith("layer_scalar"):
         return 0.7 + 0.3 * random.random(shape)
-    if "embed_tokens" in name or "embeddings" in name:
-        return normal * (0.35 if "per_layer" in name else model.embedding_std)
+    if any(part in name for part in ("embed_tokens", "embeddings", "embed_in", "wte", "wpe")):
+        return gain * normal * (0.35 if "per_layer" in name else model.embedding_std)
     inputs = shape[-2] if model.architecture == "gpt-oss" and len(shape) == 3 else shape[-1]
     usual = 1.5 if any(part in name for part in LARGER) else 1.2
     return gain * usual / np.sqrt(inputs) * normal
@@ -190,7 +194,7 @@ def draw_all(model, seed):
         values = draw(model, name, tuple(tensor.shape), random).astype(np.float16).astype(np.float32)
         if model.mxfp4 and values.ndim == 3:  # its blocks run along a row's inputs
             values = gguf.round_to_mxfp4(values.swapaxes(-1, -2)).swapaxes(-1, -2)
-        weights[name] = np.ascontiguousarray(values)
+        weights[name] = np.ascontiguousarray(values).reshape(values.shape)  # which makes a number a vector
     tokens = random.integers(FIRST_WORD, zoo.VOCABULARY, (4, zoo.PROMPT))
     factor = np.float32(model.logit_std / Model(model, weights).logits(tokens).std())
     (final,) = FINAL_NORMS & weights.keys()
@@ -201,7 +205,7 @@ def draw_all(model, seed):
 
 def noisy(weights, random):
     return {
-        name: (values * (1 + NOISE * random.standard_normal(values.shape))).astype(np.float32)
+        name: np.asarray(values * (1 + NOISE * random.standard_normal(values.shape)), np.float32)
         for name, values in weights.items()
     }
 

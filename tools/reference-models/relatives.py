@@ -376,6 +376,20 @@ NEMOTRON = Model(
 
 # --- others -----------------------------------------------------------------------------------------------------------
 
+# The first layer has a window.
+GEMMA2 = Model(
+    "gemma2", "gemma2", "gemma2", "Gemma2Config", "Gemma2ForCausalLM",
+    small(num_hidden_layers=3, tie_word_embeddings=True, hidden_activation="gelu_pytorch_tanh", rms_norm_eps=1e-6,
+          sliding_window=16, layer_types=[LOCAL, GLOBAL, LOCAL], query_pre_attn_scalar=64, attn_logit_softcapping=3.0,
+          final_logit_softcapping=30.0),
+    variants={"scores not capped": {"attn_logit_softcapping": None}, "logits not capped": {"final_logit_softcapping": None},
+              "window of 17": {"sliding_window": 17}, "local layers elsewhere": {"layer_types": [GLOBAL, LOCAL, GLOBAL]}},
+    norm_shift=1.0, embedding_std=0.15, logit_std=8.0,
+    keys={"attention.sliding_window": "sliding_window", "attn_logit_softcapping": "attn_logit_softcapping",
+          "final_logit_softcapping": "final_logit_softcapping"},
+    names={"post_attention_layernorm": "post_attention_norm"},
+)
+
 CHATGLM = Model(
     "chatglm", "chatglm", "glm", "GlmConfig", "GlmForCausalLM",
     small(attention_bias=True, rope_parameters=rope(partial_rotary_factor=0.5)),
@@ -435,5 +449,5 @@ AFMOE = Model(
 
 MODELS = [QWEN2VL, QWEN3VL, QWEN3VLMOE, QWEN2MOE, SEED_OSS, SMOLLM3, INTERNLM2, EXAONE, ARCEE, MINICPM, GRANITEMOE, ERNIE,
           GLM4, GEMMA, OLMOE, ERNIE_MOE, DEEPSEEK, BAILINGMOE, DOTS1, BAILINGMOE2, HUNYUAN_DENSE, HUNYUAN_MOE, HY_V3,
-          EXAONE_MOE, EXAONE4, OLMO2, OLMO3, COMMAND_R, COHERE2, STABLELM, STABLELM_PARALLEL, STARCODER2, NEMOTRON,
+          EXAONE_MOE, EXAONE4, OLMO2, OLMO3, COMMAND_R, COHERE2, STABLELM, STABLELM_PARALLEL, STARCODER2, NEMOTRON, GEMMA2,
           CHATGLM, PHI2, ORION, XVERSE, BAICHUAN, AFMOE]

@@ -32,6 +32,7 @@ class Model:
     gains: dict = field(default_factory=dict)  # {part of a parameter's name: factor on its standard deviation}
     mxfp4: bool = False  # experts hold only values that MXFP4 has; NAME.gguf has them in MXFP4, NAME-f16.gguf in F16
     unsplit: bool = False  # NAME-unsplit.gguf has attn_kv_b in one, as files of before 2025 have it
+    unsplit_only: bool = False  # NAME.gguf has attn_kv_b in one
     vision: dict = field(default_factory=dict)  # vision_config of a class that sees, too; its text alone is asked
     # What convert.py does not know of the architecture: GGUF's keys, each a value or the name of one in `config`;
     # transformers' names within a layer and GGUF's, without .weight; whether GGUF rotates neighbours where transformers
@@ -39,6 +40,9 @@ class Model:
     keys: dict = field(default_factory=dict)
     names: dict = field(default_factory=dict)
     neighbours: bool = False
+    transposed: bool = False  # the checkpoint's matrices are [inputs, outputs]
+    grouped: int = 0  # q, k and v of so many heads, which share a key, after each other in one tensor
+    fused: bool = False  # GGUF has q, k and v in one tensor, all q first, where transformers has three
     without_class: bool = False  # transformers has no class of its own: a relative's computes the same
 
     def __post_init__(self):

@@ -5,6 +5,7 @@ feel, shared and absent matrices, biases that change which expert is chosen. `va
 wrongly, one point at a time; make.py holds each of them to another answer.
 """
 
+from older import MODELS as OLDER
 from relatives import MODELS as RELATIVES
 from shapes import ANSWER, PROMPT, TIED_STD, VOCABULARY, Model, Reference, config, rope, without  # noqa: F401
 
@@ -521,7 +522,7 @@ GRANITE_HYBRID = Model(
 MODELS = [LLAMA, LLAMA3, MIXTRAL, NEMO, QWEN2, QWEN3, QWEN3MOE, GEMMA3, GEMMA4, GEMMA4_MOE, GPT_OSS, GLM4MOE, MISTRAL3,
           PHI3, GRANITE, MINIMAX_M2, DEEPSEEK_V2_LITE, DEEPSEEK_V3, GLM4_MOE_LITE, QWEN3NEXT, QWEN35, QWEN35MOE, MAMBA2,
           LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, NEMOTRON_H_LATENT, GRANITE_HYBRID, MISTRAL4, STEP35, MIMO2, DEEPSEEK_V32,
-          GLM_DSA, *RELATIVES]
+          GLM_DSA, *RELATIVES, *OLDER]
 
 
 def fixtures():

@@ -114,15 +114,27 @@ inline Visible within_block(const Visible& keys, std::int64_t block) {
   return seen.begin < seen.end ? seen : Visible{};
 }
 
+/// What scores lose by the distance of their keys. query: of the tile, over rows and heads.
+inline void lean(const AttentionArgs& args, std::int64_t query, std::int64_t block, float* scores) {
+  const float slope = args.slopes[query % args.group];
+  const std::int64_t nearest = block * kKvBlock - args.positions[query / args.group];
+  for (std::int64_t i = 0; i < kKvBlock; ++i)
+    scores[i] = __builtin_fmaf(slope, static_cast<float>(nearest + i), scores[i]);
+}
+
 /// Scores of one query in one block become weights: running maximum and sum move on, acc is rescaled to the new
-/// maximum. [begin, end): the keys of the block that the query sees, not empty.
+/// maximum. seen: the keys of the block that the query sees, not empty.
 template <typename V>
-void soften(float* scores, std::int64_t begin, std::int64_t end, float scale, float& most, float& sum, float* acc,
-            std::int64_t v_dim) {
+void soften(const AttentionArgs& args, std::int64_t query, std::int64_t block, const Visible& seen, float* scores,
+            float* acc) {
+  const std::int64_t begin = seen.begin, end = seen.end, v_dim = args.v_dim;
+  float &most = args.max[query], &sum = args.sum[query];
+  for_each_vector<V>(
+      kKvBlock, [&](std::int64_t i, int) { V::store(scores + i, V::mul(V::load(scores + i), V::set(args.scale))); });
+  if (args.cap > 0) softcap<V>(scores, args.cap, kKvBlock);
+  if (args.slopes != nullptr) lean(args, query, block, scores);
   for (std::int64_t i = 0; i < begin; ++i) scores[i] = kMinusInfinity;
   for (std::int64_t i = end; i < kKvBlock; ++i) scores[i] = kMinusInfinity;
-  for_each_vector<V>(kKvBlock,
-                     [&](std::int64_t i, int) { V::store(scores + i, V::mul(V::load(scores + i), V::set(scale))); });
   const float before = most;
   most = Lane::max(before, max_of<V>(scores, kKvBlock));
   const float keep = exp_of<Lane>(before - most);
@@ -381,8 +393,7 @@ void attend_group(const AttentionArgs& args, std::int64_t first) {
     for (int m = 0; m < M; ++m) {
       seen[m] = within_block(whole[m], block);
       if (seen[m].begin >= seen[m].end) continue;
-      soften<V>(scores + m * kKvBlock, seen[m].begin, seen[m].end, args.scale, args.max[first + m], args.sum[first + m],
-                acc + m * args.v_dim, args.v_dim);
+      soften<V>(args, first + m, block, seen[m], scores + m * kKvBlock, acc + m * args.v_dim);
     }
     const std::byte* values = plain_block<V, kForm, false>(args, block - first_block, decoded);
     add_values<V, M, kHalf>(scores, values, args.v_dim, seen, acc, args.v_dim);

@@ -102,8 +102,7 @@ void attend_latents(const AttentionArgs& args, std::int64_t first, int count) {
       if (seen[m].begin >= seen[m].end) continue;
       float* scores = weights + m * kKvBlock;
       for (std::int64_t k = seen[m].begin; k < seen[m].end; ++k) scores[k] = by_key[k * V::kWidth + m];
-      soften<V>(scores, seen[m].begin, seen[m].end, args.scale, args.max[first + m], args.sum[first + m],
-                acc + m * args.v_dim, args.v_dim);
+      soften<V>(args, first + m, block, seen[m], scores, acc + m * args.v_dim);
     }
     add_latents<V>(weights, plain, seen, count, args, acc, std::make_integer_sequence<int, max_group<V>()>());
   }

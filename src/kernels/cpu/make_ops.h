@@ -19,6 +19,7 @@ Table make_ops(Isa isa) {
   table.layer_norm = layer_norm<V>;
   table.rope = rope<V>;
   table.gate_mul = gate_mul<V>;
+  table.xielu = xielu<V>;
   table.add = add<V>;
   table.add_scaled = add_scaled<V>;
   table.softmax = softmax<V>;

@@ -142,6 +142,16 @@ typename V::Float twice_gelu_inner(typename V::Float x) {
   return V::mul(V::set(0x1.988454p+0f), V::fma(V::set(0x1.6e4e26p-5f), cubed, x));
 }
 
+/// 1 - erf(x) where x >= 0, within 1.5e-7. Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26.
+template <typename V>
+typename V::Float erfc_of_positive(typename V::Float x) {
+  const auto t = V::div(V::set(1), V::fma(V::set(0.3275911f), x, V::set(1)));
+  auto sum = V::set(1.061405429f);
+  for (const float coefficient : {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f})
+    sum = V::fma(sum, t, V::set(coefficient));
+  return V::mul(V::mul(sum, t), exp_of<V>(V::sub(V::set(0), V::mul(x, x))));
+}
+
 template <typename V>
 void gate_mul(Activation activation, float limit, float* gate, const float* up, std::int64_t count) {
   using Float = typename V::Float;
@@ -169,7 +179,25 @@ void gate_mul(Activation activation, float limit, float* gate, const float* up, 
       return each([most = V::set(limit), least = V::set(-limit)](Float g, Float u) {
         return V::mul(V::min(most, over_sigmoid<V>(g, g)), V::max(least, V::min(most, u)));
       });
+    case Activation::gelu_erf:  // max(g, 0) - |g| / 2 * erfc(|g| / sqrt(2)): nothing cancels out where g is negative
+      return each([](Float g, Float u) {
+        const Float size = V::max(g, V::sub(V::set(0), g)),
+                    rest = erfc_of_positive<V>(V::mul(V::set(0x1.6a09e6p-1f), size));
+        return V::mul(V::sub(V::max(V::set(0), g), V::mul(V::mul(V::set(0.5f), size), rest)), u);
+      });
   }
+}
+
+template <typename V>
+void xielu(const Xielu& shape, float* x, std::int64_t count) {
+  const auto alpha_p = V::set(shape.alpha_p), alpha_n = V::set(shape.alpha_n), beta = V::set(shape.beta);
+  for_each_vector<V>(count, [&](std::int64_t i, int n) {
+    const auto value = load_n<V>(x + i, n), positive = V::max(V::set(0), value), negative = V::min(V::set(0), value);
+    const auto bent = V::sub(V::sub(exp_of<V>(V::min(V::set(shape.eps), value)), V::set(1)), negative);
+    const auto squared = V::mul(V::mul(alpha_p, positive), positive);
+    // Where x is positive, what stands for the other side is e^eps - 1: of the size of a rounding.
+    store_n<V>(x + i, V::fma(beta, value, V::fma(alpha_n, bent, squared)), n);
+  });
 }
 
 template <typename V>

@@ -17,11 +17,14 @@ void rope(float* x, const float* cos_sin, std::int64_t rotary, bool neox);
 /// The rotation of kernels/rotation.h as a product with its matrix.
 void rotate(float* x, std::int64_t n, std::int64_t span);
 void gate_mul(Activation activation, float limit, float* gate, const float* up, std::int64_t n);
+void xielu(const Xielu& shape, float* x, std::int64_t n);
 void softmax(float* x, std::int64_t n);
 /// q [heads_of_group, head_dim], k and v [keys, head_dim] (all visible) -> out [heads_of_group, head_dim]. sinks
-/// [heads_of_group]: the scores of one more key whose value is zero; may be null.
+/// [heads_of_group]: the scores of one more key whose value is zero; may be null. slopes [heads_of_group]: what scores
+/// lose for each token between a key and the last one; may be null.
 void attention(const float* q, const float* k, const float* v, std::int64_t group, std::int64_t keys,
-               std::int64_t head_dim, float scale, const float* sinks, float* out);
+               std::int64_t head_dim, float scale, const float* sinks, float* out, double cap = 0,
+               const float* slopes = nullptr);
 /// From no inputs before row 0 on. x, out: [rows, channels]; weight [channels, taps]; bias [channels] or null.
 void convolve(const float* x, const float* weight, const float* bias, std::int64_t rows, std::int64_t channels,
               std::int64_t taps, bool silu, float* out);

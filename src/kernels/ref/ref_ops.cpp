@@ -48,8 +48,19 @@ void gate_mul(Activation activation, float limit, float* gate, const float* up, 
       case Activation::limited:
         result = std::min(g / (1 + std::exp(-g)), double{limit}) * std::clamp(u, -double{limit}, double{limit});
         break;
+      case Activation::gelu_erf:
+        result = g / 2 * (1 + std::erf(g / std::sqrt(2.0))) * u;
+        break;
     }
     gate[i] = static_cast<float>(result);
+  }
+}
+
+void xielu(const Xielu& shape, float* x, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const double value = x[i];
+    const double bent = std::expm1(std::min(value, double{shape.eps})) - value;
+    x[i] = static_cast<float>((value > 0 ? shape.alpha_p * value * value : shape.alpha_n * bent) + shape.beta * value);
   }
 }
 
@@ -74,13 +85,15 @@ void rotate(float* x, std::int64_t n, std::int64_t span) {
 }
 
 void attention(const float* q, const float* k, const float* v, std::int64_t group, std::int64_t keys,
-               std::int64_t head_dim, float scale, const float* sinks, float* out) {
+               std::int64_t head_dim, float scale, const float* sinks, float* out, double cap, const float* slopes) {
   std::vector<double> weights(static_cast<std::size_t>(keys));
   for (std::int64_t g = 0; g < group; ++g, q += head_dim, out += head_dim) {
     for (std::int64_t j = 0; j < keys; ++j) {
       double dot = 0;
       for (std::int64_t d = 0; d < head_dim; ++d) dot += static_cast<double>(q[d]) * k[j * head_dim + d];
-      weights[static_cast<std::size_t>(j)] = dot * scale;
+      const double score = dot * scale;
+      const double bias = slopes == nullptr ? 0 : static_cast<double>(slopes[g]) * static_cast<double>(j + 1 - keys);
+      weights[static_cast<std::size_t>(j)] = (cap > 0 ? cap * std::tanh(score / cap) : score) + bias;
     }
     double most = *std::max_element(weights.begin(), weights.end());
     if (sinks != nullptr) most = std::max<double>(most, sinks[g]);
