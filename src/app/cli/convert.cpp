@@ -147,7 +147,7 @@ int execute_export(const ExportFlags& flags, const Program& program) {
 void add_convert(CLI::App& app, const Program& program, int& exit_code) {
   auto flags = std::make_shared<ConvertFlags>();
   auto* command =
-      app.add_subcommand("convert", "Make a GGUF file of a checkpoint (safetensors, config.json, tokenizer.json)");
+      app.add_subcommand("convert", "Convert a checkpoint (safetensors, config.json, tokenizer.json) to a GGUF file");
   std::string names = "keep";
   for (const auto& known : modelfile::quantize_types()) names += ", " + std::string(known.name);
   command->add_option("in", flags->in, "A folder, or a .safetensors file in one; or hf.co/user/repo, which is fetched")
@@ -166,7 +166,7 @@ void add_convert(CLI::App& app, const Program& program, int& exit_code) {
 void add_export(CLI::App& app, const Program& program, int& exit_code) {
   auto flags = std::make_shared<ExportFlags>();
   auto* command =
-      app.add_subcommand("export", "Make a checkpoint (safetensors, config.json, tokenizer.json) of a GGUF file");
+      app.add_subcommand("export", "Convert a GGUF file to a checkpoint (safetensors, config.json, tokenizer.json)");
   command->add_option("model", flags->in, "A model by name, or a GGUF file")->required();
   command->add_option("folder", flags->out, "The folder to make")->required();
   command->add_option("--dtype", flags->dtype, "What quantized weights become: bf16, f16, f32")->capture_default_str();

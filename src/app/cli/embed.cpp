@@ -93,7 +93,7 @@ int execute(const EmbedFlags& flags, const Program& program) {
 
 void add_embed(CLI::App& app, const Program& program, int& exit_code) {
   auto flags = std::make_shared<EmbedFlags>();
-  auto* command = app.add_subcommand("embed", "Texts to embeddings of length 1, a JSON list of numbers a line");
+  auto* command = app.add_subcommand("embed", "Turn texts into embeddings of length 1, one JSON list per line");
   add_model_flags(*command, flags->model);
   command->add_option("text", flags->texts, "Texts (default: the lines of standard input)");
   command->add_option("--pooling", flags->pooling, "Which states: as the model's file says (else last)")

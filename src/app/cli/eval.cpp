@@ -123,7 +123,8 @@ int execute(EvalFlags& flags, const Program& program) {
 
 void add_eval(CLI::App& app, const Program& program, int& exit_code) {
   auto flags = std::make_shared<EvalFlags>();
-  auto* command = app.add_subcommand("eval", "Share of questions answered exactly ({\"prompt\", \"answer\"} a line)");
+  auto* command =
+      app.add_subcommand("eval", "Measure the share of questions answered exactly ({\"prompt\", \"answer\"} a line)");
   add_model_flags(*command, flags->model);
   command->remove_option(command->get_option("model"));  // where -m names it, the only word is the file
   command->add_option("-m,--model", flags->model.model, "A model by name, or a GGUF file (any part of a split one)");

@@ -49,7 +49,7 @@ int execute(ImatrixFlags& flags, const Program& program) {
 
 void add_imatrix(CLI::App& app, const Program& program, int& exit_code) {
   auto flags = std::make_shared<ImatrixFlags>();
-  auto* command = app.add_subcommand("imatrix", "Gather how much each column of a model's matrices matters on a text");
+  auto* command = app.add_subcommand("imatrix", "Measure how much each column of a model's matrices matters on a text");
   add_model_flags(*command, flags->model);
   add_text_flags(*command, flags->text);
   command->add_option("-o,--output", flags->out, "The file to write, for quantizers (llama.cpp's form)")

@@ -283,13 +283,13 @@ int pull_model(const std::string& name, const Program& program) {
 void add_models(CLI::App& app, const Program& program, int& exit_code) {
   add_pull(app, program, exit_code);
   auto json = std::make_shared<bool>(false);
-  auto* list = app.add_subcommand("list", "Show the models that are here")->alias("ls");
+  auto* list = app.add_subcommand("list", "List the models on this machine")->alias("ls");
   list->add_flag("--json", *json, "Print JSON");
   list->callback([json, &exit_code] { exit_code = execute_list(*json); });
   add_show(app, exit_code);
   add_rm_cp(app, exit_code);
   auto words = std::make_shared<std::pair<std::string, std::string>>("", "Modelfile");
-  auto* create = app.add_subcommand("create", "Make a model of another one, by a Modelfile");
+  auto* create = app.add_subcommand("create", "Create a model from another one with a Modelfile");
   create->add_option("name", words->first, "Its name")->required();
   create->add_option("-f,--file", words->second, "The Modelfile")->capture_default_str();
   create->callback([words, &exit_code] { exit_code = execute_create(words->first, words->second); });

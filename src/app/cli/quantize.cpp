@@ -152,7 +152,7 @@ int execute(const QuantizeFlags& flags, const Program& program) {
 
 void add_quantize(CLI::App& app, const Program& program, int& exit_code) {
   auto flags = std::make_shared<QuantizeFlags>();
-  auto* command = app.add_subcommand("quantize", "Write a model anew with its weights in another type");
+  auto* command = app.add_subcommand("quantize", "Write a copy of a model with its weights in another type");
   std::string names;
   for (const auto& known : modelfile::quantize_types()) names += (names.empty() ? "" : ", ") + std::string(known.name);
   command->add_option("in", flags->in, "The model to read")->required();

@@ -224,7 +224,7 @@ int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
 void add_run(CLI::App& app, const Program& program, int& exit_code) {
   auto flags = std::make_shared<RunFlags>();
   auto* command =
-      app.add_subcommand("run", "Answer a prompt, a pipe, or chat; by a running server where one has the model");
+      app.add_subcommand("run", "Answer a prompt or a pipe, or chat; uses a running server that has the model");
   add_model_flags(*command, flags->model);
   add_cluster_flags(*command, flags->model);
   command->remove_option(command->get_option("model"));  // where -m names it, the only word is the prompt

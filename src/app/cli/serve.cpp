@@ -245,7 +245,7 @@ void add_serve(CLI::App& app, const Program& program, int& exit_code) {
   add_cluster_flags(*command, flags->model);
   add_prompt_cache_flags(*command, flags->prompt_cache, "on");
   add_learning_flag(*command, flags->learn_experts);
-  command->get_option("model")->required(false)->description("A GGUF file to load at once and to keep");
+  command->get_option("model")->required(false)->description("A model to load at once and to keep");
   command->add_option("--host", flags->host, "Address to listen on (default: MILLRACE_HOST, or 127.0.0.1)");
   command->add_option("--port", flags->port, "Port; 0: any that is free (default: 11434)")->check(CLI::Range(0, 65535));
   command->add_option("--api-key", flags->api_keys, "A key that clients must send; may be repeated");
@@ -386,7 +386,7 @@ void add_ps(CLI::App& app, int& exit_code) {
 
 void add_stop(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<RemoteFlags>();
-  auto* command = app.add_subcommand("stop", "Let a running server unload a model, or end it");
+  auto* command = app.add_subcommand("stop", "Unload a model from a running server, or end the server");
   command->add_option("model", flags->model, "Its name, as ps shows it");
   command->add_flag("--server", flags->server, "End the server that --daemon started");
   command->add_option("--pid-file", flags->pid_file, "The --pid-file that the daemon was started with");
