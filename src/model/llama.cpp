@@ -27,10 +27,11 @@ Expected<DecoderSpec> llama_spec(const modelfile::Model& file, const Hyperparame
 Expected<DecoderSpec> baichuan_spec(const modelfile::Model& file, const Hyperparameters& hp) {
   constexpr std::int64_t kLayersOf13B = 40;
   if (hp.layers == kLayersOf13B)
-    return error(
-        Code::unsupported,
-        "Baichuan of {} layers adds distances to scores (ALiBi), which this version does not; Baichuan 7B runs",
-        hp.layers);
+    return error(Code::unsupported,
+                 "Baichuan of {} layers adds distances to scores (ALiBi), which was never compared with another "
+                 "program; Baichuan "
+                 "7B runs",
+                 hp.layers);
   return llama_spec(file, hp);
 }
 

@@ -388,6 +388,22 @@ TEST(Load, WhatAnIndexerCannotBeIsRefusedByName) {
   }
 }
 
+TEST(Load, NoContextIsLongerThanATableOfPositions) {
+  constexpr std::int64_t kRows = 256;  // of position_embd.weight
+  const auto file = modelfile::Model::open(MILLRACE_TEST_DATA "/reference/gpt2.gguf");
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  LoadOptions options;
+  options.context_tokens = kRows;
+  const auto fits = load(*file, options);
+  ASSERT_TRUE(fits.ok()) << fits.status().message();
+  EXPECT_EQ((*fits)->hyperparameters().context_length, kRows);
+  options.context_tokens = kRows + 1;
+  const auto longer = load(*file, options);
+  ASSERT_FALSE(longer.ok());
+  EXPECT_EQ(longer.status().code(), Code::unsupported);
+  EXPECT_NE(longer.status().message().find("--ctx 256"), std::string::npos) << longer.status().message();
+}
+
 TEST(Load, HyperparametersThatDisagreeAreErrors) {
   TinyModel tiny = TinyModel::llama(true);
   tiny.set("attention.head_count_kv", 3u);
