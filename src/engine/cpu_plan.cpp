@@ -62,7 +62,10 @@ std::uint64_t CpuPlanner::sampler_bytes() const {
 
 Status CpuPlanner::plan() {
   const model::Hyperparameters& hp = parts_.model->hyperparameters();
-  if (demand_.context_tokens > hp.context_length)
+  if (hp.most_positions > 0 && demand_.context_tokens > hp.most_positions)
+    log::warn("a context of {} tokens was asked for; this model has {} positions, and no longer one",
+              demand_.context_tokens, hp.most_positions);
+  else if (demand_.context_tokens > hp.context_length)
     log::warn("a context of {} tokens is more than the {} this model was trained for", demand_.context_tokens,
               hp.context_length);
   return fit_sequences(shares_out_, demand_, [this] { return plan_once(); });
@@ -150,6 +153,7 @@ std::int64_t CpuPlanner::wanted_rows() const {
 LimitRules CpuPlanner::rules() const {
   return {.least_batch = std::min(kLeastBatch, std::max<std::int64_t>(1, wanted_rows())),
           .chunk_tokens = kAutomaticChunk,
+          .whole_prompts = !parts_.model->program().is_causal(),
           .fewer_logits = true};
 }
 

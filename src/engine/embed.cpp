@@ -85,6 +85,10 @@ Expected<std::vector<TokenId>> embedding_tokens(const Engine& engine, std::strin
   if (eos && (ids.empty() || ids.back() != *eos)) ids.push_back(*eos);
   if (ids.empty()) return error(Code::invalid_argument, "the text is empty; write something");
   if (std::ssize(ids) <= most) return ids;
+  const std::int64_t positions = engine.model().hyperparameters().most_positions;
+  if (!truncate && positions > 0 && std::ssize(ids) > positions)
+    return error(Code::invalid_argument, "{} tokens, but this model's maximum context length is {}; shorten the text",
+                 ids.size(), most);
   if (!truncate)
     return error(Code::invalid_argument,
                  "{} tokens, but this model's maximum context length is {}; shorten the text, or serve with --ctx {}",
@@ -104,7 +108,8 @@ Request embedding_request(const Engine& engine, std::vector<TokenId> tokens, con
     if (request.pooling == model::Pooling::rank)
       request.pooling = model::Pooling::other;  // its states are no embedding
   }
-  if (request.pooling == model::Pooling::none) request.pooling = model::Pooling::last;
+  const bool causal = engine.model().hyperparameters().causal;  // then the last token alone has seen all
+  if (request.pooling == model::Pooling::none) request.pooling = causal ? model::Pooling::last : model::Pooling::mean;
   return request;
 }
 

@@ -19,7 +19,8 @@ Expected<std::vector<text::TokenId>> embedding_tokens(const Engine& engine, std:
                                                       std::int64_t most = 0);
 
 struct EmbedOptions {
-  model::Pooling pooling = model::Pooling::none;  // none: as the file says, the last token's where it says nothing
+  model::Pooling pooling = model::Pooling::none;  // none: as the file says; where it says nothing, the last token's,
+                                                  // or of models that are not causal the mean
   std::int64_t dimensions = 0;  // the first so many values, brought to length 1 again; 0, or more than there are: all
   std::string client = {};      // as Request::client
 };

@@ -33,6 +33,7 @@ void set_shared(const Demand& demand, const LimitRules& rules, Limits& limits) {
 
 /// Fewer rows would keep a prompt that goes by chunks from going on while all sequences decode, and guess.
 std::int64_t least_rows(const LimitRules& rules, const Limits& limits) {
+  if (rules.whole_prompts) return std::max(limits.context_tokens, limits.sequences);
   if (rules.prompt_chunk == 1) return limits.sequences;
   return rules.prompt_chunk + std::max(PassCosts::kMostRows, limits.sequences);
 }
@@ -80,7 +81,8 @@ Demand::Demand(const EngineOptions& options)
       chooses_context(options.part.cluster == nullptr && ranks == 1 && options.device.gpus_beside.empty()) {}
 
 std::int64_t wanted_context(const Demand& demand, const model::Hyperparameters& hp) {
-  if (demand.context_tokens > 0) return demand.context_tokens;
+  if (demand.context_tokens > 0)
+    return hp.most_positions > 0 ? std::min(demand.context_tokens, hp.most_positions) : demand.context_tokens;
   return std::min(hp.context_length, std::max(kAutomaticContext, demand.automatic_context));
 }
 

@@ -48,7 +48,8 @@ struct Demand : DemandOptions {
   bool chooses_context = false;  // false: several processes or GPUs agree on one that needs no measuring
 };
 
-/// Of one sequence: as the options say, else the model's, but no more than choose_context() found or is usual.
+/// Of one sequence: as the options say, at most the positions that there are, else the model's, but no more than
+/// choose_context() found or is usual.
 std::int64_t wanted_context(const Demand& demand, const model::Hyperparameters& hp);
 
 /// How limits of a device shrink.
@@ -56,6 +57,7 @@ struct LimitRules {
   std::int64_t least_batch = 1, least_context = kLeastContext;
   std::int64_t chunk_tokens = 0;  // where the options do not say
   std::int64_t prompt_chunk = 1;  // exec::Executor::prompt_chunk(): a pass has room for one beside all sequences
+  bool whole_prompts = false;     // no prompt is cut: a pass has room for a context (exec::Program::is_causal())
   bool fewer_logits = false;      // rows of logits shrink like those of the batch; else they are as many at most
 };
 /// Rows of a pass, a context each for the sequences at most; and what follows from context and rows.

@@ -33,6 +33,7 @@ Live::Live(Request asked, std::shared_ptr<Conversation> shared, std::shared_ptr<
 
 Scheduler::Scheduler(Parts& parts, const SpeculateOptions& speculate)
     : parts_(parts),
+      whole_prompts_(!parts.model->program().is_causal()),
       speculator_(speculate, drafters(parts, speculate),
                   predicted_passes(parts.plan, parts.rates, PassCosts::kMostRows)),
       groups_(parts.executor->passes()) {}
@@ -48,6 +49,7 @@ Status Scheduler::check(const Request& request) const {
   for (const TokenId id : request.prompt)
     if (id < 0 || id >= vocab)
       return error(Code::invalid_argument, "token id {} is outside the vocabulary of {}", id, vocab);
+  if (request.pooling == model::Pooling::none) MR_RETURN_IF_ERROR(model::check_writes(parts_.model->hyperparameters()));
   if (request.pooling == model::Pooling::other)
     return error(
         Code::unsupported,

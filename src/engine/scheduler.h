@@ -162,6 +162,7 @@ class Scheduler {
   }
 
   Parts& parts_;
+  const bool whole_prompts_;  // their tokens see those behind them: no pass cuts a prompt
   Speculator speculator_;
   Engine::Id next_id_ = 1;
   std::deque<Entry> queue_;

@@ -91,7 +91,8 @@ void Scheduler::add_prompts() {
   if (const std::int64_t piece = parts_.executor->prompt_piece(); piece > 0) room = std::min(room, piece);
   // The first has a quarter for sure; the rest goes to those that need least, so that a new short one is answered soon.
   Entry* const first = prompts.front();
-  const std::int64_t share = std::max((room + 3) / 4, parts_.executor->prompt_chunk());
+  const std::int64_t share =
+      whole_prompts_ ? first->live->waiting() : std::max((room + 3) / 4, parts_.executor->prompt_chunk());
   const std::int64_t for_first = std::min(first->live->waiting(), share);
   std::stable_sort(prompts.begin(), prompts.end(),
                    [](const Entry* one, const Entry* other) { return one->live->waiting() < other->live->waiting(); });
@@ -106,6 +107,7 @@ void Scheduler::add_prompts() {
 /// As much of a prompt as the pass has room for, in rows and in rows of logits.
 std::int64_t Scheduler::prompt_rows(const Live& live, std::int64_t most) const {
   const std::int64_t logit_room = parts_.limits.logit_rows - batch_logit_rows_;
+  if (whole_prompts_) return live.waiting() <= most ? live.waiting() : 0;
   const std::int64_t rows = std::min(live.waiting(), most);
   if (live.embeds()) return rows;
   if (live.request.logits_of_prompt) {

@@ -309,6 +309,9 @@ Expected<Parts> assemble_cpu_alone(const EngineOptions& options) {
   std::vector<std::string> paths;
   MR_RETURN_IF_ERROR(open_model(options, parts.limits.tile_bytes, wants_draft_block(options), parts, paths));
   MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv.dtype));
+  if (kv_has_few_bits(options.kv.dtype) && !parts.model->program().is_causal())
+    return error(Code::unsupported, "--kv {} is for causal attention, and this model's is not; use --kv f16",
+                 kv_name(options.kv.dtype));
   start_threads(options, options.device.threads, ThreadPool::Options().spin, parts);
   const bool fits = all_fit(parts.model->units(), ram);
   MR_RETURN_IF_ERROR(choose_pack(options, fits && options.experts.ram_slots == 0, parts, paths));

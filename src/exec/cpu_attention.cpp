@@ -283,7 +283,9 @@ CpuExecutor::AttentionPair CpuExecutor::attention_pair(const AttentionCall& call
   pair.tile = at<AttentionTile>(layout_.attention_tiles)[index / call.attention.kv_heads];
   pair.head = index % call.attention.kv_heads;
   const auto* positions = at<std::int32_t>(layout_.positions) + pair.tile.first_row;
-  const auto [oldest, newest] = std::minmax_element(positions, positions + pair.tile.rows);
+  const auto* ends = call.newest != nullptr ? call.newest + pair.tile.first_row : positions;
+  const auto* const oldest = std::min_element(positions, positions + pair.tile.rows);
+  const auto* const newest = std::max_element(ends, ends + pair.tile.rows);
   const std::int64_t window = call.attention.window;
   const std::int64_t first = window > 0 ? std::max<std::int64_t>(0, *oldest - window + 1) : 0;
   pair.first_chunk = first / kernels::kAttentionChunk;
@@ -324,6 +326,7 @@ void CpuExecutor::attend_chunk(const AttentionCall& call, const AttentionPair& p
   args.q_head_stride = args.head_dim;
   args.rows = pair.tile.rows;
   args.positions = at<std::int32_t>(layout_.positions) + pair.tile.first_row;
+  if (call.newest != nullptr) args.newest = call.newest + pair.tile.first_row;
   args.window = call.attention.window;
   args.scale = call.attention.scale;
   args.cap = call.attention.cap;
@@ -355,6 +358,24 @@ void CpuExecutor::merge_chunks(const AttentionCall& call, const AttentionPair& p
   }
 }
 
+/// The last key that each row sees where attention is not causal: its text's, or the last of a window on both sides;
+/// nullptr if the pass fails.
+const std::int32_t* CpuExecutor::find_newest(std::int64_t window) {
+  const auto* const positions = at<std::int32_t>(layout_.positions);
+  auto* const newest = at<std::int32_t>(layout_.newest);
+  for (std::int64_t r = rows_ - 1; r >= 0; --r) {  // a sequence's rows are together, in ascending position
+    const std::int32_t sequence = batch_->rows[static_cast<std::size_t>(r)].sequence;
+    const bool last = r == rows_ - 1 || batch_->rows[static_cast<std::size_t>(r + 1)].sequence != sequence;
+    newest[r] = last ? positions[r] : newest[r + 1];
+    if (batch_->sequences[static_cast<std::size_t>(sequence)]->length() == 0) continue;
+    fail(error(Code::internal, "part of a text in a pass, whose tokens see those behind them"));
+    return nullptr;
+  }
+  for (std::int64_t r = 0; window > 0 && r < rows_; ++r)
+    newest[r] = static_cast<std::int32_t>(std::min<std::int64_t>(newest[r], positions[r] + window - 1));
+  return newest;
+}
+
 void CpuExecutor::attention(Act out, Act q, std::int64_t layer, const Attention& attention, Act selected) {
   if (!ready() || rows_ == 0) return;
   AttentionCall call{attention, layer,       attention.heads / attention.kv_heads, 0, data(q), cols_of(q),
@@ -362,6 +383,10 @@ void CpuExecutor::attention(Act out, Act q, std::int64_t layer, const Attention&
   if (!attention.sinks.none()) {
     call.sinks = vector_of(attention.sinks, attention.heads, 0);
     if (call.sinks == nullptr) return;
+  }
+  if (!attention.causal) {
+    call.newest = find_newest(attention.window);
+    if (call.newest == nullptr) return;
   }
   if (attention.selected > 0) return attend_to_selected(call, selected);
   attend_to_all(call);

@@ -15,7 +15,8 @@ struct CpuExecutor::AttentionCall {
   std::int64_t q_stride = 0;
   float* out = nullptr;
   std::int64_t out_stride = 0;
-  const float* sinks = nullptr;  // [heads], or null
+  const float* sinks = nullptr;          // [heads], or null
+  const std::int32_t* newest = nullptr;  // [rows]: the last key that each sees; null: its own
 };
 
 /// A tile of rows and one KV head, with the chunks of keys it sees and its partial results.

@@ -159,6 +159,7 @@ class CpuExecutor final : public Executor {
   void attention(Act out, Act q, std::int64_t layer, const Attention& attention, Act selected);
   void attend_to_all(AttentionCall& call);
   const float* rope_table(int rope);
+  const std::int32_t* find_newest(std::int64_t window);
   std::int64_t make_attention_tiles(std::int64_t tile_rows, bool by_blocks, std::int64_t most_keys);
   AttentionPair attention_pair(const AttentionCall& call, std::int64_t index, std::int64_t slot) const;
   void attend_chunk(const AttentionCall& call, const AttentionPair& pair, std::int64_t chunk, int thread) const;

@@ -95,6 +95,7 @@ CpuLayout make_cpu_layout(const PassShape& shape, int threads, kernels::Isa isa)
   const std::int64_t widest_vector = std::max(widest, shape.widest_taps);
   for (std::uint64_t& vector : layout.vectors) vector = offsets.take(widest_vector, sizeof(float));
   layout.positions = offsets.take(shape.max_rows, sizeof(std::int32_t));
+  layout.newest = offsets.take(shape.max_rows, sizeof(std::int32_t));
   layout.row_ids = offsets.take(shape.max_rows, sizeof(std::int64_t));
   for (const std::int64_t rotary : shape.rotary)
     layout.ropes.push_back(offsets.take(shape.max_rows * rotary, sizeof(float)));

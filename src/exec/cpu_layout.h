@@ -21,6 +21,7 @@ struct CpuLayout {
   std::uint64_t head_rows = 0;       // int32 [product_heads, max_rows]: the rows of heads that a product by heads reads
   std::uint64_t vectors[2] = {};     // float [widest vector]: norm weights, biases and taps that are not float32
   std::uint64_t positions = 0;       // int32 [max_rows]
+  std::uint64_t newest = 0;          // int32 [max_rows]: the last key that a row sees, of attention that is not causal
   std::uint64_t row_ids = 0;         // int64 [max_rows]
   std::vector<std::uint64_t> ropes;  // float [max_rows, rotary / 2, 2] (cos, sin) of each
 

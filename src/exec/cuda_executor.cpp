@@ -196,6 +196,8 @@ Status check_cuda(const Program& program, const residency::UnitTable& units, con
     if (!step.attention.slopes.empty())
       return error(Code::unsupported,
                    "the GPU's attention has no scores that fall with distance (ALiBi) yet; use --device cpu");
+    if (!step.attention.causal)
+      return error(Code::unsupported, "the GPU part has causal attention alone; use --device cpu");
     if (step.attention.latent_values == 0 && step.attention.v_dim() != step.attention.head_dim)
       return error(Code::unsupported,
                    "the GPU's attention takes keys and values of one size, and this model's have {} and {} channels; "

@@ -49,6 +49,7 @@ class Ops {
   void scale(Act x, float factor);           // x *= factor
   /// x = x * scalar, a float32 vector of one; then + bias, one of x's cols, where there is one. Rounded in between.
   void scale(Act x, WeightRef scalar, WeightRef bias = {});
+  void add_vector(Act x, WeightRef vector) { scale(x, {}, vector); }  // to each row; one of x's cols
   void copy(Act out, Act x);
   /// Products of one input with up to three weights (Q, K, V), the input prepared once.
   void matmul(std::span<const Product> products, Act x);

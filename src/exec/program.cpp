@@ -129,6 +129,11 @@ std::vector<WeightRef> Program::weights() const {
   return used;
 }
 
+bool Program::is_causal() const {
+  return std::none_of(steps.begin(), steps.end(),
+                      [](const Step& step) { return step.kind == Kind::attention && !step.attention.causal; });
+}
+
 bool Program::is_shard() const {
   return std::any_of(steps.begin(), steps.end(), [](const Step& step) { return step.kind == Kind::gather; });
 }
@@ -228,6 +233,9 @@ Status Program::check() const {
     if (step.kind == Kind::matmul_heads &&
         (step.heads < 1 || buffer(step.a).cols % step.heads != 0 || buffer(step.out).cols % step.heads != 0))
       return wrong("its heads do not share its buffers evenly");
+    if (step.kind == Kind::attention && !step.attention.causal &&
+        (step.attention.selected > 0 || step.attention.latent_values > 0))
+      return wrong("it sees tokens behind its own where it cannot");
     if (step.kind == Kind::sigmoid_gate && buffer(step.a).cols % buffer(step.b).cols != 0)
       return wrong("its gates do not share its buffer evenly");
     if (const std::string_view mistake = index_mistake(*this, step); !mistake.empty()) return wrong(mistake);

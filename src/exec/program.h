@@ -74,6 +74,9 @@ struct Attention {
   std::int64_t selected = 0;       // keys that a token sees at most, which Step::b names; 0: it sees all
   float cap = 0;                   // scaled scores become cap * tanh(score / cap); 0: they stay
   std::vector<float> slopes = {};  // [heads]: what scores lose for each token between key and query; empty: nothing
+  // False: a token also sees the keys behind its own, a window's on both sides. Then all rows of a sequence are in one
+  // pass.
+  bool causal = true;
 
   std::int64_t v_dim() const { return latent_values > 0 ? latent_values : value_dim > 0 ? value_dim : head_dim; }
 };
@@ -267,6 +270,8 @@ struct Program {
   /// Whether each attention over keys and values stands behind the step that turns its queries, stores their keys or
   /// normalises them: a GPU rotates queries there.
   bool turns_queries() const;
+  /// Whether a token sees none behind it. False: a text has to be in one pass, and what is behind it can't be guessed.
+  bool is_causal() const;
   /// Whether other devices compute it, too, with rows of their own.
   bool is_shard() const;
   /// Whether a step behind `step` reads `act` before it is written again.

@@ -111,7 +111,8 @@ struct AttentionArgs {
   std::int64_t rows = 0, group = 0;  // group = heads / kv_heads
   std::int64_t head_dim = 0;
   const std::int32_t* positions = nullptr;  // [rows] absolute position; row r sees keys in
-                                            // [max(0, positions[r] - window + 1), positions[r]]
+                                            // [max(0, positions[r] - window + 1), newest[r]]
+  const std::int32_t* newest = nullptr;     // [rows], not before the row's position; null: that position itself
   std::int64_t window = 0;                  // 0: unlimited
   float scale = 1;
   float cap = 0;                  // scaled scores become cap * tanh(score / cap); 0: they stay

@@ -15,6 +15,7 @@ Expected<DecoderSpec> apertus_spec(const modelfile::Model& file, const Hyperpara
 Expected<DecoderSpec> arcee_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> baichuan_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> bailingmoe_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> bert_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> bloom_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> cohere2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> cohere2moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
@@ -51,10 +52,12 @@ Expected<DecoderSpec> minicpm3_spec(const modelfile::Model& file, const Hyperpar
 Expected<DecoderSpec> minicpm_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> minimax_m2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> mistral3_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> modern_bert_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> mpt_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> nemotron_h_moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> nemotron_h_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> nemotron_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> nomic_bert_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> olmo2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> olmoe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> orion_spec(const modelfile::Model& file, const Hyperparameters& hp);

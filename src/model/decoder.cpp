@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/decoder_impl.h"
+#include "model/keys.h"
 
 namespace millrace::model {
 
@@ -45,6 +46,9 @@ Expected<LayerSpec> draft_spec(const modelfile::Model& file, const Hyperparamete
 /// Whether every feed-forward can be cut into shards.
 Status check_shard(const Shard& shard, const Hyperparameters& hp, const DecoderSpec& spec) {
   if (shard.whole()) return {};
+  if (!hp.causal)
+    return error(Code::unsupported, "models of {} see tokens behind a token's own, which GPUs do not share out yet",
+                 hp.architecture);
   if (shard.index < 0 || shard.index >= shard.count)
     return error(Code::internal, "shard {} of {} is none", shard.index, shard.count);
   std::int64_t least = std::min(hp.model_dim, hp.vocab);
@@ -60,7 +64,7 @@ Status check_shard(const Shard& shard, const Hyperparameters& hp, const DecoderS
 /// No context is longer than the table of positions, where the model has one.
 Status fit_positions(const modelfile::Model& file, const LoadOptions& options, Hyperparameters& hp) {
   const modelfile::TensorInfo* table = file.find("position_embd.weight");
-  if (table == nullptr) return {};  // list_embeddings() misses it
+  if (table == nullptr || !hp.causal) return {};  // list_embeddings() misses it; Hyperparameters::most_positions
   if (options.context_tokens > table->rows())
     return error(Code::unsupported, "a context of {} tokens: this model has embeddings of {} positions; use --ctx {}",
                  options.context_tokens, table->rows(), table->rows());
@@ -78,6 +82,11 @@ Expected<Stage> check_stage(const Stage& stage, const Hyperparameters& hp, const
   if (named.first < 0 || named.first >= named.last || named.last > hp.layers)
     return error(Code::invalid_argument, "layers {} to {} are no stage of a model of {} layers", named.first,
                  named.last - 1, hp.layers);
+  if (!hp.causal)
+    return error(
+        Code::unsupported,
+        "models of {} cannot be cut into stages: their tokens see those behind them; let one process compute them",
+        hp.architecture);
   if (spec.per_layer_dim > 0)
     return error(Code::unsupported,
                  "models of {} cannot be cut into stages: each layer adds an embedding of its own of every token",
@@ -100,6 +109,20 @@ Expected<Stage> check_stage(const Stage& stage, const Hyperparameters& hp, const
   return named;
 }
 
+/// Whether all layers can do without causality.
+Status check_causal(const modelfile::Model& file, const Hyperparameters& hp, const DecoderSpec& spec) {
+  if (hp.causal) return {};
+  const bool can = std::all_of(spec.layers.begin(), spec.layers.end(), [](const LayerSpec& layer) {
+    return layer.mixer == Mixer::attention && layer.attention.latent.rank == 0 && !layer.attention.causal;
+  });
+  if (can) return {};
+  return error(
+      Code::unsupported,
+      "{} is false, but some of the layers of {} cannot see tokens behind a token's own (this version has such "
+      "attention over keys and values alone)",
+      arch_key(file, "attention.causal"), hp.architecture);
+}
+
 }  // namespace
 
 Expected<std::unique_ptr<Model>> make_decoder(const modelfile::Model& file, const LoadOptions& options,
@@ -110,6 +133,7 @@ Expected<std::unique_ptr<Model>> make_decoder(const modelfile::Model& file, cons
   if (spec.position_table) MR_RETURN_IF_ERROR(fit_positions(file, options, hp));
   MR_ASSIGN_OR_RETURN(const Stage stage, check_stage(options.stage, hp, spec));
   MR_RETURN_IF_ERROR(check_shard(options.shard, hp, spec));
+  MR_RETURN_IF_ERROR(check_causal(file, hp, spec));
   if (options.draft_block) {
     if (!options.stage.whole() || !options.shard.whole())
       return error(Code::unsupported,

@@ -26,6 +26,7 @@ struct LayerWeights {
   WeightRef attn_norm_bias, ffn_norm_bias;  // of LayerNorm
   WeightRef attn_gate;                      // of what attention gives
   WeightRef attn_result_norm, ffn_result_norm, sinks, head_gate;
+  WeightRef attn_sum_norm, attn_sum_bias, ffn_sum_norm, ffn_sum_bias;  // of the residual stream behind both
   WeightRef q_low, q_low_norm, latent, latent_norm, shared_key, k_of_latent, v_of_latent;  // of latent attention
   WeightRef index_q, index_k, index_norm, index_bias, index_weights;                       // of its indexer
   DeltaNetWeights delta_net;                                                               // in attention's place
@@ -129,7 +130,7 @@ class Decoder {
   const Shard heads_;  // of layers that attend; states and latents are not cut at all
   exec::Ops& ops_;
   std::vector<LayerWeights> layers_;  // by number; those of other stages have none
-  WeightRef embedding_, positions_, embedding_norm_, embedding_norm_bias_;
+  WeightRef embedding_, positions_, token_type_, embedding_norm_, embedding_norm_bias_;
   OutputWeights output_;
   std::vector<std::pair<WeightRef, WeightRef>> scales_;  // of weights, by which their products are multiplied
   DraftWeights draft_;

@@ -18,6 +18,12 @@ void Decoder::begin_program(std::span<const kv::LayerKv> kept) {
 
 /// What follows the layers.
 void Decoder::end_program(const OutputWeights& output) {
+  if (!spec_.head) {
+    ops_.begin_layer();
+    ops_.begin_block();
+    if (!output.norm.none()) normalize(x_, x_, output.norm, output.norm_bias);
+    return ops_.hidden(x_);
+  }
   const Act last = ops_.buffer("last", hp_.model_dim, Rows::logits);
   ops_.begin_layer();
   ops_.begin_block();
@@ -59,7 +65,7 @@ void Decoder::record() {
     hand_over();
 }
 
-/// x = norm(embedding of the token + embedding of its position), or what of this the model has.
+/// x = norm(embedding of the token + embedding of its position + that of its type), or what of this the model has.
 void Decoder::embed() {
   ops_.embed(x_, embedding_, spec_.embedding_scale);
   if (spec_.position_table) {
@@ -67,6 +73,7 @@ void Decoder::embed() {
     ops_.embed_positions(of_position, positions_);
     ops_.add(x_, of_position);
   }
+  if (spec_.token_types) ops_.add_vector(x_, token_type_);
   if (spec_.embedding_norm) normalize(x_, x_, embedding_norm_, embedding_norm_bias_);
 }
 
@@ -137,9 +144,9 @@ void Decoder::normalize(Act out, Act x, WeightRef norm, WeightRef bias) {
   ops_.rms_norm(out, x, norm, eps());
 }
 
-/// h = norm(x), or x where the layer normalises results alone.
+/// h = norm(x), or x where nothing normalises what is read.
 void Decoder::read_stream(const LayerSpec& spec, WeightRef norm, WeightRef bias) {
-  if (!spec.norms_inputs) return ops_.copy(h_, x_);
+  if (!spec.norms_inputs || norm.none()) return ops_.copy(h_, x_);
   normalize(h_, x_, norm, bias);
 }
 
@@ -206,7 +213,7 @@ void Decoder::attend(std::int64_t index) {
   if (own) ops_.store_kv(index, k, v);
   ops_.attention(attended, q, index,
                  {heads, kv_heads, spec.head_dim, spec.scale, spec.window, layer.sinks, 0, spec.value_dim, 0,
-                  spec.score_cap, slopes(spec, heads)});
+                  spec.score_cap, slopes(spec, heads), spec.causal});
   if (spec.value_scale != 1) ops_.scale(attended, spec.value_scale);
   if (gated) ops_.sigmoid_gate(attended, gate);
   if (spec.gates_heads) ops_.sigmoid_gate(attended, head_gate);
@@ -216,6 +223,7 @@ void Decoder::attend(std::int64_t index) {
     return project(ops_.buffer("of attention", hp_.model_dim), layer.attn_out, layer.attn_out_bias, all);
   project(h_, layer.attn_out, layer.attn_out_bias, all);
   add_result(spec_.layers[static_cast<std::size_t>(index)], h_, layer.attn_result_norm);
+  if (!layer.attn_sum_norm.none()) normalize(x_, x_, layer.attn_sum_norm, layer.attn_sum_bias);
 }
 
 /// The absorbed form: head i's score of a token is (W_k,i^T q_i)^T c + rope(r_i)^T rope(k), c being the token's latent
@@ -338,6 +346,7 @@ void Decoder::feed_forward(std::int64_t index) {
     mix_beside(index);
   else
     mix(index);
+  if (!layer.ffn_sum_norm.none()) normalize(x_, x_, layer.ffn_sum_norm, layer.ffn_sum_bias);
   if (spec_.per_layer_dim > 0) add_of_layer(index);
   if (spec.output_scale) ops_.scale(x_, layer.output_scale);
 }

@@ -24,7 +24,8 @@ struct RowsOf {
 void Decoder::list_mixer(UnitBuilder& units, int index, LayerWeights& weights) const {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   if (spec.mixer == Mixer::none) return;
-  if (spec.norms_inputs) list_norm(units, index, spec.attn_norm, weights.attn_norm, weights.attn_norm_bias);
+  if (spec.norms_inputs && spec.norms_attended)
+    list_norm(units, index, spec.attn_norm, weights.attn_norm, weights.attn_norm_bias);
   if (spec.mixer == Mixer::delta_net)
     weights.delta_net = list_delta_net(units, index, spec.delta_net, hp_.model_dim);
   else if (spec.mixer == Mixer::mamba2)
@@ -37,6 +38,9 @@ void Decoder::list_mixer(UnitBuilder& units, int index, LayerWeights& weights) c
     list_attention(units, index, weights);
   if (spec.norms_results)
     weights.attn_result_norm = units.vector(layer_tensor(index, "post_attention_norm.weight"), hp_.model_dim);
+  if (!spec.norms_sums) return;
+  weights.attn_sum_norm = units.vector(layer_tensor(index, "attn_output_norm.weight"), hp_.model_dim);
+  weights.attn_sum_bias = units.optional_vector(layer_tensor(index, "attn_output_norm.bias"), hp_.model_dim);
 }
 
 /// The weight, and of LayerNorm the bias where the file has one.
@@ -156,6 +160,10 @@ void Decoder::list_results(UnitBuilder& units, int index, LayerWeights& weights)
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
   if (spec.norms_results) weights.ffn_result_norm = units.vector(name("post_ffw_norm.weight"), hp_.model_dim);
+  if (spec.norms_sums) {
+    weights.ffn_sum_norm = units.vector(name("layer_output_norm.weight"), hp_.model_dim);
+    weights.ffn_sum_bias = units.optional_vector(name("layer_output_norm.bias"), hp_.model_dim);
+  }
   if (const std::int64_t each = spec_.per_layer_dim; each > 0) {
     weights.per_layer_gate = units.matrix(name("inp_gate.weight"), hp_.model_dim, each);
     weights.per_layer_out = units.matrix(name("proj.weight"), each, hp_.model_dim);
@@ -274,20 +282,23 @@ void Decoder::list_for_layers(UnitBuilder& units) {
   units.end();
 }
 
-/// What else is embedded, and the norm of both.
+/// What else is embedded, and the norm of all.
 void Decoder::list_embeddings(UnitBuilder& units, std::int64_t positions) {
   if (spec_.position_table) positions_ = units.table("position_embd.weight", hp_.model_dim, positions);
-  if (!spec_.embedding_norm) return;
+  if (!spec_.token_types && !spec_.embedding_norm) return;
   units.begin(UnitKind::trunk);
-  embedding_norm_ = units.vector("token_embd_norm.weight", hp_.model_dim);
-  embedding_norm_bias_ = units.optional_vector("token_embd_norm.bias", hp_.model_dim);
+  if (spec_.token_types) token_type_ = units.first_row("token_types.weight", hp_.model_dim);
+  if (spec_.embedding_norm) {
+    embedding_norm_ = units.vector("token_embd_norm.weight", hp_.model_dim);
+    embedding_norm_bias_ = units.optional_vector("token_embd_norm.bias", hp_.model_dim);
+  }
   units.end();
 }
 
 Status Decoder::list_units(const modelfile::Model& file, residency::UnitTable& table) {
   UnitBuilder units(file, table);
   // A shard's head is rows of the table, in a unit of its own.
-  const bool as_head = ends() && units.ties_head() && shard_.whole();
+  const bool as_head = spec_.head && ends() && units.ties_head() && shard_.whole();
   if (begins() || as_head) embedding_ = units.embedding(hp_.model_dim, hp_.vocab, as_head);
   if (spec_.per_layer_dim > 0) list_for_layers(units);
   const modelfile::TensorInfo* positions = file.find("position_embd.weight");
@@ -300,7 +311,9 @@ Status Decoder::list_units(const modelfile::Model& file, residency::UnitTable& t
     list_feed_forward(units, index, weights);
     units.refuse_unused(index);
   }
-  if (ends() && shard_.whole())
+  if (ends() && !spec_.head)
+    output_ = units.last_norm(spec_.output_norm, hp_.model_dim);
+  else if (ends() && shard_.whole())
     output_ = units.output(spec_.output_norm, hp_.model_dim, hp_.vocab, embedding_);
   else if (ends())
     output_ =

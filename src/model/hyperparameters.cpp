@@ -24,6 +24,12 @@ Status check_relations(const Hyperparameters& hp) {
   return {};
 }
 
+/// Whether a model of this name is causal only where its file says so.
+bool is_encoder(std::string_view architecture) {
+  constexpr std::string_view kEncoders[] = {"bert", "jina-bert-v2", "modern-bert", "nomic-bert"};
+  return std::find(std::begin(kEncoders), std::end(kEncoders), architecture) != std::end(kEncoders);
+}
+
 /// Of the layers that attend, of which there is one at least.
 void read_heads(Keys& keys, const modelfile::Model& file, Hyperparameters& hp) {
   const auto heads = keys.has("attention.head_count")
@@ -57,6 +63,7 @@ AttentionSpec plain_attention(const Hyperparameters& hp) {
   attention.kv_heads = hp.kv_heads;
   attention.head_dim = hp.head_dim;
   attention.value_dim = hp.value_dim;
+  attention.causal = hp.causal;
   attention.scale = 1.0f / std::sqrt(static_cast<float>(hp.head_dim));
   return attention;
 }
@@ -173,8 +180,12 @@ Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file, std
   hp.expert_ff = hp.experts == 0 ? 0 : keys.optional("expert_feed_forward_length", hp.ff_dim, 1, kMostDim);
   if (hp.architecture != "mamba2") read_heads(keys, file, hp);
   hp.pooling = static_cast<Pooling>(std::min<std::int64_t>(keys.optional("pooling_type", 0, 0, 255), 5));
-  if (!keys.optional_bool("attention.causal", true))
-    keys.fail(error(Code::unsupported, "tokens that attend to those after them (this version has causal models only)"));
+  hp.causal = keys.optional_bool("attention.causal", !is_encoder(hp.architecture));
+  if (const modelfile::TensorInfo* const positions = file.find("position_embd.weight");
+      positions != nullptr && !hp.causal) {
+    hp.most_positions = positions->rows();
+    hp.context_length = std::min(hp.context_length, hp.most_positions);
+  }
 
   const modelfile::TensorInfo* table = file.find("token_embd.weight");
   hp.vocab = keys.optional("vocab_size", table == nullptr ? 1 : table->rows(), 1, kMostVocab);

@@ -16,8 +16,7 @@
 namespace millrace::model {
 
 /// Reads layers, dimensions, heads, experts, eps and RoPE base; `vocab` from the key or from token_embd's rows.
-/// Errors: not_found (a key, named), corrupt (a value that cannot be, named with its key), unsupported (attention that
-/// is not causal).
+/// Errors: not_found (a key, named), corrupt (a value that cannot be, named with its key).
 /// context_tokens: LoadOptions.
 Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file, std::int64_t context_tokens = 0);
 

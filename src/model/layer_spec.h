@@ -61,6 +61,7 @@ struct AttentionSpec {
   float value_scale = 1;          // of what attention gives
   float max_bias = 0;             // of ALiBi: the least head's slope is its power of 1/2; 0: distance counts nothing
   std::int64_t window = 0;        // the nearest keys that a token sees; 0: all
+  bool causal = true;             // else a token also sees the keys behind its own, a window's on both sides
   exec::Temperature temperature;  // of the queries; scale 0: none
   int rope = 0;                   // index into DecoderSpec::ropes; kNoRope: heads are not rotated
   HeadNorm norm = HeadNorm::none;
@@ -82,7 +83,7 @@ struct AttentionSpec {
   kv::LayerKv kept() const {
     const std::int64_t index_dim = index.indexer.top_k > 0 && index.own ? index.indexer.head_dim : 0;
     return latent.rank > 0 ? kv::LayerKv{kv::Keeps::latent, 1, 0, latent.kept(), window, reads, {}, index_dim}
-                           : kv::LayerKv{kv::Keeps::attention, kv_heads, head_dim, v_dim(), window, reads};
+                           : kv::LayerKv{kv::Keeps::attention, kv_heads, head_dim, v_dim(), causal ? window : 0, reads};
   }
 };
 
@@ -172,15 +173,19 @@ struct LayerSpec {
   MixtureSpec mixture;
   kernels::Activation activation = kernels::Activation::silu;
   std::optional<kernels::Xielu> xielu;  // in its place, in a feed-forward without a gate
-  float limit = 0;           // of Activation::limited in the dense feed-forward and the shared expert; 0: not limited
-  bool gated = true;         // feed-forwards have a gate; without one their up goes through the activation
-  bool norms_inputs = true;  // attention and feed-forward read the residual stream through a norm
+  float limit = 0;             // of Activation::limited in the dense feed-forward and the shared expert; 0: not limited
+  bool gated = true;           // feed-forwards have a gate; without one their up goes through the activation
+  bool norms_inputs = true;    // attention and feed-forward read the residual stream through a norm
+  bool norms_attended = true;  // false: the feed-forward alone does
   const char* attn_norm = "attn_norm";  // the names of the norms before attention
   const char* ffn_norm = "ffn_norm";    // and before the feed-forward
-  bool ff_biases = false;               // a dense feed-forward without a gate has biases, where the file has them
-  bool parallel = false;  // the feed-forward reads what attention reads, through its own norm where the file has one
+  bool ff_biases = false;  // a dense feed-forward has biases, where the file has them: its down, and without a gate its
+                           // up
+  bool parallel = false;   // the feed-forward reads what attention reads, through its own norm where the file has one
   bool norms_results = false;  // what attention and feed-forward give is normalised before it is added
   float residual_scale = 1;    // and multiplied by this
+  bool norms_sums = false;     // the residual stream itself is normalised behind each addition (attn_output_norm,
+                               // layer_output_norm)
   bool output_scale = false;   // the layer's result is multiplied by its number (layer_output_scale)
 
   bool feeds_forward() const { return ff_dim > 0 || mixes(); }
@@ -209,9 +214,11 @@ struct DecoderSpec {
   std::vector<RopeSpec> ropes;     // several where layers turn differently
   float embedding_scale = 1;       // multiplies the tokens' embeddings
   std::int64_t per_layer_dim = 0;  // channels of an embedding that each layer adds of its own (per-layer embeddings)
-  const char* output_norm = "output_norm.weight";  // the name of the norm before the head
-  bool position_table = false;                     // tokens have an embedding of their position, too (position_embd)
-  bool embedding_norm = false;                     // what is embedded is normalised before the layers (token_embd_norm)
+  const char* output_norm = "output_norm.weight";  // the name of the norm before the head; null: there is none
+  bool head = true;                                // false: an encoder's, which gives its last states
+  bool token_types = false;     // the first type's embedding is added (token_types): all tokens are of that type
+  bool position_table = false;  // tokens have an embedding of their position, too (position_embd)
+  bool embedding_norm = false;  // what is embedded is normalised before the layers (token_embd_norm)
   bool layer_norms = false;  // what stands before blocks and the head is LayerNorm, with a bias where the file has one
   float logit_scale = 1;     // multiplies the logits
   float logit_cap = 0;       // then they become cap * tanh(logit / cap); 0: they stay

@@ -31,6 +31,8 @@ struct Hyperparameters {
   std::int64_t rotary = 0;
   std::int64_t value_dim = 0;       // of heads that have keys and values of their own
   Pooling pooling = Pooling::none;  // where the file does not say
+  bool causal = true;               // false: tokens see those behind them, so that a model embeds texts and writes none
+  std::int64_t most_positions = 0;  // then: no context is longer, because the file has an embedding for each; 0: any is
 };
 
 /// Layers [first, last) of a model, which one process of several computes. The first stage has the embedding; those
@@ -108,6 +110,9 @@ struct LoadOptions {
 /// Reads the file's general.architecture and makes the model. Errors: unsupported (the architecture, named, with those
 /// that work), corrupt (a tensor's shape disagrees with the hyperparameters, both named), not_found.
 Expected<std::unique_ptr<Model>> load(const modelfile::Model& file, const LoadOptions& options);
+
+/// Errors: unsupported (the model embeds texts and writes none).
+Status check_writes(const Hyperparameters& hp);
 
 /// Names that load() knows, for messages and docs.
 std::vector<std::string> architectures();

@@ -24,6 +24,7 @@ constexpr std::array kArchitectures{
     Entry{"baichuan", baichuan_spec},
     Entry{"bailingmoe", bailingmoe_spec},
     Entry{"bailingmoe2", dots1_spec},
+    Entry{"bert", bert_spec},
     Entry{"bloom", bloom_spec},
     Entry{"chatglm", llama_spec},
     Entry{"codeshell", starcoder2_spec},
@@ -68,10 +69,12 @@ constexpr std::array kArchitectures{
     Entry{"minimax-m2", minimax_m2_spec},
     Entry{"mistral3", mistral3_spec},
     Entry{"mistral4", deepseek2_spec},
+    Entry{"modern-bert", modern_bert_spec},
     Entry{"mpt", mpt_spec},
     Entry{"nemotron", nemotron_spec},
     Entry{"nemotron_h", nemotron_h_spec},
     Entry{"nemotron_h_moe", nemotron_h_moe_spec},
+    Entry{"nomic-bert", nomic_bert_spec},
     Entry{"olmo2", olmo2_spec},
     Entry{"olmoe", olmoe_spec},
     Entry{"orion", orion_spec},
@@ -151,6 +154,15 @@ Expected<std::unique_ptr<Model>> load(const modelfile::Model& file, const LoadOp
   for (const Entry& entry : kArchitectures)
     if (entry.name == name) return load_as(entry, file, options);
   return unknown(name, file, options);
+}
+
+Status check_writes(const Hyperparameters& hp) {
+  if (hp.causal) return {};
+  return error(
+      Code::unsupported,
+      "this model ({}) embeds texts and writes none; ask /v1/embeddings, /api/embed or `millrace embed`, or take "
+      "a model that writes",
+      hp.architecture);
 }
 
 std::vector<std::string> architectures() {

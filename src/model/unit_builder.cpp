@@ -183,6 +183,11 @@ WeightRef UnitBuilder::elements(const std::string& name, std::initializer_list<s
   return add({name, tensor->dtype, 1, size, tensor->file, tensor->offset + static_cast<std::uint64_t>(first) * 4});
 }
 
+WeightRef UnitBuilder::first_row(const std::string& name, std::int64_t cols) {
+  const modelfile::TensorInfo* const table = file_.find(name);
+  return some_rows(name, cols, table == nullptr ? 1 : table->rows(), 0, 1);
+}
+
 WeightRef UnitBuilder::optional_elements(const std::string& name, std::int64_t all, std::int64_t first,
                                          std::int64_t size) {
   return has(name) ? some_elements(name, all, first, size) : WeightRef{};
@@ -224,6 +229,18 @@ OutputWeights UnitBuilder::output(const std::string& norm, std::int64_t model_di
   end();
   refuse_unused_scales();
   return {last_norm, bias, embedding, {}};
+}
+
+OutputWeights UnitBuilder::last_norm(const char* norm, std::int64_t model_dim) {
+  OutputWeights output;
+  if (norm != nullptr) {
+    begin(UnitKind::trunk);
+    output.norm = vector(norm, model_dim);
+    output.norm_bias = optional_vector("output_norm.bias", model_dim);
+    end();
+  }
+  refuse_unused_scales();
+  return output;
 }
 
 OutputWeights UnitBuilder::output_rows(const std::string& norm, std::int64_t model_dim, std::int64_t vocab,

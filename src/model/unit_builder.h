@@ -68,6 +68,8 @@ class UnitBuilder {
   /// Elements [first, first + some) of each of them, `size` apart: one weight from the first such element to the last.
   residency::WeightRef some_of_each(const std::string& name, std::int64_t size, std::int64_t count, std::int64_t first,
                                     std::int64_t some);
+  /// The first row of a table of any number of rows, as a vector of any computable dtype.
+  residency::WeightRef first_row(const std::string& name, std::int64_t cols);
   /// The first, or none() where the file has no such tensor.
   residency::WeightRef optional_vector(const std::string& name, std::int64_t size);
   /// Elements [first, first + size) of a vector of `all`, likewise.
@@ -99,6 +101,9 @@ class UnitBuilder {
   /// The same of rows [first, first + rows) of the head, which is a unit of its own also where it is the embedding.
   OutputWeights output_rows(const std::string& norm, std::int64_t model_dim, std::int64_t vocab, std::int64_t first,
                             std::int64_t rows);
+
+  /// The norm behind the last layer of a model without a head; null: there is none either.
+  OutputWeights last_norm(const char* norm, std::int64_t model_dim);
 
   /// All tensors of a block that no pass uses, as the file has them, in its order: not in the table. No parts: the file
   /// has none of it.

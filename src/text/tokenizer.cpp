@@ -7,7 +7,9 @@
 #include "modelfile/escape.h"
 #include "text/bpe.h"
 #include "text/spm.h"
+#include "text/unigram.h"
 #include "text/utf8.h"
+#include "text/word_piece.h"
 
 namespace millrace::text {
 
@@ -20,10 +22,11 @@ Expected<std::shared_ptr<const Tokenizer>> Tokenizer::from_model(const modelfile
   if (kind == "gpt2") return BpeTokenizer::make(model);
   if (kind == "llama") return SpmTokenizer::make(model, SpmTokenizer::Order::scores);
   if (kind == "gemma4") return SpmTokenizer::make(model, SpmTokenizer::Order::merges);
-  const std::string_view what = kind == "t5" ? " (unigram)" : kind == "bert" ? " (WordPiece)" : "";
+  if (kind == "bert") return WordPieceTokenizer::make(model);
+  if (kind == "t5") return UnigramTokenizer::make(model);
   return error(Code::unsupported,
-               "tokenizers of kind '{}'{} ({}) are not known to this version; known are gpt2, llama, gemma4",
-               modelfile::escape(kind, 80), what, kKey);
+               "tokenizers of kind '{}' ({}) are not known to this version; known are gpt2, llama, gemma4, bert, t5",
+               modelfile::escape(kind, 80), kKey);
 }
 
 Status Tokenizer::read_flags(const modelfile::Model& model, bool add_bos) {

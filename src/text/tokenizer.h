@@ -1,5 +1,5 @@
 // Text to token ids and back, from the vocabulary in a GGUF file. Byte-level BPE ("gpt2") and SentencePiece-style
-// ("llama", "gemma4") models; pre-tokenizers by the name in tokenizer.ggml.pre.
+// ("llama", "gemma4") models, WordPiece ("bert"); pre-tokenizers by the name in tokenizer.ggml.pre.
 // Thread-safety: immutable once made; encode() may be called from any thread.
 #pragma once
 

@@ -153,11 +153,33 @@ const std::vector<Known>& architectures() {
 }
 
 /// Those that no launches are made of: with LayerNorm, heads that are normalised and not rotated, gates of whole heads,
-/// or keys and values of two sizes.
-constexpr const char* kRefused[] = {"deepseek-v3.2", "glm-dsa",    "step35",     "mimo2",     "afmoe",     "cohere2",
-                                    "command-r",     "exaone4",    "exaone-moe", "nemotron",  "orion",     "phi2",
-                                    "stablelm",      "starcoder2", "gpt2",       "starcoder", "gptneox",   "falcon",
-                                    "bloom",         "mpt",        "jais2",      "codeshell", "cohere2moe"};
+/// or keys and values of two sizes; and encoders.
+constexpr const char* kRefused[] = {"../encoders/bert",
+                                    "../encoders/modern-bert",
+                                    "../encoders/nomic-bert",
+                                    "deepseek-v3.2",
+                                    "glm-dsa",
+                                    "step35",
+                                    "mimo2",
+                                    "afmoe",
+                                    "cohere2",
+                                    "command-r",
+                                    "exaone4",
+                                    "exaone-moe",
+                                    "nemotron",
+                                    "orion",
+                                    "phi2",
+                                    "stablelm",
+                                    "starcoder2",
+                                    "gpt2",
+                                    "starcoder",
+                                    "gptneox",
+                                    "falcon",
+                                    "bloom",
+                                    "mpt",
+                                    "jais2",
+                                    "codeshell",
+                                    "cohere2moe"};
 
 TEST(Fusion, OfEachArchitecture) {
   std::vector<std::string> seen;

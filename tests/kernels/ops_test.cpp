@@ -348,18 +348,23 @@ struct KvHead {
 struct Queries {
   std::int64_t group = 1, window = 0;
   std::vector<std::int32_t> positions;
-  std::vector<float> q;       // [rows, group, head_dim]
-  std::vector<float> sinks;   // [group], or none
-  float cap = 0;              // of scores
-  std::vector<float> slopes;  // [group], or none
+  std::vector<float> q;                   // [rows, group, head_dim]
+  std::vector<float> sinks;               // [group], or none
+  float cap = 0;                          // of scores
+  std::vector<float> slopes;              // [group], or none
+  std::vector<std::int32_t> newest = {};  // [rows]: the last key that each sees, or none: its own
+
+  std::int64_t last_seen(std::int64_t row) const {
+    return newest.empty() ? positions[static_cast<std::size_t>(row)] : newest[static_cast<std::size_t>(row)];
+  }
 };
 
 /// Rows [first, first + rows) as one tile, all chunks, merged: [rows, group, head_dim].
 std::vector<float> attend(const Table& table, const KvHead& kv, const Queries& queries, std::int64_t first,
                           std::int64_t rows) {
   const std::int64_t dim = kv.head_dim, group = queries.group, heads = rows * group;
-  std::int32_t last = 0;
-  for (std::int64_t r = first; r < first + rows; ++r) last = std::max(last, queries.positions[r]);
+  std::int64_t last = 0;
+  for (std::int64_t r = first; r < first + rows; ++r) last = std::max(last, queries.last_seen(r));
   const std::int64_t chunks = last / kAttentionChunk + 1;
   std::vector<float> acc(chunks * heads * dim), max(chunks * heads), sum(chunks * heads), out(heads * dim);
   AttentionArgs args;
@@ -370,6 +375,7 @@ std::vector<float> attend(const Table& table, const KvHead& kv, const Queries& q
   args.group = group;
   args.head_dim = args.v_dim = dim;
   args.positions = queries.positions.data() + first;
+  args.newest = queries.newest.empty() ? nullptr : queries.newest.data() + first;
   args.window = queries.window;
   args.scale = 1 / std::sqrt(static_cast<float>(dim));
   args.cap = queries.cap;
@@ -403,7 +409,7 @@ std::vector<float> reference(const KvHead& kv, const Queries& queries) {
     const std::int64_t position = queries.positions[r];
     const std::int64_t oldest = queries.window > 0 ? std::max<std::int64_t>(0, position - queries.window + 1) : 0;
     ref::attention(queries.q.data() + r * queries.group * dim, kv.k.data() + oldest * dim, kv.v.data() + oldest * dim,
-                   queries.group, position + 1 - oldest, dim, 1 / std::sqrt(static_cast<float>(dim)),
+                   queries.group, queries.last_seen(r) + 1 - oldest, dim, 1 / std::sqrt(static_cast<float>(dim)),
                    queries.sinks.empty() ? nullptr : queries.sinks.data(), out.data() + r * queries.group * dim,
                    queries.cap, queries.slopes.empty() ? nullptr : queries.slopes.data());
   }
@@ -422,7 +428,8 @@ struct AttentionCase {
   std::vector<std::int32_t> positions;
   bool rotated = false;
   float cap = 0;
-  bool leans = false;  // scores fall with distance
+  bool leans = false;       // scores fall with distance
+  std::int32_t behind = 0;  // keys behind its own that a row sees, of those that there are
 };
 
 class AttentionTest : public ::testing::TestWithParam<AttentionCase> {};
@@ -433,6 +440,9 @@ TEST_P(AttentionTest, SameBitsOnEveryIsaAndAloneOrInATile) {
   Queries queries = make_queries(c.positions, c.group, c.head_dim, c.window);
   queries.cap = c.cap;
   for (std::int64_t g = 0; c.leans && g < c.group; ++g) queries.slopes.push_back(0.2f / static_cast<float>(g + 1));
+  if (c.behind > 0)
+    for (const std::int32_t position : c.positions)
+      queries.newest.push_back(std::min(position + c.behind, c.positions.back()));
   const auto rows = static_cast<std::int64_t>(c.positions.size());
   const auto want = reference(kv, queries);
   std::vector<float> first;
@@ -482,13 +492,17 @@ INSTANTIATE_TEST_SUITE_P(
                       AttentionCase{576, 2, 0, DType::f16, range(5, 3)},       // wider than the packed queries
                       AttentionCase{64, 2, 50, DType::f16, range(40, 60)},     // a window inside a block
                       AttentionCase{64, 7, 100, DType::f32, range(1000, 40)},  // a window over the chunk's border
-                      AttentionCase{128, 8, 0, DType::f16, {2500}},            // decode
-                      AttentionCase{64, 4, 64, DType::f16, {3, 2000, 2300}},   // rows far apart
-                      AttentionCase{128, 4, 0, DType::q8_0, range(60, 11)},    //
-                      AttentionCase{96, 3, 0, DType::q8_0, range(1020, 7)},    //
-                      AttentionCase{64, 2, 50, DType::q8_0, range(40, 60)},    //
-                      AttentionCase{512, 1, 0, DType::q8_0, range(5, 3)},      // as wide as it goes
-                      AttentionCase{32, 8, 0, DType::q8_0, {2500}},            //
+                      AttentionCase{64, 1, 0, DType::f16, range(0, 150), false, 0, false,
+                                    1000},  // the whole text, not causal
+                      AttentionCase{32, 1, 9, DType::f16, range(0, 150), false, 0, false, 8},  // a window on both sides
+                      AttentionCase{32, 2, 90, DType::f32, range(1000, 40), false, 0, false, 89},
+                      AttentionCase{128, 8, 0, DType::f16, {2500}},                 // decode
+                      AttentionCase{64, 4, 64, DType::f16, {3, 2000, 2300}},        // rows far apart
+                      AttentionCase{128, 4, 0, DType::q8_0, range(60, 11)},         //
+                      AttentionCase{96, 3, 0, DType::q8_0, range(1020, 7)},         //
+                      AttentionCase{64, 2, 50, DType::q8_0, range(40, 60)},         //
+                      AttentionCase{512, 1, 0, DType::q8_0, range(5, 3)},           // as wide as it goes
+                      AttentionCase{32, 8, 0, DType::q8_0, {2500}},                 //
                       AttentionCase{128, 4, 0, DType::q8_0, range(60, 11), true},   //
                       AttentionCase{128, 4, 0, DType::q4_0, range(60, 11), true},   //
                       AttentionCase{96, 3, 0, DType::q4_0, range(1020, 7), true},   // pieces of 32

@@ -284,8 +284,12 @@ void expect_error(const GgufImage& image, Code code, const std::string& word) {
 
 TEST(TokenizerErrors, NameWhatIsWrong) {
   expect_error(GgufImage(), Code::not_found, "tokenizer.ggml.model");
-  expect_error(GgufImage().text("tokenizer.ggml.model", "bert"), Code::unsupported, "'bert'");
-  expect_error(GgufImage().text("tokenizer.ggml.model", "t5"), Code::unsupported, "'t5' (unigram)");
+  expect_error(GgufImage().text("tokenizer.ggml.model", "bert"), Code::not_found, "tokenizer.ggml.tokens");
+  expect_error(GgufImage().text("tokenizer.ggml.model", "bert").texts("tokenizer.ggml.tokens", {"a"}), Code::not_found,
+               "[UNK]");
+  expect_error(GgufImage().text("tokenizer.ggml.model", "t5").texts("tokenizer.ggml.tokens", {"a"}), Code::not_found,
+               "unknown");
+  expect_error(GgufImage().text("tokenizer.ggml.model", "rwkv"), Code::unsupported, "'rwkv'");
   expect_error(GgufImage().text("tokenizer.ggml.model", "gemma4").texts("tokenizer.ggml.tokens", {"a"}),
                Code::not_found, "tokenizer.ggml.merges");
   expect_error(GgufImage().number("tokenizer.ggml.model", 3), Code::corrupt, "tokenizer.ggml.model");

@@ -54,6 +54,7 @@ Status try_pass(const std::string& path, int threads) {
   request.prompt = {0};
   request.max_tokens = 1;
   request.ignore_end_tokens = true;
+  if (!engine->model().hyperparameters().causal) request.pooling = model::Pooling::mean;  // it writes nothing
   request.on_logits = [&](std::int64_t, std::span<const float> row) {
     for (const float logit : row) finite &= std::isfinite(logit);
   };

@@ -96,7 +96,9 @@ void add_embed(CLI::App& app, const Program& program, int& exit_code) {
   auto* command = app.add_subcommand("embed", "Turn texts into embeddings of length 1, one JSON list per line");
   add_model_flags(*command, flags->model);
   command->add_option("text", flags->texts, "Texts (default: the lines of standard input)");
-  command->add_option("--pooling", flags->pooling, "Which states: as the model's file says (else last)")
+  command
+      ->add_option("--pooling", flags->pooling,
+                   "Which states: as the model's file says (else the last, or an encoder's mean)")
       ->check(CLI::IsMember({"model", "mean", "first", "last"}))
       ->capture_default_str();
   command->add_option("--dimensions", flags->dimensions, "The first so many numbers, brought to length 1 again")

@@ -140,7 +140,9 @@ void print_model(const store::Resolved& resolved, const modelfile::Model& model)
   if (resolved.named) print_line("from", manifest.from);
   print_line("file", resolved.path);
   const std::string chat = manifest.chat_template.empty() ? text("tokenizer.chat_template") : manifest.chat_template;
-  fmt::print("\nCapabilities\n  {}\n", !number("pooling_type").empty() ? "embedding" : "completion");
+  const auto causal = model.get_bool_or(architecture + ".attention.causal", true);
+  const bool embeds = !number("pooling_type").empty() || (causal.ok() && !*causal);
+  fmt::print("\nCapabilities\n  {}\n", embeds ? "embedding" : "completion");
   if (!chat.empty()) fmt::print("  chat\n");
   if (chat.find("tools") != std::string::npos) fmt::print("  tools\n");
   if (chat.find("think") != std::string::npos) fmt::print("  thinking\n");

@@ -274,6 +274,7 @@ std::string begun_answer(const Job& job) {
 }
 
 Expected<text::Prompt> make_prompt(const engine::Engine& engine, const Job& job, WorkGrant* grant) {
+  MR_RETURN_IF_ERROR(model::check_writes(engine.model().hyperparameters()));
   std::int64_t context = engine.context_tokens();
   if (job.context > 0) context = std::min(context, job.context);
   const auto too_long = [&](const std::vector<text::TokenId>& ids) { return std::ssize(ids) >= context; };

@@ -48,7 +48,8 @@ constexpr std::uint64_t kCopiesOfTexts = 5;  // of a file: as read, as JSON, as 
 
 bool is_outline_key(std::string_view key) {
   return key == "general.architecture" || key == "general.file_type" || key == "general.alignment" ||
-         key.starts_with("split.") || key.ends_with(".context_length") || key.ends_with(".pooling_type");
+         key.starts_with("split.") || key.ends_with(".context_length") || key.ends_with(".pooling_type") ||
+         key.ends_with(".attention.causal");
 }
 
 Json json_of(const modelfile::Value& value) {
@@ -125,7 +126,8 @@ Expected<ModelInfo> read_outline(const std::string& path) {
   info.parameter_count = file.elements();
   info.parameter_size = short_count(static_cast<double>(info.parameter_count));
   info.quantization = quantization_of(file);
-  info.embeds = file.has(info.architecture + ".pooling_type");
+  const auto causal = file.get_bool_or(info.architecture + ".attention.causal", true);
+  info.embeds = file.has(info.architecture + ".pooling_type") || (causal.ok() && !*causal);
   if (const auto length = file.get_int(info.architecture + ".context_length"); length.ok())
     info.context_length = *length;
   return info;

@@ -28,7 +28,7 @@ struct ModelInfo {
   std::string architecture, parameter_size, quantization;  // "qwen3moe", "12.3M", "Q4_K_M"
   std::int64_t context_length = 0;
   std::uint64_t parameter_count = 0;
-  bool embeds = false;  // its file names a pooling
+  bool embeds = false;  // its file names a pooling, or is an encoder's
   bool stored = false;  // of the store: may be removed
 
   // Of a Modelfile; only find() reads them.

@@ -102,8 +102,9 @@ struct Visible {
 
 inline Visible visible_keys(const AttentionArgs& args, std::int64_t row) {
   const std::int64_t position = args.positions[row], first = args.chunk * kAttentionChunk;
+  const std::int64_t newest = args.newest != nullptr ? args.newest[row] : position;
   const std::int64_t oldest = args.window > 0 ? position - args.window + 1 : 0;
-  return {std::max(first, oldest), std::min(position + 1, first + kAttentionChunk)};
+  return {std::max(first, oldest), std::min(newest + 1, first + kAttentionChunk)};
 }
 
 /// Those of them in a block, from its first key on.
