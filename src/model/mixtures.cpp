@@ -1,6 +1,6 @@
 // Mixtures that differ in a few points: where dense layers stand, how the router's scores become weights, whether heads
-// are normalised; Command A's halves what its experts give together, and rotates in its dense layers whatever these see.
-// Sources: Qwen1.5-MoE's, dots.llm1's, Ling's, Hunyuan's, Trinity's, K-EXAONE's and Command A's model cards; OLMoE
+// are normalised; Command A's halves what its experts give together, and rotates in its dense layers whatever these
+// see. Sources: Qwen1.5-MoE's, dots.llm1's, Ling's, Hunyuan's, Trinity's, K-EXAONE's and Command A's model cards; OLMoE
 // (arXiv:2409.02060), DeepSeekMoE (arXiv:2401.06066), ERNIE 4.5 (2025); keys and names as in the GGUF specification.
 #include <cmath>
 

@@ -7,7 +7,7 @@ import struct
 import time
 import unittest
 
-from harness import DEMO, DRAFT, Case
+from harness import DEMO, DRAFT, ROOT, Case
 from serving import Server
 
 MODEL = "demo-moe-q4_k_m"
@@ -152,6 +152,81 @@ class Embeddings(Case):
         name = "demo-draft-f16"
         status, body = self.server.json("POST", "/api/embed", {"model": name, "input": "a fox", "keep_alive": 0})
         self.assertEqual((status, len(body["embeddings"])), (200, 1))
+
+
+ENCODER = ROOT / "tests/data/encoders/bert.gguf"
+
+
+def references():
+    """(text, tokens, the mean of transformers' states) of each text of tools/reference-models/encoders.py."""
+    data = ENCODER.with_suffix(".bin").read_bytes()
+    _, version, count = struct.unpack_from("<8sII", data)
+    assert version == 1
+    at = 16
+    for _ in range(count):
+        size, tokens, width = struct.unpack_from("<III", data, at)
+        text = data[at + 12:at + 12 + size].decode()
+        at += 12 + (size + 3) // 4 * 4
+        ids = list(struct.unpack_from(f"<{tokens}i", data, at))
+        states = struct.unpack_from(f"<{tokens * width}f", data, at + 4 * tokens)
+        at += 4 * tokens * (1 + width)
+        yield text, ids, [sum(states[i::width]) / tokens for i in range(width)]
+
+
+def cosine(a, b):
+    return sum(x * y for x, y in zip(a, b, strict=True)) / norm(a) / norm(b)
+
+
+class Encoder(Case):
+    """A BERT: its vectors by every way are transformers', and it is asked for no text."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(ENCODER, "--threads", "2", "--parallel", "4")
+        cls.addClassCleanup(cls.server.__exit__)
+        cls.texts = [(text, ids, vector) for text, ids, vector in references() if text]
+
+    def ask(self, path, **fields):
+        return self.server.json("POST", path, {"model": "bert", **fields})
+
+    def test_every_way_gives_transformers_vectors(self):
+        texts = [text for text, _, _ in self.texts]
+        status, body = self.ask("/v1/embeddings", input=texts)
+        self.assertEqual(status, 200, body)
+        vectors = [one["embedding"] for one in body["data"]]
+        for (text, _, wanted), vector in zip(self.texts, vectors, strict=True):
+            self.assertGreaterEqual(cosine(vector, wanted), 0.99999, text)
+            self.assertAlmostEqual(norm(vector), 1, places=5)
+        self.assertEqual(body["usage"]["prompt_tokens"], sum(len(ids) for _, ids, _ in self.texts))
+        self.assertEqual(self.ask("/api/embed", input=texts)[1]["embeddings"], vectors)
+        self.assertEqual([self.ask("/api/embeddings", prompt=text)[1]["embedding"] for text in texts], vectors)
+        lines = self.ok("embed", ENCODER, *texts).out.splitlines()
+        self.assertEqual([json.loads(line) for line in lines], vectors)
+
+    def test_texts_longer_than_its_positions(self):
+        long = "the " * 200
+        status, body = self.ask("/v1/embeddings", input=long)
+        self.assertEqual((status, body["error"]["code"]), (400, "context_length_exceeded"), body)
+        status, body = self.ask("/api/embed", input=long, truncate=False)
+        self.assertEqual((status, "context length is 160" in body["error"]), (400, True), body)
+        status, body = self.ask("/api/embed", input=long, options={"num_ctx": 4096})
+        self.assertEqual((status, body["prompt_eval_count"]), (200, 160))
+        self.refused("embed", ENCODER, long, says="shorten the text")
+        self.ok("embed", ENCODER, "--truncate", long)
+
+    def test_it_is_asked_for_no_text(self):
+        for path, fields in (("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
+                             ("/v1/completions", {"prompt": "a"}), ("/api/generate", {"prompt": "a"}),
+                             ("/api/chat", {"messages": [{"role": "user", "content": "a"}]}),
+                             ("/v1/messages", {"max_tokens": 4, "messages": [{"role": "user", "content": "a"}]})):
+            for stream in (False, True):
+                status, body = self.ask(path, stream=stream, **fields)
+                self.assertEqual((status, "/v1/embeddings" in json.dumps(body)), (400, True), (path, body))
+        self.refused("run", ENCODER, "hello", says="embeds texts")
+
+    def test_it_is_shown_as_what_it_is(self):
+        self.assertEqual(self.server.json("POST", "/api/show", {"model": "bert"})[1]["capabilities"], ["embedding"])
+        self.assertIn("embedding", self.ok("show", ENCODER).out)
 
 
 if __name__ == "__main__":
