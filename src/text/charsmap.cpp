@@ -5,6 +5,8 @@ namespace {
 
 constexpr std::uint32_t kLabel = 0x800000FF, kValue = 0x7FFFFFFF, kHasLeaf = 1u << 8;
 
+constexpr std::size_t kLongestReplacement = 1024;  // bytes
+
 std::uint32_t offset_of(std::uint32_t unit) { return (unit >> 10) << ((unit & (1u << 9)) >> 6); }
 
 }  // namespace
@@ -25,6 +27,15 @@ Expected<Charsmap> Charsmap::make(const std::vector<std::int64_t>& bytes) {
   for (std::size_t at = kWord; at < kWord + size; at += kWord) map.units_.push_back(word(at));
   for (std::size_t at = kWord + size; at < bytes.size(); ++at) map.replacements_ += static_cast<char>(byte(at));
   map.replacements_ += '\0';
+  // No character of Unicode becomes so much, and a text must not grow by what a file says.
+  std::size_t length = 0;
+  for (const char c : map.replacements_) {
+    length = c == '\0' ? 0 : length + 1;
+    if (length > kLongestReplacement)
+      return error(Code::corrupt,
+                   "tokenizer.ggml.precompiled_charsmap replaces a character by more than {} bytes; get the file again",
+                   kLongestReplacement);
+  }
   return map;
 }
 
