@@ -107,10 +107,9 @@ constexpr Spelling kGptSpelling[] = {{"n_layer", "num_hidden_layers"},
                                      {"n_head", "num_attention_heads"},
                                      {"n_positions", "max_position_embeddings"},
                                      {"n_inner", "intermediate_size"}};
-constexpr Spelling kBloomSpelling[] = {{"n_layer", "num_hidden_layers"},
-                                       {"n_head", "num_attention_heads"},
-                                       {"n_embed", "hidden_size"},
-                                       {"seq_length", "max_position_embeddings"}};
+constexpr Spelling kBloomSpelling[] = {
+    {"n_layer", "num_hidden_layers"}, {"n_head", "num_attention_heads"}, {"seq_length", "max_position_embeddings"}};
+constexpr Spelling kEarlyBloomSpelling[] = {{"n_embed", "hidden_size"}};  // read, and not written any more
 constexpr Spelling kMptSpelling[] = {{"n_layers", "num_hidden_layers"},
                                      {"d_model", "hidden_size"},
                                      {"n_heads", "num_attention_heads"},
@@ -135,7 +134,10 @@ void leave_out_what_they_lack(nlohmann::json& config) {
 }
 
 void prepare_gpt(Config& config) { spell(config, kGptSpelling); }
-void prepare_bloom(Config& config) { spell(config, kBloomSpelling); }
+void prepare_bloom(Config& config) {
+  spell(config, kBloomSpelling);
+  spell(config, kEarlyBloomSpelling);
+}
 void prepare_mpt(Config& config) { spell(config, kMptSpelling); }
 void prepare_falcon(Config& config) { spell(config, kFalconSpelling); }
 
@@ -228,11 +230,8 @@ void read_bloom(Config& config, Header& header) {
 }
 
 Status write_bloom(const Header&, nlohmann::json& config) {
-  config["seq_length"] = config["max_position_embeddings"];
-  config["n_layer"] = config["num_hidden_layers"];
-  config["n_head"] = config["num_attention_heads"];
-  for (const char* key : {"max_position_embeddings", "num_hidden_layers", "num_attention_heads", "intermediate_size"})
-    config.erase(key);
+  spell_back(kBloomSpelling, config);
+  config.erase("intermediate_size");
   leave_out_what_they_lack(config);
   return {};
 }

@@ -38,9 +38,7 @@ void Decoder::list_mixer(UnitBuilder& units, int index, LayerWeights& weights) c
     list_attention(units, index, weights);
   if (spec.norms_results)
     weights.attn_result_norm = units.vector(layer_tensor(index, "post_attention_norm.weight"), hp_.model_dim);
-  if (!spec.norms_sums) return;
-  weights.attn_sum_norm = units.vector(layer_tensor(index, "attn_output_norm.weight"), hp_.model_dim);
-  weights.attn_sum_bias = units.optional_vector(layer_tensor(index, "attn_output_norm.bias"), hp_.model_dim);
+  if (spec.norms_sums) list_norm(units, index, "attn_output_norm", weights.attn_sum_norm, weights.attn_sum_bias);
 }
 
 /// The weight, and of LayerNorm the bias where the file has one.
@@ -160,10 +158,7 @@ void Decoder::list_results(UnitBuilder& units, int index, LayerWeights& weights)
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
   if (spec.norms_results) weights.ffn_result_norm = units.vector(name("post_ffw_norm.weight"), hp_.model_dim);
-  if (spec.norms_sums) {
-    weights.ffn_sum_norm = units.vector(name("layer_output_norm.weight"), hp_.model_dim);
-    weights.ffn_sum_bias = units.optional_vector(name("layer_output_norm.bias"), hp_.model_dim);
-  }
+  if (spec.norms_sums) list_norm(units, index, "layer_output_norm", weights.ffn_sum_norm, weights.ffn_sum_bias);
   if (const std::int64_t each = spec_.per_layer_dim; each > 0) {
     weights.per_layer_gate = units.matrix(name("inp_gate.weight"), hp_.model_dim, each);
     weights.per_layer_out = units.matrix(name("proj.weight"), each, hp_.model_dim);
