@@ -16,6 +16,17 @@ std::string_view trim(std::string_view text) {
   return text.substr(0, text.find_last_not_of(kSpaces) + 1);  // npos + 1 is 0
 }
 
+std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+  std::string out;
+  while (true) {
+    const std::size_t at = text.find(from);
+    out.append(text.substr(0, at));
+    if (at == std::string_view::npos) return out;
+    out.append(to);
+    text.remove_prefix(at + from.size());
+  }
+}
+
 std::string lower(std::string_view text) {
   std::string lowered(text);
   for (char& c : lowered) c = lower(c);

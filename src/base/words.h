@@ -15,6 +15,9 @@ std::size_t spaces(std::string_view text);
 /// Without the spaces at both ends.
 std::string_view trim(std::string_view text);
 
+/// With `to` wherever `from`, which is not empty, stands.
+std::string replaced(std::string_view text, std::string_view from, std::string_view to);
+
 /// With A to Z as a to z; other bytes stay, whatever the locale is.
 std::string lower(std::string_view text);
 

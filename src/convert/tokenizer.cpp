@@ -9,10 +9,12 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/words.h"
 #include "convert/pretokenizer_match.h"
 #include "modelfile/escape.h"
 #include "modelfile/file_io.h"
 #include "modelfile/gguf_writer.h"
+#include "text/utf8.h"
 #include "text/vocabulary.h"
 
 namespace millrace::convert {
@@ -24,7 +26,6 @@ using text::TokenType;
 
 namespace {
 
-constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581, which stands for a space
 constexpr std::int64_t kMostTokens = 1 << 24;
 
 std::string text_of(const json& object, const char* key) {
@@ -41,17 +42,6 @@ const json& member(const json& object, const char* key) {
 
 bool flag_of(const json& object, const char* key, bool fallback = false) {
   return object.is_object() && object.contains(key) && object[key].is_boolean() ? object[key].get<bool>() : fallback;
-}
-
-std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
-  std::string out;
-  while (true) {
-    const std::size_t at = text.find(from);
-    out.append(text.substr(0, at));
-    if (at == std::string_view::npos) return out;
-    out.append(to);
-    text.remove_prefix(at + from.size());
-  }
 }
 
 /// Added tokens that their file does not call special, but that are.
@@ -186,8 +176,8 @@ Status TokenizerReader::read_words(const json& model) {
     const auto id = added["id"].get<std::int64_t>();
     const bool control = flag_of(added, "special") || looks_special(text);
     if (text == unknown) continue;  // has its type
-    MR_RETURN_IF_ERROR(
-        put(id, control ? text : replaced(text, kSpace, " "), control ? TokenType::control : TokenType::user_defined));
+    MR_RETURN_IF_ERROR(put(id, control ? text : replaced(text, text::kSpaceMark, " "),
+                           control ? TokenType::control : TokenType::user_defined));
   }
   for (std::size_t id = 0; id < words_.tokens.size(); ++id) {
     if (words_.types[id] != static_cast<std::int32_t>(TokenType::undefined)) continue;
@@ -220,9 +210,9 @@ Expected<bool> TokenizerReader::space_before() const {
   if (several) steps = json(normalizer["normalizers"]);
   for (const json& step : steps) {
     const std::string type = text_of(step, "type");
-    if (type == "Prepend" && text_of(step, "prepend") == kSpace)
+    if (type == "Prepend" && text_of(step, "prepend") == text::kSpaceMark)
       space = true;
-    else if (type != "Replace" || text_of(step, "content") != kSpace)
+    else if (type != "Replace" || text_of(step, "content") != text::kSpaceMark)
       return error(Code::unsupported, "a normalizer of kind '{}' is none that this version knows here",
                    modelfile::escape(type, 40));
   }

@@ -10,6 +10,7 @@
 #include "convert/tokenizer.h"
 #include "modelfile/escape.h"
 #include "text/pretokenizer.h"
+#include "text/utf8.h"
 #include "text/vocabulary.h"
 
 namespace millrace::convert {
@@ -20,7 +21,6 @@ using text::TokenType;
 
 namespace {
 
-constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581
 constexpr std::string_view kByteLevel = "ByteLevel";
 
 class TokenizerWriter {
@@ -163,13 +163,13 @@ Status TokenizerWriter::write_pieces() {
     return error(Code::corrupt, "tokenizer.ggml.scores does not have one score a token; get the file again");
   json merges = json::array();
   for (const auto& [left, right] : merges_of_pieces(*scores)) merges.push_back({left, right});
-  const json replace = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpace}};
+  const json replace = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", text::kSpaceMark}};
   const bool space = flag("ggml.add_space_prefix", true);
-  const json prepend = {{"type", "Prepend"}, {"prepend", kSpace}};
+  const json prepend = {{"type", "Prepend"}, {"prepend", text::kSpaceMark}};
   tokenizer_["normalizer"] = space ? json{{"type", "Sequence"}, {"normalizers", {prepend, replace}}} : replace;
   tokenizer_["pre_tokenizer"] = nullptr;
   tokenizer_["added_tokens"] = added();
-  json decoders = {{{"type", "Replace"}, {"pattern", {{"String", kSpace}}}, {"content", " "}},
+  json decoders = {{{"type", "Replace"}, {"pattern", {{"String", text::kSpaceMark}}}, {"content", " "}},
                    {{"type", "ByteFallback"}},
                    {{"type", "Fuse"}}};
   if (space) decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});

@@ -6,29 +6,21 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/words.h"
+#include "text/utf8.h"
 
 namespace millrace::text {
 
 namespace {
 
-constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581
-
 /// Ranks of the scores, best first: merging compares integers then. Errors: not_found, corrupt.
 Expected<std::vector<std::uint32_t>> read_ranks(const modelfile::Model& model, std::size_t count) {
-  constexpr std::string_view kKey = "tokenizer.ggml.scores";
-  MR_ASSIGN_OR_RETURN(const std::vector<float>* scores, metadata_array<float>(model, kKey));
-  if (scores == nullptr) {
-    return error(Code::not_found, "the file has no token scores ({}); use a GGUF that was made with its tokenizer",
-                 kKey);
-  }
-  if (scores->size() != count) {
-    return error(Code::corrupt, "{} has {} entries for {} tokens; the file is damaged, get it again", kKey,
-                 scores->size(), count);
-  }
+  MR_ASSIGN_OR_RETURN(const std::vector<float>* scores, token_scores(model, static_cast<std::int64_t>(count)));
   std::vector<std::uint32_t> order(count);
   for (std::uint32_t i = 0; i < count; ++i) {
     if (std::isnan((*scores)[i])) {
-      return error(Code::corrupt, "{}: the score of token {} is not a number; the file is damaged, get it again", kKey,
+      return error(Code::corrupt,
+                   "tokenizer.ggml.scores: the score of token {} is not a number; the file is damaged, get it again",
                    i);
     }
     order[i] = i;
@@ -41,17 +33,6 @@ Expected<std::vector<std::uint32_t>> read_ranks(const modelfile::Model& model, s
     ranks[order[i]] = rank;
   }
   return ranks;
-}
-
-void replace_all(std::string& text, std::string_view from, std::string_view to) {
-  std::string out;
-  std::size_t begin = 0;
-  for (auto at = text.find(from); at != std::string::npos; at = text.find(from, begin)) {
-    out.append(text, begin, at - begin).append(to);
-    begin = at + from.size();
-  }
-  if (begin == 0) return;
-  text = std::move(out.append(text, begin));
 }
 
 }  // namespace
@@ -121,12 +102,11 @@ std::vector<TokenId> SpmTokenizer::encode_parts(const std::vector<TextPart>& par
   for (const TextPart& part : parts) {
     if (part.id >= 0) {
       ids.push_back(part.id);
-    } else if (part.text.find(kSpace) == std::string_view::npos) {
+    } else if (part.text.find(kSpaceMark) == std::string_view::npos) {
       encode_plain(part.text, after_special, scratch, ids);
     } else {
       // U+2581 means a space in the text, too. With it, runs of spaces may appear that are user-defined tokens.
-      std::string text(part.text);
-      replace_all(text, kSpace, " ");
+      const std::string text = replaced(part.text, kSpaceMark, " ");
       for (const TextPart& part : vocabulary_.split(text, Specials::as_text)) {
         if (part.id >= 0) {
           ids.push_back(part.id);
@@ -148,8 +128,7 @@ void SpmTokenizer::encode_plain(std::string_view text, bool space_before, Scratc
     std::string escaped(strip_leading_space_ && space_before ? 1 : 0, ' ');
     escaped += text.substr(0, kMostAtOnce);
     text.remove_prefix(std::min(text.size(), kMostAtOnce));
-    replace_all(escaped, " ", kSpace);
-    encode_text(escaped, scratch, ids);
+    encode_text(replaced(escaped, " ", kSpaceMark), scratch, ids);
   }
 }
 
@@ -204,9 +183,7 @@ std::string SpmTokenizer::token_bytes(TokenId id, bool with_specials) const {
   if (!vocabulary_.contains(id) || (vocabulary_.hidden(id) && !with_specials)) return {};
   const std::string_view text = vocabulary_.text(id);
   if (vocabulary_.type(id) == TokenType::byte) return std::string(1, static_cast<char>(*Vocabulary::byte_value(text)));
-  std::string bytes(text);
-  if (!vocabulary_.hidden(id)) replace_all(bytes, kSpace, " ");
-  return bytes;
+  return vocabulary_.hidden(id) ? std::string(text) : replaced(text, kSpaceMark, " ");
 }
 
 }  // namespace millrace::text

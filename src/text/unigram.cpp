@@ -4,13 +4,13 @@
 #include <cmath>
 #include <limits>
 
+#include "base/words.h"
 #include "text/special_tokens.h"
 #include "text/utf8.h"
 
 namespace millrace::text {
 namespace {
 
-constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581
 constexpr double kUnknownPenalty = 10;
 
 }  // namespace
@@ -41,24 +41,18 @@ Expected<std::shared_ptr<const Tokenizer>> UnigramTokenizer::make(const modelfil
 }
 
 Status UnigramTokenizer::read_scores(const modelfile::Model& model) {
-  constexpr std::string_view kKey = "tokenizer.ggml.scores";
-  MR_ASSIGN_OR_RETURN(const std::vector<float>* scores, metadata_array<float>(model, kKey));
-  if (scores == nullptr)
-    return error(Code::not_found, "the file has no token scores ({}); use a GGUF that was made with its tokenizer",
-                 kKey);
-  if (std::ssize(*scores) != vocab_size_)
-    return error(Code::corrupt, "{} has {} entries for {} tokens; the file is damaged, get it again", kKey,
-                 scores->size(), vocab_size_);
+  MR_ASSIGN_OR_RETURN(const std::vector<float>* scores, token_scores(model, vocab_size_));
   scores_ = *scores;
   double least = std::numeric_limits<double>::max();
   for (TokenId id = 0; id < vocab_size_; ++id) {
     if (!std::isfinite(scores_[static_cast<std::size_t>(id)]))
-      return error(Code::corrupt, "{}: the score of token {} is not a number; the file is damaged, get it again", kKey,
+      return error(Code::corrupt,
+                   "tokenizer.ggml.scores: the score of token {} is not a number; the file is damaged, get it again",
                    id);
     const TokenType type = vocabulary_.type(id);
     if (type != TokenType::normal && type != TokenType::user_defined) continue;
     if (type == TokenType::normal) least = std::min(least, double{scores_[static_cast<std::size_t>(id)]});
-    if (vocabulary_.text(id).find(kSpace, 1) != std::string_view::npos) cuts_at_spaces_ = false;
+    if (vocabulary_.text(id).find(kSpaceMark, 1) != std::string_view::npos) cuts_at_spaces_ = false;
   }
   unknown_score_ = (least == std::numeric_limits<double>::max() ? 0 : least) - kUnknownPenalty;
   return {};
@@ -82,7 +76,7 @@ std::vector<TokenId> UnigramTokenizer::encode_parts(const std::vector<TextPart>&
     }
     // A user's token is part of the text, in which it stays as it is; at others a text ends and the next one begins.
     const bool inside = vocabulary_.type(part.id) == TokenType::user_defined;
-    if (inside && normal.owes_space) normal.text += kSpace;
+    if (inside && normal.owes_space) normal.text += kSpaceMark;
     encode_normal(normal.text, ids);
     ids.push_back(part.id);
     normal = {{}, inside, !inside && space_before_};
@@ -93,7 +87,7 @@ std::vector<TokenId> UnigramTokenizer::encode_parts(const std::vector<TextPart>&
 
 void UnigramTokenizer::encode_normal(std::string_view text, std::vector<TokenId>& ids) const {
   while (!text.empty()) {
-    const std::string_view run = text.substr(0, cuts_at_spaces_ ? text.find(kSpace, 1) : std::string_view::npos);
+    const std::string_view run = text.substr(0, cuts_at_spaces_ ? text.find(kSpaceMark, 1) : std::string_view::npos);
     encode_run(run, ids);
     text.remove_prefix(run.size());
   }
@@ -107,11 +101,11 @@ void UnigramTokenizer::normalize(std::string_view text, Normal& normal) const {
         normal.owes_space = normal.owes_space || normal.begun;
         continue;
       }
-      if (normal.owes_space) normal.text += kSpace;
+      if (normal.owes_space) normal.text += kSpaceMark;
       normal.owes_space = false;
       normal.begun = true;
       if (c == ' ')
-        normal.text += kSpace;
+        normal.text += kSpaceMark;
       else
         normal.text += c;
     }
@@ -170,13 +164,7 @@ void UnigramTokenizer::encode_run(std::string_view run, std::vector<TokenId>& id
 
 std::string UnigramTokenizer::token_bytes(TokenId id, bool with_specials) const {
   if (!vocabulary_.contains(id) || (vocabulary_.hidden(id) && !with_specials)) return {};
-  std::string_view text = vocabulary_.text(id);
-  std::string bytes;
-  for (std::size_t at = text.find(kSpace); at != std::string_view::npos; at = text.find(kSpace)) {
-    bytes.append(text.substr(0, at)).append(" ");
-    text.remove_prefix(at + kSpace.size());
-  }
-  return bytes.append(text);
+  return replaced(vocabulary_.text(id), kSpaceMark, " ");
 }
 
 }  // namespace millrace::text

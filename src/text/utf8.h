@@ -28,6 +28,9 @@ bool is_valid_utf8(std::string_view text);
 /// U+FFFD in UTF-8.
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
 
+/// U+2581, by which SentencePiece's vocabularies write a space.
+inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
+
 /// Appends `code_point` in UTF-8. REQUIRES: code_point <= 0x10FFFF.
 void append_utf8(char32_t code_point, std::string& out);
 

@@ -265,4 +265,16 @@ std::optional<unsigned char> Vocabulary::byte_value(std::string_view text) {
   return static_cast<unsigned char>(value);
 }
 
+Expected<const std::vector<float>*> token_scores(const modelfile::Model& model, std::int64_t count) {
+  constexpr std::string_view kKey = "tokenizer.ggml.scores";
+  MR_ASSIGN_OR_RETURN(const std::vector<float>* scores, metadata_array<float>(model, kKey));
+  if (scores == nullptr)
+    return error(Code::not_found, "the file has no token scores ({}); use a GGUF that was made with its tokenizer",
+                 kKey);
+  if (std::ssize(*scores) != count)
+    return error(Code::corrupt, "{} has {} entries for {} tokens; the file is damaged, get it again", kKey,
+                 scores->size(), count);
+  return scores;
+}
+
 }  // namespace millrace::text

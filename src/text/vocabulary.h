@@ -103,4 +103,7 @@ Expected<const std::vector<T>*> metadata_array(const modelfile::Model& model, st
   return error(Code::corrupt, "metadata {} has the wrong type; the file was written wrongly, get it again", key);
 }
 
+/// tokenizer.ggml.scores, one for each of `count` tokens. Errors: not_found, corrupt.
+Expected<const std::vector<float>*> token_scores(const modelfile::Model& model, std::int64_t count);
+
 }  // namespace millrace::text

@@ -12,8 +12,8 @@
 namespace millrace::text {
 namespace {
 
-constexpr std::string_view kWordStart = "\xE2\x96\x81";  // U+2581
-constexpr std::size_t kMostCharacters = 100;             // of a word; a longer one is unknown
+constexpr std::string_view kWordStart = kSpaceMark;
+constexpr std::size_t kMostCharacters = 100;  // of a word; a longer one is unknown
 
 utf8proc_category_t category(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
 
