@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Gathers in build/static what the portable build links in: a folder of archives (lib*.a) and nothing else, so that
-# whoever looks there first cannot find a shared library. Debian 12 has most of them in its -dev packages. Five it has as
-# shared libraries only, or with what Millrace does not use (curl's LDAP, Kerberos, SSH): those are built from Debian's
-# own sources, which apt verifies.  Usage: packaging/static_libs.sh; does nothing when all is there.
+# whoever looks there first cannot find a shared library. Debian 12 has most of them in its -dev packages. Seven it has
+# as shared libraries only, or as archives of which no shared library can be made, or with what Millrace does not use
+# (curl's LDAP, Kerberos, SSH): those are built from Debian's own sources, which apt verifies.
+# Usage: packaging/static_libs.sh; does nothing where it has run as it stands.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$PWD/build/static
-[ -e "$out/done" ] && exit 0
+cmp -s packaging/static_libs.sh "$out/done" && exit 0
 if ! grep -q 'VERSION_CODENAME=bookworm' /etc/os-release 2>/dev/null; then
   echo "static_libs: packages are built on Debian 12, whose C library is old enough for all three systems" >&2
   exit 1
@@ -23,8 +24,8 @@ for suite in bookworm bookworm-updates; do
 done >"$out/src/sources.list"
 apt=(apt-get -q -o Dir::Etc::sourcelist="$out/src/sources.list" -o Dir::Etc::sourceparts=/dev/null
      -o Dir::State::lists="$out/src/lists" -o Dir::Cache="$out/src/cache" -o APT::Sandbox::User=root)
-echo "Fetching sources: curl cpp-httplib prometheus-cpp fmtlib spdlog"
-(cd "$out/src" && "${apt[@]}" update && "${apt[@]}" source curl cpp-httplib prometheus-cpp fmtlib spdlog) >"$out/log/fetch" 2>&1 ||
+echo "Fetching sources: curl cpp-httplib prometheus-cpp fmtlib spdlog libjpeg-turbo libpng1.6"
+(cd "$out/src" && "${apt[@]}" update && "${apt[@]}" source curl cpp-httplib prometheus-cpp fmtlib spdlog libjpeg-turbo libpng1.6) >"$out/log/fetch" 2>&1 ||
   { tail -n 15 "$out/log/fetch" >&2; exit 1; }
 
 # step NAME COMMAND...: what it says goes to a log that is shown when it fails.
@@ -65,13 +66,16 @@ curl=$!
 step fmt with_cmake "$(echo "$out"/src/fmtlib-*)" -DFMT_TEST=OFF -DFMT_DOC=OFF
 step spdlog with_cmake "$(echo "$out"/src/spdlog-*)" -DSPDLOG_BUILD_EXAMPLE=OFF -DSPDLOG_BUILD_TESTS=OFF -DSPDLOG_FMT_EXTERNAL=ON
 step prometheus with_cmake "$(echo "$out"/src/prometheus-cpp-*)" -DENABLE_PULL=OFF -DENABLE_PUSH=OFF -DENABLE_TESTING=OFF -DENABLE_COMPRESSION=OFF -DUSE_THIRDPARTY_LIBRARIES=OFF -DGENERATE_PKGCONFIG=ON
+step jpeg with_cmake "$(echo "$out"/src/libjpeg-turbo-*/)" -DENABLE_SHARED=OFF -DWITH_TURBOJPEG=OFF
+step png with_cmake "$(echo "$out"/src/libpng1.6-*/)" -DPNG_SHARED=OFF -DPNG_TESTS=OFF
 step httplib build_httplib
 wait "$curl"
 package libcurl "-lcurl -lssl -lcrypto -lz" ""
-for name in uring pcre2-8 utf8proc xxhash edit bsd md tinfo ssl crypto z brotlienc brotlidec brotlicommon; do  # Debian's own
+for name in uring pcre2-8 utf8proc xxhash edit bsd md tinfo ssl crypto z webp brotlienc brotlidec brotlicommon; do  # Debian's own
   ln -sf "$(gcc -print-file-name="lib$name.a")" "$out/lib/lib$name.a"
 done
 for name in uring pcre2-8 xxhash; do package "lib$name" "-l$name" ""; done
+package libwebp "-lwebp -lm -lpthread" ""
 package libutf8proc "-lutf8proc" "-DUTF8PROC_EXPORTS"
 package libedit "-ledit -lbsd -lmd -ltinfo" "-I/usr/include/editline"
 gcc -O2 -fPIC -c packaging/arc4random.c -o "$out/arc4random.o"
@@ -81,8 +85,9 @@ sed -i -E "/^Cflags:/s#-I(\\$\{includedir\}|$out/include)##g" "$out"/lib/pkgconf
 # The notices that their licences ask to be handed on.
 for package in libcurl4-openssl-dev libssl-dev libcpp-httplib-dev libbrotli-dev prometheus-cpp-dev libfmt-dev libspdlog-dev liburing-dev \
     libpcre2-dev libutf8proc-dev libxxhash-dev libedit-dev libbsd-dev libmd-dev libncurses-dev zlib1g-dev \
+    libjpeg62-turbo-dev libpng-dev libwebp-dev \
     nlohmann-json3-dev libcli11-dev libstdc++-12-dev; do
   printf '\n==== %s %s ====\n' "$package" "$(dpkg-query -W -f='${Version}' "$package")"
   cat "/usr/share/doc/$package/copyright"
 done >"$out/THIRD_PARTY.txt"
-touch "$out/done"
+cp packaging/static_libs.sh "$out/done"

@@ -10,10 +10,10 @@ import sys
 
 RANKS = {
     "base": 0,
-    "device": 1, "link": 1, "tensor": 1,
+    "device": 1, "link": 1, "tensor": 1, "image": 1,
     "storage": 2, "kernels": 2,
     "modelfile": 3,
-    "text": 4, "residency": 4, "kv": 4,
+    "text": 4, "vision": 4, "residency": 4, "kv": 4,
     "exec": 5,
     "model": 6,
     "engine": 7, "convert": 7,

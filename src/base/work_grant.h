@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 namespace millrace {
 
@@ -16,6 +17,36 @@ class WorkGrant {
   virtual void give_back(std::uint64_t bytes) noexcept = 0;
   /// Asked now and then. True: nobody waits for the result; the work ends with an error.
   virtual bool cancelled() const { return false; }
+};
+
+/// Bytes that a grant lent for as long as this lives: what a result carries beside the memory it covers. Move-only.
+class GrantLease {
+ public:
+  GrantLease() = default;
+  GrantLease(GrantLease&& other) noexcept
+      : grant_(std::exchange(other.grant_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  GrantLease& operator=(GrantLease&& other) noexcept {
+    std::swap(grant_, other.grant_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~GrantLease() {
+    if (grant_ != nullptr && bytes_ > 0) grant_->give_back(bytes_);
+  }
+
+  /// More from `grant` (may be null: all is granted), which outlives this and is the same at each call. False: the
+  /// grant has no more, and nothing has changed.
+  [[nodiscard]] bool take(WorkGrant* grant, std::uint64_t bytes) {
+    if (grant != nullptr && !grant->take(bytes)) return false;
+    grant_ = grant;
+    bytes_ += bytes;
+    return true;
+  }
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  WorkGrant* grant_ = nullptr;
+  std::uint64_t bytes_ = 0;
 };
 
 /// Bytes in use against a cap of its own and a grant, of which it takes a slice at a time. It gives back the last

@@ -1,0 +1,17 @@
+// Pictures in memory: eight bits a channel, red, green, blue. Thread-safety: values.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/work_grant.h"
+
+namespace millrace::image {
+
+struct Image {
+  std::int64_t width = 0, height = 0;
+  std::vector<std::uint8_t> rgb;  // [height, width, 3]
+  GrantLease memory;              // covers rgb
+};
+
+}  // namespace millrace::image
