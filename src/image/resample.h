@@ -1,6 +1,6 @@
-// Resampling equal to Pillow's, byte for byte: the filter's support grows with the scale (antialiasing), the horizontal
-// pass comes before the vertical one, rows between the passes are eight-bit, weights have 22 bits. The published
-// processors of vision models are defined by it. Thread-safety: functions, no state.
+// Resampling equal to Pillow 12's and older ones, byte for byte: the filter's support grows with the scale
+// (antialiasing), the horizontal pass comes before the vertical one, rows between the passes are eight-bit, weights
+// have 22 bits. The published processors of vision models are defined by it. Thread-safety: functions, no state.
 #pragma once
 
 #include "base/status.h"
