@@ -60,6 +60,8 @@ class Drafter {
   /// ends for that.
   /// `stop` is asked now and then; true: returns soon, with what guesses there are.
   virtual Status propose(std::span<DraftAsk> asks, const std::function<bool()>& stop) = 0;
+  /// Whether it guesses behind tokens of pictures, too, which are negative (engine/pictures.h).
+  virtual bool takes_pictures() const { return false; }
   /// It guesses from the model's final states: passed() is called behind every pass, which brings them.
   virtual bool wants_states() const { return false; }
   /// REQUIRES: the executor's last pass is the one that computed this. Errors: as propose().

@@ -68,6 +68,7 @@ class EngineImpl final : public Engine {
   std::shared_ptr<const text::Tokenizer> shared_tokenizer() const override { return parts_.tokenizer; }
   const text::ChatTemplate* chat_template() const override { return parts_.chat_template.get(); }
   Status chat_template_status() const override { return parts_.chat_template_status; }
+  PictureEncoder* pictures() const override { return parts_.pictures.get(); }
   const Expected<std::optional<model::RankHead>>& rank_head() const override { return parts_.rank_head; }
   const model::Model& model() const override { return *parts_.model; }
   const residency::Plan& plan() const override { return parts_.plan; }
@@ -139,6 +140,16 @@ void add_draft_model(const DraftModelPlan& plan, Parts& parts, SpeculateOptions&
   speculate.drafters.insert(speculate.drafters.begin(), std::move(*loaded));
 }
 
+/// The vision tower, where there is to be one.
+Status open_pictures(const EngineOptions& options, Parts& parts) {
+  if (options.model.mmproj.empty()) return {};
+  MR_RETURN_IF_ERROR(parts.executor->takes_pictures(parts.model->hyperparameters().pictures_see_ahead));
+  auto opened = PictureEncoder::open(options, parts.model->hyperparameters(), *parts.budget);
+  if (!opened.ok()) return opened.status().with_context(options.model.mmproj);
+  parts.pictures = std::move(*opened);
+  return {};
+}
+
 /// Likewise, of what is part of the model.
 void add_within(const EngineOptions& options, Parts& parts, SpeculateOptions& speculate) {
   DraftSeat& seat = parts.draft;
@@ -159,6 +170,7 @@ Expected<std::unique_ptr<Engine>> Engine::create(const EngineOptions& asked) {
   const EngineOptions options = with_kept_rates(asked);
   if (options.part.cluster != nullptr) {
     MR_ASSIGN_OR_RETURN(Parts parts, assemble_cluster(options));
+    MR_RETURN_IF_ERROR(open_pictures(options, parts));
     return std::unique_ptr<Engine>(std::make_unique<EngineImpl>(std::move(parts), options));
   }
   EngineOptions made = options;
@@ -177,6 +189,7 @@ Expected<std::unique_ptr<Engine>> Engine::create(const EngineOptions& asked) {
     parts = assemble(made);
   }
   if (!parts.ok()) return parts.status();
+  MR_RETURN_IF_ERROR(open_pictures(made, *parts));
   if (drafts_within(made)) add_within(made, *parts, made.speculate);
   if (draft) add_draft_model(*draft, *parts, made.speculate);
   return std::unique_ptr<Engine>(std::make_unique<EngineImpl>(std::move(*parts), made));

@@ -18,6 +18,7 @@
 #include "base/status.h"
 #include "engine/draft_place.h"
 #include "engine/options.h"
+#include "engine/pictures.h"
 #include "engine/sampler.h"
 #include "exec/executor.h"
 #include "kv/prompt_cache.h"
@@ -64,9 +65,10 @@ enum class Finish { stop, length, cancelled, error };
 
 /// A request's life: created by submit(), finished exactly once.
 struct Request {
-  std::vector<text::TokenId> prompt;
-  int priority = 0;    // among the waiting requests of its own client, higher goes first
-  std::string client;  // the client with the fewest live requests goes first
+  std::vector<text::TokenId> prompt;    // rows of pictures are picture_token()s in it
+  std::vector<PlacedPicture> pictures;  // ascending; all whose tokens the prompt has
+  int priority = 0;                     // among the waiting requests of its own client, higher goes first
+  std::string client;                   // the client with the fewest live requests goes first
   SamplerOptions sampler;
   std::int64_t max_tokens = -1;            // -1: to the end of the context
   std::vector<std::string> stop;           // stop strings, also across token borders
@@ -180,6 +182,8 @@ class Engine {
   virtual std::shared_ptr<const text::Tokenizer> shared_tokenizer() const = 0;
   virtual const text::ChatTemplate* chat_template() const = 0;  // nullptr: the file has none we can render
   virtual Status chat_template_status() const = 0;              // why not
+  /// Null: there is no vision tower (ModelOptions::mmproj).
+  virtual PictureEncoder* pictures() const = 0;
   /// Holds none where the model is no reranker; an error where its head cannot be used.
   virtual const Expected<std::optional<model::RankHead>>& rank_head() const = 0;
   virtual const model::Model& model() const = 0;

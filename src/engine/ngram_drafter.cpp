@@ -55,7 +55,9 @@ void NgramDrafter::propose(Known& known, DraftAsk& ask) {
     // does.
     for (std::size_t i = 0; i < static_cast<std::size_t>(ask.most); ++i) {
       const std::size_t from = place + i;
-      ask.guesses.push_back(from < tokens.size() ? tokens[from] : ask.guesses[from - tokens.size()]);
+      const TokenId guess = from < tokens.size() ? tokens[from] : ask.guesses[from - tokens.size()];
+      if (guess < 0) break;  // a picture's
+      ask.guesses.push_back(guess);
     }
     return;
   }

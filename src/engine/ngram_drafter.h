@@ -21,6 +21,7 @@ class NgramDrafter final : public Drafter {
   std::string_view name() const override { return "ngram"; }
   int levels() const override { return kLongest - kShortest + 1; }
   bool is_free() const override { return true; }
+  bool takes_pictures() const override { return true; }
   /// Never fails: a request that there is no memory for gets no guesses.
   Status propose(std::span<DraftAsk> asks, const std::function<bool()>& stop) override;
   void accepted(std::uint64_t, std::int64_t, std::int64_t) override {}

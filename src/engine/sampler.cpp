@@ -128,7 +128,8 @@ void Sampler::find_repetitions(std::span<const TokenId> history) {
     if (repeated < std::max(options_.dry.allowed_length, 1)) continue;
     const auto beyond = static_cast<float>(repeated - options_.dry.allowed_length);
     const float cost = options_.dry.multiplier * std::pow(options_.dry.base, std::min(beyond, 1000.0f));
-    if (!breaks(at(i - 1))) dry_.push_back({at(i - 1), std::min(cost, std::numeric_limits<float>::max())});
+    if (at(i - 1) >= 0 && !breaks(at(i - 1)))
+      dry_.push_back({at(i - 1), std::min(cost, std::numeric_limits<float>::max())});
   }
   std::sort(dry_.begin(), dry_.end(),
             [](const LogitBias& a, const LogitBias& b) { return a.id != b.id ? a.id < b.id : a.bias > b.bias; });

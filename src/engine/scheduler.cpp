@@ -47,8 +47,9 @@ Status Scheduler::check(const Request& request) const {
                  "the prompt has {} tokens but the context holds {}; raise it with --ctx {} or shorten the prompt",
                  prompt, parts_.limits.context_tokens, prompt + 1);
   for (const TokenId id : request.prompt)
-    if (id < 0 || id >= vocab)
+    if ((id < 0 && request.pictures.empty()) || id >= vocab)
       return error(Code::invalid_argument, "token id {} is outside the vocabulary of {}", id, vocab);
+  if (!request.pictures.empty()) MR_RETURN_IF_ERROR(check_pictures(request));
   if (request.pooling == model::Pooling::none) MR_RETURN_IF_ERROR(model::check_writes(parts_.model->hyperparameters()));
   if (request.pooling == model::Pooling::other)
     return error(
@@ -56,6 +57,24 @@ Status Scheduler::check(const Request& request) const {
         "this model's file asks for a pooling that is none of mean, first, last; a reranker answers /v1/rerank alone");
   if (request.constraint != nullptr && !request.forced_tokens.empty())
     return error(Code::internal, "a request cannot both force tokens and constrain them");
+  return {};
+}
+
+Status Scheduler::check_pictures(const Request& request) const {
+  const model::Hyperparameters& hp = parts_.model->hyperparameters();
+  MR_RETURN_IF_ERROR(parts_.executor->takes_pictures(hp.pictures_see_ahead));
+  MR_RETURN_IF_ERROR(engine::check_pictures(request.prompt, request.pictures, hp));
+  if (request.pooling != model::Pooling::none)
+    return error(Code::unsupported, "embeddings are of texts alone; leave the pictures out");
+  if (!hp.pictures_see_ahead) return {};
+  if (request.logits_of_prompt)
+    return error(Code::unsupported, "this model's pictures are not read with logits of the prompt");
+  const std::int64_t room = parts_.limits.batch_tokens - parts_.limits.sequences;
+  for (const PlacedPicture& placed : request.pictures)
+    if (placed.count > room)
+      return error(Code::invalid_argument,
+                   "a picture of {} tokens, which one pass has to read, and passes have room for {}; use --batch {}",
+                   placed.count, room, placed.count + parts_.limits.sequences);
   return {};
 }
 
@@ -81,6 +100,8 @@ Expected<Engine::Id> Scheduler::submit(Request request, std::shared_ptr<Conversa
   entry.id = next_id_++;
   entry.live = std::make_shared<Live>(std::move(request), std::move(conversation), parts_.tokenizer);
   entry.live->id = entry.id;
+  entry.live->pictures =
+      PictureRows(entry.live->request.pictures, parts_.model->program(), parts_.model->hyperparameters());
   entry.live->result.cached_tokens = entry.live->conversation->state.length();
   {
     const MutexLock lock(cancel_mutex_);
@@ -228,7 +249,7 @@ void Scheduler::finish_pass() {
     Entry* const entry = resume(part);
     if (entry == nullptr) continue;
     const Live& live = *entry->live;
-    if (speculator_.wants_states() && !live.embeds())
+    if (speculator_.wants_states() && !live.embeds() && !live.pictures.any())
       computed.push_back({entry->id, {}, entry->first, entry->rows + std::ssize(live.drafts), entry->first_row});
     if (live.in_prompt())
       deliver(*entry, first_logit_row);

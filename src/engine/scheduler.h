@@ -19,6 +19,7 @@
 #include "engine/choice.h"
 #include "engine/engine.h"
 #include "engine/pass_groups.h"
+#include "engine/picture_rows.h"
 #include "engine/pooler.h"
 #include "engine/setup.h"
 #include "engine/speculation.h"
@@ -57,6 +58,7 @@ struct Live {
   Request request;
   std::shared_ptr<Conversation> conversation;
   std::vector<text::TokenId> tokens;  // prompt, then generated
+  PictureRows pictures;               // of `request`
   std::vector<text::TokenId> drafts;  // guesses of what comes behind them, in the present pass
   Phase phase = Phase::prompt;
   Chooser chooser;
@@ -114,6 +116,7 @@ class Scheduler {
   };
 
   Status check(const Request& request) const;
+  Status check_pictures(const Request& request) const;
   void drop_cancelled();
   void admit();
   std::size_t next_in_queue() const;
@@ -129,6 +132,9 @@ class Scheduler {
   void add_prompts();
   std::int64_t prompt_rows(const Live& live, std::int64_t most) const;
   std::int64_t whole_chunks(const Live& live, std::int64_t rows) const;
+  std::int64_t whole_pictures(const Live& live, std::int64_t rows) const;
+  std::int64_t largest_picture() const;
+  void add_picture_rows(const Live& live, std::int64_t first, std::int64_t rows);
   void add_rows(Entry& entry, std::int64_t rows);
   Expected<bool> reserve(Entry& entry, std::int64_t tokens);
   void preempt(Entry& entry);

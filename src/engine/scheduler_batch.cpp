@@ -19,6 +19,7 @@ void Scheduler::build_batch() {
   std::erase_if(live_, [](const Entry& entry) { return entry.live == nullptr; });
   batch_.sequences.clear();
   batch_.rows.clear();
+  batch_.pictures.clear();
   batch_.wants_hidden = false;
   batch_logit_rows_ = 0;
   for (Entry& entry : live_) entry.rows = entry.first = entry.first_row = entry.logit_rows = entry.place = 0;
@@ -27,6 +28,7 @@ void Scheduler::build_batch() {
   share_prefixes();
   add_decoding();
   add_prompts();
+  if (!batch_.pictures.empty()) batch_.pictures.resize(batch_.rows.size());
   // A pass's logits come in the order of its rows, and deliver() walks live_.
   std::stable_sort(live_.begin(), live_.end(),
                    [](const Entry& one, const Entry& other) { return one.place < other.place; });
@@ -108,13 +110,45 @@ void Scheduler::add_prompts() {
 std::int64_t Scheduler::prompt_rows(const Live& live, std::int64_t most) const {
   const std::int64_t logit_room = parts_.limits.logit_rows - batch_logit_rows_;
   if (whole_prompts_) return live.waiting() <= most ? live.waiting() : 0;
-  const std::int64_t rows = std::min(live.waiting(), most);
+  const std::int64_t rows = whole_pictures(live, std::min(live.waiting(), most));
   if (live.embeds()) return rows;
   if (live.request.logits_of_prompt) {
     const std::int64_t before = live.request.first_logits - live.conversation->state.length();
     return std::min(rows, std::max<std::int64_t>(0, before) + logit_room);
   }
-  return rows == live.waiting() && logit_room == 0 ? rows - 1 : rows;
+  return rows == live.waiting() && logit_room == 0 ? whole_pictures(live, rows - 1) : rows;
+}
+
+/// Of the next `rows` tokens as many as a pass may end behind, or those of the picture that begins there, if the pass
+/// has room for it at all: a picture whose rows see each other is never cut.
+std::int64_t Scheduler::whole_pictures(const Live& live, std::int64_t rows) const {
+  const std::int64_t first = live.conversation->state.length();
+  if (rows <= 0 || live.pictures.may_end_before(first + rows)) return rows;
+  const PictureRows::Range picture = live.pictures.range_of(first + rows);
+  if (picture.first > first) return picture.first - first;
+  const std::int64_t all = picture.end - first;
+  return all <= parts_.limits.batch_tokens - std::ssize(batch_.rows) ? all : 0;
+}
+
+/// Rows that a prompt's pass has to have room for beside drafts, so that its picture gets its turn.
+std::int64_t Scheduler::largest_picture() const {
+  std::int64_t rows = 0;
+  for (const Entry& entry : live_) {
+    if (entry.live == nullptr || !entry.live->in_prompt()) continue;
+    const std::int64_t first = entry.live->conversation->state.length();
+    if (!entry.live->pictures.may_end_before(first + 1))
+      rows = std::max(rows, entry.live->pictures.range_of(first).end - first);
+  }
+  return rows;
+}
+
+/// What its pictures make of the last `rows` rows of the batch, which begin at position `first`.
+void Scheduler::add_picture_rows(const Live& live, std::int64_t first, std::int64_t rows) {
+  if (!live.pictures.any()) return;
+  batch_.pictures.resize(batch_.rows.size());
+  const auto end = std::ssize(batch_.rows);
+  for (std::int64_t row = 0; row < rows; ++row)
+    batch_.pictures[static_cast<std::size_t>(end - rows + row)] = live.pictures.at(first + row);
 }
 
 /// Of the next `rows` tokens as many as a pass may end behind: a prompt is cut where the executor's chunks end. A pass
@@ -199,6 +233,7 @@ void Scheduler::add_rows(Entry& entry, std::int64_t rows) {
   }
   auto position = static_cast<std::int32_t>(last);
   for (const TokenId draft : live.drafts) batch_.rows.push_back({draft, sequence, ++position, true, false});
+  add_picture_rows(live, first, rows + std::ssize(live.drafts));
   entry.logit_rows += std::ssize(live.drafts);
   entry.rows = rows;
   entry.first = first;

@@ -82,6 +82,7 @@ void Scheduler::draft(std::span<Entry* const> entries) {
   const bool cheap_alone = rows <= cheap && !speculator_.may_be_dear();
   std::int64_t most = std::min(parts_.limits.batch_tokens, cheap_alone ? cheap : PassCosts::kMostRows) - rows;
   most = std::min(most, parts_.limits.logit_rows - std::ssize(turns));
+  most = std::min(most, parts_.limits.batch_tokens - largest_picture() - rows);
   const TraceZone zone(parts_.trace, "draft");
   speculator_.draft(turns, rows, most, [this] { return stop_asked(); });
   for (std::size_t i = 0; i < turns.size(); ++i) drafted[i]->drafts = std::move(turns[i].drafts);

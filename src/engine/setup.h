@@ -81,6 +81,7 @@ struct Parts {
   std::string identity;                       // of the model, where there is to be a prompt cache
   std::unique_ptr<kv::PrefixCache> prefixes;  // null: nothing is shared
   std::unique_ptr<kv::PromptCache> prompts;   // null: none
+  std::unique_ptr<PictureEncoder> pictures;   // null: the model sees none
   DraftSeat draft;                            // that there is room for; the model itself is not loaded
   /// Layers with windows or states lie on other ranks too, and nobody here knows how far back they reach: a sequence
   /// that does not go on from its end begins anew.

@@ -212,7 +212,8 @@ bool Speculator::propose(std::span<const DraftTurn> turns, std::int64_t depth, c
   choices_.reserve(turns.size());
   std::int64_t deepest = 0;
   for (const DraftTurn& turn : turns) {
-    const std::int64_t most = std::min(depth, turn.most);
+    const bool reads = turn.request->pictures.empty() || present().drafter->takes_pictures();
+    const std::int64_t most = reads ? std::min(depth, turn.most) : 0;
     asks_.push_back({.request = turn.id,
                      .tokens = turn.tokens,
                      .expected = turn.expected,

@@ -20,6 +20,14 @@ constexpr float kNoSink = -std::numeric_limits<float>::infinity();
 
 }  // namespace
 
+/// What an angle of a row is multiplied by.
+double CpuExecutor::place_of(std::int64_t row, const Rope& rope, std::int64_t angle) const {
+  const std::int32_t position = at<std::int32_t>(layout_.positions)[row];
+  if (rope.axes.empty() || batch_->pictures.empty()) return position;
+  const std::uint8_t axis = rope.axes[static_cast<std::size_t>(angle)];
+  return position + batch_->pictures[static_cast<std::size_t>(row)].shift[axis];
+}
+
 /// cos and sin of every row's angles, [rows, rotary / 2, 2]: made once a pass, in double so that far positions stay
 /// exact.
 const float* CpuExecutor::rope_table(int index) {
@@ -28,13 +36,12 @@ const float* CpuExecutor::rope_table(int index) {
   auto* table = at<float>(layout_.ropes[slot]);
   if (rope_made_[slot]) return table;
   rope_made_[slot] = true;
-  const auto* positions = at<std::int32_t>(layout_.positions);
   const std::int64_t half = rope.rotary / 2;
   constexpr std::int64_t kCostOfAngle = 16;  // a sine and a cosine, in floats moved
   for_rows(rows_, rope.rotary * kCostOfAngle, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) {
       for (std::int64_t i = 0; i < half; ++i) {
-        const double angle = static_cast<double>(positions[r]) * rope.inv_freq[static_cast<std::size_t>(i)];
+        const double angle = place_of(r, rope, i) * rope.inv_freq[static_cast<std::size_t>(i)];
         table[(r * half + i) * 2] = static_cast<float>(std::cos(angle) * rope.magnitude);
         table[(r * half + i) * 2 + 1] = static_cast<float>(std::sin(angle) * rope.magnitude);
       }
@@ -376,6 +383,25 @@ const std::int32_t* CpuExecutor::find_newest(std::int64_t window) {
   return newest;
 }
 
+/// Likewise where rows of pictures see those behind them, which are of the pass, too; nullptr also where none does.
+const std::int32_t* CpuExecutor::find_seen_ahead() {
+  const std::vector<kv::PictureRow>& pictures = batch_->pictures;
+  if (std::none_of(pictures.begin(), pictures.end(), [](const kv::PictureRow& row) { return row.ahead > 0; }))
+    return nullptr;
+  const auto* const positions = at<std::int32_t>(layout_.positions);
+  auto* const newest = at<std::int32_t>(layout_.newest);
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    const std::int64_t ahead = pictures[static_cast<std::size_t>(r)].ahead;
+    newest[r] = static_cast<std::int32_t>(positions[r] + ahead);
+    const bool there = ahead == 0 || (r + ahead < rows_ && batch_->rows[static_cast<std::size_t>(r + ahead)].sequence ==
+                                                               batch_->rows[static_cast<std::size_t>(r)].sequence);
+    if (there) continue;
+    fail(error(Code::internal, "part of a picture in a pass, whose rows see those behind them"));
+    return nullptr;
+  }
+  return newest;
+}
+
 void CpuExecutor::attention(Act out, Act q, std::int64_t layer, const Attention& attention, Act selected) {
   if (!ready() || rows_ == 0) return;
   AttentionCall call{attention, layer,       attention.heads / attention.kv_heads, 0, data(q), cols_of(q),
@@ -387,6 +413,9 @@ void CpuExecutor::attention(Act out, Act q, std::int64_t layer, const Attention&
   if (!attention.causal) {
     call.newest = find_newest(attention.window);
     if (call.newest == nullptr) return;
+  } else {
+    call.newest = find_seen_ahead();
+    if (failed()) return;
   }
   if (attention.selected > 0) return attend_to_selected(call, selected);
   attend_to_all(call);

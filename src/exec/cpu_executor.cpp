@@ -87,7 +87,7 @@ void CpuExecutor::do_step(const Step& step) {
   using Kind = Step::Kind;
   switch (step.kind) {
     case Kind::embed:
-      return embed(step.out, step.weight, step.factor, step.by_position);
+      return embed(step);
     case Kind::rms_norm:
       return rms_norm(step.out, step.a, step.weight, step.eps);
     case Kind::layer_norm:
@@ -155,6 +155,12 @@ void CpuExecutor::do_step(const Step& step) {
       return take_given(step.out);
     case Kind::join:
       return join(step.out, step.a, step.b);
+    case Kind::add_picture:
+      return add_picture(step.out, step.first);
+    case Kind::merge_rows:
+      return merge_rows(step.out, step.a, step.by_channel);
+    case Kind::mean_rows:
+      return mean_rows(step.out, step.a);
     case Kind::gather:  // prepare() has refused it
       return fail(error(Code::internal, "the CPU has nobody to gather from"));
   }
@@ -180,6 +186,11 @@ void CpuExecutor::begin_pass(const kv::Batch& batch) {
       fail(error(Code::internal, "a sequence of the pass lies on device {}", group.device));
       return;
     }
+  }
+  if ((!batch.pictures.empty() && std::ssize(batch.pictures) != rows_) || rows_ % program_.merge != 0) {
+    fail(error(Code::internal, "a pass of {} rows has pictures in {}, and merges {} rows", rows_, batch.pictures.size(),
+               program_.merge));
+    return;
   }
   begin_guesses();
   if (options_.record != nullptr) options_.record->begin_pass(batch.rows);
@@ -225,7 +236,14 @@ void CpuExecutor::fail(Status status) {
 }
 
 std::int64_t CpuExecutor::rows_of(Act act) const {
-  return program_.buffer(act).rows == Rows::logits ? logit_rows_ : rows_;
+  switch (program_.buffer(act).rows) {
+    case Rows::logits:
+      return logit_rows_;
+    case Rows::merged:
+      return rows_ / program_.merge;
+    default:
+      return rows_;
+  }
 }
 
 void CpuExecutor::for_rows(std::int64_t rows, std::int64_t floats_a_row,
@@ -257,29 +275,85 @@ const float* CpuExecutor::vector_of(WeightRef ref, std::int64_t cols, int scratc
 
 // --- Plain ops ---
 
-/// The row of a table that a token reads.
-static std::int64_t row_of(const kv::BatchRow& row, bool by_position) { return by_position ? row.position : row.token; }
+/// The row of a table that a token reads. That of a picture's row, where it is asked for, is token 0's.
+static std::int64_t row_of(const kv::BatchRow& row, bool by_position) {
+  return by_position ? row.position : std::max(row.token, 0);
+}
 
-void CpuExecutor::embed(Act out, WeightRef table, float factor, bool by_position) {
+/// Whether the table has a row for each of the pass.
+Status CpuExecutor::check_tokens(const residency::Part& table, const Step& step) const {
+  for (std::size_t r = 0; r < batch_->rows.size(); ++r) {
+    const kv::BatchRow& row = batch_->rows[r];
+    const bool of_picture = !batch_->pictures.empty() && batch_->pictures[r].embedding != nullptr;
+    if (step.by_position && row.position >= table.rows)
+      return error(Code::invalid_argument, "the model has embeddings of {} positions, none of {}", table.rows,
+                   row.position);
+    if (!step.by_position && (row.token >= table.rows || (row.token < 0 && !of_picture)))
+      return error(Code::invalid_argument, "token {} is not in the vocabulary of {}", row.token, table.rows);
+  }
+  return {};
+}
+
+void CpuExecutor::embed(const Step& step) {
   if (!ready()) return;
-  const residency::Part& weight = part(table);
+  const Act out = step.out;
+  const residency::Part& weight = part(step.weight);
   if (weight.cols != cols_of(out)) {
     fail(error(Code::internal, "{} has rows of {} where {} are needed", weight.name, weight.cols, cols_of(out)));
     return;
   }
-  for (const kv::BatchRow& row : batch_->rows) {
-    if (const std::int64_t own = row_of(row, by_position); own >= 0 && own < weight.rows) continue;
-    return fail(by_position
-                    ? error(Code::invalid_argument, "the model has embeddings of {} positions, none of {}", weight.rows,
-                            row.position)
-                    : error(Code::invalid_argument, "token {} is not in the vocabulary of {}", row.token, weight.rows));
-  }
+  if (Status known = check_tokens(weight, step); !known.ok()) return fail(std::move(known));
   if (options_.embedding_rows_from_disk) {
-    embed_from_file(data(out), table, weight, by_position);
+    embed_from_file(data(out), step.weight, weight, step.by_position);
   } else {
-    embed_from_memory(data(out), table, weight, by_position);
+    embed_from_memory(data(out), step.weight, weight, step.by_position);
   }
-  if (!failed()) scale(data(out), rows_, cols_of(out), factor);
+  if (failed()) return;
+  scale(data(out), rows_, cols_of(out), step.factor);
+  if (step.by_picture) embed_pictures(out);
+}
+
+void CpuExecutor::embed_pictures(Act out) {
+  const std::int64_t cols = cols_of(out);
+  for (std::size_t r = 0; r < batch_->pictures.size(); ++r)
+    if (const float* const own = batch_->pictures[r].embedding; own != nullptr)
+      std::copy_n(own, cols, data(out) + static_cast<std::int64_t>(r) * cols);
+}
+
+void CpuExecutor::add_picture(Act x, std::int64_t first) {
+  if (!ready()) return;
+  const std::int64_t cols = cols_of(x);
+  for (std::size_t r = 0; r < batch_->pictures.size(); ++r)
+    if (const float* const own = batch_->pictures[r].embedding; own != nullptr)
+      table_.add(data(x) + static_cast<std::int64_t>(r) * cols, own + first, cols);
+}
+
+void CpuExecutor::merge_rows(Act out, Act x, bool by_channel) {
+  if (!ready()) return;
+  if (!by_channel) return void(std::copy_n(data(x), rows_of(out) * cols_of(out), data(out)));
+  const std::int64_t cols = cols_of(x), merge = program_.merge;
+  for_rows(rows_of(out), merge * cols, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r)
+      for (std::int64_t i = 0; i < merge; ++i) {
+        const float* const from = data(x) + (r * merge + i) * cols;
+        float* const to = data(out) + r * merge * cols + i;
+        for (std::int64_t c = 0; c < cols; ++c) to[c * merge] = from[c];
+      }
+  });
+}
+
+void CpuExecutor::mean_rows(Act out, Act x) {
+  if (!ready()) return;
+  const std::int64_t cols = cols_of(x), merge = program_.merge;
+  const float each = 1.0f / static_cast<float>(merge);
+  for_rows(rows_of(out), merge * cols, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      float* const sum = data(out) + r * cols;
+      std::copy_n(data(x) + r * merge * cols, cols, sum);
+      for (std::int64_t i = 1; i < merge; ++i) table_.add(sum, data(x) + (r * merge + i) * cols, cols);
+      for (std::int64_t c = 0; c < cols; ++c) sum[c] *= each;
+    }
+  });
 }
 
 void CpuExecutor::scale(float* x, std::int64_t rows, std::int64_t cols, float factor) {
@@ -485,7 +559,7 @@ Logits CpuExecutor::last_logits() const {
 }
 
 Status CpuExecutor::read_hidden(std::int64_t first, std::int64_t rows, float* out) const {
-  if (failed() || hidden_.buffer < 0 || first < 0 || rows < 0 || first + rows > rows_)
+  if (failed() || hidden_.buffer < 0 || first < 0 || rows < 0 || first + rows > rows_of(hidden_))
     return error(Code::internal, "rows {} to {} of a pass of {} have no states", first, first + rows, rows_);
   const std::int64_t cols = cols_of(hidden_);
   std::memcpy(out, data(hidden_) + first * cols, static_cast<std::size_t>(rows * cols) * sizeof(float));

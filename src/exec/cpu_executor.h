@@ -33,6 +33,7 @@ class CpuExecutor final : public Executor {
 
   Status prepare(const Program& program, const PassLimits& limits) override;
   Status run(const kv::Batch& batch, const std::function<bool()>& cancelled) override;
+  Status takes_pictures(bool /*sees_ahead*/) const override { return {}; }
   Logits last_logits() const override;
   Status read_hidden(std::int64_t first, std::int64_t rows, float* out) const override;
   ExecCounters counters() const override { return counters_; }
@@ -96,7 +97,12 @@ class CpuExecutor final : public Executor {
   const residency::Part& part(WeightRef ref) const { return store_.units().part(ref); }
   void for_rows(std::int64_t rows, std::int64_t floats_a_row,
                 FunctionRef<void(std::int64_t begin, std::int64_t end)> work);
-  void embed(Act out, WeightRef table, float factor, bool by_position);
+  void embed(const Step& step);
+  Status check_tokens(const residency::Part& table, const Step& step) const;
+  void embed_pictures(Act out);
+  void add_picture(Act x, std::int64_t first);
+  void merge_rows(Act out, Act x, bool by_channel);
+  void mean_rows(Act out, Act x);
   void rms_norm(Act out, Act x, WeightRef weight, float eps);
   void layer_norm(Act out, Act x, WeightRef weight, WeightRef bias, float eps);
   void rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps);
@@ -159,7 +165,9 @@ class CpuExecutor final : public Executor {
   void attention(Act out, Act q, std::int64_t layer, const Attention& attention, Act selected);
   void attend_to_all(AttentionCall& call);
   const float* rope_table(int rope);
+  double place_of(std::int64_t row, const Rope& rope, std::int64_t angle) const;
   const std::int32_t* find_newest(std::int64_t window);
+  const std::int32_t* find_seen_ahead();
   std::int64_t make_attention_tiles(std::int64_t tile_rows, bool by_blocks, std::int64_t most_keys);
   AttentionPair attention_pair(const AttentionCall& call, std::int64_t index, std::int64_t slot) const;
   void attend_chunk(const AttentionCall& call, const AttentionPair& pair, std::int64_t chunk, int thread) const;

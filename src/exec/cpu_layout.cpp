@@ -81,7 +81,9 @@ CpuLayout make_cpu_layout(const PassShape& shape, int threads, kernels::Isa isa)
   Offsets offsets;
   std::int64_t widest = shape.widest_input;
   for (const Buffer& buffer : shape.buffers) {
-    const std::int64_t rows = buffer.rows == Rows::logits ? shape.max_logit_rows : shape.max_rows;
+    const std::int64_t rows = buffer.rows == Rows::logits   ? shape.max_logit_rows
+                              : buffer.rows == Rows::merged ? shape.max_rows / shape.merge
+                                                            : shape.max_rows;
     layout.buffers.push_back(offsets.take(rows * buffer.cols, sizeof(float)));
     widest = std::max(widest, buffer.cols);
   }

@@ -204,6 +204,10 @@ struct CudaExecutor::Emitter {
   /// x_index: which rows of x, of a launch that gathers them; null: all.
   void emit_norm(const Launch& l, Act x, const std::int32_t* x_index);
   void emit_select(const Launch& launch);
+  template <typename Use>
+  void for_pictures(const Use& use);
+  void bring_pictures(Act out, std::int64_t first);
+  void add_pictures(const Step& s);
   void emit_heads(const Launch& launch);
   void emit_heads_norm(const Step& s);
   cuda::GatedNormCall gated_norm_call(const Launch& launch, const Step& norm, const Step& gate);

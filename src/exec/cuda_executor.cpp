@@ -158,6 +158,12 @@ std::int64_t cuda_prompt_chunk(const Program& program) {
   return chunks ? cuda::kChunkRows : 1;
 }
 
+Status CudaExecutor::takes_pictures(bool sees_ahead) const {
+  if (!sees_ahead) return {};
+  return error(Code::unsupported,
+               "the GPU part has no pictures whose rows see each other, as this model's do; use --device cpu");
+}
+
 std::int64_t CudaExecutor::prompt_chunk() const { return delta_chunks_ ? cuda_prompt_chunk(programs_[0]) : 1; }
 
 Status check_cuda(const Program& program, const residency::UnitTable& units, const CudaTraits& traits) {
@@ -241,6 +247,10 @@ Status CudaExecutor::prepare(const Program& program, const PassLimits& limits) {
                                            static_cast<std::uint64_t>(shape.vocab) * 4);
   MR_ASSIGN_OR_RETURN(results_host_, device::PinnedBuffer::allocate(results_bytes_));
   MR_RETURN_IF_ERROR(prepare_given());
+  picture_cols_ = 0;
+  for (const Step& step : programs_[0].steps)
+    if (step.by_picture || step.kind == Step::Kind::add_picture)
+      picture_cols_ = std::max(picture_cols_, step.first + programs_[0].buffer(step.out).cols);
   MR_RETURN_IF_ERROR(prepare_share());
   MR_RETURN_IF_ERROR(prepare_experts());
   return prepare_launches();
@@ -381,7 +391,7 @@ Status CudaExecutor::tell_trace() {
 Status CudaExecutor::launch_pass() {
   // Generated rows come first; where they do not, the pass is none that comes again.
   const bool in_order = windows_.size() == 1 || (windows_.size() == 2 && windows_.back().prompt);
-  const bool graph = options_.graphs && few_rows() && waits() && in_order && states_.repeat;
+  const bool graph = options_.graphs && few_rows() && waits() && in_order && states_.repeat && pictures_.empty();
   if (!graph) {
     MR_RETURN_IF_ERROR(mark("copy", "begin"));
     MR_RETURN_IF_ERROR(device::copy_to_device(at(layout_.rows), rows_host_.data(), pass_rows_.bytes, stream_));

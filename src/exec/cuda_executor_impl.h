@@ -77,6 +77,7 @@ class CudaExecutor final : public Executor {
   ExpertShare* expert_share() const { return expert_share_.get(); }
   /// Behind which job the next pass's come. Before it begins.
   void follow_from(std::uint32_t number) { followed_number_ = number; }
+  Status takes_pictures(bool sees_ahead) const override;
   std::string_view numerics() const override { return numerics_; }
   /// Where all experts are in VRAM, none is nearer than another.
 
@@ -95,6 +96,8 @@ class CudaExecutor final : public Executor {
   }
   Status upload_rows();
   void fill_rope(std::size_t index);
+  void fill_shifted(const Rope& rope, const std::vector<float>& angles, float* out) const;
+  void find_pictures();
   void fill_blocks();
   void fill_chosen();
   bool is_prompt(std::int64_t row) const;
@@ -165,6 +168,13 @@ class CudaExecutor final : public Executor {
   device::PinnedBuffer rows_host_, results_host_;
   device::PinnedBuffer given_host_;  // [max_rows, given_cols_], of a program that is handed states
   std::int64_t given_cols_ = 0;
+  /// Rows [first, first + rows) of the pass, whose own states lie together in host memory.
+  struct PictureRun {
+    std::int64_t first = 0, rows = 0;
+    const float* states = nullptr;  // [rows, picture_cols_]
+  };
+  std::vector<PictureRun> pictures_;  // of the present pass
+  std::int64_t picture_cols_ = 0;     // of a picture's row, of all layers that take some
   std::uint64_t results_bytes_ = 0;
   std::unique_ptr<HostShare> share_;           // null: the GPU computes alone
   std::unique_ptr<ExpertShare> expert_share_;  // null: all experts are in VRAM

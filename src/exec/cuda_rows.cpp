@@ -62,9 +62,40 @@ void CudaExecutor::fill_rope(std::size_t index) {
     }
   }
   auto* out = reinterpret_cast<float*>(rows_host_.data() + pass_rows_.cos_sin[index]);
+  // A picture shifts places to before their positions, so that their angles are made.
+  if (!rope.axes.empty() && !batch_->pictures.empty()) return fill_shifted(rope, angles, out);
   for (std::int64_t r = 0; r < rows_; ++r)
     std::memcpy(out + r * rope.rotary, angles.data() + batch_->rows[static_cast<std::size_t>(r)].position * rope.rotary,
                 static_cast<std::size_t>(rope.rotary) * sizeof(float));
+}
+
+void CudaExecutor::fill_shifted(const Rope& rope, const std::vector<float>& angles, float* out) const {
+  for (std::size_t r = 0; r < batch_->rows.size(); ++r)
+    for (std::size_t i = 0; i < rope.axes.size(); ++i) {
+      const std::int64_t place = batch_->rows[r].position + batch_->pictures[r].shift[rope.axes[i]];
+      const float* const pair = angles.data() + place * rope.rotary + static_cast<std::int64_t>(i) * 2;
+      *out++ = pair[0];
+      *out++ = pair[1];
+    }
+}
+
+/// The runs of rows that are a picture's, in order.
+void CudaExecutor::find_pictures() {
+  pictures_.clear();
+  for (std::size_t r = 0; r < batch_->pictures.size(); ++r) {
+    const float* const own = batch_->pictures[r].embedding;
+    if (own == nullptr) continue;
+    const auto row = static_cast<std::int64_t>(r);
+    if (!pictures_.empty()) {
+      PictureRun& run = pictures_.back();
+      const bool goes_on = run.first + run.rows == row && own == run.states + run.rows * picture_cols_;
+      if (goes_on) {
+        ++run.rows;
+        continue;
+      }
+    }
+    pictures_.push_back({row, 1, own});
+  }
 }
 
 /// Whether a row goes through the products of prompts.
@@ -177,6 +208,7 @@ void CudaExecutor::fill_chosen() {
 Status CudaExecutor::upload_rows() {
   const auto sequences = static_cast<std::int64_t>(batch_->sequences.size());
   make_windows();
+  find_pictures();
   MR_RETURN_IF_ERROR(make_states());
   const StateSizes states{std::ssize(states_.runs), std::ssize(states_.first_runs)};
   pass_rows_ = make_pass_rows(shape_, rows_, logit_rows_, sequences, !few_rows(), states);
@@ -188,7 +220,7 @@ Status CudaExecutor::upload_rows() {
   std::int64_t furthest = 0;
   for (std::int64_t r = 0; r < rows_; ++r) {
     const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(r)];
-    token[r] = row.token;
+    token[r] = std::max(row.token, 0);  // a picture's: its own embedding takes the place of this one
     sequence[r] = row.sequence;
     position[r] = row.position;
     if (row.wants_logits) *logit_row++ = static_cast<std::int32_t>(r);

@@ -34,6 +34,10 @@ class ShardedExecutor final : public Executor {
   Status run(const kv::Batch& batch, const std::function<bool()>& cancelled) override;
   std::int64_t cheap_rows() const override { return first().cheap_rows(); }
   std::int64_t prompt_chunk() const override { return first().prompt_chunk(); }
+  Status takes_pictures(bool /*sees_ahead*/) const override {
+    return error(Code::unsupported,
+                 "several GPUs take no pictures yet; leave one to compute (--gpus), or --device cpu");
+  }
   Logits last_logits() const override { return first().last_logits(); }
   Status read_hidden(std::int64_t from, std::int64_t rows, float* out) const override {
     return first().read_hidden(from, rows, out);

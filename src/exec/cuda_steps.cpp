@@ -302,6 +302,37 @@ void CudaExecutor::Emitter::emit_block(std::size_t block) {
   }
 }
 
+/// Columns [first, first + out's cols) of the states of the window's rows that are a picture's, into these rows of out.
+void CudaExecutor::Emitter::bring_pictures(Act out, std::int64_t first) {
+  const bool together = cols(out) == ops.picture_cols_;  // else other layers' columns lie between
+  for_pictures([&](std::int64_t row, std::int64_t count, const float* states) {
+    for (std::int64_t r = 0; r < count; r += together ? count : 1)
+      check(cudaMemcpyAsync(data(out) + (row + r) * cols(out), states + r * ops.picture_cols_ + first,
+                            static_cast<std::size_t>((together ? count : 1) * cols(out)) * sizeof(float),
+                            cudaMemcpyHostToDevice, stream),
+            "a picture's rows");
+  });
+}
+
+void CudaExecutor::Emitter::add_pictures(const Step& s) {
+  const Act scratch = s.products[0].out;
+  bring_pictures(scratch, s.first);
+  for_pictures([&](std::int64_t row, std::int64_t count, const float* /*states*/) {
+    const std::int64_t at = row * cols(s.out);
+    check(cuda::add(data(s.out) + at, data(scratch) + at, count * cols(s.out), stream), "add");
+  });
+}
+
+/// use(row of the window, rows, their states) of each run of a picture's rows in the window.
+template <typename Use>
+void CudaExecutor::Emitter::for_pictures(const Use& use) {
+  const std::int64_t begin = window.first, end = window.first + window.rows;
+  for (const PictureRun& run : ops.pictures_) {
+    const std::int64_t from = std::max(begin, run.first), to = std::min(end, run.first + run.rows);
+    if (from < to && status.ok()) use(from - begin, to - from, run.states + (from - run.first) * ops.picture_cols_);
+  }
+}
+
 void CudaExecutor::Emitter::emit(const Launch& launch) {
   using Kind = Launch::Kind;
   const Step& s = step(launch.first);
@@ -313,6 +344,7 @@ void CudaExecutor::Emitter::emit(const Launch& launch) {
                         data(s.out), stream),
             "embed");
       if (s.factor != 1) check(cuda::scale(data(s.out), s.factor, rows(s.out) * cols(s.out), stream), "scale");
+      if (s.by_picture) bring_pictures(s.out, 0);
       weight_bytes = 0;  // rows of a table, not the table
       break;
     case Kind::norm:
@@ -409,6 +441,12 @@ void CudaExecutor::Emitter::emit(const Launch& launch) {
       break;
     case Kind::gather:
       emit_gather(launch);
+      break;
+    case Kind::add_picture:
+      if (ops.pictures_.empty()) break;  // nothing is overwritten
+      overwritten(s.out);
+      overwritten(s.products[0].out);
+      add_pictures(s);
       break;
   }
 }

@@ -84,6 +84,10 @@ class Executor {
   /// Passes of up to so many generated rows go one way, on which a row more costs little.
   virtual std::int64_t cheap_rows() const { return 64; }
 
+  /// Whether passes may have rows of pictures (kv::Batch::pictures), and such that see tokens behind their own. Errors:
+  /// unsupported (who cannot).
+  virtual Status takes_pictures(bool sees_ahead) const = 0;
+
   /// Rows of a prompt that go together: from each position that is a multiple of it, or where a prompt's rows begin, to
   /// the next such or the prompt's end. A pass that cuts them elsewhere has other bits.
   virtual std::int64_t prompt_chunk() const { return 1; }

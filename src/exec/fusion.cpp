@@ -188,6 +188,11 @@ class Fuser {
         return one(Launch::Kind::activate);
       case Kind::gather:
         return gather(at);
+      case Kind::add_picture:
+        return one(Launch::Kind::add_picture);
+      case Kind::merge_rows:
+      case Kind::mean_rows:
+        return broken(at, "rows that become one");
     }
     return broken(at, "it has no launch");
   }
@@ -465,7 +470,7 @@ std::string_view name(Launch::Kind kind) {
       "gated",       "gate and up", "heads",     "heads' norm", "gated norm",   "latent",  "head product",
       "gate",        "activation",  "pick",      "multiply",    "sigmoid gate", "l2 norm", "time step",
       "convolution", "delta rule",  "delta net", "scan",        "attention",    "experts", "rows",
-      "rows' norm",  "logits",      "states",    "given",       "gather"};
+      "rows' norm",  "logits",      "states",    "given",       "pictures",     "gather"};
   return names[static_cast<std::size_t>(kind)];
 }
 

@@ -60,6 +60,7 @@ struct Launch {
     logits,
     hidden,  // nothing: where the states lie is all that is said
     given,   // what the pass was handed, from host memory
+    add_picture,
     gather,  // maybe added to the residual stream, or in the form that the next product reads
   };
   Kind kind = Kind::embed;

@@ -48,6 +48,31 @@ void Ops::embed_positions(Act out, WeightRef table) {
   program_.steps.back().by_position = true;
 }
 
+void Ops::embed_with_pictures(Act out, WeightRef table, float factor) {
+  embed(out, table, factor);
+  program_.steps.back().by_picture = true;
+}
+
+void Ops::add_picture(Act x, Act scratch, std::int64_t first) {
+  Step& step = record(Kind::add_picture);
+  step.out = step.a = x;
+  step.products[0].out = scratch;  // none of the step's products: what was in it is not read
+  step.first = first;
+}
+
+void Ops::merge_rows(Act out, Act x, bool by_channel) {
+  Step& step = record(Kind::merge_rows);
+  step.by_channel = by_channel;
+  step.out = out;
+  step.a = x;
+}
+
+void Ops::mean_rows(Act out, Act x) {
+  Step& step = record(Kind::mean_rows);
+  step.out = out;
+  step.a = x;
+}
+
 void Ops::rms_norm(Act out, Act x, WeightRef weight, float eps) {
   Step& step = record(Kind::rms_norm);
   step.out = out;

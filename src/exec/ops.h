@@ -38,7 +38,12 @@ class Ops {
   void begin_hidden() { for_hidden_ = true; }
   void end_hidden() { for_hidden_ = false; }
 
-  void embed(Act out, WeightRef table, float factor = 1);      // rows of the batch's tokens, decoded
+  void embed(Act out, WeightRef table, float factor = 1);  // rows of the batch's tokens, decoded
+  /// The same, but rows of pictures take their own, which nothing multiplies. In other embeddings they are token 0's.
+  void embed_with_pictures(Act out, WeightRef table, float factor);
+  /// x += columns [first, first + x's cols) of what rows of pictures have of their own; other rows stay. scratch: a
+  /// buffer of x's cols, whose rows may be overwritten.
+  void add_picture(Act x, Act scratch, std::int64_t first);
   void embed_positions(Act out, WeightRef table);              // rows of their positions
   void rms_norm(Act out, Act x, WeightRef weight, float eps);  // out may be x
   /// (x - mean) / sqrt(variance + eps) * weight + bias, without a bias where it is none(). out may be x.
@@ -123,6 +128,15 @@ class Ops {
 
   /// out = what the pass was handed beside its tokens (kv::Batch::given).
   void given(Act out);
+  /// Rows::merged have one row for each `rows` rows of a pass, which is a multiple of it.
+  void merge_by(std::int64_t rows) { program_.merge = rows; }
+  std::int64_t merged_rows() const { return program_.merge; }
+  std::int64_t cols(Act act) const { return program_.buffer(act).cols; }
+  /// out, of Rows::merged = those rows of x side by side: it has so many times the columns. by_channel: first channel 0
+  /// of all of them, then channel 1.
+  void merge_rows(Act out, Act x, bool by_channel = false);
+  /// The same, but their mean.
+  void mean_rows(Act out, Act x);
   /// out = each row of x, and behind it that of y.
   void join(Act out, Act x, Act y);
   /// out = what all devices that compute this program with rows of their own made of x, side by side; this one's stands

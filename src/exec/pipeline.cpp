@@ -26,6 +26,11 @@ PipelineExecutor::~PipelineExecutor() {
   if (const Status sent = parts_.link.send_others(message_); !sent.ok()) log::warn("{}", sent.message());
 }
 
+Status PipelineExecutor::takes_pictures(bool /*sees_ahead*/) const {
+  return error(Code::unsupported,
+               "processes that share a model's layers take no pictures yet; let one compute them all");
+}
+
 Status PipelineExecutor::prepare(const Program& program, const PassLimits& limits) {
   MR_RETURN_IF_ERROR(parts_.own->prepare(program, limits));
   return prepare_messages(limits);

@@ -50,6 +50,7 @@ class PipelineExecutor final : public Executor, public kv::PromptsElsewhere {
   std::int64_t prompt_piece() const override;
   std::int64_t cheap_rows() const override { return parts_.own->cheap_rows(); }
   std::int64_t prompt_chunk() const override { return parts_.own->prompt_chunk(); }
+  Status takes_pictures(bool sees_ahead) const override;
   Logits last_logits() const override;
   Status read_hidden(std::int64_t first, std::int64_t rows, float* out) const override;
   /// Of the first stage, and of the pass's way through the others.

@@ -36,12 +36,13 @@ class Written {
 
 std::string_view name(Step::Kind kind) {
   static constexpr std::string_view names[] = {
-      "embed",       "norm",       "heads' norm",     "layer norm",   "add",        "scale",
-      "copy",        "matmul",     "matmul by heads", "gated",        "gate",       "temper",
-      "rope",        "store kv",   "store latent",    "store index",  "select",     "attention",
-      "moe",         "heads",      "multiply",        "sigmoid gate", "l2 norm",    "decay",
-      "convolution", "delta rule", "time step",       "scan",         "activation", "rows",
-      "logits",      "states",     "given",           "join",         "gather"};
+      "embed",       "norm",        "heads' norm",     "layer norm",   "add",        "scale",
+      "copy",        "matmul",      "matmul by heads", "gated",        "gate",       "temper",
+      "rope",        "store kv",    "store latent",    "store index",  "select",     "attention",
+      "moe",         "heads",       "multiply",        "sigmoid gate", "l2 norm",    "decay",
+      "convolution", "delta rule",  "time step",       "scan",         "activation", "rows",
+      "logits",      "states",      "given",           "join",         "gather",     "picture",
+      "merge rows",  "mean of rows"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -68,6 +69,7 @@ Program Program::only(FunctionRef<bool(std::size_t step)> kept) const {
   program.buffers = buffers;
   program.ropes = ropes;
   program.layout = layout;
+  program.merge = merge;
   const auto mark = [&](const std::vector<std::size_t>& borders, std::size_t step, std::vector<std::size_t>& marks) {
     if (!std::binary_search(borders.begin(), borders.end(), step)) return;
     if (marks.empty() || marks.back() != program.steps.size()) marks.push_back(program.steps.size());
@@ -132,6 +134,10 @@ std::vector<WeightRef> Program::weights() const {
 bool Program::is_causal() const {
   return std::none_of(steps.begin(), steps.end(),
                       [](const Step& step) { return step.kind == Kind::attention && !step.attention.causal; });
+}
+
+bool Program::turns_by_axes() const {
+  return std::any_of(ropes.begin(), ropes.end(), [](const Rope& rope) { return !rope.axes.empty(); });
 }
 
 bool Program::is_shard() const {
@@ -221,6 +227,12 @@ Status Program::check() const {
     }
     for (const Product& product : step.all_products())
       if (!written.known(product.out)) return wrong("it writes a buffer that is none");
+    if (step.kind == Kind::rope && static_cast<std::size_t>(std::max(step.rope, 0)) < ropes.size()) {
+      const Rope& rope = ropes[static_cast<std::size_t>(step.rope)];
+      const bool none_beyond = std::all_of(rope.axes.begin(), rope.axes.end(), [](auto a) { return a < kRopeAxes; });
+      if (!rope.axes.empty() && (std::ssize(rope.axes) != rope.rotary / 2 || !none_beyond))
+        return wrong("its angles go by places that are none");
+    }
     if (step.rope < 0 || (step.kind == Kind::rope && static_cast<std::size_t>(step.rope) >= ropes.size()))
       return wrong("it turns by angles that are none");
     if (step.kind == Kind::gate && (step.layer < 0 || (step.layer + 1) * buffer(step.a).cols > buffer(step.b).cols))
@@ -236,6 +248,12 @@ Status Program::check() const {
     if (step.kind == Kind::attention && !step.attention.causal &&
         (step.attention.selected > 0 || step.attention.latent_values > 0))
       return wrong("it sees tokens behind its own where it cannot");
+    if (step.kind == Kind::merge_rows || step.kind == Kind::mean_rows) {
+      const std::int64_t wide = step.kind == Kind::merge_rows ? merge : 1;
+      if (merge < 1 || buffer(step.out).rows != Rows::merged || buffer(step.a).rows == Rows::merged ||
+          buffer(step.out).cols != wide * buffer(step.a).cols)
+        return wrong("what it merges is not what it writes");
+    }
     if (step.kind == Kind::sigmoid_gate && buffer(step.a).cols % buffer(step.b).cols != 0)
       return wrong("its gates do not share its buffer evenly");
     if (const std::string_view mistake = index_mistake(*this, step); !mistake.empty()) return wrong(mistake);
@@ -261,6 +279,7 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
   PassShape shape;
   static_cast<PassLimits&>(shape) = limits;
   shape.buffers = program.buffers;
+  shape.merge = program.merge;
   shape.gathers = program.is_shard();
   for (const Rope& rope : program.ropes) shape.rotary.push_back(rope.rotary);
   shape.kv_groups = std::ssize(program.layout.with(limits.kv_dtype, kv::kOnHost).groups());

@@ -33,6 +33,7 @@ enum class Rows : std::uint8_t {
   worked,  // those that go through a block at once: what is in it ends with the block
   whole,   // all: what blocks hand on, the residual stream
   logits,  // those that want logits
+  merged,  // one for each Program::merge rows of the pass
 };
 
 struct Buffer {
@@ -55,7 +56,10 @@ struct Rope {
   bool neox = false;            // pairs (i, i + rotary / 2) instead of (2i, 2i + 1)
   float magnitude = 1;          // multiplies cos and sin (YaRN's attention factor)
   bool last = false;            // a head's last channels are rotated instead of its first
+  /// [rotary / 2]: by which of a row's places each angle goes (kv::PictureRow::shift); empty: all go by its position.
+  std::vector<std::uint8_t> axes = {};
 };
+constexpr std::uint8_t kRopeAxes = 3;
 
 /// What queries grow by with their position: 1 + scale * ln(floor(position / period) + 1).
 struct Temperature {
@@ -203,6 +207,9 @@ struct Step {
     given,
     join,
     gather,
+    add_picture,
+    merge_rows,
+    mean_rows,
   };
   Kind kind = Kind::embed;
   bool for_hidden = false;  // only in passes whose final states are wanted (kv::Batch::wants_hidden)
@@ -222,9 +229,12 @@ struct Step {
   float limit = 0;                                             // gated, gate: of Activation::limited
   std::optional<kernels::Xielu> xielu;                         // activate: in place of the activation
   bool by_position = false;                                    // embed: rows of the tokens' positions, not of theirs
+  bool by_picture = false;  // embed: rows of pictures have theirs in place of a token's (kv::PictureRow::embedding)
+  bool by_channel = false;  // merge_rows: a channel of all rows stands before the next
   std::int64_t heads = 0, head_dim = 0, layer = 0;
   HeadWeights head_weights;
-  // pick_heads: channel of a part; gather, logits: column where this device's results stand; moe: of hidden layers
+  // pick_heads: channel of a part; gather, logits: column where this device's results stand; moe: of hidden layers;
+  // add_picture: column of PictureRow::embedding, and products[0].out is memory to work in
   std::int64_t first = 0;
   std::int64_t vocab = 0;  // logits: of all devices together; 0: the head has all of them
   int rope = 0;            // index into Program::ropes
@@ -255,6 +265,7 @@ struct Program {
   std::vector<std::size_t> layers;
   /// What a sequence keeps of each layer that the steps name; in which format and where is the engine's choice.
   kv::Layout layout;
+  std::int64_t merge = 1;  // rows of a pass for each row of Rows::merged
 
   const Buffer& buffer(Act act) const { return buffers[static_cast<std::size_t>(act.buffer)]; }
   /// The block that step `from` begins ends here.
@@ -270,6 +281,8 @@ struct Program {
   /// Whether each attention over keys and values stands behind the step that turns its queries, stores their keys or
   /// normalises them: a GPU rotates queries there.
   bool turns_queries() const;
+  /// Whether angles go by places that pictures shift: rotary places and positions differ behind one.
+  bool turns_by_axes() const;
   /// Whether a token sees none behind it. False: a text has to be in one pass, and what is behind it can't be guessed.
   bool is_causal() const;
   /// Whether other devices compute it, too, with rows of their own.
@@ -298,6 +311,7 @@ struct PassLimits {
 /// What passes of a program need at most: an executor's memory follows from it, and is not guessed.
 struct PassShape : PassLimits {
   std::vector<Buffer> buffers;
+  std::int64_t merge = 1;            // Program::merge
   std::vector<std::int64_t> rotary;  // of each rope
   std::int64_t vocab = 0;            // rows of the head: the logits are [max_logit_rows, vocab]
   std::int64_t widest_input = 0;     // largest cols of any product's input, of all heads where each has its own

@@ -11,6 +11,7 @@
 // Thread-safety: one thread writes a sequence; during a pass several may read it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -254,10 +255,20 @@ struct BatchRow {
   bool wants_logits = false;
   bool prompt = false;  // not generated: an executor may have products of their own for such rows
 };
+
+/// What pictures make of a row: of their own, and of text behind them.
+struct PictureRow {
+  /// [model_dim], then as many columns for each layer that adds some (exec::Ops::add_picture()); host memory, taken in
+  /// place of the token's embedding, unscaled. Null: the row is its token's.
+  const float* embedding = nullptr;
+  std::array<std::int32_t, 3> shift{};  // by axis: what its rotary place has beyond its position (exec::Rope::axes)
+  std::int32_t ahead = 0;               // tokens behind its own that it sees
+};
 struct Batch {
   std::vector<SequenceState*> sequences;
   std::vector<BatchRow> rows;
-  bool wants_hidden = false;     // the model's final states of the rows are read after the pass
+  std::vector<PictureRow> pictures;  // of each row; empty: no sequence of the pass has pictures
+  bool wants_hidden = false;         // the model's final states of the rows are read after the pass
   const float* given = nullptr;  // [rows, cols], host memory: what the program's passes are handed (exec::Ops::given())
 };
 

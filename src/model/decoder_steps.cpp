@@ -13,7 +13,7 @@ void Decoder::begin_program(std::span<const kv::LayerKv> kept) {
   ops_.keep(kv::Layout(kept));
   for (const auto& [weight, scale] : scales_) ops_.scale_products(weight, scale);
   for (const RopeSpec& rope : spec_.ropes)
-    ops_.add_rope({rope.inv_freq, rope.rotary, rope.neox, rope.magnitude, rope.last});
+    ops_.add_rope({rope.inv_freq, rope.rotary, rope.neox, rope.magnitude, rope.last, rope.axes});
 }
 
 /// What follows the layers.
@@ -58,6 +58,7 @@ void Decoder::record() {
     ops_.begin_layer();
     mix_tokens(index);
     if (spec_.layers[static_cast<std::size_t>(index)].feeds_forward()) feed_forward(index);
+    if (index < hp_.deepstack_layers) ops_.add_picture(x_, h_, (1 + index) * hp_.model_dim);
   }
   if (ends())
     end_program(output_);
@@ -67,7 +68,7 @@ void Decoder::record() {
 
 /// x = norm(embedding of the token + embedding of its position + that of its type), or what of this the model has.
 void Decoder::embed() {
-  ops_.embed(x_, embedding_, spec_.embedding_scale);
+  ops_.embed_with_pictures(x_, embedding_, spec_.embedding_scale);
   if (spec_.position_table) {
     const Act of_position = ops_.buffer("of position", hp_.model_dim, Rows::whole);
     ops_.embed_positions(of_position, positions_);

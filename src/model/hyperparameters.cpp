@@ -180,6 +180,8 @@ Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file, std
   hp.expert_ff = hp.experts == 0 ? 0 : keys.optional("expert_feed_forward_length", hp.ff_dim, 1, kMostDim);
   if (hp.architecture != "mamba2") read_heads(keys, file, hp);
   hp.pooling = static_cast<Pooling>(std::min<std::int64_t>(keys.optional("pooling_type", 0, 0, 255), 5));
+  hp.deepstack_layers = keys.optional("n_deepstack_layers", 0, 0, hp.layers);
+  hp.pictures_see_ahead = hp.architecture == "gemma3";
   hp.causal = keys.optional_bool("attention.causal", !is_encoder(hp.architecture));
   if (const modelfile::TensorInfo* const positions = file.find("position_embd.weight");
       positions != nullptr && !hp.causal) {

@@ -16,12 +16,13 @@ namespace millrace::model {
 
 /// Rotary position embedding. Source: RoFormer (arXiv:2104.09864).
 struct RopeSpec {
-  std::vector<float> inv_freq;  // [rotary / 2], scaling applied
-  std::int64_t rotary = 0;      // channels of a head that are rotated, its first
-  bool neox = false;            // pairs (i, i + rotary / 2) instead of (2i, 2i + 1)
-  float magnitude = 1;          // multiplies cos and sin
-  bool last = false;            // a head's last channels are rotated instead of its first
-  float score_growth = 1;       // what all scores are multiplied by (YaRN as DeepSeek has it)
+  std::vector<float> inv_freq;          // [rotary / 2], scaling applied
+  std::int64_t rotary = 0;              // channels of a head that are rotated, its first
+  bool neox = false;                    // pairs (i, i + rotary / 2) instead of (2i, 2i + 1)
+  float magnitude = 1;                  // multiplies cos and sin
+  bool last = false;                    // a head's last channels are rotated instead of its first
+  std::vector<std::uint8_t> axes = {};  // [rotary / 2], or empty: exec::Rope::axes
+  float score_growth = 1;               // what all scores are multiplied by (YaRN as DeepSeek has it)
 };
 
 enum class HeadNorm : std::uint8_t {

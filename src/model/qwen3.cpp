@@ -16,6 +16,8 @@ Expected<DecoderSpec> decoder_of(const modelfile::Model& file, const Hyperparame
   spec.layers.assign(static_cast<std::size_t>(hp.layers), layer);
   MR_ASSIGN_OR_RETURN(spec.ropes.emplace_back(), read_rope(file, hp));
   spec.ropes.back().neox = true;
+  // Qwen3-VL's files alone have such axes.
+  MR_ASSIGN_OR_RETURN(spec.ropes.back().axes, read_rope_axes(file, hp.rotary, RopeSections::interleaved));
   return spec;
 }
 

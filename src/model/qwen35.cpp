@@ -54,6 +54,7 @@ Expected<DecoderSpec> decoder_of(const modelfile::Model& file, const Hyperparame
   }
   MR_ASSIGN_OR_RETURN(spec.ropes.emplace_back(), read_rope(file, hp));
   spec.ropes.back().neox = true;
+  MR_ASSIGN_OR_RETURN(spec.ropes.back().axes, read_rope_axes(file, hp.rotary, RopeSections::interleaved));
   return spec;
 }
 

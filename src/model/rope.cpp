@@ -103,6 +103,29 @@ RopeSpec plain_rope(double theta, std::int64_t rotary) {
   return rope;
 }
 
+Expected<std::vector<std::uint8_t>> read_rope_axes(const modelfile::Model& file, std::int64_t rotary,
+                                                   RopeSections order) {
+  const std::string key = arch_key(file, "rope.dimension_sections");
+  if (!file.has(key)) return std::vector<std::uint8_t>();
+  MR_ASSIGN_OR_RETURN(const std::vector<std::int64_t> sections, file.get_ints(key));
+  const std::int64_t half = rotary / 2;
+  const bool plausible = sections.size() >= 3 && sections.size() <= 4 && (sections.size() == 3 || sections[3] == 0) &&
+                         std::all_of(sections.begin(), sections.end(), [&](auto s) { return s >= 0 && s <= half; });
+  if (!plausible || sections[0] + sections[1] + sections[2] != half)
+    return error(Code::corrupt, "{} does not divide the {} angles of a head among time, rows and columns", key, half);
+  std::vector<std::uint8_t> axes(static_cast<std::size_t>(half), 0);
+  for (std::int64_t i = 0; i < half; ++i) {
+    const std::int64_t turn = i % 3, place = i / 3;
+    std::uint8_t axis = 0;
+    if (order == RopeSections::interleaved)
+      axis = turn != 0 && place < sections[static_cast<std::size_t>(turn)] ? static_cast<std::uint8_t>(turn) : 0;
+    else
+      axis = i < sections[0] ? 0 : i < sections[0] + sections[1] ? 1 : 2;
+    axes[static_cast<std::size_t>(i)] = axis;
+  }
+  return axes;
+}
+
 Expected<RopeSpec> read_rope(const modelfile::Model& file, const Hyperparameters& hp, YarnRamp ramp, YarnGrowth growth,
                              std::int64_t factors) {
   MR_ASSIGN_OR_RETURN(const Stretch stretch, read_stretch(file));

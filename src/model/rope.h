@@ -31,6 +31,17 @@ Expected<RopeSpec> read_rope(const modelfile::Model& file, const Hyperparameters
                              YarnRamp ramp = YarnRamp::whole_channels, YarnGrowth growth = YarnGrowth::rotation,
                              std::int64_t factors = 0);
 
+/// In which order angles go by a picture's three places (multimodal RoPE).
+enum class RopeSections : std::uint8_t {
+  apart,       // time's, then rows', then columns'
+  interleaved  // one of each in turn, as long as there are some; the rest are time's
+};
+
+/// The axes of the file's `rope.dimension_sections`; empty where it has none. Sources: Qwen2-VL (arXiv:2409.12191),
+/// Qwen3-VL (arXiv:2511.21631). Errors: corrupt (more angles than the rotation has).
+Expected<std::vector<std::uint8_t>> read_rope_axes(const modelfile::Model& file, std::int64_t rotary,
+                                                   RopeSections order);
+
 /// One that nothing scales, of another base.
 RopeSpec plain_rope(double theta, std::int64_t rotary);
 

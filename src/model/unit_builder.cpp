@@ -75,6 +75,16 @@ void UnitBuilder::refuse_unused(int layer) {
   used_.clear();
 }
 
+void UnitBuilder::refuse_unused_of(std::initializer_list<std::string_view> ours,
+                                   std::initializer_list<std::string_view> others) {
+  for (const modelfile::TensorInfo& tensor : file_.tensors()) {
+    const auto begins = [&](std::string_view prefix) { return tensor.name.starts_with(prefix); };
+    if (std::any_of(ours.begin(), ours.end(), begins) && std::none_of(others.begin(), others.end(), begins) &&
+        !used_.contains(tensor.name))
+      refuse(tensor.name);
+  }
+}
+
 residency::Unit UnitBuilder::block_apart(int layer) const {
   residency::Unit unit;
   unit.kind = UnitKind::trunk;
@@ -149,6 +159,12 @@ WeightRef UnitBuilder::some_rows(const std::string& name, std::int64_t cols, std
   if (tensor == nullptr) return {};
   const auto skipped = static_cast<std::uint64_t>(first * row_bytes(tensor->dtype, cols));
   return add({name, tensor->dtype, rows, cols, tensor->file, tensor->offset + skipped});
+}
+
+WeightRef UnitBuilder::filters(const std::string& name, std::int64_t side, std::int64_t channels, std::int64_t rows) {
+  const modelfile::TensorInfo* tensor = checked(name, {side, side, channels, rows});
+  if (tensor == nullptr) return {};
+  return add({name, tensor->dtype, rows, side * side * channels, tensor->file, tensor->offset});
 }
 
 WeightRef UnitBuilder::matrices(const std::string& name, std::int64_t cols, std::int64_t rows, std::int64_t count) {

@@ -49,6 +49,8 @@ class UnitBuilder {
   /// Rows [first, first + rows) of a tensor of `all_rows`, with a scale as matrix() has it.
   residency::WeightRef rows(const std::string& name, std::int64_t cols, std::int64_t all_rows, std::int64_t first,
                             std::int64_t rows);
+  /// Filters of side x side places of `channels`, a row each: [rows, channels * side * side].
+  residency::WeightRef filters(const std::string& name, std::int64_t side, std::int64_t channels, std::int64_t rows);
   /// `count` matrices of `rows` rows that lie one after another in a 3-D tensor, as one weight.
   residency::WeightRef matrices(const std::string& name, std::int64_t cols, std::int64_t rows, std::int64_t count);
   /// Of a tensor of `heads` times `each` rows, rows [first, first + rows) of every head: a part each. Returns the
@@ -117,6 +119,8 @@ class UnitBuilder {
   /// Refuses the file when it has a tensor of this layer that nobody asked for: what it was trained with would be left
   /// out of the sums, and the tokens be wrong. Call behind the layer's last weight.
   void refuse_unused(int layer);
+  /// Likewise of all tensors whose names begin with one of `ours`, and with none of `others`.
+  void refuse_unused_of(std::initializer_list<std::string_view> ours, std::initializer_list<std::string_view> others);
   /// Weights, and the scale of each that has one. Source of the name: the GGUF files that llama.cpp reads.
   const std::vector<std::pair<residency::WeightRef, residency::WeightRef>>& scales() const { return scales_; }
   void fail(Status status);

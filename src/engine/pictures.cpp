@@ -1,0 +1,291 @@
+#include "engine/pictures.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <list>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "base/mutex.h"
+#include "base/thread_pool.h"
+#include "device/cpu.h"
+#include "engine/options.h"
+#include "exec/executor.h"
+#include "kv/model_identity.h"
+#include "model/model.h"
+#include "model/tower.h"
+#include "residency/weight_store.h"
+#include "storage/storage.h"
+
+namespace millrace::engine {
+
+text::TokenId picture_token(const PictureKey& key, std::int64_t row) {
+  const std::uint64_t hash = XXH3_64bits_withSeed(key.data(), key.size(), static_cast<std::uint64_t>(row));
+  return static_cast<text::TokenId>(static_cast<std::uint32_t>(hash) | 0x80000000u);
+}
+
+namespace {
+
+using vision::Projector;
+
+constexpr std::uint64_t kTileBytes = 4 * kMiB;  // small beside a picture's activations
+constexpr int kRingSlots = 8;
+constexpr std::uint64_t kMostKept = 256 * kMiB;  // of results, a sixteenth of --ram at most
+constexpr std::uint64_t kMostHeader = 16 * kMiB;
+
+/// Whether a decoder of this architecture was trained with such a tower.
+bool belongs(Projector projector, std::string_view architecture) {
+  switch (projector) {
+    case Projector::qwen3vl:
+      return architecture == "qwen35" || architecture == "qwen35moe" || architecture == "qwen3vl" ||
+             architecture == "qwen3vlmoe";
+    case Projector::qwen2vl:
+    case Projector::qwen25vl:
+      return architecture == "qwen2vl";
+    case Projector::gemma3:
+      return architecture == "gemma3";
+    case Projector::gemma4:
+      return architecture == "gemma4";
+    case Projector::pixtral:
+      return architecture == "llama" || architecture == "mistral3";
+  }
+  return false;
+}
+
+Status check_belongs(const model::Tower& tower, const model::Hyperparameters& hp) {
+  const std::string_view name = vision::projector_name(tower.spec.projector);
+  if (!belongs(tower.spec.projector, hp.architecture))
+    return error(Code::unsupported,
+                 "its projector type '{}' does not belong to models of {}; give --mmproj the file that was published "
+                 "with the model",
+                 name, hp.architecture);
+  const std::int64_t wanted = hp.model_dim * (1 + hp.deepstack_layers);
+  if (tower.cols == wanted) return {};
+  return error(Code::unsupported,
+               "it makes {} numbers of a picture's token and the model takes {}; give --mmproj the file that was "
+               "published with the model",
+               tower.cols, wanted);
+}
+
+/// All tiles come through a ring: a picture uses each once.
+residency::Plan ring_plan(const residency::UnitTable& units) {
+  residency::Plan plan;
+  plan.homes.assign(units.units().size(), residency::Tier::disk);
+  plan.resident_tiles.assign(units.tiles().size(), false);
+  for (const residency::Tile& tile : units.tiles())
+    plan.ring_slot_bytes = std::max(plan.ring_slot_bytes, tile.slot_bytes);
+  plan.ring_slots = std::min(kRingSlots, static_cast<int>(units.tiles().size()));
+  return plan;
+}
+
+class Encoder final : public PictureEncoder {
+ public:
+  Encoder(const EngineOptions& options, std::unique_ptr<GrantedBytes> header, modelfile::Model file, model::Tower tower,
+          std::string identity, std::unique_ptr<storage::Backend> backend, residency::Budget& budget)
+      : path_(options.model.mmproj),
+        threads_(options.device.threads),
+        isa_(options.device.best_isa ? device::best_isa() : options.device.isa),
+        header_(std::move(header)),
+        file_(std::move(file)),
+        tower_(std::move(tower)),
+        identity_(std::move(identity)),
+        backend_(std::move(backend)),
+        budget_(budget),
+        most_kept_(std::min(kMostKept, budget.cap_bytes() / 16)) {}
+
+  const std::string& path() const override { return path_; }
+  const vision::Spec& spec() const override { return tower_.spec; }
+  PictureKey key_of(const PictureKey& file) const override;
+  std::shared_ptr<const EncodedPicture> find(const PictureKey& file) override;
+  Expected<std::shared_ptr<const EncodedPicture>> encode(const PictureKey& file, const vision::Patches& patches,
+                                                         const std::function<bool()>& cancelled) override;
+  std::int64_t encoded() const override {
+    const MutexLock lock(mutex_);
+    return encoded_;
+  }
+
+ private:
+  Expected<std::vector<float>> compute(const vision::Patches& patches, const std::function<bool()>& cancelled);
+  Expected<residency::Reservation> reserve(std::uint64_t bytes);
+  void keep(std::shared_ptr<const EncodedPicture> picture);
+  bool forget_oldest();
+
+  const std::string path_;
+  const int threads_;
+  const kernels::Isa isa_;
+  const std::unique_ptr<GrantedBytes> header_;  // of file_
+  const modelfile::Model file_;
+  const model::Tower tower_;
+  const std::string identity_;
+  const std::unique_ptr<storage::Backend> backend_;
+  residency::Budget& budget_;
+  const std::uint64_t most_kept_;
+
+  Mutex computing_;  // held while a picture is computed; taken before mutex_
+  mutable Mutex mutex_;
+  std::list<std::shared_ptr<const EncodedPicture>> kept_ MR_GUARDED_BY(mutex_);  // the one used last first
+  std::uint64_t kept_bytes_ MR_GUARDED_BY(mutex_) = 0;
+  std::int64_t encoded_ MR_GUARDED_BY(mutex_) = 0;
+};
+
+std::uint64_t bytes_of(const EncodedPicture& picture) { return picture.states.size() * sizeof(float); }
+
+PictureKey Encoder::key_of(const PictureKey& file) const {
+  std::string named(reinterpret_cast<const char*>(file.data()), file.size());
+  named += identity_;
+  PictureKey key;
+  for (std::uint64_t half = 0; half < 2; ++half) {
+    XXH128_canonical_t bytes;
+    XXH128_canonicalFromHash(&bytes, XXH3_128bits_withSeed(named.data(), named.size(), half));
+    std::memcpy(key.data() + half * sizeof(bytes.digest), bytes.digest, sizeof(bytes.digest));
+  }
+  return key;
+}
+
+std::shared_ptr<const EncodedPicture> Encoder::find(const PictureKey& file) {
+  const PictureKey key = key_of(file);
+  const MutexLock lock(mutex_);
+  const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const auto& picture) { return picture->key == key; });
+  if (found == kept_.end()) return nullptr;
+  kept_.splice(kept_.begin(), kept_, found);
+  return kept_.front();
+}
+
+bool Encoder::forget_oldest() {
+  const MutexLock lock(mutex_);
+  if (kept_.empty()) return false;
+  kept_bytes_ -= bytes_of(*kept_.back());
+  kept_.pop_back();
+  return true;
+}
+
+void Encoder::keep(std::shared_ptr<const EncodedPicture> picture) {
+  const std::uint64_t bytes = bytes_of(*picture);
+  const auto is_full = [&] {
+    const MutexLock lock(mutex_);
+    return kept_bytes_ + bytes > most_kept_;
+  };
+  while (is_full() && forget_oldest()) {
+  }
+  const MutexLock lock(mutex_);
+  ++encoded_;
+  if (bytes > most_kept_) return;
+  kept_bytes_ += bytes;
+  kept_.push_front(std::move(picture));
+}
+
+/// What is only kept for later gives way first.
+Expected<residency::Reservation> Encoder::reserve(std::uint64_t bytes) {
+  for (;;) {
+    auto memory = budget_.reserve("pictures", bytes);
+    if (memory.ok() || !forget_oldest()) return memory;
+  }
+}
+
+/// What a pass of so many patches takes, beside its results: the picture's own and the tower's.
+struct Needs {
+  std::uint64_t input = 0, tower = 0;
+};
+
+exec::PassLimits limits_of(std::int64_t rows) {
+  exec::PassLimits limits;
+  limits.max_rows = limits.max_positions = rows;
+  limits.kv_dtype = DType::f32;
+  return limits;
+}
+
+Needs needs_of(const model::Tower& tower, std::int64_t rows, int threads, const exec::CpuOptions& options) {
+  const std::int64_t cols = tower.patch_cols + (tower.table_side > 0 ? tower.dim : 0),
+                     table = tower.table_side * tower.table_side * tower.dim;
+  const auto shape = exec::pass_shape(tower.program, tower.units, limits_of(rows));
+  const kv::Layout layout = tower.program.layout.with(DType::f32, kv::kOnHost);
+  const std::uint64_t block =
+      round_up(static_cast<std::uint64_t>(layout.bytes_per_token() * kv::kBlockTokens), device::kPageBytes);
+  return {static_cast<std::uint64_t>(rows * cols + table) * sizeof(float),
+          exec::cpu_activation_bytes(shape, threads, options) + ring_plan(tower.units).weight_memory_bytes() +
+              block * static_cast<std::uint64_t>(kv::blocks_for(rows))};
+}
+
+/// One pass through the tower: [tokens, cols]. The tower's parts have a budget of their own, which is all granted
+/// before, so that the model's weights give way once.
+Expected<std::vector<float>> Encoder::compute(const vision::Patches& patches, const std::function<bool()>& cancelled) {
+  const std::int64_t rows = patches.rows * patches.cols;
+  ThreadPool pool({.threads = threads_});
+  exec::CpuOptions options;
+  options.isa = isa_;
+  const Needs needs = needs_of(tower_, rows, pool.threads(), options);
+  MR_ASSIGN_OR_RETURN(const residency::Reservation held, reserve(needs.input + needs.tower));
+  residency::Budget own(needs.tower);
+  MR_ASSIGN_OR_RETURN(const std::vector<float> input, model::tower_input(file_, tower_, patches));
+  MR_ASSIGN_OR_RETURN(const auto store,
+                      residency::WeightStore::create(tower_.units, ring_plan(tower_.units), *backend_, own, {}));
+  const auto executor = exec::make_cpu_executor(*store, pool, own, options);
+  MR_RETURN_IF_ERROR(executor->prepare(tower_.program, limits_of(rows)));
+  kv::SequenceState sequence(std::make_shared<kv::BlockPool>(tower_.program.layout.with(DType::f32, kv::kOnHost), own));
+  MR_RETURN_IF_ERROR(sequence.reserve(rows));
+  kv::Batch batch;
+  batch.sequences = {&sequence};
+  batch.pictures = model::tower_places(tower_, patches);
+  batch.given = input.data();
+  batch.wants_hidden = true;
+  for (std::int64_t i = 0; i < rows; ++i) batch.rows.push_back({0, 0, static_cast<std::int32_t>(i), false, true});
+  MR_RETURN_IF_ERROR(executor->run(batch, cancelled));
+  MR_RETURN_IF_ERROR(backend_->health());
+  std::vector<float> states(static_cast<std::size_t>(tower_.tokens(rows) * tower_.cols));
+  MR_RETURN_IF_ERROR(executor->read_hidden(0, tower_.tokens(rows), states.data()));
+  return states;
+}
+
+Expected<std::shared_ptr<const EncodedPicture>> Encoder::encode(const PictureKey& file, const vision::Patches& patches,
+                                                                const std::function<bool()>& cancelled) {
+  const MutexLock lock(computing_);
+  if (auto found = find(file); found != nullptr) return found;
+  const std::int64_t rows = patches.rows * patches.cols, merge = tower_.spec.merge;
+  const auto bytes = static_cast<std::uint64_t>(tower_.tokens(rows) * tower_.cols) * sizeof(float);
+  const auto words = [&] { return fmt::format("a picture of {} x {} patches", patches.cols, patches.rows); };
+  auto memory = reserve(bytes);
+  if (!memory.ok()) return memory.status().with_context(words());
+  auto states = compute(patches, cancelled);
+  while (states.status().code() == Code::out_of_budget && forget_oldest()) states = compute(patches, cancelled);
+  if (!states.ok()) return states.status().with_context(words());
+  auto picture = std::make_shared<EncodedPicture>();
+  picture->key = key_of(file);
+  picture->grid = {patches.rows / merge, patches.cols / merge};
+  picture->cols = tower_.cols;
+  picture->states = std::move(*states);
+  picture->memory = std::move(*memory);
+  if (!std::all_of(picture->states.begin(), picture->states.end(), [](float x) { return std::isfinite(x); }))
+    return error(Code::corrupt, "{}: the tower's results are not finite; its weights are damaged: fetch the file again",
+                 path_);
+  keep(picture);
+  return std::shared_ptr<const EncodedPicture>(std::move(picture));
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<PictureEncoder>> PictureEncoder::open(const EngineOptions& options,
+                                                               const model::Hyperparameters& hp,
+                                                               residency::Budget& budget) {
+  auto header = std::make_unique<GrantedBytes>(kMostHeader, nullptr);
+  modelfile::OpenOptions bounded;
+  bounded.memory = header.get();
+  MR_ASSIGN_OR_RETURN(modelfile::Model file, modelfile::Model::open(options.model.mmproj, bounded));
+  MR_ASSIGN_OR_RETURN(model::Tower tower, model::load_tower(file, kTileBytes));
+  MR_RETURN_IF_ERROR(check_belongs(tower, hp));
+  MR_ASSIGN_OR_RETURN(std::string identity, kv::model_identity(file));
+  storage::OpenOptions how;
+  how.kind =
+      options.storage.backend == storage::BackendKind::mmap ? storage::BackendKind::automatic : options.storage.backend;
+  how.bytes_in_flight = kTileBytes * kRingSlots;
+  MR_ASSIGN_OR_RETURN(auto backend, storage::open_backend(file.paths(), how));
+  log::info("pictures: {}, projector type {}, {} layers, computed on the CPU", options.model.mmproj,
+            vision::projector_name(tower.spec.projector), tower.layers);
+  return std::unique_ptr<PictureEncoder>(std::make_unique<Encoder>(
+      options, std::move(header), std::move(file), std::move(tower), std::move(identity), std::move(backend), budget));
+}
+
+}  // namespace millrace::engine

@@ -1,0 +1,76 @@
+// Pictures beside a prompt's tokens: what a vision tower made of them, where they stand, and who computes them.
+//
+// The encoder computes on the CPU, on the caller's thread, from the mmproj file, whose weights it streams for each
+// picture: between pictures it holds results alone. All memory is granted by the model's budget.
+// Thread-safety: PictureEncoder may be called by any thread; one picture is computed at a time.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "residency/budget.h"
+#include "text/tokenizer.h"
+#include "vision/preprocess.h"
+#include "vision/spec.h"
+
+namespace millrace::model {
+struct Hyperparameters;
+}
+
+namespace millrace::engine {
+
+struct EngineOptions;
+
+/// SHA-256 of a picture's file, or what was made of that.
+using PictureKey = std::array<std::byte, 32>;
+
+struct EncodedPicture {
+  PictureKey key{};  // of the file, the settings and the mmproj file: equal keys have equal rows
+  vision::Grid grid;
+  std::int64_t cols = 0;               // model_dim, and as many for each layer that adds some (deepstack)
+  std::vector<float> states;           // [grid.rows * grid.cols, cols]
+  residency::Reservation memory = {};  // covers states
+};
+
+/// Rows of a picture among a prompt's tokens.
+struct PlacedPicture {
+  std::int64_t first = 0;                 // index in Request::prompt of the first of them
+  std::int64_t count = 0, first_row = 0;  // rows [first_row, first_row + count) of the picture
+  std::shared_ptr<const EncodedPicture> picture;
+};
+
+/// What stands for a picture's row in Request::prompt: a negative number made of both, so that whoever compares tokens
+/// (the prefix cache, the prompt cache, sessions) tells pictures apart without knowing any.
+text::TokenId picture_token(const PictureKey& key, std::int64_t row);
+
+class PictureEncoder {
+ public:
+  /// Opens the mmproj file at options.model.mmproj for the model of these hyperparameters; `budget` outlives the
+  /// encoder. Errors: unsupported (a projector or a tower that this version cannot compute, or that is not this
+  /// model's), corrupt, not_found, io_error.
+  static Expected<std::unique_ptr<PictureEncoder>> open(const EngineOptions& options, const model::Hyperparameters& hp,
+                                                        residency::Budget& budget);
+  virtual ~PictureEncoder() = default;
+
+  virtual const std::string& path() const = 0;  // of the mmproj file
+  virtual const vision::Spec& spec() const = 0;
+  /// The key of the picture whose file has this SHA-256.
+  virtual PictureKey key_of(const PictureKey& file) const = 0;
+  /// A picture that was encoded lately, by the SHA-256 of its file; null: encode() it.
+  virtual std::shared_ptr<const EncodedPicture> find(const PictureKey& file) = 0;
+  /// Errors: out_of_budget (names what it takes), cancelled, io_error, invalid_argument (the patches are none of
+  /// spec()).
+  virtual Expected<std::shared_ptr<const EncodedPicture>> encode(const PictureKey& file, const vision::Patches& patches,
+                                                                 const std::function<bool()>& cancelled) = 0;
+  /// Pictures that were computed, ever; those that find() gave do not count.
+  virtual std::int64_t encoded() const = 0;
+};
+
+}  // namespace millrace::engine

@@ -1,0 +1,109 @@
+#include "model/tower.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "model/tensor_rows.h"
+#include "model/tower_layers.h"
+
+namespace millrace::model {
+
+exec::Rope tower_rope(const TowerSpec& spec) {
+  constexpr double kTheta = 10000;
+  constexpr std::uint8_t kByRow = 1, kByCol = 2;
+  exec::Rope rope;
+  rope.rotary = spec.head_dim;
+  rope.neox = spec.rope == TowerRope::halves;
+  const std::int64_t half = spec.head_dim / 2, quarter = half / 2;
+  for (std::int64_t i = 0; i < half; ++i) {
+    const bool by_row = i < quarter;
+    const std::int64_t own = by_row ? i : i - quarter;  // of the angles of this axis
+    const double turn = spec.rope == TowerRope::halves ? static_cast<double>(2 * own) / static_cast<double>(half)
+                                                       : static_cast<double>(2 * (2 * own + (by_row ? 0 : 1))) /
+                                                             static_cast<double>(spec.head_dim);
+    rope.inv_freq.push_back(static_cast<float>(std::pow(kTheta, -turn)));
+    rope.axes.push_back(by_row ? kByRow : kByCol);
+  }
+  return rope;
+}
+
+Expected<Tower> load_tower(const modelfile::Model& mmproj, std::uint64_t tile_bytes) {
+  MR_ASSIGN_OR_RETURN(const TowerSpec spec, read_tower_spec(mmproj));
+  return TowerBuilder(mmproj, spec).build(tile_bytes);
+}
+
+namespace {
+
+/// The patch of index i, counted in patches.
+vision::Place place_of(const Tower& tower, const vision::Patches& patches, std::int64_t i) {
+  const std::int64_t merge = tower.spec.merge;
+  return vision::patch_place(tower.spec, {patches.rows / merge, patches.cols / merge}, i);
+}
+
+/// Where place `i` of `count` lies among `side` learned ones: between `first` and the one behind it.
+struct Between {
+  std::int64_t first = 0;
+  float part = 0;
+};
+Between between(std::int64_t i, std::int64_t count, std::int64_t side) {
+  if (count == side) return {i, 0};
+  const double at = count == 1 ? 0 : static_cast<double>(i * (side - 1)) / static_cast<double>(count - 1);
+  const auto first = std::min(static_cast<std::int64_t>(at), side - 1);
+  return {first, static_cast<float>(at - static_cast<double>(first))};
+}
+
+/// The embedding of each patch's place, bilinear between the four learned ones around it.
+void add_places(const Tower& tower, const vision::Patches& patches, const std::vector<float>& table,
+                std::vector<float>& input) {
+  const std::int64_t side = tower.table_side, dim = tower.dim, stride = tower.patch_cols + dim;
+  for (std::int64_t i = 0; i < patches.rows * patches.cols; ++i) {
+    const vision::Place place = place_of(tower, patches, i);
+    const Between row = between(place.row, patches.rows, side), col = between(place.col, patches.cols, side);
+    float* const out = input.data() + i * stride + tower.patch_cols;
+    for (int corner = 0; corner < 4; ++corner) {
+      const bool down = corner >= 2, across = corner % 2 == 1;
+      const float weight = (down ? row.part : 1 - row.part) * (across ? col.part : 1 - col.part);
+      if (weight == 0) continue;
+      const std::int64_t r = std::min(row.first + (down ? 1 : 0), side - 1),
+                         c = std::min(col.first + (across ? 1 : 0), side - 1);
+      const float* const learned = table.data() + (r * side + c) * dim;
+      for (std::int64_t d = 0; d < dim; ++d) out[d] += weight * learned[d];
+    }
+  }
+}
+
+}  // namespace
+
+Expected<std::vector<float>> tower_input(const modelfile::Model& mmproj, const Tower& tower,
+                                         const vision::Patches& patches) {
+  const std::int64_t rows = patches.rows * patches.cols, merge = tower.spec.merge;
+  const bool whole = patches.rows > 0 && patches.cols > 0 && patches.rows % merge == 0 && patches.cols % merge == 0;
+  if (!whole || patches.dim != tower.patch_cols || std::ssize(patches.pixels) != rows * patches.dim)
+    return error(Code::invalid_argument, "{} x {} patches of {} numbers are none of this tower's", patches.rows,
+                 patches.cols, patches.dim);
+  if (tower.table_side == 0) return patches.pixels;
+  const bool fixed = tower.spec.resize == vision::Resize::square;
+  if (fixed && (patches.rows != tower.table_side || patches.cols != tower.table_side))
+    return error(Code::invalid_argument, "{} x {} patches where this tower has places for {} x {}", patches.rows,
+                 patches.cols, tower.table_side, tower.table_side);
+  MR_ASSIGN_OR_RETURN(const modelfile::TensorInfo* const places, mmproj.require("v.position_embd.weight"));
+  MR_ASSIGN_OR_RETURN(const std::vector<float> table, read_rows(mmproj, *places, 0, places->rows()));
+  const std::int64_t stride = tower.patch_cols + tower.dim;
+  std::vector<float> input(static_cast<std::size_t>(rows * stride));
+  for (std::int64_t i = 0; i < rows; ++i)
+    std::copy_n(patches.pixels.data() + i * patches.dim, patches.dim, input.data() + i * stride);
+  add_places(tower, patches, table, input);
+  return input;
+}
+
+std::vector<kv::PictureRow> tower_places(const Tower& tower, const vision::Patches& patches) {
+  std::vector<kv::PictureRow> rows(static_cast<std::size_t>(patches.rows * patches.cols));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const vision::Place place = place_of(tower, patches, static_cast<std::int64_t>(i));
+    rows[i].shift = {0, static_cast<std::int32_t>(place.row - static_cast<std::int64_t>(i)),
+                     static_cast<std::int32_t>(place.col - static_cast<std::int64_t>(i))};
+  }
+  return rows;
+}
+
+}  // namespace millrace::model

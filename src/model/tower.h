@@ -1,0 +1,46 @@
+// A vision tower: what an mmproj file holds, as a program whose pass is one picture. Its rows are the picture's
+// patches, which all see each other, and the embeddings of their places; it gives the rows that stand for the picture
+// among a decoder's tokens. All layers store keys and values in one place, because nobody needs a layer's again behind
+// it. Sources: the vision models of Hugging Face transformers; tensor and key names as llama.cpp writes them.
+// Thread-safety: values.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+#include "exec/program.h"
+#include "kv/sequence.h"
+#include "modelfile/gguf.h"
+#include "residency/unit.h"
+#include "vision/preprocess.h"
+#include "vision/spec.h"
+
+namespace millrace::model {
+
+struct Tower {
+  vision::Spec spec;
+  std::int64_t layers = 0, dim = 0;
+  std::int64_t cols = 0;        // of a token's row: the decoder's width, and as much for each layer that adds some
+  std::int64_t patch_cols = 0;  // of a patch's pixels
+  std::int64_t table_side = 0;  // of the square of learned places; 0: there are none
+  residency::UnitTable units;
+  exec::Program program;  // handed (kv::Batch::given): [patches, patch_cols + dim, or patch_cols without a table]
+
+  /// Rows of a pass with so many patches.
+  std::int64_t tokens(std::int64_t patches) const { return patches / program.merge; }
+};
+
+/// Errors: unsupported (a projector that this version cannot compute, a tensor that nobody uses; named), corrupt,
+/// not_found.
+Expected<Tower> load_tower(const modelfile::Model& mmproj, std::uint64_t tile_bytes);
+
+/// What a picture's pass is handed. `mmproj` is the tower's file. Errors: invalid_argument (these are no patches of the
+/// tower's), io_error.
+Expected<std::vector<float>> tower_input(const modelfile::Model& mmproj, const Tower& tower,
+                                         const vision::Patches& patches);
+
+/// What a picture's rows have beside their places in the pass: those in the picture.
+std::vector<kv::PictureRow> tower_places(const Tower& tower, const vision::Patches& patches);
+
+}  // namespace millrace::model

@@ -1,0 +1,75 @@
+// The inside of a tower (tower.h): its shape as a file's keys have it, and its layers, which all families share.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "exec/ops.h"
+#include "model/tower.h"
+#include "model/unit_builder.h"
+
+namespace millrace::model {
+
+/// How patches are turned by their rows and columns.
+enum class TowerRope : std::uint8_t {
+  none,
+  halves,      // half-split pairs: the first half of the angles by rows, the others by columns, of one set of bases
+  alternating  // pairs of neighbours: likewise, but the bases alternate between both
+};
+
+struct TowerSpec {
+  vision::Spec vision;
+  std::int64_t layers = 0, dim = 0, ff_dim = 0, heads = 0, head_dim = 0;
+  std::int64_t out_dim = 0;  // the decoder's width
+  float eps = 1e-6f;
+  bool layer_norms = true;  // else RMSNorm
+  bool gated = false;       // feed-forwards have a gate
+  kernels::Activation activation = kernels::Activation::gelu;
+  TowerRope rope = TowerRope::none;
+};
+Expected<TowerSpec> read_tower_spec(const modelfile::Model& mmproj);
+
+/// The angles of a patch's row and column. REQUIRES: spec.rope is not none.
+exec::Rope tower_rope(const TowerSpec& spec);
+
+/// Lists weights and records steps at once: a pass uses them in the order in which they are named.
+class TowerBuilder {
+ public:
+  TowerBuilder(const modelfile::Model& mmproj, const TowerSpec& spec);
+  Expected<Tower> build(std::uint64_t tile_bytes);
+
+ private:
+  using Act = exec::Act;
+  using WeightRef = residency::WeightRef;
+  struct Norm {
+    WeightRef weight, bias;
+  };
+
+  void begin_unit(int layer = -1) { units_.begin(residency::UnitKind::trunk, layer); }
+  Norm norm(const std::string& stem, std::int64_t cols);
+  void normalize(Act out, Act x, const Norm& norm, bool layer_norm);
+  exec::Product product(Act out, const std::string& stem, std::int64_t cols, std::int64_t rows);
+  void multiply(Act out, const std::string& stem, Act x);
+  void list_projections(const std::string& stem, std::array<exec::Product, 3>& qkv);
+  void embed();
+  void layer(int index);
+  void feed_forward(int index);
+  Act deepstack(int index, Act before);
+  void project();
+  Act merge_by_norm_and_two();  // of Qwen's
+  Act merge_by_matrix();        // of Pixtral's
+  Act merge_by_mean();          // of Gemma 3's
+  Act two_products(const std::string& first, const std::string& second, Act x, std::int64_t hidden);
+
+  const modelfile::Model& file_;
+  const TowerSpec& spec_;
+  Tower tower_;
+  UnitBuilder units_;
+  exec::Ops ops_;
+  Act x_, h_;
+  std::vector<Act> added_;  // what layers give beside the last one's
+};
+
+}  // namespace millrace::model

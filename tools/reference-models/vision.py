@@ -1,0 +1,368 @@
+"""Makes the reference models that see: tiny random decoders with their towers, and what transformers makes of pictures.
+
+    python3 vision.py OUT_DIR [NAME ...]
+
+The decoders are those of tests/data/reference. Writes NAME-mmproj.gguf, a tower by llama.cpp's names for the decoder
+NAME.gguf, and NAME.bin (tests/data/vision/README.md): pictures as patches, the rows that the tower makes of them, and prompts with pictures,
+their logits and the greedy tokens behind them, in float32 and with eager attention. Weights are drawn so that F16 holds
+them exactly. Each tensor of a tower has to be felt in its rows: what is not is printed with "WARN".
+"""
+
+import copy
+import dataclasses
+import re
+import struct
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import convert
+import gguf
+import make
+import relatives
+import zoo
+
+PATCH, MERGE = 8, 2
+ANSWER = 10
+REFERENCES = Path(__file__).resolve().parent.parent.parent / "tests/data/reference"
+LEAST_FELT = 1e-4  # relative change of a tower's rows when a tensor is another
+LEAST_LEAD = 0.04  # of a greedy token, in standard deviations of its row
+SEEDS = 40
+IMAGE = zoo.VOCABULARY - 1  # the token that transformers replaces by rows
+BREAK, END = 5, 6
+WIDTH, HEADS, FF = 48, 2, 64  # of a tower
+
+
+@dataclasses.dataclass
+class Vision:
+    name: str
+    text: object  # a Model of zoo.py
+    config_class: str
+    model_class: str
+    vision: dict  # vision_config
+    top: dict  # more of the configuration
+    keys: dict  # clip.*
+    tensors: object  # [(GGUF name, values)] of transformers' name and values
+    inputs: object  # what the class takes of pictures [3, height, width]
+    sizes: list  # of the pictures, in tokens: (rows, columns)
+    merge: int = MERGE
+    breaks: bool = False  # rows of tokens end in a token of their own
+
+
+def qwen_inputs(pictures, merge):
+    patches = [patches_of(picture, merge) for picture in pictures]
+    frames = [np.repeat(rows.reshape(len(rows), 3, 1, PATCH, PATCH), 2, axis=2) for rows in patches]
+    grids = [(1, picture.shape[1] // PATCH, picture.shape[2] // PATCH) for picture in pictures]
+    return {"pixel_values": torch.tensor(np.concatenate([rows.reshape(len(rows), -1) for rows in frames])),
+            "image_grid_thw": torch.tensor(grids)}
+
+
+def qwen_tensors(name, values):
+    name = name.removeprefix("model.visual.")
+    if name == "patch_embed.proj.weight":
+        return [("v.patch_embd.weight", values[:, :, 0]), ("v.patch_embd.weight.1", values[:, :, 1])]
+    names = {"patch_embed.proj.bias": "v.patch_embd.bias", "pos_embed.weight": "v.position_embd.weight"}
+    if name in names:
+        return [(names[name], values)]
+    stem, ending = name.rsplit(".", 1)
+    parts = {"norm1": "ln1", "norm2": "ln2", "attn.qkv": "attn_qkv", "attn.proj": "attn_out", "mlp.linear_fc1": "ffn_up",
+             "mlp.linear_fc2": "ffn_down"}
+    if block := re.fullmatch(r"blocks\.(\d+)\.(.+)", stem):
+        return [(f"v.blk.{block[1]}.{parts[block[2]]}.{ending}", values)]
+    if deep := re.fullmatch(r"deepstack_merger_list\.(\d+)\.(.+)", stem):
+        own = {"norm": "norm", "linear_fc1": "fc1", "linear_fc2": "fc2"}[deep[2]]
+        return [(f"v.deepstack.{DEEPSTACK[int(deep[1])]}.{own}.{ending}", values)]
+    return [({"merger.norm": "v.post_ln", "merger.linear_fc1": "mm.0", "merger.linear_fc2": "mm.2"}[stem] + "." + ending,
+             values)]
+
+
+def pixtral_inputs(pictures, merge):
+    height, width = (max(picture.shape[axis] for picture in pictures) for axis in (1, 2))
+    padded = np.zeros((len(pictures), 3, height, width), np.float32)
+    for place, picture in zip(padded, pictures):
+        place[:, : picture.shape[1], : picture.shape[2]] = picture
+    return {"pixel_values": torch.tensor(padded), "image_sizes": torch.tensor([p.shape[1:] for p in pictures])}
+
+
+def pixtral_tensors(name, values):
+    name = name.removeprefix("model.")
+    names = {"vision_tower.patch_conv.weight": "v.patch_embd.weight", "vision_tower.ln_pre.weight": "v.pre_ln.weight",
+             "multi_modal_projector.norm.weight": "mm.input_norm.weight",
+             "multi_modal_projector.patch_merger.merging_layer.weight": "mm.patch_merger.weight",
+             "multi_modal_projector.linear_1.weight": "mm.1.weight", "multi_modal_projector.linear_2.weight": "mm.2.weight"}
+    if name in names:
+        return [(names[name], values)]
+    layer, part = re.fullmatch(r"vision_tower\.transformer\.layers\.(\d+)\.(.+)\.weight", name).groups()
+    parts = {"attention_norm": "ln1", "ffn_norm": "ln2", "attention.q_proj": "attn_q", "attention.k_proj": "attn_k",
+             "attention.v_proj": "attn_v", "attention.o_proj": "attn_out", "feed_forward.gate_proj": "ffn_gate",
+             "feed_forward.up_proj": "ffn_up", "feed_forward.down_proj": "ffn_down"}
+    if part in ("attention.q_proj", "attention.k_proj"):
+        values = convert.neighbours(values, HEADS)
+    return [(f"v.blk.{layer}.{parts[part]}.weight", values)]
+
+
+def gemma_inputs(pictures, merge):
+    return {"pixel_values": torch.tensor(np.stack(pictures))}
+
+
+def gemma_tensors(name, values):
+    name = name.removeprefix("model.").replace("vision_tower.vision_model.", "vision_tower.")
+    names = {"vision_tower.embeddings.patch_embedding.weight": "v.patch_embd.weight",
+             "vision_tower.embeddings.patch_embedding.bias": "v.patch_embd.bias",
+             "vision_tower.embeddings.position_embedding.weight": "v.position_embd.weight",
+             "vision_tower.post_layernorm.weight": "v.post_ln.weight",
+             "vision_tower.post_layernorm.bias": "v.post_ln.bias",
+             "multi_modal_projector.mm_input_projection_weight": "mm.input_projection.weight"}
+    if name in names:
+        return [(names[name], values)]
+    if name == "multi_modal_projector.mm_soft_emb_norm.weight":
+        return [("mm.soft_emb_norm.weight", values + np.float32(1))]
+    layer, part, ending = re.fullmatch(r"vision_tower\.encoder\.layers\.(\d+)\.(.+)\.(weight|bias)", name).groups()
+    parts = {"layer_norm1": "ln1", "layer_norm2": "ln2", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+             "self_attn.v_proj": "attn_v", "self_attn.out_proj": "attn_out", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down"}
+    return [(f"v.blk.{layer}.{parts[part]}.{ending}", values)]
+
+
+DEEPSTACK = [1]
+QWEN_VISION = {"depth": 2, "hidden_size": WIDTH, "intermediate_size": FF, "num_heads": HEADS, "patch_size": PATCH,
+               "spatial_merge_size": MERGE, "temporal_patch_size": 2, "out_hidden_size": 32,
+               "num_position_embeddings": 25, "hidden_act": "gelu_pytorch_tanh"}
+QWEN_KEYS = {"clip.projector_type": "qwen3vl_merger", "clip.use_gelu": True, "clip.vision.spatial_merge_size": MERGE,
+             "clip.vision.image_size": 5 * PATCH, "clip.vision.attention.layer_norm_epsilon": 1e-6}
+TOKENS = {"image_token_id": IMAGE, "video_token_id": 3, "vision_start_token_id": 3, "vision_end_token_id": 4}
+GEMMA_TOKENS = {"image_token_index": IMAGE, "image_token_id": IMAGE, "boi_token_index": 3, "eoi_token_index": 4,
+                "mm_tokens_per_image": 4}
+SIZES = [(3, 2), (1, 4)]
+
+MODELS = [
+    Vision("qwen35", zoo.QWEN35, "Qwen3_5Config", "Qwen3_5ForConditionalGeneration", QWEN_VISION, TOKENS, QWEN_KEYS,
+           qwen_tensors, qwen_inputs, SIZES),
+    Vision("qwen3vl", relatives.QWEN3VL, "Qwen3VLConfig", "Qwen3VLForConditionalGeneration", QWEN_VISION | {"deepstack_visual_indexes": DEEPSTACK}, TOKENS,
+           QWEN_KEYS | {"clip.vision.is_deepstack_layers": [False, True]}, qwen_tensors, qwen_inputs, SIZES),
+    Vision("mistral-nemo", zoo.NEMO, "Mistral3Config", "Mistral3ForConditionalGeneration",
+           {"model_type": "pixtral", "num_hidden_layers": 2, "hidden_size": WIDTH, "intermediate_size": FF,
+            "num_attention_heads": HEADS, "head_dim": WIDTH // HEADS, "patch_size": PATCH, "image_size": 16 * PATCH,
+            "hidden_act": "silu", "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+           {"image_token_index": IMAGE, "image_token_id": IMAGE, "spatial_merge_size": MERGE,
+            "vision_feature_layer": -1, "projector_hidden_act": "gelu", "multimodal_projector_bias": False},
+           {"clip.projector_type": "pixtral", "clip.use_silu": True, "clip.vision.spatial_merge_size": MERGE,
+            "clip.vision.image_size": 16 * PATCH, "clip.vision.attention.layer_norm_epsilon": 1e-5},
+           pixtral_tensors, pixtral_inputs, SIZES, breaks=True),
+    Vision("gemma3", zoo.GEMMA3, "Gemma3Config", "Gemma3ForConditionalGeneration",
+           {"model_type": "siglip_vision_model", "num_hidden_layers": 2, "hidden_size": WIDTH, "intermediate_size": FF,
+            "num_attention_heads": HEADS, "patch_size": PATCH, "image_size": 8 * PATCH,
+            "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6, "vision_use_head": False},
+           GEMMA_TOKENS,
+           {"clip.projector_type": "gemma3", "clip.use_gelu": True, "clip.vision.image_size": 8 * PATCH,
+            "clip.vision.attention.layer_norm_epsilon": 1e-6}, gemma_tensors, gemma_inputs, [(2, 2), (2, 2)], merge=4),
+]
+
+
+def patches_of(picture, merge):
+    """[patches, channel x y x x]: those of a token are neighbours, row by row in it, and so are tokens."""
+    _, height, width = picture.shape
+    side = merge * PATCH
+    cells = picture.reshape(3, height // side, merge, PATCH, width // side, merge, PATCH)
+    return np.ascontiguousarray(cells.transpose(1, 4, 2, 5, 0, 3, 6)).reshape(-1, 3 * PATCH * PATCH)
+
+
+def build(vision):
+    text = copy.deepcopy(vision.text.config)
+    values = {"text_config": text, "vision_config": dict(vision.vision), **vision.top,
+              "tie_word_embeddings": text["tie_word_embeddings"]}
+    module = importlib_of(vision)
+    config = getattr(module, vision.config_class)(**values)
+    config._attn_implementation = "eager"
+    net = getattr(module, vision.model_class)(config).float().eval().requires_grad_(False)
+    for part in (net.config, net.config.text_config, net.config.vision_config):
+        part._attn_implementation = "eager"
+    return net
+
+
+def importlib_of(_vision):
+    import transformers
+
+    return transformers
+
+
+def is_text(name):
+    return name.startswith(("model.language_model.", "lm_head"))
+
+
+def draw(name, shape, random):
+    normal = random.standard_normal(shape)
+    own = name.rsplit(".", 2)[-2]
+    if name.endswith("bias"):
+        return 0.3 * normal
+    if ("norm" in own or own.startswith("ln")) and len(shape) == 1:
+        return 1 + 0.25 * normal - (1 if "soft_emb_norm" in name else 0)
+    if "pos_embed" in name or "position_embedding" in name:
+        return 0.5 * normal
+    inputs = shape[0] if name.endswith("projection_weight") else int(np.prod(shape[1:]))
+    return 1.2 / np.sqrt(inputs) * normal
+
+
+def text_weights(vision):
+    """Those that make.py chose for tests/data/reference: the first of its draws that gives the same file."""
+    for seed in range(make.TRIES):
+        weights = make.draw_all(vision.text, seed)
+        ((name, content),) = convert.files(vision.text, weights).items()
+        if (REFERENCES / name).read_bytes() == content:
+            return weights
+    raise RuntimeError(f"{vision.name}: tests/data/reference has another")
+
+
+def fill(vision, net):
+    random = np.random.default_rng(zlib.crc32(vision.name.encode()))
+    weights, text = {}, text_weights(vision)
+    tied = net.config.text_config.tie_word_embeddings
+    for name, tensor in net.state_dict().items():
+        if tied and name == "lm_head.weight":
+            continue
+        if is_text(name):
+            tensor.copy_(torch.from_numpy(text[name.replace("model.language_model.", "model.")]))
+            continue
+        values = draw(name, tuple(tensor.shape), random).astype(np.float16).astype(np.float32)
+        weights[name] = np.ascontiguousarray(values).reshape(values.shape)
+        tensor.copy_(torch.from_numpy(weights[name]))
+    return weights
+
+
+def features(vision, net, picture):
+    """[tokens, columns]: deepstack's behind the tower's own."""
+    inputs = vision.inputs([picture], vision.merge)
+    more = {"vision_feature_layer": -1} if vision.name == "mistral-nemo" else {}
+    out = net.model.get_image_features(**inputs, **more)
+    rows = out.pooler_output
+    rows = torch.cat(list(rows), 0) if isinstance(rows, (list, tuple)) else rows.reshape(-1, rows.shape[-1])
+    deep = getattr(out, "deepstack_features", None) or []
+    deep = [torch.cat(list(of), 0) if isinstance(of, (list, tuple)) else of for of in deep]
+    return torch.cat([rows, *deep], dim=1).numpy()
+
+
+def prompts_of(vision, random):
+    """Tokens; those of a picture's row are -1 - (1000 * picture + row)."""
+    def words(count):
+        return [int(word) for word in random.integers(make.FIRST_WORD, IMAGE, count)]
+
+    def picture(number):
+        rows, cols = vision.sizes[number]
+        tokens = []
+        for row in range(rows):
+            tokens += [-1 - (1000 * number + row * cols + col) for col in range(cols)]
+            if vision.breaks:
+                tokens.append(END if row + 1 == rows else BREAK)
+        return tokens
+
+    return [picture(0) + words(9) + picture(1) + words(5), words(7) + picture(1), words(3) + picture(1) + words(1) + picture(0) +
+            words(2) + picture(0) + words(1)]
+
+
+def logits(vision, net, pictures, tokens):
+    ids = np.array([token if token >= 0 else IMAGE for token in tokens])
+    numbers = [(-1 - token) // 1000 for token in tokens if token < 0 and (-1 - token) % 1000 == 0]
+    kinds = (np.array(tokens) < 0).astype(np.int64)
+    more = {"token_type_ids" if vision.name == "gemma3" else "mm_token_type_ids": torch.tensor(kinds[None])}
+    if vision.name == "mistral-nemo":
+        more = {}
+    with torch.no_grad():
+        out = net(input_ids=torch.tensor(ids[None]), use_cache=False,
+                  **vision.inputs([pictures[number] for number in numbers], vision.merge), **more)
+    return out.logits[0].float().numpy()
+
+
+def answer(vision, net, pictures, prompt, wanted):
+    """(logits of the prompt, the greedy tokens, their least lead); as soon as that is not `wanted`, no more."""
+    tokens, least, first = list(prompt), np.inf, None
+    for _ in range(ANSWER):
+        rows = logits(vision, net, pictures, tokens)
+        first = rows if first is None else first
+        best = np.sort(rows[-1])[-2:]
+        least = min(least, (best[1] - best[0]) / rows[-1].std())
+        tokens.append(int(rows[-1].argmax()))
+        if tokens[-1] == IMAGE or least < wanted:  # transformers would take the token for a picture's
+            return first, [], -1
+    return first, tokens[len(prompt):], least
+
+
+def tower_file(vision, weights):
+    keys = {"general.architecture": "clip", "general.type": "mmproj", "general.name": "tiny random tower",
+            "clip.has_vision_encoder": True,
+            "clip.vision.patch_size": PATCH, "clip.vision.embedding_length": WIDTH,
+            "clip.vision.feed_forward_length": FF, "clip.vision.attention.head_count": HEADS,
+            "clip.vision.block_count": vision.vision.get("depth", vision.vision.get("num_hidden_layers")),
+            "clip.vision.projection_dim": vision.text.config["hidden_size"],
+            "clip.vision.image_mean": [0.5, 0.5, 0.5], "clip.vision.image_std": [0.5, 0.5, 0.5], **vision.keys}
+    tensors = []
+    for name, values in weights.items():
+        tensors += vision.tensors(name, values)
+
+    def kind(values):
+        return gguf.TENSOR_F32 if values.ndim == 1 else gguf.TENSOR_F16
+    return gguf.pack(keys, [(name, values, kind(values)) for name, values in tensors])
+
+
+def check_felt(vision, net, weights, picture):
+    whole = features(vision, net, picture)
+    state, random = net.state_dict(), np.random.default_rng(1)
+    for name, values in weights.items():
+        noise = random.standard_normal(values.shape).astype(np.float32)
+        state[name].copy_(torch.from_numpy(values + np.float32(0.3) * np.abs(values).mean() * noise))
+        changed = np.linalg.norm(features(vision, net, picture) - whole) / np.linalg.norm(whole)
+        state[name].copy_(torch.from_numpy(values))
+        # The bias of keys shifts all scores of a query alike.
+        if changed < LEAST_FELT and not re.search(r"k_proj\.bias", name):
+            print(f"WARN {vision.name}: {name} is not felt: {changed:.1e}")
+
+
+def write(vision, folder):
+    net = build(vision)
+    random = np.random.default_rng(zlib.crc32(vision.name.encode()))
+    side = vision.merge * PATCH
+    pictures = [random.standard_normal((3, rows * side, cols * side)).astype(np.float16).astype(np.float32)
+                for rows, cols in vision.sizes]
+    best, weights = None, fill(vision, net)
+    for seed in range(SEEDS):
+        prompts = prompts_of(vision, np.random.default_rng(seed))
+        answers = []
+        for prompt in prompts:
+            answers.append(answer(vision, net, pictures, prompt, best[0] if best else 0))
+            if answers[-1][2] < 0:
+                break
+        lead = min(least for _, _, least in answers)
+        if lead > (best[0] if best else 0):
+            best = (lead, prompts, answers)
+        if lead >= LEAST_LEAD:
+            break
+    lead, prompts, answers = best
+    check_felt(vision, net, weights, pictures[0])
+    (folder / f"{vision.name}-mmproj.gguf").write_bytes(tower_file(vision, weights))
+    parts = [struct.pack("<i", len(pictures))]
+    for picture, (rows, cols) in zip(pictures, vision.sizes):
+        patches, states = patches_of(picture, vision.merge), features(vision, net, picture)
+        parts += [struct.pack("<4i", rows, cols, patches.shape[1], states.shape[1]), patches.tobytes(), states.tobytes()]
+    parts.append(struct.pack("<2i", len(prompts), zoo.VOCABULARY))
+    for prompt, (first, tokens, _) in zip(prompts, answers):
+        parts += [struct.pack("<2i", len(prompt), len(tokens)), np.array(prompt + tokens, np.int32).tobytes(),
+                  first.astype(np.float32).tobytes()]
+    (folder / f"{vision.name}.bin").write_bytes(b"".join(parts))
+    print(f"{vision.name}: least lead {lead:.2f}, seed {seed}, "
+          + ", ".join(f"{path.name} {path.stat().st_size}" for path in sorted(folder.glob(f"{vision.name}*"))))
+
+
+def main():
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    with torch.no_grad():
+        for vision in MODELS:
+            if len(sys.argv) == 2 or vision.name in sys.argv[2:]:
+                write(vision, folder)
+
+
+if __name__ == "__main__":
+    main()
