@@ -3,6 +3,7 @@
 
 #include "cuda_kernels/shapes.h"
 #include "kernels/cuda/latent.h"
+#include "kernels/cuda/prompt_int8.h"
 #include "tensor/codec.h"
 
 namespace millrace::bench {
@@ -45,7 +46,11 @@ MatmulCall make_call(Case& c, const Shape& shape, int rows, bool prompt) {
   call.effect = shape.effect;
   call.cols = shape.cols;
   call.x_rows = rows;
-  if (prompt) {
+  const bool by_int8 = prompt_products() == PromptProducts::int8;
+  if (prompt && by_int8) {
+    const auto bytes = static_cast<std::int64_t>(prompt_int8_bytes(rows, shape.cols));
+    call.x_rounded = prompt_int8_at(c.reads<std::byte>(bytes), rows, shape.cols);
+  } else if (prompt) {
     call.x_bf16 = c.reads<Bf16>(std::int64_t{rows} * shape.cols);
   } else if (floats) {
     call.x = c.reads<float>(std::int64_t{rows} * shape.cols);
@@ -61,7 +66,7 @@ MatmulCall make_call(Case& c, const Shape& shape, int rows, bool prompt) {
     const std::int64_t count = std::int64_t{rows} * matrix_rows;
     if (!gated) product.y = shape.effect == Effect::add ? c.changes<float>(count) : c.writes<float>(count);
     const double macs = static_cast<double>(count) * shape.cols;
-    if (prompt)
+    if (prompt && !by_int8)
       c.multiplies_bf16(macs);
     else if (!floats)
       c.multiplies_int8(macs);
@@ -111,7 +116,7 @@ void time_products(Suite& suite) {
         return [=](cudaStream_t stream) { return matmul(call, stream); };
       });
     if (info(shape.dtype).block_elements == 1 || shape.name == "head") continue;
-    if (!suite.lists() && !has_prompt_products()) continue;
+    if (!suite.lists() && !has_prompt_product(prompt_products(), shape.dtype)) continue;
     suite.time("matmul_prompt", name, kPromptRows, [=](Case& c) {
       const MatmulCall call = make_call(c, shape, kPromptRows, true);
       return [=](cudaStream_t stream) { return matmul_prompt(call, stream); };

@@ -11,6 +11,7 @@
 #include "kernels/cuda/gates.h"
 #include "kernels/cuda/heads.h"
 #include "kernels/cuda/latent.h"
+#include "kernels/cuda/prompt_int8.h"
 #include "kernels/cuda/recurrent.h"
 
 namespace millrace::exec {
@@ -35,6 +36,7 @@ struct CudaExecutor::Emitter {
     std::int64_t rows = 0;  // for how many it is laid out
   };
   Form forms[kInputs] = {};
+  Form rounded = {};  // what lies in layout.rounded
 
   const Step& step(std::size_t i) const { return ops.program_->steps[i]; }
   /// What comes behind the last of a launch's steps.
@@ -94,8 +96,13 @@ struct CudaExecutor::Emitter {
 
   // --- The forms of activations that products with quantized weights take ---
 
-  /// Whether products with `x` are those of prompts. Rows that want logits are few, and never are.
-  bool in_prompt(Act x) const { return window.prompt && buffer(x).rows != Rows::logits; }
+  /// Whether products of `x` with weights of `dtype` are those of prompts. Rows that want logits are few, and never
+  /// are.
+  bool in_prompt(Act x, DType dtype) const {
+    return window.prompt && buffer(x).rows != Rows::logits && cuda::has_prompt_product(ops.prompt_products_, dtype);
+  }
+  /// Whether what has floats or latents for weights goes a prompt's way with `x`, in bfloat16.
+  bool in_bf16_prompt(Act x) const { return in_prompt(x, DType::q8_0); }
 
   cuda::Q8 q8_memory(int slot, std::int64_t rows, std::int64_t cols) const {
     return cuda::q8_at(ops.at(ops.layout_.inputs[slot]), rows, cols);
@@ -112,6 +119,7 @@ struct CudaExecutor::Emitter {
   void overwritten(Act act) {
     for (Form& form : forms)
       if (form.of.buffer == act.buffer) form = {};
+    if (rounded.of.buffer == act.buffer) rounded = {};
   }
   /// The slot that holds this form of `act`; -1: none does.
   int slot_of(Act act, bool bf16) const {
@@ -125,13 +133,16 @@ struct CudaExecutor::Emitter {
   cuda::Q8 q8(Act act);
   /// Its bfloat16 form, likewise.
   const cuda::Bf16* bf16(Act act);
+  /// The form of a prompt's int8 products, made of the bfloat16 one where a launch has left that behind.
+  cuda::PromptInt8 prompt_int8(Act act);
 
   // --- Products (cuda_products.cpp) ---
 
   static bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16; }
   void launch(cuda::MatmulCall& call);
-  /// With the form of `x` that such a product reads: floats, bfloat16 (a prompt's), or int8.
-  cuda::MatmulCall call_for(Act x, bool floats, bool prompt);
+  /// With the form of `x` that products with such weights read.
+  cuda::MatmulCall call_for(Act x, DType dtype) { return call_for(x, dtype, in_prompt(x, dtype)); }
+  cuda::MatmulCall call_for(Act x, DType dtype, bool prompt);
 
   /// What the processor computes of a step, in the making.
   struct Shared {

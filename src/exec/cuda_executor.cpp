@@ -28,6 +28,18 @@ constexpr std::size_t kMostGraphs = 64;
 // 4,849 and 5,052, 64 5,722 and 5,599), of mixtures they do not (30B-A3B, 32: 1,627 and 1,527).
 constexpr std::int64_t kOverlappedRows = 32, kOverlappedRowsOfMixtures = 4;
 
+std::string_view numerics_of(cuda::PromptProducts prompts) {
+  switch (prompts) {
+    case cuda::PromptProducts::bf16:
+      return "cuda 5, prompts bf16";
+    case cuda::PromptProducts::int8:
+      return "cuda 5, prompts int8";
+    case cuda::PromptProducts::none:
+      break;
+  }
+  return "cuda 5";
+}
+
 }  // namespace
 
 std::uint64_t cuda_activation_bytes(const PassShape& shape) { return make_cuda_layout(shape).bytes; }
@@ -54,9 +66,9 @@ CudaExecutor::CudaExecutor(const residency::UnitTable& units, residency::DeviceW
       traits_(traits),
       stream_(std::move(stream)),
       name_(std::move(name)),
-      prompt_products_(options.prompt_products && cuda::has_prompt_products()),
-      delta_chunks_(prompt_products_ && cuda::has_delta_chunks()),
-      numerics_(prompt_products_ ? "cuda 5, prompts bf16" : "cuda 5") {}
+      prompt_products_(options.prompt_products ? cuda::prompt_products() : cuda::PromptProducts::none),
+      delta_chunks_(prompt_products_ == cuda::PromptProducts::bf16 && cuda::has_delta_chunks()),
+      numerics_(numerics_of(prompt_products_)) {}
 
 CudaExecutor::~CudaExecutor() {
   (void)stream_.synchronise();  // nothing may still use the memory
@@ -274,6 +286,7 @@ Status CudaExecutor::prepare_launches() {
       FuseOptions options;
       options.neighbours = options_.fuse;
       options.prompt = of == kPrompt;
+      options.prompt_dtypes = [this](DType dtype) { return cuda::has_prompt_product(prompt_products_, dtype); };
       options.experts_from_host = options_.experts.slots != nullptr;
       if (of == kShared)
         options.host_rows = [this](WeightRef ref) { return part(ref).rows - weights_.device_rows(ref); };

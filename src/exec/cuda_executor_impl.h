@@ -154,7 +154,8 @@ class CudaExecutor final : public Executor {
   const CudaTraits traits_;
   device::Stream stream_;
   const std::string name_;
-  const bool prompt_products_, delta_chunks_;
+  const kernels::cuda::PromptProducts prompt_products_;
+  const bool delta_chunks_;
   const std::string numerics_;
 
   Program programs_[2];  // of passes whose final states are not wanted, and wanted

@@ -8,6 +8,7 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/delta_chunks.h"
 #include "kernels/cuda/latent.h"
+#include "kernels/cuda/prompt_int8.h"
 #include "kernels/draw.h"
 
 namespace millrace::exec {
@@ -73,6 +74,8 @@ CudaLayout make_cuda_layout(const PassShape& shape) {
   const std::uint64_t input_bytes = std::max(cuda::q8_bytes(input_rows, widest), cuda::bf16_bytes(input_rows, widest));
   for (const int slot : {0, 1}) layout.inputs[slot] = take(input_bytes);
   if (shape.gathers) layout.inputs[kGatheredInput] = take(input_bytes);
+  if (cuda::prompt_products() == cuda::PromptProducts::int8)
+    layout.rounded = take(cuda::prompt_int8_bytes(worked, widest));
   layout.up = take(floats(worked * shape.separate_gate));
   layout.logits = take(floats(shape.max_logit_rows * shape.vocab));
   const auto logit_rows = static_cast<std::int32_t>(shape.max_logit_rows);

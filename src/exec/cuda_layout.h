@@ -21,8 +21,9 @@ struct CudaLayout {
   // Q8 or bfloat16 [work_rows, widest_input]: of norms, and of attention and hidden layers; and of what is gathered,
   // where other devices write before this one's earlier launches have ended.
   std::uint64_t inputs[kInputs] = {};
-  std::uint64_t up = 0;      // float [work_rows, separate_gate]: of a gate and up that are launches of their own
-  std::uint64_t logits = 0;  // float [max_logit_rows, vocab]
+  std::uint64_t rounded = 0;  // PromptInt8 [work_rows, widest_input], where products of prompts are of int8
+  std::uint64_t up = 0;       // float [work_rows, separate_gate]: of a gate and up that are launches of their own
+  std::uint64_t logits = 0;   // float [max_logit_rows, vocab]
   std::uint64_t candidates = 0, drawn = 0, sample_workspace = 0;
   std::uint64_t attention_workspace = 0, attention_workspace_bytes = 0;
 

@@ -337,7 +337,7 @@ void CudaExecutor::Emitter::launch_waves(const Step& s, cuda::ExpertCall hidden,
 
 void CudaExecutor::Emitter::emit_router(const Step& s, const Step* gate) {
   auto* const scores = ops.at<float>(ops.layout_.scores);
-  cuda::MatmulCall router = call_for(s.b, is_float(ops.part(s.weight).dtype), false);
+  cuda::MatmulCall router = call_for(s.b, ops.part(s.weight).dtype, false);
   router.products[router.count++] = {matrix(s.weight), vector(s.experts.router_bias), scores, s.experts.count};
   if (gate != nullptr) {
     const Product& made = gate->products[0];

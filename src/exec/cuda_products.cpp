@@ -21,20 +21,36 @@ const cuda::Bf16* CudaExecutor::Emitter::bf16(Act act) {
   return made;
 }
 
+cuda::PromptInt8 CudaExecutor::Emitter::prompt_int8(Act act) {
+  const cuda::PromptInt8 form = cuda::prompt_int8_at(ops.at(ops.layout_.rounded), rows(act), cols(act));
+  if (rounded.of.buffer == act.buffer) return form;
+  rounded = {act, false, rows(act)};
+  const auto columns = static_cast<std::int32_t>(cols(act));
+  if (const int slot = slot_of(act, true); slot >= 0) {
+    const auto* x = ops.at<cuda::Bf16>(ops.layout_.inputs[slot]);
+    check(cuda::round_prompt(x, rows(act), columns, form, stream), "round_prompt");
+  } else {
+    check(cuda::round_prompt(data(act), rows(act), columns, form, stream), "round_prompt");
+  }
+  return form;
+}
+
 void CudaExecutor::Emitter::launch(cuda::MatmulCall& call) {
   if (!status.ok()) return;
-  if (call.x_bf16 != nullptr) return check(cuda::matmul_prompt(call, stream), "matmul, prompt");
+  if (call.of_prompt()) return check(cuda::matmul_prompt(call, stream), "matmul, prompt");
   const bool few = call.x_rows <= cuda::kMatvecRows;
   check(few ? cuda::matvec(call, stream) : cuda::matmul(call, stream), few ? "matvec" : "matmul");
 }
 
-cuda::MatmulCall CudaExecutor::Emitter::call_for(Act x, bool floats, bool prompt) {
+cuda::MatmulCall CudaExecutor::Emitter::call_for(Act x, DType dtype, bool prompt) {
   cuda::MatmulCall call;
   call.cols = static_cast<std::int32_t>(cols(x));
   call.x_rows = rows(x);
-  if (floats) {
+  if (is_float(dtype)) {
     call.x = data(x);
     call.x_stride = cols(x);
+  } else if (prompt && ops.prompt_products_ == cuda::PromptProducts::int8) {
+    call.x_rounded = prompt_int8(x);
   } else if (prompt) {
     call.x_bf16 = bf16(x);
   } else {
@@ -132,7 +148,7 @@ void CudaExecutor::Emitter::emit_product(const Launch& l) {
   const Step& s = step(l.first);
   if (l.gathers) {
     const Product& product = s.products[0];
-    cuda::MatmulCall call = call_for(s.a, false, true);
+    cuda::MatmulCall call = call_for(s.a, ops.part(product.weight).dtype);
     call.count = 1;
     call.products[0] = {matrix(product.weight), vector(product.bias), data(product.out), cols(product.out)};
     overwritten(product.out);
@@ -151,9 +167,9 @@ void CudaExecutor::Emitter::emit_product(const Launch& l) {
   for (std::size_t first = 0; first < count; ++first) {
     if (done[first]) continue;
     const DType dtype = ops.part(products[first]->weight).dtype;
-    cuda::MatmulCall call = call_for(s.a, is_float(dtype), in_prompt(s.a));
+    cuda::MatmulCall call = call_for(s.a, dtype);
     call.effect = l.adds ? cuda::Effect::add : cuda::Effect::store;
-    const bool few = call.x_bf16 == nullptr && call.x_rows <= cuda::kMatvecRows;
+    const bool few = !call.of_prompt() && call.x_rows <= cuda::kMatvecRows;
     const int most = few ? cuda::kMostProducts : cuda::kMostTileProducts;
     for (std::size_t i = first; i < count && call.count < most; ++i) {
       const Product& product = *products[i];
@@ -185,7 +201,7 @@ void CudaExecutor::Emitter::emit_gated(const Launch& l) {
 
 void CudaExecutor::Emitter::launch_gated(const Launch& l) {
   const Step& s = step(l.first);
-  cuda::MatmulCall call = call_for(s.a, is_float(ops.part(s.weight).dtype), in_prompt(s.a));
+  cuda::MatmulCall call = call_for(s.a, ops.part(s.weight).dtype);
   call.effect = cuda::Effect::gated;
   call.activation = s.activation;
   call.count = 2;
@@ -211,7 +227,7 @@ void CudaExecutor::Emitter::launch_gate_and_up(const Step& s) {
   auto* const up_out = ops.at<float>(ops.layout_.up);
   for (const bool second : {false, true}) {
     const WeightRef weight = second ? s.weight2 : s.weight;
-    cuda::MatmulCall call = call_for(s.a, is_float(ops.part(weight).dtype), in_prompt(s.a));
+    cuda::MatmulCall call = call_for(s.a, ops.part(weight).dtype);
     call.count = 1;
     call.products[0] = {matrix(weight), nullptr, second ? up_out : data(s.out), out_cols};
     launch(call);
@@ -223,7 +239,7 @@ void CudaExecutor::Emitter::emit_logits(const Step& s) {
   if (ops.logit_rows_ == 0) return;
   auto* out = ops.at<float>(ops.layout_.logits);
   const bool own = s.vocab > 0;  // rows of the head
-  cuda::MatmulCall call = call_for(s.a, is_float(ops.part(s.weight).dtype), false);
+  cuda::MatmulCall call = call_for(s.a, ops.part(s.weight).dtype, false);
   call.count = 1;
   call.products[0] = {matrix(s.weight), nullptr, own ? data(s.out) : out, own ? cols(s.out) : ops.shape_.vocab};
   launch(call);

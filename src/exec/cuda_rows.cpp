@@ -100,7 +100,7 @@ void CudaExecutor::find_pictures() {
 
 /// Whether a row goes through the products of prompts.
 bool CudaExecutor::is_prompt(std::int64_t row) const {
-  return prompt_products_ && batch_->rows[static_cast<std::size_t>(row)].prompt;
+  return prompt_products_ != cuda::PromptProducts::none && batch_->rows[static_cast<std::size_t>(row)].prompt;
 }
 
 /// Where a window ends that may go up to `end`: not within a chunk of a prompt.

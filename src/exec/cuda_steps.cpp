@@ -227,7 +227,7 @@ void CudaExecutor::Emitter::emit_head_product(const Step& s) {
   call.x_head = static_cast<std::int32_t>(cols(s.a) / s.heads);
   call.parts = parts;
   call.transposed = s.head_weights.transposed;
-  call.prompt = in_prompt(s.out);
+  call.prompt = in_bf16_prompt(s.out);
   check(cuda::head_product(call, stream), "head_product");
 }
 
@@ -242,7 +242,7 @@ void CudaExecutor::Emitter::emit_latent_attention(const Step& s) {
   call.v_dim = static_cast<std::int32_t>(s.attention.v_dim());
   call.out = data(s.out);
   call.max_position = static_cast<std::int32_t>(ops.position_bound_);
-  call.prompt = in_prompt(s.out);
+  call.prompt = in_bf16_prompt(s.out);
   call.workspace = ops.at(ops.layout_.attention_workspace);
   call.workspace_bytes = ops.layout_.attention_workspace_bytes;
   check(cuda::latent_attention(call, stream), "latent_attention");

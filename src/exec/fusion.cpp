@@ -47,8 +47,11 @@ class Fuser {
   // --- Forms ---
 
   static bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16; }
-  /// Whether products with `x` are those of prompts.
-  bool in_prompt(Act x) const { return options_.prompt && program_.buffer(x).rows != Rows::logits; }
+  /// Whether the product of `x` with `weight` is one of prompts.
+  bool in_prompt(Act x, WeightRef weight) const {
+    return options_.prompt && program_.buffer(x).rows != Rows::logits && !is_float(dtype(weight)) &&
+           (!options_.prompt_dtypes || options_.prompt_dtypes(dtype(weight)));
+  }
   std::int64_t host_rows(WeightRef ref) const { return options_.host_rows ? options_.host_rows(ref) : 0; }
 
   void want(Forms& forms, WeightRef weight, bool prompt) const {
@@ -60,11 +63,11 @@ class Fuser {
   void want_of(Forms& forms, const Step& s, Act act) const {
     switch (s.kind) {
       case Kind::matmul:
-        for (const Product& product : s.all_products()) want(forms, product.weight, in_prompt(act));
+        for (const Product& product : s.all_products()) want(forms, product.weight, in_prompt(act, product.weight));
         return;
       case Kind::gated:
-        want(forms, s.weight, in_prompt(act));
-        want(forms, s.weight2, in_prompt(act));
+        want(forms, s.weight, in_prompt(act, s.weight));
+        want(forms, s.weight2, in_prompt(act, s.weight2));
         return;
       case Kind::logits:
         return want(forms, s.weight, false);
@@ -263,7 +266,7 @@ class Fuser {
       return {};
     if (s.kind == Kind::matmul && s.product_count != 1) return {};
     const WeightRef weight = s.kind == Kind::matmul ? s.products[0].weight : s.weight;
-    if (!in_prompt(s.a) || is_float(dtype(weight)) || host_rows(weight) > 0) return {};
+    if (!in_prompt(s.a, weight) || host_rows(weight) > 0) return {};
     Launch made = gather(at + 1);
     const Forms stored = kind == Launch::Kind::product ? Forms{true, false, false} : Forms{false, false, true};
     if (made.leaves != stored || touches(at, made)) return {};
@@ -426,7 +429,7 @@ class Fuser {
     Launch made = launch(Launch::Kind::gated, at, at + 1, s.out);
     const Forms later = wanted(at, s.out);
     // Where some columns come from the processor, nothing can be made of the whole rows yet.
-    const bool shared = host_rows(s.weight) > 0, prompt = in_prompt(s.a) && !is_float(gate);
+    const bool shared = host_rows(s.weight) > 0, prompt = in_prompt(s.a, s.weight);
     made.leaves.bf16 = later.bf16 && prompt;
     made.leaves.q8 = later.q8 && !prompt && !shared;
     made.leaves.floats = later.floats || shared || (later.bf16 && !prompt) || (later.q8 && prompt);

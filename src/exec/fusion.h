@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "exec/program.h"
 #include "residency/unit.h"
+#include "tensor/dtype.h"
 
 namespace millrace::exec {
 
@@ -83,6 +84,8 @@ struct FuseOptions {
   /// How many rows of a matrix the processor computes, its last ones. Empty: none of any.
   std::function<std::int64_t(WeightRef)> host_rows;
   bool experts_from_host = false;  // it computes with some experts, and is handed their input in floats
+  /// Which quantized weights have products of prompts. Empty: all.
+  std::function<bool(DType)> prompt_dtypes = {};
 };
 
 /// By block of the program: its launches, in order. Every step is of one launch; none crosses a border of blocks.

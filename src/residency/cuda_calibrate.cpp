@@ -10,6 +10,7 @@
 #include "device/cuda_runtime.h"
 #include "device/gpu.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/prompt_int8.h"
 #include "residency/calibrate.h"
 #include "tensor/dtype.h"
 
@@ -127,8 +128,9 @@ Status measure_gpu_products(Rates& rates) {
   constexpr int kPattern = 0x33;
   const auto weight_bytes = static_cast<std::size_t>(kWeightRows * row_bytes(DType::q4_k, kCols)) + 256;
   MR_ASSIGN_OR_RETURN(const device::DeviceBuffer weights, device::DeviceBuffer::allocate(weight_bytes));
-  MR_ASSIGN_OR_RETURN(const device::DeviceBuffer x, device::DeviceBuffer::allocate(std::max(
-                                                        cuda::bf16_bytes(kRows, kCols), cuda::q8_bytes(kRows, kCols))));
+  constexpr std::size_t kInputBytes =
+      std::max({cuda::bf16_bytes(kRows, kCols), cuda::q8_bytes(kRows, kCols), cuda::prompt_int8_bytes(kRows, kCols)});
+  MR_ASSIGN_OR_RETURN(const device::DeviceBuffer x, device::DeviceBuffer::allocate(kInputBytes));
   MR_ASSIGN_OR_RETURN(const device::DeviceBuffer y,
                       device::DeviceBuffer::allocate(sizeof(float) * kRows * std::size_t{kWeightRows}));
   MR_ASSIGN_OR_RETURN(const device::DeviceBuffer entry, device::DeviceBuffer::allocate(sizeof(std::byte*)));
@@ -144,13 +146,18 @@ Status measure_gpu_products(Rates& rates) {
   call.count = 1;
   call.cols = kCols;
   call.x_rows = kRows;
-  const bool prompt_products = cuda::has_prompt_products();
-  if (prompt_products)
-    call.x_bf16 = reinterpret_cast<const cuda::Bf16*>(x.data());
-  else
-    call.x_q8 = cuda::q8_at(x.data(), kRows, kCols);
+  switch (cuda::prompt_products()) {
+    case cuda::PromptProducts::bf16:
+      call.x_bf16 = reinterpret_cast<const cuda::Bf16*>(x.data());
+      break;
+    case cuda::PromptProducts::int8:
+      call.x_rounded = cuda::prompt_int8_at(x.data(), kRows, kCols);
+      break;
+    case cuda::PromptProducts::none:
+      call.x_q8 = cuda::q8_at(x.data(), kRows, kCols);
+  }
   const auto multiply = [&] {
-    return prompt_products ? cuda::matmul_prompt(call, stream.get()) : cuda::matmul(call, stream.get());
+    return call.of_prompt() ? cuda::matmul_prompt(call, stream.get()) : cuda::matmul(call, stream.get());
   };
   constexpr double kMacs = double{kRows} * kCols * kWeightRows;
   GpuEffort effort;

@@ -11,6 +11,7 @@
 #include "cuda/on_device.h"
 #include "cuda/weights.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/prompt_int8.h"
 
 namespace millrace::kernels::cuda {
 
@@ -55,7 +56,7 @@ class ProductCopiesTest : public testing::TestWithParam<DType> {
  protected:
   void SetUp() override {
     if (!test::has_device()) GTEST_SKIP() << "no CUDA device";
-    if (!has_prompt_products()) GTEST_SKIP() << "not a device of compute capability 9.0, or not built for one";
+    if (!has_prompt_product(prompt_products(), GetParam())) GTEST_SKIP() << "the device has none with such weights";
   }
   void TearDown() override { prompt_forced_width = 0; }
 
@@ -104,17 +105,24 @@ TEST_P(ProductCopiesTest, AreTheProductItself) {
   const Array<float> floats(test::normal_floats(300 * kCols, engine));
   const Array<Bf16> halves(300 * kCols);
   ok(to_bf16(floats.get(), 300 * kCols, halves.get(), nullptr));
+  const bool by_int8 = prompt_products() == PromptProducts::int8;
+  const Array<std::byte> room(prompt_int8_bytes(300, kCols));
   for (const int rows : {32, 96, 288}) {
     const Weights weight(GetParam(), rows, random), up(GetParam(), rows, random);
     for (const int x_rows : {9, 129, 300}) {
-      for (const int width : {32, 128, 256}) {
+      for (const int width : {32, 64, 128, 256}) {
         SCOPED_TRACE(testing::Message() << x_rows << " x " << rows << ", width " << width);
         prompt_forced_width = width;
         for (const Effect effect : {Effect::store, Effect::add, Effect::gated}) {
           MatmulCall call;
           call.cols = kCols;
           call.x_rows = x_rows;
-          call.x_bf16 = halves.get();
+          if (by_int8) {
+            call.x_rounded = prompt_int8_at(room.get(), x_rows, kCols);
+            ok(round_prompt(halves.get(), x_rows, kCols, call.x_rounded, nullptr));
+          } else {
+            call.x_bf16 = halves.get();
+          }
           call.products[0] = {weight.matrix()};
           call.products[1] = {up.matrix()};
           call.count = effect == Effect::gated ? 2 : 1;

@@ -1,17 +1,19 @@
-// matmul_prompt() against products in double of the same bfloat16 numbers, over all dtypes and odd shapes; and that its
-// bits depend on nothing but a row and the weights.
+// matmul_prompt() against products in double of the same rounded numbers, over all dtypes and odd shapes, by bfloat16
+// or by int8 as the device has it; and that its bits depend on nothing but a row and the weights.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <bit>
 #include <cmath>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "cuda/on_device.h"
 #include "cuda/weights.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/prompt_int8.h"
 #include "kernels/kernels.h"
 #include "tensor/codec.h"
 
@@ -31,6 +33,15 @@ Bf16 bf16(float x) {
   return static_cast<Bf16>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 float rounded(float x) { return std::bit_cast<float>(std::uint32_t{bf16(x)} << 16); }
+bool by_int8() { return prompt_products() == PromptProducts::int8; }
+
+/// What int8 with one scale make of a segment.
+void round_to_int8(std::span<float> segment) {
+  float amax = 0;
+  for (const float v : segment) amax = std::max(amax, std::abs(v));
+  const float d = amax / 127, inverse = amax > 0 ? 127 / amax : 0;
+  for (float& v : segment) v = d * std::nearbyint(v * inverse);
+}
 
 struct Weights {
   Weights(DType dtype, int rows, int cols, Random& random)
@@ -43,6 +54,7 @@ struct Weights {
         values(static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols)) {
     for (int n = 0; n < rows; ++n)
       decode_row(dtype, bytes.data() + n * row_bytes(dtype, cols), cols, values.data() + std::int64_t{n} * cols);
+    if (by_int8()) return;
     for (float& v : values) v = rounded(v);
   }
   Matrix matrix() const { return {entry.get(), dtype, rows}; }
@@ -66,10 +78,28 @@ struct Inputs {
       v = rounded(v);
     }
     device = std::make_unique<Array<Bf16>>(bits);
+    if (!by_int8()) return;
+    for (int r = 0; r < rows; ++r)
+      for (int c = 0; c < cols; c += kSegment)
+        round_to_int8(
+            {values.data() + std::int64_t{r} * cols + c, static_cast<std::size_t>(std::min(kSegment, cols - c))});
+  }
+  /// Rows [first, first + count), in the form that the device's products read.
+  void into(MatmulCall& call, int first, int count) {
+    const Bf16* from = device->get() + std::int64_t{first} * cols;
+    call.x_rows = count;
+    if (!by_int8()) {
+      call.x_bf16 = from;
+      return;
+    }
+    rounded_rows.push_back(std::make_unique<Array<std::byte>>(prompt_int8_bytes(count, cols)));
+    call.x_rounded = prompt_int8_at(rounded_rows.back()->get(), count, cols);
+    ok(round_prompt(from, count, cols, call.x_rounded, nullptr));
   }
   int rows, cols;
   std::vector<float> values;
   std::unique_ptr<Array<Bf16>> device;
+  std::vector<std::unique_ptr<Array<std::byte>>> rounded_rows;
 };
 
 /// The exact sum of a product, and that of its terms' magnitudes.
@@ -87,16 +117,15 @@ Sum exact(const Weights& w, int n, const Inputs& x, int r) {
   return s;
 }
 /// Sums in float, and now and then a weight whose float value (rounded in another order by the codec) falls to the
-/// other side of a bfloat16.
-constexpr double kTolerance = 3e-4;
+/// other side of a bfloat16; or mins and sums that are rounded to tf32.
+constexpr double kTolerance = 3e-4, kToleranceOfMins = 1e-3;
 
-MatmulCall call_of(const Weights& w, const Inputs& x, float* y, std::int64_t y_stride) {
+MatmulCall call_of(const Weights& w, Inputs& x, float* y, std::int64_t y_stride) {
   MatmulCall call;
   call.products[0] = {w.matrix(), nullptr, y, y_stride};
   call.count = 1;
   call.cols = x.cols;
-  call.x_rows = x.rows;
-  call.x_bf16 = x.device->get();
+  x.into(call, 0, x.rows);
   return call;
 }
 
@@ -104,7 +133,7 @@ class PromptMatmul : public testing::TestWithParam<DType> {
  protected:
   void SetUp() override {
     if (!test::has_device()) GTEST_SKIP() << "no CUDA device";
-    if (!has_prompt_products()) GTEST_SKIP() << "not a device of compute capability 9.0, or not built for one";
+    if (!has_prompt_product(prompt_products(), GetParam())) GTEST_SKIP() << "the device has none with such weights";
   }
   void TearDown() override { prompt_forced_width = 0; }
 
@@ -128,9 +157,9 @@ TEST_P(PromptMatmul, IsNearTheExactProductWhateverTheTile) {
                           Size{300, 257, 544}, Size{64, 64, 32}}) {
     const int cols = cols_near(size.cols), stride = size.rows + 1 + size.rows % 2;
     const Weights w(GetParam(), size.rows, cols, random);
-    const Inputs x(size.x_rows, cols, random);
+    Inputs x(size.x_rows, cols, random);
     std::vector<float> first;
-    for (const int width : {256, 128, 32}) {
+    for (const int width : {256, 128, 64, 32}) {
       prompt_forced_width = width;
       Array<float> y(static_cast<std::size_t>(size.x_rows * stride));
       ok(matmul_prompt(call_of(w, x, y.get(), stride), nullptr));
@@ -142,7 +171,8 @@ TEST_P(PromptMatmul, IsNearTheExactProductWhateverTheTile) {
           for (int n = 0; n < size.rows; ++n) {
             const Sum want = exact(w, n, x, r);
             const double value = got[static_cast<std::size_t>(r * stride + n)];
-            if (std::abs(value - want.sum) <= kTolerance * want.magnitude) continue;
+            const double tolerance = by_int8() ? kToleranceOfMins : kTolerance;
+            if (std::abs(value - want.sum) <= tolerance * want.magnitude) continue;
             if (++wrong <= 3)
               ADD_FAILURE() << where(size.x_rows, size.rows, cols) << " row " << r << ", " << n << ": " << value
                             << " for " << want.sum;
@@ -159,14 +189,13 @@ TEST_P(PromptMatmul, ARowDoesNotDependOnThoseBesideIt) {
   Random random(17 + static_cast<unsigned>(GetParam()));
   const int cols = cols_near(1024), rows = 192;
   const Weights w(GetParam(), rows, cols, random);
-  const Inputs x(310, cols, random);
+  Inputs x(310, cols, random);
   Array<float> all(std::size_t{310} * rows);
   ok(matmul_prompt(call_of(w, x, all.get(), rows), nullptr));
   const std::vector<float> want = all.host();
   for (const int first : {0, 1, 200, 309}) {
     MatmulCall call = call_of(w, x, nullptr, rows);
-    call.x_rows = std::min(310 - first, 90);
-    call.x_bf16 += std::int64_t{first} * cols;
+    x.into(call, first, std::min(310 - first, 90));
     Array<float> y(static_cast<std::size_t>(call.x_rows * rows));
     call.products[0].y = y.get();
     ok(matmul_prompt(call, nullptr));
@@ -179,7 +208,7 @@ TEST_P(PromptMatmul, ARowDoesNotDependOnThoseBesideIt) {
 TEST_P(PromptMatmul, SeveralProductsAddWithBias) {
   Random random(29 + static_cast<unsigned>(GetParam()));
   const int cols = cols_near(512), x_rows = 150, rows[3] = {160, 33, 50};
-  const Inputs x(x_rows, cols, random);
+  Inputs x(x_rows, cols, random);
   std::vector<std::unique_ptr<Weights>> weights;
   std::vector<std::unique_ptr<Array<float>>> biases, results;
   std::vector<std::unique_ptr<Entry>> entries;
@@ -217,7 +246,7 @@ TEST_P(PromptMatmul, GatesRoundWhatTheyStore) {
   for (const Size size : {Size{9, 96}, Size{70, 72}, Size{300, 160}}) {
     const int cols = cols_near(768);
     const Weights gate(GetParam(), size.rows, cols, random), up(GetParam(), size.rows, cols, random);
-    const Inputs x(size.x_rows, cols, random);
+    Inputs x(size.x_rows, cols, random);
     const auto count = static_cast<std::size_t>(size.x_rows * size.rows);
     Array<float> gates(count), ups(count), y(count);
     Array<Bf16> bits(count);
@@ -234,7 +263,7 @@ TEST_P(PromptMatmul, GatesRoundWhatTheyStore) {
     call.effect = Effect::gated;
     call.activation = activation;
     call.y_bf16 = bits.get();
-    for (const int width : {256, 128, 32}) {
+    for (const int width : {256, 128, 64, 32}) {
       prompt_forced_width = width;
       ok(cudaMemset(bits.get(), 0xA5, count * sizeof(Bf16)));
       ok(matmul_prompt(call, nullptr));

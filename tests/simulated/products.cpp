@@ -1,9 +1,10 @@
 // Products: the processor's matmul_segments, which has the GPU's bits. There are none in a class of their own for
-// prompts, as there are none on a card of 8.0.
+// prompts.
 #include <algorithm>
 
 #include "kernels.h"
 #include "kernels/cuda/latent.h"
+#include "kernels/cuda/prompt_int8.h"
 
 namespace millrace::kernels::cuda {
 
@@ -219,7 +220,13 @@ cudaError_t matvec(const MatmulCall& call, cudaStream_t stream) {
 }
 cudaError_t matmul(const MatmulCall& call, cudaStream_t stream) { return simulated::launch(stream, call, products); }
 cudaError_t matmul_prompt(const MatmulCall&, cudaStream_t) { return cudaErrorNotSupported; }
-bool has_prompt_products() { return false; }
+PromptProducts prompt_products() { return PromptProducts::none; }
+cudaError_t round_prompt(const Bf16*, std::int32_t, std::int32_t, PromptInt8, cudaStream_t) {
+  return cudaErrorNotSupported;
+}
+cudaError_t round_prompt(const float*, std::int32_t, std::int32_t, PromptInt8, cudaStream_t) {
+  return cudaErrorNotSupported;
+}
 
 cudaError_t matvec_experts(const ExpertCall& call, cudaStream_t stream) {
   return call.entries == 0 ? cudaSuccess : simulated::launch(stream, call, multiply_chosen);

@@ -18,6 +18,10 @@
 //  * matmul_prompt(): x and the weights (fma(ws, q, -wm), or ws * q where there are no mins, in float) are rounded to
 //    bfloat16, and a dot product is a chain of steps of 16 elements in ascending order, from +0, in float sums of the
 //    tensor core: how the device adds the sixteen is its own affair.
+//    By int8 (PromptProducts): x is rounded as prompt_int8.h says; a segment's sum is, in float, total = mins + total,
+//    the products of tf32(-wm) and tf32(d * S) of eight groups (Q2_K: twice eight) as the tensor core adds them, and
+//    then fma(dw * d, I, total) with dw the super-block's scale and I the exact sum of each group's integer scale times
+//    its integer dot product; segments in ascending order, from +0.
 //  * exp is exp_f32 of kernels.h, operation for operation, and so are the gates (Activation). No fast-math anywhere:
 //    kernels are compiled with --fmad=false and say fma where they mean it.
 //  * Attention: keys in chunks of kAttentionChunk at absolute positions; see attention().
@@ -68,6 +72,15 @@ inline Q8 q8_at(std::byte* memory, std::int64_t rows, std::int64_t cols) {
 
 /// A bfloat16's bits.
 using Bf16 = std::uint16_t;
+
+/// A prompt's activations as int8 with a scale for 256 elements: prompt_int8.h has the layout.
+struct PromptInt8 {
+  std::int8_t* q = nullptr;
+  float* scales = nullptr;
+
+  static constexpr std::int64_t padded_rows(std::int64_t rows) { return (rows + 127) / 128 * 128; }
+  static constexpr std::int64_t segments(std::int64_t cols) { return (cols + kSegment - 1) / kSegment; }
+};
 constexpr std::size_t bf16_bytes(std::int64_t rows, std::int64_t cols) {
   return static_cast<std::size_t>(rows * cols) * sizeof(Bf16);
 }
@@ -117,8 +130,10 @@ struct MatmulCall {
   std::int64_t x_stride = 0;
   Q8 x_q8;  // [x_rows, cols]: for quantized dtypes
   Q8 y_q8;  // gated: if set, the result is also (y set) or only (y null) quantized here, [x_rows, rows]
-  // For matmul_prompt: bfloat16 instead of int8, dense.
+  // For matmul_prompt: by int8 (prompt_int8.h), or bfloat16, dense.
+  PromptInt8 x_rounded;
   const Bf16* x_bf16 = nullptr;
+  bool of_prompt() const { return x_rounded.q != nullptr || x_bf16 != nullptr; }
   Bf16* y_bf16 = nullptr;
   std::int32_t y_bf16_cols = 0;  // of the buffer that y_bf16 is part of; 0: `rows`, the result alone
   ProductCopies also;            // of one product, or a pair
@@ -163,11 +178,29 @@ struct ExpertCall {
 cudaError_t matvec(const MatmulCall& call, cudaStream_t stream);
 /// Any x_rows; tensor cores for quantized dtypes.
 cudaError_t matmul(const MatmulCall& call, cudaStream_t stream);
-/// Any x_rows, x in bfloat16; all products of one quantized dtype. Bound by the tensor cores. REQUIRES:
-/// has_prompt_products(); gated: silu or gelu.
+/// Any x_rows, x_rounded or x_bf16 as prompt_products() says; all products of one dtype that has them
+/// (has_prompt_product()). Bound by the tensor cores. gated: silu or gelu.
 cudaError_t matmul_prompt(const MatmulCall& call, cudaStream_t stream);
-/// Whether the current device has them: compute capability 9.0, and the program was built for it (sm_90a).
-bool has_prompt_products();
+/// What the current device multiplies a prompt's rows by.
+enum class PromptProducts : std::uint8_t {
+  none,  // matmul()
+  int8,  // code for 8.0 and later: quantized dtypes whose groups have integer scales, Q2_K to Q6_K and IQ4_XS
+  bf16,  // compute capability 9.0, and the program was built for it (sm_90a): every quantized dtype
+};
+PromptProducts prompt_products();
+constexpr bool has_prompt_product(PromptProducts products, DType dtype) {
+  switch (dtype) {
+    case DType::q2_k:
+    case DType::q3_k:
+    case DType::q4_k:
+    case DType::q5_k:
+    case DType::q6_k:
+    case DType::iq4_xs:
+      return products != PromptProducts::none;
+    default:
+      return products == PromptProducts::bf16;
+  }
+}
 /// For few entries (decode): each entry reads its expert's matrix.
 cudaError_t matvec_experts(const ExpertCall& call, cudaStream_t stream);
 /// For many entries (prompts, batches): each touched expert is read once for all its entries, as far as tiles allow.

@@ -181,7 +181,7 @@ struct TileBlock {
     auto* minus_wm = reinterpret_cast<float*>(shared + T::kMin) + at;
 #pragma unroll
     for (int part = 0; part < T::kParts; ++part) {
-      ws[part * T::kRowPitch] = exists ? Q::scale(segment, T::kParts * block + part) : 0.0f;
+      ws[part * T::kRowPitch] = exists ? group_scale<Q>(segment, T::kParts * block + part) : 0.0f;
       if constexpr (Q::kMins) {
         minus_wm[part * T::kRowPitch] = exists ? Q::minus_min(segment, T::kParts * block + part) : 0.0f;
       }

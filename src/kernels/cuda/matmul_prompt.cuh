@@ -182,7 +182,7 @@ struct PromptBlock {
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
       if (part < T::kParts) {
-        ws[part] = Q::scale(segment, T::kParts * block + part);
+        ws[part] = group_scale<Q>(segment, T::kParts * block + part);
         if constexpr (Q::kMins) minus_wm[part] = Q::minus_min(segment, T::kParts * block + part);
       } else {
         ws[part] = ws[0], minus_wm[part] = minus_wm[0];

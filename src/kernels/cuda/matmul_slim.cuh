@@ -178,7 +178,7 @@ struct SlimWarp {
 #pragma unroll
       for (int s = 0; s < 8 * S::kParts; ++s) {
         const bool exists = j * kSegment + s * (32 / S::kParts) < args.cols;
-        ws[s * S::kRows] = exists ? Q::scale(segment, s) : 0.0f;
+        ws[s * S::kRows] = exists ? group_scale<Q>(segment, s) : 0.0f;
         if constexpr (Q::kMins) minus_wm[s * S::kRows] = exists ? Q::minus_min(segment, s) : 0.0f;
       }
     }

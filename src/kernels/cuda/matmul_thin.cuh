@@ -187,7 +187,7 @@ struct ThinBlock {
     } else {
 #pragma unroll
       for (int i = 0; i < kHalf; ++i) {
-        ws[i] = Q::scale(row, half * kHalf + i);
+        ws[i] = group_scale<Q>(row, half * kHalf + i);
         if constexpr (Q::kMins) minus_wm[i] = Q::minus_min(row, half * kHalf + i);
       }
     }

@@ -6,8 +6,9 @@
 // what is needed are read, in aligned words.
 //   pair(segment, b, t)   of block b (< 8) the weights 4t .. 4t+3 and 16+4t .. 16+4t+3 (t < 4) as two
 //                         words of four int8: what a lane holds of a row in an m16n8k32 fragment
-//   scale(segment, s)     ws of scale group s: 8 groups of 32 elements, or 16 of 16
+//   scale(segment, s)     ws of scale group s: 8 groups of 32 elements, or 16 of 16 (group_scale())
 //   minus_min(segment, s) -wm of the group, where kMins
+//   Where kIntegers, ws is whole_scale(segment) * integer_scale(segment, s), which is from -128 to 127, instead.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -68,6 +69,7 @@ __device__ inline void look_up(std::uint32_t nibbles, std::uint32_t& w0, std::ui
 struct QuadsBase {
   static constexpr bool kMins = false;    // has wm
   static constexpr bool kHalves = false;  // scale groups of 16 elements, not 32
+  static constexpr bool kIntegers = false;
 };
 
 /// Simple blocks of 32: Block at segment + b * sizeof(Block), with a float16 scale `d`.
@@ -220,24 +222,24 @@ struct Quads<DType::q1_0> : FieldQuads<BlockQ1_0, 1> {};
 template <>
 struct Quads<DType::q2_0> : FieldQuads<BlockQ2_0, 2> {};
 
-/// Super-blocks of 256.
+/// Super-blocks of 256, with a float16 scale `d` of the whole and integers of groups.
 template <typename Block, int kAlignment>
 struct SuperQuads : QuadsBase {
   static constexpr int kBytes = sizeof(Block), kAlign = kAlignment, kUnit = 256;
+  __device__ static float whole_scale(const std::uint8_t* segment) { return half_at(segment + offsetof(Block, d)); }
 };
 
 template <>
 struct Quads<DType::q2_k> : SuperQuads<BlockQ2_K, 4> {
-  static constexpr bool kMins = true, kHalves = true;
+  static constexpr bool kMins = true, kHalves = true, kIntegers = true;
   __device__ static void pair(const std::uint8_t* segment, int b, int t, std::uint32_t& w0, std::uint32_t& w1) {
     const std::uint8_t* qs = segment + offsetof(BlockQ2_K, qs) + 32 * (b / 4);
     const int shift = 2 * (b % 4);
     w0 = load_word<4>(qs, t) >> shift & 0x03030303u;
     w1 = load_word<4>(qs, t + 4) >> shift & 0x03030303u;
   }
-  __device__ static float scale(const std::uint8_t* segment, int s) {
-    return half_at(segment + offsetof(BlockQ2_K, d)) *
-           static_cast<float>(segment[offsetof(BlockQ2_K, scales) + s] & 15);
+  __device__ static int integer_scale(const std::uint8_t* segment, int s) {
+    return segment[offsetof(BlockQ2_K, scales) + s] & 15;
   }
   __device__ static float minus_min(const std::uint8_t* segment, int s) {
     return -(half_at(segment + offsetof(BlockQ2_K, dmin)) *
@@ -247,7 +249,7 @@ struct Quads<DType::q2_k> : SuperQuads<BlockQ2_K, 4> {
 
 template <>
 struct Quads<DType::q3_k> : SuperQuads<BlockQ3_K, 2> {
-  static constexpr bool kHalves = true;
+  static constexpr bool kHalves = true, kIntegers = true;
   __device__ static void pair(const std::uint8_t* segment, int b, int t, std::uint32_t& w0, std::uint32_t& w1) {
     const std::uint8_t* qs = segment + offsetof(BlockQ3_K, qs) + 32 * (b / 4);
     const std::uint8_t* third = segment + offsetof(BlockQ3_K, hmask);
@@ -257,22 +259,21 @@ struct Quads<DType::q3_k> : SuperQuads<BlockQ3_K, 2> {
     w0 = join(load_word<2>(qs, t), load_word<2>(third, t));
     w1 = join(load_word<2>(qs, t + 4), load_word<2>(third, t + 4));
   }
-  __device__ static float scale(const std::uint8_t* segment, int s) {
+  __device__ static int integer_scale(const std::uint8_t* segment, int s) {
     const std::uint8_t* packed = segment + offsetof(BlockQ3_K, scales);
     const int low = packed[s % 8] >> (4 * (s / 8)) & 15;
     const int high = packed[8 + s % 4] >> (2 * (s / 4)) & 3;
-    return half_at(segment + offsetof(BlockQ3_K, d)) * static_cast<float>((low | high << 4) - 32);
+    return (low | high << 4) - 32;
   }
 };
 
 /// Q4_K and Q5_K: scales and mins of six bits.
 template <typename Block>
 struct SixBitQuads : SuperQuads<Block, 16> {
-  static constexpr bool kMins = true;
-  __device__ static float scale(const std::uint8_t* segment, int s) {
+  static constexpr bool kMins = true, kIntegers = true;
+  __device__ static int integer_scale(const std::uint8_t* segment, int s) {
     const std::uint8_t* packed = segment + offsetof(Block, scales);
-    const int sc = s < 4 ? packed[s] & 63 : (packed[s + 4] & 15) | packed[s - 4] >> 6 << 4;
-    return half_at(segment + offsetof(Block, d)) * static_cast<float>(sc);
+    return s < 4 ? packed[s] & 63 : (packed[s + 4] & 15) | packed[s - 4] >> 6 << 4;
   }
   __device__ static float minus_min(const std::uint8_t* segment, int s) {
     const std::uint8_t* packed = segment + offsetof(Block, scales);
@@ -308,7 +309,7 @@ struct Quads<DType::q5_k> : SixBitQuads<BlockQ5_K> {
 
 template <>
 struct Quads<DType::q6_k> : SuperQuads<BlockQ6_K, 2> {
-  static constexpr bool kHalves = true;
+  static constexpr bool kHalves = true, kIntegers = true;
   __device__ static void pair(const std::uint8_t* segment, int b, int t, std::uint32_t& w0, std::uint32_t& w1) {
     const int half = b / 4, part = b % 4;
     const std::uint8_t* ql = segment + offsetof(BlockQ6_K, ql) + 64 * half + 32 * (part & 1);
@@ -319,21 +320,21 @@ struct Quads<DType::q6_k> : SuperQuads<BlockQ6_K, 2> {
     w0 = join(load_word<2>(ql, t), load_word<2>(qh, t));
     w1 = join(load_word<2>(ql, t + 4), load_word<2>(qh, t + 4));
   }
-  __device__ static float scale(const std::uint8_t* segment, int s) {
-    const auto sc = static_cast<std::int8_t>(segment[offsetof(BlockQ6_K, scales) + s]);
-    return half_at(segment + offsetof(BlockQ6_K, d)) * static_cast<float>(sc);
+  __device__ static int integer_scale(const std::uint8_t* segment, int s) {
+    return static_cast<std::int8_t>(segment[offsetof(BlockQ6_K, scales) + s]);
   }
 };
 
 template <>
 struct Quads<DType::iq4_xs> : SuperQuads<BlockIQ4_XS, 8> {
+  static constexpr bool kIntegers = true;
   __device__ static void pair(const std::uint8_t* segment, int b, int t, std::uint32_t& w0, std::uint32_t& w1) {
     look_up<kIq4Codebook>(load_word<8>(segment + offsetof(BlockIQ4_XS, qs) + 16 * b, t), w0, w1);
   }
-  __device__ static float scale(const std::uint8_t* segment, int s) {
+  __device__ static int integer_scale(const std::uint8_t* segment, int s) {
     const int low = segment[offsetof(BlockIQ4_XS, scales_l) + s / 2] >> (4 * (s % 2)) & 15;
     const int high = *reinterpret_cast<const unsigned short*>(segment + offsetof(BlockIQ4_XS, scales_h)) >> (2 * s) & 3;
-    return half_at(segment + offsetof(BlockIQ4_XS, d)) * static_cast<float>((low | high << 4) - 32);
+    return (low | high << 4) - 32;
   }
 };
 
@@ -384,5 +385,15 @@ template <>
 struct Quads<DType::tq1_0> : GridQuads<DType::tq1_0> {};
 template <>
 struct Quads<DType::tq2_0> : GridQuads<DType::tq2_0> {};
+
+/// ws of scale group s.
+template <typename Q>
+__device__ inline float group_scale(const std::uint8_t* segment, int s) {
+  if constexpr (Q::kIntegers) {
+    return Q::whole_scale(segment) * static_cast<float>(Q::integer_scale(segment, s));
+  } else {
+    return Q::scale(segment, s);
+  }
+}
 
 }  // namespace millrace::kernels::cuda

@@ -621,8 +621,9 @@ cudaError_t gate_mul(Activation activation, float* gate, const float* up, std::i
       return elementwise<GateMul<Activation::relu_squared>>(gate, up, n, stream);
     case Activation::clamped:
       return elementwise<GateMul<Activation::clamped>>(gate, up, n, stream);
+    default:  // the executor refuses programs with others
+      return cudaErrorInvalidValue;
   }
-  return cudaErrorInvalidValue;
 }
 
 cudaError_t to_bf16(const float* x, std::int64_t n, Bf16* out, cudaStream_t stream) {
