@@ -1,5 +1,5 @@
 # What people type. The presets in CMakePresets.json say how things are built; cmake/millrace.cmake says with which flags.
-.PHONY: all demo install package test-package test-python test kernels test-fresh test-portable test-gpu test-gpu-80 test-hostile test-simulated test-asan test-tsan test-transformers test-clients fuzz bench lint format models-table reference clients setup setup-dev clean help
+.PHONY: all demo install package test-package test-python test-go test kernels test-fresh test-portable test-gpu test-gpu-80 test-hostile test-simulated test-asan test-tsan test-transformers test-clients fuzz bench lint format models-table reference clients setup setup-dev clean help
 
 PREFIX ?= /usr/local
 
@@ -32,6 +32,10 @@ test-portable: setup-dev ## the same with what `make test` compiled, linked as p
 test-python: setup ## the Python package's tests
 	@scripts/build.sh release millrace_shared
 	@MILLRACE_LIBRARY=build/release/libmillrace.so python3 python/tests/test_millrace.py
+
+test-go: setup ## the Go package's tests and examples (skipped where there is no Go of 1.21 or later)
+	@scripts/build.sh release millrace_shared
+	@scripts/test_go.sh
 
 test: setup-dev ## run every test
 	@TESTS=ON scripts/build.sh release
