@@ -1,5 +1,6 @@
 #include "engine/pictures.h"
 
+#include <fmt/ranges.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -236,7 +237,9 @@ Expected<std::vector<float>> Encoder::compute(const vision::Patches& patches, co
   MR_RETURN_IF_ERROR(executor->run(batch, cancelled));
   MR_RETURN_IF_ERROR(backend_->health());
   std::vector<float> states(static_cast<std::size_t>(tower_.tokens(rows) * tower_.cols));
-  MR_RETURN_IF_ERROR(executor->read_hidden(0, tower_.tokens(rows), states.data()));
+  std::int64_t place = 0;
+  for (const std::int64_t token : model::tower_order(tower_, patches))
+    MR_RETURN_IF_ERROR(executor->read_hidden(place++, 1, states.data() + token * tower_.cols));
   return states;
 }
 
@@ -277,6 +280,10 @@ Expected<std::unique_ptr<PictureEncoder>> PictureEncoder::open(const EngineOptio
   MR_ASSIGN_OR_RETURN(model::Tower tower, model::load_tower(file, kTileBytes));
   MR_RETURN_IF_ERROR(check_belongs(tower, hp));
   MR_ASSIGN_OR_RETURN(std::string identity, kv::model_identity(file));
+  const vision::Spec& spec = tower.spec;
+  identity += fmt::format(" {} {} {} {} {} {} {} {} {} {}", spec.patch, spec.merge, static_cast<int>(spec.resize),
+                          spec.least_pixels, spec.most_pixels, spec.image_size, spec.most_tokens,
+                          static_cast<int>(spec.filter), fmt::join(spec.mean, " "), fmt::join(spec.deviation, " "));
   storage::OpenOptions how;
   how.kind =
       options.storage.backend == storage::BackendKind::mmap ? storage::BackendKind::automatic : options.storage.backend;

@@ -266,19 +266,24 @@ void CpuExecutor::store_kv(std::int64_t layer, Act k, Act v) {
 
 // --- Attention ---
 
-/// Cuts the batch's rows into tiles of at most tile_rows of one sequence, by_blocks: within one block; returns how
-/// many. Rows that see selected keys alone (most_keys > 0: those that have more before them) are in none.
-std::int64_t CpuExecutor::make_attention_tiles(std::int64_t tile_rows, bool by_blocks, std::int64_t most_keys) {
+/// Cuts the batch's rows into tiles of at most tile_rows of one sequence, by_blocks: within one block, segments: within
+/// one of these; returns how many. Rows that see selected keys alone (most_keys > 0: those that have more before them)
+/// are in none.
+std::int64_t CpuExecutor::make_attention_tiles(std::int64_t tile_rows, bool by_blocks, bool segments,
+                                               std::int64_t most_keys) {
   auto* tiles = at<AttentionTile>(layout_.attention_tiles);
   std::int64_t count = 0;
+  std::int32_t segment = 0;
   for (std::int64_t r = 0; r < rows_; ++r) {
     const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(r)];
     const std::int32_t sequence = row.sequence;
-    const bool parts = by_blocks && row.position % kv::kBlockTokens == 0;
+    const bool begins = segments && (r == 0 || batch_->pictures[static_cast<std::size_t>(r - 1)].ahead == 0);
+    if (begins) segment = batch_->pictures[static_cast<std::size_t>(r)].ahead + 1;
+    const bool parts = begins || (by_blocks && row.position % kv::kBlockTokens == 0);
     if (most_keys > 0 && row.position >= most_keys) continue;
     const bool joins = count > 0 && !parts && tiles[count - 1].sequence == sequence &&
                        tiles[count - 1].first_row + tiles[count - 1].rows == r && tiles[count - 1].rows < tile_rows;
-    if (!joins) tiles[count++] = {static_cast<std::int32_t>(r), 0, sequence};
+    if (!joins) tiles[count++] = {static_cast<std::int32_t>(r), 0, sequence, segment};
     ++tiles[count - 1].rows;
   }
   return count;
@@ -289,11 +294,12 @@ CpuExecutor::AttentionPair CpuExecutor::attention_pair(const AttentionCall& call
   AttentionPair pair;
   pair.tile = at<AttentionTile>(layout_.attention_tiles)[index / call.attention.kv_heads];
   pair.head = index % call.attention.kv_heads;
-  const auto* positions = at<std::int32_t>(layout_.positions) + pair.tile.first_row;
+  const auto* positions =
+      (call.ends != nullptr ? call.ends : at<std::int32_t>(layout_.positions)) + pair.tile.first_row;
   const auto* ends = call.newest != nullptr ? call.newest + pair.tile.first_row : positions;
   const auto* const oldest = std::min_element(positions, positions + pair.tile.rows);
   const auto* const newest = std::max_element(ends, ends + pair.tile.rows);
-  const std::int64_t window = call.attention.window;
+  const std::int64_t window = pair.tile.segment > 0 ? pair.tile.segment : call.attention.window;
   const std::int64_t first = window > 0 ? std::max<std::int64_t>(0, *oldest - window + 1) : 0;
   pair.first_chunk = first / kernels::kAttentionChunk;
   pair.chunks = *newest / kernels::kAttentionChunk - pair.first_chunk + 1;
@@ -332,9 +338,9 @@ void CpuExecutor::attend_chunk(const AttentionCall& call, const AttentionPair& p
   args.q_row_stride = call.q_stride;
   args.q_head_stride = args.head_dim;
   args.rows = pair.tile.rows;
-  args.positions = at<std::int32_t>(layout_.positions) + pair.tile.first_row;
+  args.positions = (call.ends != nullptr ? call.ends : at<std::int32_t>(layout_.positions)) + pair.tile.first_row;
   if (call.newest != nullptr) args.newest = call.newest + pair.tile.first_row;
-  args.window = call.attention.window;
+  args.window = pair.tile.segment > 0 ? pair.tile.segment : call.attention.window;
   args.scale = call.attention.scale;
   args.cap = call.attention.cap;
   if (!call.attention.slopes.empty()) args.slopes = call.attention.slopes.data() + pair.head * call.group;
@@ -402,6 +408,25 @@ const std::int32_t* CpuExecutor::find_seen_ahead() {
   return newest;
 }
 
+/// The last row of each row's segment; nullptr if the pass fails.
+const std::int32_t* CpuExecutor::find_segments() {
+  const auto* const positions = at<std::int32_t>(layout_.positions);
+  auto* const ends = at<std::int32_t>(layout_.newest);
+  std::int64_t end = -1;  // of the segment before, then of this row's
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(r)];
+    const bool alone = batch_->sequences.size() == 1 && batch_->sequences[0]->length() == 0 && row.position == r;
+    const std::int64_t own = batch_->pictures.empty() ? -1 : r + batch_->pictures[static_cast<std::size_t>(r)].ahead;
+    if (!alone || own < r || own >= rows_ || (end >= r && own != end)) {
+      fail(error(Code::internal, "row {} of a pass is of no segment", r));
+      return nullptr;
+    }
+    end = own;
+    ends[r] = positions[own];
+  }
+  return ends;
+}
+
 void CpuExecutor::attention(Act out, Act q, std::int64_t layer, const Attention& attention, Act selected) {
   if (!ready() || rows_ == 0) return;
   AttentionCall call{attention, layer,       attention.heads / attention.kv_heads, 0, data(q), cols_of(q),
@@ -410,7 +435,10 @@ void CpuExecutor::attention(Act out, Act q, std::int64_t layer, const Attention&
     call.sinks = vector_of(attention.sinks, attention.heads, 0);
     if (call.sinks == nullptr) return;
   }
-  if (!attention.causal) {
+  if (attention.segments) {
+    call.ends = find_segments();
+    if (call.ends == nullptr) return;
+  } else if (!attention.causal) {
     call.newest = find_newest(attention.window);
     if (call.newest == nullptr) return;
   } else {
@@ -427,8 +455,8 @@ void CpuExecutor::attend_to_all(AttentionCall& call) {
   call.slot_floats = layout_.partial_floats / slots;
   const kv::Layout& kept = batch_->sequences[static_cast<std::size_t>(batch_->rows[0].sequence)]->layout();
   const bool by_blocks = kept.plain_group(call.layer) != kv::Place::kNowhere;
-  const std::int64_t pairs =
-      make_attention_tiles(attention_tile_rows(call.group), by_blocks, attention.selected) * attention.kv_heads;
+  const std::int64_t pairs = attention.kv_heads * make_attention_tiles(attention_tile_rows(call.group), by_blocks,
+                                                                       attention.segments, attention.selected);
   if (pairs == 0) return;
   for (std::int64_t i = 0; i < pairs; i += attention.kv_heads) {
     const AttentionPair pair = attention_pair(call, i, 0);

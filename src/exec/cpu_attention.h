@@ -17,6 +17,9 @@ struct CpuExecutor::AttentionCall {
   std::int64_t out_stride = 0;
   const float* sinks = nullptr;          // [heads], or null
   const std::int32_t* newest = nullptr;  // [rows]: the last key that each sees; null: its own
+  /// [rows]: the place that a window ends at; null: the row's own. Of segments it is their last row, and the window as
+  /// long as they are.
+  const std::int32_t* ends = nullptr;
 };
 
 /// A tile of rows and one KV head, with the chunks of keys it sees and its partial results.

@@ -168,7 +168,8 @@ class CpuExecutor final : public Executor {
   double place_of(std::int64_t row, const Rope& rope, std::int64_t angle) const;
   const std::int32_t* find_newest(std::int64_t window);
   const std::int32_t* find_seen_ahead();
-  std::int64_t make_attention_tiles(std::int64_t tile_rows, bool by_blocks, std::int64_t most_keys);
+  const std::int32_t* find_segments();
+  std::int64_t make_attention_tiles(std::int64_t tile_rows, bool by_blocks, bool segments, std::int64_t most_keys);
   AttentionPair attention_pair(const AttentionCall& call, std::int64_t index, std::int64_t slot) const;
   void attend_chunk(const AttentionCall& call, const AttentionPair& pair, std::int64_t chunk, int thread) const;
   void merge_chunks(const AttentionCall& call, const AttentionPair& pair) const;

@@ -67,6 +67,7 @@ struct CpuLayout {
 /// A run of rows of one sequence that attention works on together.
 struct AttentionTile {
   std::int32_t first_row = 0, rows = 0, sequence = 0;
+  std::int32_t segment = 0;  // rows of the segment that they are of; 0: there are none
 };
 
 /// Rows of such a tile at most, for `group` query heads a KV head.

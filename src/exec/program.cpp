@@ -245,6 +245,8 @@ Status Program::check() const {
     if (step.kind == Kind::matmul_heads &&
         (step.heads < 1 || buffer(step.a).cols % step.heads != 0 || buffer(step.out).cols % step.heads != 0))
       return wrong("its heads do not share its buffers evenly");
+    if (step.kind == Kind::attention && step.attention.segments && (step.attention.causal || step.attention.window > 0))
+      return wrong("its segments have windows, or an order");
     if (step.kind == Kind::attention && !step.attention.causal &&
         (step.attention.selected > 0 || step.attention.latent_values > 0))
       return wrong("it sees tokens behind its own where it cannot");

@@ -81,6 +81,9 @@ struct Attention {
   // False: a token also sees the keys behind its own, a window's on both sides. Then all rows of a sequence are in one
   // pass.
   bool causal = true;
+  // Not causal: a row sees its segment alone, which ends PictureRow::ahead rows behind it and begins behind the last
+  // row of the one before.
+  bool segments = false;
 
   std::int64_t v_dim() const { return latent_values > 0 ? latent_values : value_dim > 0 ? value_dim : head_dim; }
 };

@@ -3,12 +3,17 @@
 // behind attention, too. Qwen, the first, counts gate and up together as the feed-forward's width. Sources: Qwen
 // (arXiv:2309.16609), Qwen2 (arXiv:2407.10671).
 #include "model/architectures.h"
+#include "model/rope.h"
 
 namespace millrace::model {
 
 Expected<DecoderSpec> qwen2_spec(const modelfile::Model& file, const Hyperparameters& hp) {
   MR_ASSIGN_OR_RETURN(DecoderSpec spec, llama_spec(file, hp));
-  for (RopeSpec& rope : spec.ropes) rope.neox = true;
+  for (RopeSpec& rope : spec.ropes) {
+    rope.neox = true;
+    // Qwen2-VL's files alone have such axes.
+    MR_ASSIGN_OR_RETURN(rope.axes, read_rope_axes(file, rope.rotary, RopeSections::apart));
+  }
   return spec;
 }
 

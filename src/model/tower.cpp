@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "model/tensor_rows.h"
 #include "model/tower_layers.h"
@@ -34,11 +35,26 @@ Expected<Tower> load_tower(const modelfile::Model& mmproj, std::uint64_t tile_by
 
 namespace {
 
-/// The patch of index i, counted in patches.
-vision::Place place_of(const Tower& tower, const vision::Patches& patches, std::int64_t i) {
-  const std::int64_t merge = tower.spec.merge;
-  return vision::patch_place(tower.spec, {patches.rows / merge, patches.cols / merge}, i);
-}
+/// Where patches of a pass lie in their picture, counted in patches.
+class Places {
+ public:
+  Places(const Tower& tower, const vision::Patches& patches)
+      : spec_(tower.spec),
+        grid_{patches.rows / tower.spec.merge, patches.cols / tower.spec.merge},
+        order_(tower_order(tower, patches)) {}
+
+  /// The index of patch i of the pass among the picture's.
+  std::int64_t index(std::int64_t i) const {
+    const std::int64_t each = spec_.merge * spec_.merge;
+    return order_[static_cast<std::size_t>(i / each)] * each + i % each;
+  }
+  vision::Place operator()(std::int64_t i) const { return vision::patch_place(spec_, grid_, index(i)); }
+
+ private:
+  const vision::Spec& spec_;
+  const vision::Grid grid_;
+  const std::vector<std::int64_t> order_;
+};
 
 /// Where place `i` of `count` lies among `side` learned ones: between `first` and the one behind it.
 struct Between {
@@ -53,11 +69,11 @@ Between between(std::int64_t i, std::int64_t count, std::int64_t side) {
 }
 
 /// The embedding of each patch's place, bilinear between the four learned ones around it.
-void add_places(const Tower& tower, const vision::Patches& patches, const std::vector<float>& table,
-                std::vector<float>& input) {
+void add_places(const Tower& tower, const vision::Patches& patches, const Places& places,
+                const std::vector<float>& table, std::vector<float>& input) {
   const std::int64_t side = tower.table_side, dim = tower.dim, stride = tower.patch_cols + dim;
   for (std::int64_t i = 0; i < patches.rows * patches.cols; ++i) {
-    const vision::Place place = place_of(tower, patches, i);
+    const vision::Place place = places(i);
     const Between row = between(place.row, patches.rows, side), col = between(place.col, patches.cols, side);
     float* const out = input.data() + i * stride + tower.patch_cols;
     for (int corner = 0; corner < 4; ++corner) {
@@ -81,27 +97,46 @@ Expected<std::vector<float>> tower_input(const modelfile::Model& mmproj, const T
   if (!whole || patches.dim != tower.patch_cols || std::ssize(patches.pixels) != rows * patches.dim)
     return error(Code::invalid_argument, "{} x {} patches of {} numbers are none of this tower's", patches.rows,
                  patches.cols, patches.dim);
-  if (tower.table_side == 0) return patches.pixels;
-  const bool fixed = tower.spec.resize == vision::Resize::square;
+  const bool fixed = tower.table_side > 0 && tower.spec.resize == vision::Resize::square;
   if (fixed && (patches.rows != tower.table_side || patches.cols != tower.table_side))
     return error(Code::invalid_argument, "{} x {} patches where this tower has places for {} x {}", patches.rows,
                  patches.cols, tower.table_side, tower.table_side);
-  MR_ASSIGN_OR_RETURN(const modelfile::TensorInfo* const places, mmproj.require("v.position_embd.weight"));
-  MR_ASSIGN_OR_RETURN(const std::vector<float> table, read_rows(mmproj, *places, 0, places->rows()));
-  const std::int64_t stride = tower.patch_cols + tower.dim;
+  const Places places(tower, patches);
+  const std::int64_t stride = tower.patch_cols + (tower.table_side > 0 ? tower.dim : 0);
   std::vector<float> input(static_cast<std::size_t>(rows * stride));
   for (std::int64_t i = 0; i < rows; ++i)
-    std::copy_n(patches.pixels.data() + i * patches.dim, patches.dim, input.data() + i * stride);
-  add_places(tower, patches, table, input);
+    std::copy_n(patches.pixels.data() + places.index(i) * patches.dim, patches.dim, input.data() + i * stride);
+  if (tower.table_side == 0) return input;
+  MR_ASSIGN_OR_RETURN(const modelfile::TensorInfo* const learned, mmproj.require("v.position_embd.weight"));
+  MR_ASSIGN_OR_RETURN(const std::vector<float> table, read_rows(mmproj, *learned, 0, learned->rows()));
+  add_places(tower, patches, places, table, input);
   return input;
 }
 
+std::vector<std::int64_t> tower_order(const Tower& tower, const vision::Patches& patches) {
+  const std::int64_t rows = patches.rows / tower.spec.merge, cols = patches.cols / tower.spec.merge,
+                     side = tower.window > 0 ? tower.window : std::max(rows, cols);
+  std::vector<std::int64_t> order;
+  for (std::int64_t top = 0; top < rows; top += side)
+    for (std::int64_t left = 0; left < cols; left += side)
+      for (std::int64_t row = top; row < std::min(rows, top + side); ++row)
+        for (std::int64_t col = left; col < std::min(cols, left + side); ++col) order.push_back(row * cols + col);
+  return order;
+}
+
 std::vector<kv::PictureRow> tower_places(const Tower& tower, const vision::Patches& patches) {
+  const Places places(tower, patches);
+  const auto window_of = [&](vision::Place place) {
+    const std::int64_t side = tower.window * tower.spec.merge;
+    return side == 0 ? std::pair<std::int64_t, std::int64_t>() : std::pair(place.row / side, place.col / side);
+  };
   std::vector<kv::PictureRow> rows(static_cast<std::size_t>(patches.rows * patches.cols));
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const vision::Place place = place_of(tower, patches, static_cast<std::int64_t>(i));
-    rows[i].shift = {0, static_cast<std::int32_t>(place.row - static_cast<std::int64_t>(i)),
-                     static_cast<std::int32_t>(place.col - static_cast<std::int64_t>(i))};
+  for (std::size_t i = rows.size(); i-- > 0;) {
+    const auto at = static_cast<std::int64_t>(i);
+    const vision::Place place = places(at);
+    rows[i].shift = {0, static_cast<std::int32_t>(place.row - at), static_cast<std::int32_t>(place.col - at)};
+    const bool goes_on = i + 1 < rows.size() && window_of(place) == window_of(places(at + 1));
+    rows[i].ahead = goes_on ? rows[i + 1].ahead + 1 : 0;
   }
   return rows;
 }

@@ -23,6 +23,7 @@ struct Tower {
   std::int64_t layers = 0, dim = 0;
   std::int64_t cols = 0;        // of a token's row: the decoder's width, and as much for each layer that adds some
   std::int64_t patch_cols = 0;  // of a patch's pixels
+  std::int64_t window = 0;      // tokens a side of the windows that some layers see alone; 0: all layers see all
   std::int64_t table_side = 0;  // of the square of learned places; 0: there are none
   residency::UnitTable units;
   exec::Program program;  // handed (kv::Batch::given): [patches, patch_cols + dim, or patch_cols without a table]
@@ -35,12 +36,15 @@ struct Tower {
 /// not_found.
 Expected<Tower> load_tower(const modelfile::Model& mmproj, std::uint64_t tile_bytes);
 
+/// Which of the picture's tokens stands at each place of a pass: window by window, where there are windows.
+std::vector<std::int64_t> tower_order(const Tower& tower, const vision::Patches& patches);
+
 /// What a picture's pass is handed. `mmproj` is the tower's file. Errors: invalid_argument (these are no patches of the
 /// tower's), io_error.
 Expected<std::vector<float>> tower_input(const modelfile::Model& mmproj, const Tower& tower,
                                          const vision::Patches& patches);
 
-/// What a picture's rows have beside their places in the pass: those in the picture.
+/// What a picture's rows have beside their places in the pass: those in the picture, and how far their windows go.
 std::vector<kv::PictureRow> tower_places(const Tower& tower, const vision::Patches& patches);
 
 }  // namespace millrace::model

@@ -18,14 +18,23 @@ namespace {
 
 constexpr std::int64_t kMostLayers = 1000, kMostDim = 1 << 16, kMostHeads = 1 << 10, kMostSide = 1 << 10;
 
-Expected<Activation> read_activation(Keys& keys, const modelfile::Model& mmproj) {
+/// Of the feed-forwards: the keys name two, and a file without both means the third.
+Status read_activation(Keys& keys, TowerSpec& spec) {
   const bool gelu = keys.optional_bool("use_gelu", false), silu = keys.optional_bool("use_silu", false);
   MR_RETURN_IF_ERROR(keys.status());
-  if (gelu != silu) return silu ? Activation::silu : Activation::gelu;
-  return error(Code::unsupported,
-               "{} has neither clip.use_gelu nor clip.use_silu (or both), which means quick GELU; this "
-               "version does not compute it",
-               mmproj.paths().empty() ? "the file" : mmproj.paths().front());
+  if (gelu && silu) return error(Code::corrupt, "clip.use_gelu and clip.use_silu are both true");
+  spec.activation = silu ? Activation::silu : Activation::gelu;
+  spec.quick_gelu = !gelu && !silu;
+  return {};
+}
+
+/// Windows are of so many pixels; the key says of how many layers one sees all.
+Expected<TowerSpec> read_windows(Keys& keys, TowerSpec spec) {
+  spec.full_every = keys.optional("vision.n_wa_pattern", 8, 0, kMostLayers);
+  spec.window = keys.optional("vision.window_size", 112, 1, 1 << 16) / spec.vision.token_side();
+  MR_RETURN_IF_ERROR(keys.status());
+  if (spec.window > 0) return spec;
+  return error(Code::corrupt, "clip.vision.window_size is less than a token's {} pixels", spec.vision.token_side());
 }
 
 }  // namespace
@@ -45,11 +54,17 @@ Expected<TowerSpec> read_tower_spec(const modelfile::Model& mmproj) {
   if (spec.head_dim % 8 != 0)
     return error(Code::unsupported, "a tower with heads of {} channels (this version wants a multiple of 8)",
                  spec.head_dim);
-  MR_ASSIGN_OR_RETURN(spec.activation, read_activation(keys, mmproj));
+  MR_RETURN_IF_ERROR(read_activation(keys, spec));
   switch (spec.vision.projector) {
+    case Projector::qwen2vl:
     case Projector::qwen3vl:
       spec.rope = TowerRope::halves;
       return spec;
+    case Projector::qwen25vl:
+      spec.rope = TowerRope::halves;
+      spec.layer_norms = false;
+      spec.gated = true;
+      return read_windows(keys, spec);
     case Projector::pixtral:
       spec.rope = TowerRope::alternating;
       spec.layer_norms = false;
@@ -59,7 +74,9 @@ Expected<TowerSpec> read_tower_spec(const modelfile::Model& mmproj) {
       return spec;
     default:
       return error(Code::unsupported,
-                   "towers of projector type '{}' are not computed yet; qwen3vl_merger, pixtral and gemma3 are",
+                   "towers of projector type '{}' are not computed yet; qwen2vl_merger, qwen2.5vl_merger, "
+                   "qwen3vl_merger, pixtral and "
+                   "gemma3 are",
                    vision::projector_name(spec.vision.projector));
   }
 }
@@ -69,6 +86,7 @@ TowerBuilder::TowerBuilder(const modelfile::Model& mmproj, const TowerSpec& spec
   tower_.spec = spec.vision;
   tower_.layers = spec.layers;
   tower_.dim = spec.dim;
+  tower_.window = spec.window;
   tower_.patch_cols = 3 * spec.vision.patch * spec.vision.patch;
 }
 
@@ -158,6 +176,7 @@ void TowerBuilder::layer(int index) {
   attention.head_dim = spec_.head_dim;
   attention.scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim));
   attention.causal = false;
+  attention.segments = spec_.window > 0 && (spec_.full_every == 0 || (index + 1) % spec_.full_every != 0);
   ops_.attention(attended, q, 0, attention);
   multiply(h_, stem + "attn_out", attended);
   ops_.add(x_, h_);
@@ -172,19 +191,34 @@ void TowerBuilder::feed_forward(int index) {
   ops_.begin_block();
   normalize(h_, x_, norm(stem + "ln2", spec_.dim), spec_.layer_norms);
   if (spec_.gated) {
-    const WeightRef gate = units_.unscaled(stem + "ffn_gate.weight", spec_.dim, spec_.ff_dim);
-    const WeightRef up = units_.unscaled(stem + "ffn_up.weight", spec_.dim, spec_.ff_dim);
-    ops_.matmul_gated(hidden, gate, up, h_, spec_.activation);
+    if (units_.has(stem + "ffn_gate.bias")) {
+      const Act factors = ops_.buffer("factors", spec_.ff_dim);
+      multiply(hidden, stem + "ffn_gate", h_);
+      multiply(factors, stem + "ffn_up", h_);
+      ops_.gate(hidden, factors, 0, spec_.activation);
+    } else {
+      const WeightRef gate = units_.unscaled(stem + "ffn_gate.weight", spec_.dim, spec_.ff_dim);
+      const WeightRef up = units_.unscaled(stem + "ffn_up.weight", spec_.dim, spec_.ff_dim);
+      ops_.matmul_gated(hidden, gate, up, h_, spec_.activation);
+    }
     multiply(h_, stem + "ffn_down", hidden);
   } else {
     // Old files have both names the other way round: the shapes say which is which.
     const modelfile::TensorInfo* const named_down = file_.find(stem + "ffn_down.weight");
     const bool swapped = spec_.ff_dim != spec_.dim && named_down != nullptr && named_down->cols() == spec_.dim;
     multiply(hidden, stem + (swapped ? "ffn_down" : "ffn_up"), h_);
-    ops_.activate(hidden, spec_.activation);
+    activate(hidden);
     multiply(h_, stem + (swapped ? "ffn_up" : "ffn_down"), hidden);
   }
   ops_.add(x_, h_);
+}
+
+void TowerBuilder::activate(Act x) {
+  if (!spec_.quick_gelu) return ops_.activate(x, spec_.activation);
+  const Act gate = ops_.buffer("quick", ops_.cols(x));
+  ops_.copy(gate, x);
+  ops_.scale(gate, 1.702f);
+  ops_.sigmoid_gate(x, gate);
 }
 
 /// W2 gelu(W1 x).
@@ -215,7 +249,7 @@ Act TowerBuilder::deepstack(int index, Act before) {
 Act TowerBuilder::merge_by_norm_and_two() {
   const std::int64_t wide = spec_.dim * ops_.merged_rows();
   const Act merged = ops_.buffer("merged", wide, Rows::merged);
-  normalize(x_, x_, norm("v.post_ln", spec_.dim), true);
+  normalize(x_, x_, norm("v.post_ln", spec_.dim), spec_.layer_norms);
   ops_.merge_rows(merged, x_);
   return two_products("mm.0", "mm.2", merged, wide);
 }
@@ -249,9 +283,9 @@ void TowerBuilder::project() {
   ops_.begin_layer();
   ops_.begin_block();
   begin_unit();
-  Act out = spec_.vision.projector == Projector::qwen3vl   ? merge_by_norm_and_two()
-            : spec_.vision.projector == Projector::pixtral ? merge_by_matrix()
-                                                           : merge_by_mean();
+  Act out = spec_.vision.projector == Projector::pixtral  ? merge_by_matrix()
+            : spec_.vision.projector == Projector::gemma3 ? merge_by_mean()
+                                                          : merge_by_norm_and_two();
   units_.end();
   std::int64_t cols = spec_.out_dim;
   for (const Act added : added_) {

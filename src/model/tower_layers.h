@@ -27,7 +27,10 @@ struct TowerSpec {
   bool layer_norms = true;  // else RMSNorm
   bool gated = false;       // feed-forwards have a gate
   kernels::Activation activation = kernels::Activation::gelu;
+  bool quick_gelu = false;  // in its place: x / (1 + e^(-1.702 x))
   TowerRope rope = TowerRope::none;
+  std::int64_t window = 0;      // Tower::window
+  std::int64_t full_every = 0;  // with windows: of so many layers the last sees all; 0: none does
 };
 Expected<TowerSpec> read_tower_spec(const modelfile::Model& mmproj);
 
@@ -56,6 +59,7 @@ class TowerBuilder {
   void embed();
   void layer(int index);
   void feed_forward(int index);
+  void activate(Act x);
   Act deepstack(int index, Act before);
   void project();
   Act merge_by_norm_and_two();  // of Qwen's

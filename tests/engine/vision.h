@@ -141,7 +141,7 @@ inline double relative(std::span<const float> a, std::span<const float> b) {
 
 /// Every text fits, and KV is exact enough for the tolerance.
 inline EngineOptions sees(const std::string& name) {
-  EngineOptions options = roomy(MILLRACE_TEST_DATA "/reference/" + name + ".gguf");
+  EngineOptions options = roomy(MILLRACE_TEST_DATA "/reference/" + name.substr(0, name.find("-quick")) + ".gguf");
   options.model.mmproj = vision_path(name + "-mmproj.gguf");
   options.demand.context_tokens = 256;
   options.demand.max_sequences = 4;

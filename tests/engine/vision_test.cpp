@@ -3,6 +3,9 @@
 #include "engine/vision.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
 
 #include "engine/picture_rows.h"
 
@@ -135,6 +138,32 @@ TEST_P(Vision, PicturesAreFoundInThePrefixCacheAndToldApart) {
   EXPECT_LT(third.cached_tokens, 8);
 }
 
+TEST_P(Vision, TheDiskRemembersPromptsWithPictures) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::temp_directory_path() / ("vision-prompts-" + std::to_string(getpid()) + name_);
+  fs::remove_all(folder);
+  EngineOptions options = sees(name_);
+  options.demand.context_tokens = 512;
+  options.kv.prompt_cache = folder.string();
+  options.kv.prompt_cache_seconds = 0;
+  std::vector<std::int32_t> tokens;
+  while (tokens.size() < 300)
+    tokens.insert(tokens.end(), reference_.prompts[0].tokens.begin(), reference_.prompts[0].tokens.end());
+  std::vector<TokenId> first;
+  for (const bool again : {false, true}) {
+    const auto engine = make(options);
+    ASSERT_NE(engine, nullptr);
+    const Result result = engine->run(with_pictures(*engine, reference_, tokens, 8));
+    drain(*engine);
+    while (engine->saving()) engine->step();
+    EXPECT_EQ(result.status.message(), "");
+    EXPECT_GE(result.cached_tokens, again ? 64 : 0);
+    if (!again) first = result.tokens;
+    EXPECT_EQ(result.tokens, first);
+  }
+  fs::remove_all(folder);
+}
+
 TEST_P(Vision, PenaltiesAndDraftsPassOverPictures) {
   EngineOptions options = sees(name_);
   options.speculate.mode = SpeculateOptions::Mode::fixed;
@@ -157,7 +186,8 @@ TEST_P(Vision, PenaltiesAndDraftsPassOverPictures) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Reference, Vision, testing::Values("qwen35", "qwen3vl", "mistral-nemo", "gemma3"),
+INSTANTIATE_TEST_SUITE_P(Reference, Vision,
+                         testing::Values("qwen35", "qwen3vl", "qwen2vl", "qwen2vl-quick", "mistral-nemo", "gemma3"),
                          [](const testing::TestParamInfo<const char*>& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');

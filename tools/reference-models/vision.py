@@ -79,6 +79,21 @@ def qwen_tensors(name, values):
              values)]
 
 
+def qwen2_tensors(name, values):
+    name = name.removeprefix("model.visual.")
+    if name == "patch_embed.proj.weight":
+        return [("v.patch_embd.weight", values[:, :, 0]), ("v.patch_embd.weight.1", values[:, :, 1])]
+    stem, ending = name.rsplit(".", 1)
+    block = re.fullmatch(r"blocks\.(\d+)\.(.+)", stem)
+    if not block:
+        return [({"merger.ln_q": "v.post_ln", "merger.mlp.0": "mm.0", "merger.mlp.2": "mm.2"}[stem] + "." + ending, values)]
+    if block[2] == "attn.qkv":
+        return [(f"v.blk.{block[1]}.attn_{part}.{ending}", own) for part, own in zip("qkv", np.split(values, 3))]
+    parts = {"norm1": "ln1", "norm2": "ln2", "attn.proj": "attn_out", "mlp.fc1": "ffn_down", "mlp.fc2": "ffn_up",
+             "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+    return [(f"v.blk.{block[1]}.{parts[block[2]]}.{ending}", values)]
+
+
 def pixtral_inputs(pictures, merge):
     height, width = (max(picture.shape[axis] for picture in pictures) for axis in (1, 2))
     padded = np.zeros((len(pictures), 3, height, width), np.float32)
@@ -142,6 +157,24 @@ MODELS = [
            qwen_tensors, qwen_inputs, SIZES),
     Vision("qwen3vl", relatives.QWEN3VL, "Qwen3VLConfig", "Qwen3VLForConditionalGeneration", QWEN_VISION | {"deepstack_visual_indexes": DEEPSTACK}, TOKENS,
            QWEN_KEYS | {"clip.vision.is_deepstack_layers": [False, True]}, qwen_tensors, qwen_inputs, SIZES),
+    Vision("qwen2vl", relatives.QWEN2VL, "Qwen2_5_VLConfig", "Qwen2_5_VLForConditionalGeneration",
+           {"depth": 3, "hidden_size": WIDTH, "intermediate_size": FF, "num_heads": HEADS, "patch_size": PATCH,
+            "spatial_merge_size": MERGE, "temporal_patch_size": 2, "out_hidden_size": 64, "hidden_act": "silu",
+            "window_size": 2 * MERGE * PATCH, "fullatt_block_indexes": [1]},
+           TOKENS,
+           {"clip.projector_type": "qwen2.5vl_merger", "clip.use_silu": True, "clip.vision.spatial_merge_size": MERGE,
+            "clip.vision.image_size": 5 * PATCH, "clip.vision.attention.layer_norm_epsilon": 1e-6,
+            "clip.vision.n_wa_pattern": 2, "clip.vision.window_size": 2 * MERGE * PATCH},
+           qwen2_tensors, qwen_inputs, [(3, 5), (1, 4)]),
+    # Its file has ffn_up and ffn_down the other way round, as those of 2024 do.
+    Vision("qwen2vl-quick", relatives.QWEN2VL, "Qwen2VLConfig", "Qwen2VLForConditionalGeneration",
+           {"depth": 2, "embed_dim": WIDTH, "hidden_size": 64, "mlp_ratio": 2, "num_heads": HEADS,
+            "patch_size": PATCH, "spatial_merge_size": MERGE, "temporal_patch_size": 2, "hidden_act": "quick_gelu"},
+           TOKENS,
+           {"clip.projector_type": "qwen2vl_merger", "clip.vision.spatial_merge_size": MERGE,
+            "clip.vision.image_size": 5 * PATCH, "clip.vision.attention.layer_norm_epsilon": 1e-6,
+            "clip.vision.feed_forward_length": 2 * WIDTH},
+           qwen2_tensors, qwen_inputs, SIZES),
     Vision("mistral-nemo", zoo.NEMO, "Mistral3Config", "Mistral3ForConditionalGeneration",
            {"model_type": "pixtral", "num_hidden_layers": 2, "hidden_size": WIDTH, "intermediate_size": FF,
             "num_attention_heads": HEADS, "head_dim": WIDTH // HEADS, "patch_size": PATCH, "image_size": 16 * PATCH,
