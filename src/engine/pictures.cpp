@@ -35,7 +35,7 @@ using vision::Projector;
 
 constexpr std::uint64_t kTileBytes = 4 * kMiB;  // small beside a picture's activations
 constexpr int kRingSlots = 8;
-constexpr std::uint64_t kMostKept = 256 * kMiB;  // of results, a sixteenth of --ram at most
+constexpr std::uint64_t kMostKept = 512 * kMiB;  // of results, an eighth of --ram at most
 constexpr std::uint64_t kMostHeader = 16 * kMiB;
 
 /// Whether a decoder of this architecture was trained with such a tower.
@@ -96,7 +96,7 @@ class Encoder final : public PictureEncoder {
         identity_(std::move(identity)),
         backend_(std::move(backend)),
         budget_(budget),
-        most_kept_(std::min(kMostKept, budget.cap_bytes() / 16)) {}
+        most_kept_(std::min(kMostKept, budget.cap_bytes() / 8)) {}
 
   const std::string& path() const override { return path_; }
   const vision::Spec& spec() const override { return tower_.spec; }
