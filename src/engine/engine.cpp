@@ -143,7 +143,12 @@ void add_draft_model(const DraftModelPlan& plan, Parts& parts, SpeculateOptions&
 /// The vision tower, where there is to be one.
 Status open_pictures(const EngineOptions& options, Parts& parts) {
   if (options.model.mmproj.empty()) return {};
-  MR_RETURN_IF_ERROR(parts.executor->takes_pictures(parts.model->hyperparameters().pictures_see_ahead));
+  const bool sees_ahead = parts.model->hyperparameters().pictures_see_ahead;
+  MR_RETURN_IF_ERROR(parts.executor->takes_pictures(sees_ahead));
+  if (sees_ahead && parts.kv_pool->layout().has_plain_groups())
+    return error(Code::unsupported,
+                 "--kv {} is for causal attention, and rows of this model's pictures see each other; use --kv f16",
+                 kv_name(options.kv.dtype));
   auto opened = PictureEncoder::open(options, parts.model->hyperparameters(), *parts.budget);
   if (!opened.ok()) return opened.status().with_context(options.model.mmproj);
   parts.pictures = std::move(*opened);

@@ -228,6 +228,17 @@ TEST(VisionErrors, ATowerOfAnotherModelIsRefused) {
   EXPECT_FALSE(Engine::create(options).ok());
 }
 
+TEST(VisionErrors, RowsThatSeeEachOtherTakeNoKvOfFewBits) {
+  EngineOptions options = sees("gemma3");
+  options.kv.dtype = DType::q3_k;
+  const auto engine = Engine::create(options);
+  ASSERT_FALSE(engine.ok());
+  EXPECT_EQ(engine.status().code(), Code::unsupported);
+  EXPECT_NE(engine.status().message().find("--kv f16"), std::string::npos) << engine.status().message();
+  options.model.mmproj.clear();
+  EXPECT_NE(make(options), nullptr);
+}
+
 TEST(VisionErrors, ATowerThatDoesNotFitIsRefusedAndOthersGoOn) {
   const VisionReference reference = read_vision("qwen35");
   const auto engine = make(sees("qwen35"));
