@@ -9,6 +9,7 @@
 #include "device/cpu.h"
 #include "engine/setup.h"
 #include "modelfile/gguf.h"
+#include "vision/beside.h"
 
 namespace millrace::engine {
 namespace {
@@ -203,6 +204,26 @@ Expected<std::shared_ptr<Service>> ModelManager::start(EngineOptions options, bo
   return service;
 }
 
+std::string ModelManager::asked_mmproj(const std::string& path) const {
+  const ModelOptions& given = options_.engine.model;
+  return path == given.path || given.mmproj == "off" ? given.mmproj : std::string();
+}
+
+std::string ModelManager::mmproj_of(const std::string& path) const {
+  return vision::mmproj_for(path, asked_mmproj(path));
+}
+
+Expected<std::shared_ptr<Service>> ModelManager::start_seeing(EngineOptions options, bool alone) {
+  const bool named = !options.model.mmproj.empty();
+  options.model.mmproj = vision::mmproj_for(options.model.path, options.model.mmproj);
+  auto service = start(options, alone);
+  const bool blind = service.status().code() == Code::unsupported && !named && !options.model.mmproj.empty();
+  if (!blind) return service;
+  log::warn("{} sees no pictures: {}", options.model.path, service.status().message());
+  options.model.mmproj.clear();
+  return start(options, alone);
+}
+
 Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(const std::string& name, const std::string& path,
                                                                    std::int64_t context_tokens) {
   const auto deadline = std::chrono::steady_clock::now() + options_.patience;
@@ -220,6 +241,7 @@ Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(const std::st
     const bool alone = entries_.empty();
     if (status.ok()) {
       if (path != options.model.path) options.planning.follow = nullptr;  // another model's plan
+      options.model.mmproj = asked_mmproj(path);
       options.model.path = path;
       if (context_tokens > 0) options.demand.context_tokens = context_tokens;
       // Shutting down stops a load at once; a request that waits for the rest of it has the grace that others have.
@@ -237,7 +259,7 @@ Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(const std::st
         options.memory.bare_resident_bytes =
             alone ? options.memory.bare_resident_bytes + body_bytes() : device::resident_bytes();
         begin = Clock::now();
-        service = start(options, alone);
+        service = start_seeing(options, alone);
         *loading = false;
       }
       status = service.status();

@@ -83,6 +83,9 @@ class ModelManager {
                     std::int64_t context_tokens = 0);
   /// What a path leads to, links followed.
   static std::string file_at(const std::string& path);
+  /// The mmproj file that the model at `path` is loaded with: the options' for their own model, else the one beside it;
+  /// empty: none.
+  std::string mmproj_of(const std::string& path) const;
   /// Unloads once nobody uses it any more; false: not loaded.
   bool unload(const std::string& path);
   std::vector<Running> running() const;
@@ -125,6 +128,9 @@ class ModelManager {
   void reap();
   std::uint64_t body_bytes() const;
   Expected<std::shared_ptr<Service>> start(EngineOptions options, bool alone);
+  /// The same with the model's mmproj file. One that only lies beside it, and cannot be used, is left out.
+  Expected<std::shared_ptr<Service>> start_seeing(EngineOptions options, bool alone);
+  std::string asked_mmproj(const std::string& path) const;
 
   ModelManager(Options options, std::uint64_t ram);
 

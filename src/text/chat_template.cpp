@@ -52,6 +52,24 @@ bool is_text(const Json& content) {
   return true;
 }
 
+/// Puts the inserts in the markers' places, and their indices into `order`.
+MarkedText with_inserts(MarkedText text, const Conversation& conversation, std::vector<std::size_t>& order) {
+  const std::vector<std::string>& inserts = conversation.inserts;
+  MarkedText out;
+  std::size_t done = 0, from = 0;
+  while (const auto found = conversation.markers.find(text.bytes(), from)) {
+    from = found->end;
+    if (found->index >= inserts.size()) continue;
+    if (found->begin > done) out.append(text, done, found->begin);
+    out.append(inserts[found->index], true);
+    order.push_back(found->index);
+    done = found->end;
+  }
+  if (order.empty()) return text;
+  if (done < text.size()) out.append(text, done, text.size());
+  return out;
+}
+
 /// Whether an answer that follows this prompt begins inside of a thought.
 bool ends_in_thought(std::string_view text, const ThoughtMarks& thoughts) {
   const auto trim = [](std::string_view all) { return all.substr(0, all.find_last_not_of(" \t\r\n") + 1); };
@@ -147,6 +165,9 @@ Expected<Prompt> ChatTemplate::prompt(const Tokenizer& tokenizer, const Conversa
                                       WorkGrant* grant) const {
   MR_ASSIGN_OR_RETURN(MarkedText text, parts_->render(tokenizer, conversation, grant));
   Prompt made;
+  std::vector<std::size_t> inserted;
+  text = with_inserts(std::move(text), conversation, inserted);
+  if (conversation.inserted != nullptr) *conversation.inserted = std::move(inserted);
   made.format = answer_format(Parts::has_tools(conversation));
   made.in_thought = conversation.add_generation_prompt && ends_in_thought(text.bytes(), *made.format.thoughts);
   // What was said comes after the thought; and a template without a switch opens one that nobody wants.

@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "text/chat_template.h"
+#include "text/markers.h"
 #include "text/thinking.h"
 
 namespace millrace::text {
@@ -24,7 +25,12 @@ struct Conversation {
   Thinking thinking;
   bool add_generation_prompt = true;
   bool calls_in_words = false;  // earlier calls and results become text, whatever the template knows of them
-  std::string begun;            // what the assistant has said of its answer already, which goes on from there
+  // Markers in the messages' texts become these texts behind the template, as if the template had written them: special
+  // tokens in them count.
+  Markers markers;
+  std::vector<std::string> inserts;              // by the marker's index; a marker without a text stays
+  std::vector<std::size_t>* inserted = nullptr;  // gets the indices, in the order in which they stand in the prompt
+  std::string begun;  // what the assistant has said of its answer already, which goes on from there
 };
 
 /// Whether a template is the one that takes the place of a file's that has none: texts go on as they stand.

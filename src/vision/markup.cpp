@@ -3,8 +3,8 @@
 namespace millrace::vision {
 
 const Markup& markup(Projector projector) {
-  // The template itself writes begin and end around the marker.
-  static constexpr Markup kQwen = {.marker = "<|image_pad|>", .place = "<|image_pad|>"};
+  static constexpr Markup kQwen = {
+      .marker = "<|image_pad|>", .before = "<|vision_start|>", .after = "<|vision_end|>", .place = "<|image_pad|>"};
   static constexpr Markup kGemma3 = {.marker = "<start_of_image>",
                                      .before = "\n\n<start_of_image>",
                                      .after = "<end_of_image>\n\n",

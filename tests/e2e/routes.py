@@ -36,6 +36,8 @@ RERANK = {"model": MODEL, "query": "q", "documents": ["a", {"text": "b"}], "top_
 CHAT = {"model": MODEL, "messages": CALLS, "max_tokens": 2, "max_completion_tokens": 2, "logprobs": True, "top_logprobs": 1, "prompt_logprobs": 1, "parallel_tool_calls": False, "tools": [TOOL, CUSTOM],
         "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [TOOL]}}, "modalities": ["text"], "reasoning_effort": "low",
         "chat_template_kwargs": {"enable_thinking": False}, **SAMPLING, **FORMS}
+# One pixel.
+PICTURE = ("data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==")
 SPOKEN = [{"role": "user", "content": "a"}, {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "b"}], "content": []},
           {"type": "function_call", "call_id": "1", "name": "look", "namespace": "n", "arguments": "{}"},
           {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_text", "text": "c"}]},
@@ -45,13 +47,15 @@ SPOKEN = [{"role": "user", "content": "a"}, {"type": "reasoning", "id": "rs_1", 
               {"stdout": "a", "stderr": "b", "outcome": {"type": "exit", "exit_code": 1}}]},
           {"type": "apply_patch_call", "call_id": "3", "operation": {"type": "delete_file", "path": "a"}},
           {"type": "apply_patch_call_output", "call_id": "3", "status": "completed", "output": "c"}, {"type": "computer_call_output", "output": {}},
+          {"type": "computer_call_output", "output": {"image_url": PICTURE}}, {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_image", "image_url": PICTURE}]},
           *({"type": kind, "id": "5"} for kind in ("mcp_approval_request", "mcp_approval_response", "tool_search_call", "tool_search_output", "program",
                                                    "program_output", "configuration_update", "additional_tools")),
           {"type": "mcp_call", "id": "4", "name": "look", "arguments": "{}", "output": "d"}, {"type": "compaction", "encrypted_content": "millrace-summary:YQ=="},
           {"role": "assistant", "content": [{"type": "output_text", "text": "d"}]}]
 BLOCKS = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "document", "title": "t", "context": "c", "source": {"type": "text", "data": "d"}}]},
           {"role": "assistant", "content": [{"type": "thinking", "thinking": "e"}, {"type": "tool_use", "id": "1", "name": "look", "input": {"at": "x"}}]},
-          {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "f"}, {"type": "image"},
+          {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "f"},
+              {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PICTURE[22:], "url": "http://a/b"}},
               {"type": "tool_reference", "tool_name": "look"}, {"type": "search_result", "title": "t", "source": "s", "content": [{"type": "text", "text": "g"}]}]}]},
           {"role": "assistant", "content": [{"type": "server_tool_use", "name": "web_search", "input": {}}, {"type": "web_search_tool_result", "content": []},
                                             {"type": "compaction", "content": "h"}]}, *MESSAGES]
@@ -79,7 +83,7 @@ ENDPOINTS = {
     "POST /rerank": RERANK,
     "GET /v1/models": {},
     "GET /v1/models/NAME": {"NAME": MODEL},
-    "POST /api/chat": {**OLLAMA, "messages": [*CALLS, {"role": "tool", "tool_name": "look", "content": "a", "images": [], "thinking": "b"}], "tools": [TOOL]},
+    "POST /api/chat": {**OLLAMA, "messages": [*CALLS, {"role": "tool", "tool_name": "look", "content": "a", "images": [PICTURE], "thinking": "b"}], "tools": [TOOL]},
     "POST /api/generate": {**OLLAMA, "prompt": "a", "system": "b", "raw": False, "suffix": None},
     "POST /api/embed": {"model": MODEL, "input": ["a"], "truncate": True, "dimensions": 4, "keep_alive": "5m", "options": {"num_ctx": 64}},
     "POST /api/embeddings": {"model": MODEL, "prompt": "a", "truncate": True, "dimensions": 4, "keep_alive": "5m", "options": {"num_ctx": 64}},

@@ -301,6 +301,21 @@ class Tools(Served):
         url = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
         self.assertEqual(self.chat(QUESTION, call, {"role": "tool", "tool_call_id": "a", "content": [url]}, max_tokens=3)[0], 200)
         self.assertEqual(self.chat({"role": "user", "content": [url]})[0], 400)
+        answered = {"role": "assistant", "content": "A fox."}
+        self.assertEqual(self.chat(QUESTION, {"role": "user", "content": [url]})[0], 400)
+        self.assertEqual(self.chat({"role": "user", "content": [url]}, answered, QUESTION, max_tokens=2)[0], 200)
+        status, body = self.messages({"role": "user", "content": [picture]})
+        self.assertEqual(body["error"]["message"], "messages.0.content.0.image.source.base64: this model reads text only; leave the image out, "
+                                                   "or serve the model with the mmproj file that belongs to it (--mmproj)")
+        self.assertEqual(self.messages({"role": "user", "content": [picture]}, answered, QUESTION)[0], 200)
+        status, body = self.post("/v1/responses", input=[{"role": "user", "content": [{"type": "input_image", "image_url": url["image_url"]["url"]}]}])
+        self.assertEqual((status, body["error"]["param"]), (400, "messages"))
+        status, body = self.post("/api/generate", prompt="What?", images=["AA=="], stream=False)
+        self.assertEqual((status, "reads text only" in body["error"]), (400, True))
+        status, body = self.post("/api/generate", prompt="What?", images=["AA=="], raw=True, stream=False)
+        self.assertEqual((status, body["error"]), (400, "images: go with neither raw nor suffix"))
+        status, body = self.post("/api/chat", messages=[{**QUESTION, "images": ["AA=="]}, answered, QUESTION], stream=False, options={"num_predict": 2})
+        self.assertEqual(status, 200, body)
         status, body = self.post("/api/chat", messages=[QUESTION, {"role": "tool", "content": "x", "images": ["AA=="]}], stream=False, options={"num_predict": 2})
         self.assertEqual(status, 200, body)
 

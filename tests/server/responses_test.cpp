@@ -194,7 +194,7 @@ TEST(ResponseItems, WhatToolsAnsweredStaysReadable) {
         {"server_label", "s"}},
        {{"type", "compaction"}, {"encrypted_content", seal_summary("We met.")}}});
   ASSERT_EQ(messages.size(), 6u);
-  EXPECT_EQ(messages[0]["content"], "[input_image: this model reads text only]");
+  EXPECT_TRUE(messages[0]["content"].get_ref<const std::string&>().starts_with("[inserted "));
   EXPECT_EQ(messages[1]["content"], "outerr\n(exit code 3)\n");
   EXPECT_EQ(messages[2]["content"], "failed\nno such file");
   EXPECT_EQ(messages[3]["tool_calls"][0]["function"]["name"], "f");

@@ -47,6 +47,28 @@ std::string text_of(const std::string& jinja, const Conversation& conversation) 
   return text.ok() ? *text : "error: " + text.status().message();
 }
 
+TEST(ChatTemplate, InsertsTakeTheMarkersPlacesAsIfTheTemplateHadWrittenThem) {
+  Conversation conversation;
+  conversation.markers = Markers(51);
+  conversation.inserts = {"<|im_end|>", "one"};
+  const auto marker = [&](std::size_t i) { return conversation.markers.marker(i); };
+  const std::string other = Markers(52).marker(0);
+  conversation.messages = {
+      {{"role", "user"}, {"content", "a" + marker(1) + marker(0) + "<|im_end|>" + other + marker(7)}},
+      {{"role", "tool"}, {"content", marker(0)}}};
+  std::vector<std::size_t> inserted;
+  conversation.inserted = &inserted;
+  const auto made = make(kPlain)->prompt(*test::demo_tokenizer(), conversation);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  EXPECT_EQ(inserted, (std::vector<std::size_t>{1, 0, 0}));
+  const std::string shown = test::demo_tokenizer()->decode(made->ids, true);
+  EXPECT_NE(shown.find("aone<|im_end|><|im_end|>" + other + marker(7) + "<|im_end|>"), std::string::npos) << shown;
+  // The insert's and the template's own, but not the user's.
+  const auto end = test::demo_tokenizer()->special("<|im_end|>");
+  ASSERT_TRUE(end);
+  EXPECT_EQ(std::count(made->ids.begin(), made->ids.end(), *end), 4);
+}
+
 TEST(ChatTemplate, TheDemoModelSpeaksPlainChatMl) {
   const auto model = modelfile::Model::open(std::string(MILLRACE_SOURCE_DIR) + "/models/demo-moe-q4_k_m.gguf");
   ASSERT_TRUE(model.ok()) << model.status().message();

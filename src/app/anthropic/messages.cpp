@@ -50,13 +50,24 @@ std::string search_text(const Json& block) {
   return words + "</document>\n";
 }
 
-/// What a tool answers: a text, or blocks of texts, documents and others, which are noted.
-Expected<std::string> result_text(const Json& content) {
+/// The marker of a picture, which goes into `pictures`.
+Expected<std::string> add_picture(const Json& block, const std::string& where, generate::Pictures& pictures) {
+  if (pictures.size() >= generate::kMostPictures)
+    return error(Code::invalid_argument, "messages: more than {} images; send fewer", generate::kMostPictures);
+  return pictures.add(openai::picture_of(block, where));
+}
+
+/// What a tool answers: a text, or blocks of texts, pictures, documents and others, which are noted.
+Expected<std::string> result_text(const Json& content, const std::string& where, generate::Pictures& pictures) {
   if (!content.is_array()) return openai::content_text(content, "messages");
   std::string text;
-  for (const Json& block : content) {
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    const Json& block = content[i];
     const std::string kind = kind_of(block);
-    if (kind == "document") {
+    if (kind == "image") {
+      MR_ASSIGN_OR_RETURN(const std::string marker, add_picture(block, fmt::format("{}.{}", where, i), pictures));
+      text += marker;
+    } else if (kind == "document") {
       const Expected<std::string> words = document_text(block);
       text += words.ok() ? *words : openai::note_of(kind);
     } else if (kind == "search_result") {
@@ -92,12 +103,18 @@ bool is_foreign(const std::string& kind) {
 }
 
 /// A message's blocks into the messages that say the same: results of tools become messages of their own.
-Status add_blocks(const std::string& role, const Json& blocks, Json& messages) {
+/// `where`: what errors about a picture begin with, before the block's index.
+Status add_blocks(const std::string& role, const Json& blocks, const std::string& where, Job& job) {
+  Json& messages = job.messages;
   Json message = {{"role", role}, {"content", ""}};
   std::string text, thoughts;
-  for (const Json& block : blocks) {
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const Json& block = blocks[i];
     const std::string kind = kind_of(block);
-    if (kind == "text") {
+    if (kind == "image" && role == "user") {
+      MR_ASSIGN_OR_RETURN(const std::string marker, add_picture(block, fmt::format("{}.{}", where, i), job.pictures));
+      text += marker;
+    } else if (kind == "text") {
       text += word(block, "text");
     } else if (kind == "document") {
       MR_ASSIGN_OR_RETURN(const std::string words, document_text(block));
@@ -111,7 +128,8 @@ Status add_blocks(const std::string& role, const Json& blocks, Json& messages) {
            {"function",
             {{"name", word(block, "name")}, {"arguments", text::past_arguments(block.value("input", Json()))}}}});
     } else if (kind == "tool_result") {
-      MR_ASSIGN_OR_RETURN(std::string content, result_text(block.value("content", Json())));
+      MR_ASSIGN_OR_RETURN(std::string content, result_text(block.value("content", Json()),
+                                                           fmt::format("{}.{}.content", where, i), job.pictures));
       messages.push_back(
           {{"role", "tool"}, {"content", std::move(content)}, {"tool_call_id", word(block, "tool_use_id")}});
     } else if (kind == "search_result") {
@@ -165,7 +183,8 @@ Status parse_messages(const Json& body, Job& job) {
   const Json messages = body.value("messages", Json());
   if (!messages.is_array() || messages.empty())
     return error(Code::invalid_argument, "messages: must be a list with at least one message");
-  for (const Json& message : messages) {
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const Json& message = messages[i];
     const std::string role = word(message, "role");
     if (role != "user" && role != "assistant" && role != "system")
       return error(Code::invalid_argument, "messages: each needs the role user or assistant");
@@ -173,7 +192,7 @@ Status parse_messages(const Json& body, Job& job) {
     if (content.is_string())
       job.messages.push_back({{"role", role}, {"content", content}});
     else if (content.is_array())
-      MR_RETURN_IF_ERROR(add_blocks(role, content, job.messages));
+      MR_RETURN_IF_ERROR(add_blocks(role, content, fmt::format("messages.{}.content", i), job));
     else
       return error(Code::invalid_argument, "messages: content must be a text or a list of blocks");
   }

@@ -134,7 +134,10 @@ class Worker {
     item->answers.resize(jobs.size() * static_cast<std::size_t>(jobs.front().n));
     for (generate::Job& job : jobs) {
       generate::lay_under(options_.defaults, job);
-      MR_ASSIGN_OR_RETURN(const text::Prompt prompt, generate::make_prompt(service_.engine(), job));
+      MR_ASSIGN_OR_RETURN(const generate::Prompt prompt, generate::make_prompt(service_.engine(), job));
+      generate::EngineMemory memory(service_.engine());
+      MR_ASSIGN_OR_RETURN(const auto pictures,
+                          generate::see_pictures(service_.engine(), job.pictures, prompt, &memory));
       for (int choice = 0; choice < job.n; ++choice) {
         const std::size_t answer = prepared.size();
         const auto on_event = [item, answer](generate::Event event) {
@@ -146,10 +149,12 @@ class Worker {
         const auto on_end = [item, answer, finished = finished_](Ended ended) {
           finished->push({item, answer, std::move(ended)});
         };
-        MR_ASSIGN_OR_RETURN(auto one, generate::prepare(service_.engine(), job, prompt, choice, on_event, on_end));
+        MR_ASSIGN_OR_RETURN(auto one,
+                            generate::prepare(service_.engine(), job, prompt, pictures, choice, on_event, on_end));
         prepared.push_back(std::move(one));
       }
       item->totals.prompt_tokens += std::ssize(prompt.ids);
+      job.pictures = {};
       job.messages = job.tools = job.schema = {};  // what the answer's line does not need
       openai::write_prompt(service_.engine().tokenizer(), job);
       job.prompt_tokens = {};

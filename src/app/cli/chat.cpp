@@ -64,6 +64,14 @@ void Chat::clear() {
   raw_history_.clear();
 }
 
+SavedChat Chat::saved() const {
+  SavedChat chat{source_.name(), options_.system, messages_, raw_history_};
+  for (text::Message& message : chat.messages)
+    while (const auto found = options_.pictures.markers().find(message.content))
+      message.content.replace(found->begin, found->end - found->begin, "[image]");
+  return chat;
+}
+
 void Chat::resume(SavedChat saved) {
   clear();
   options_.system = std::move(saved.system);
@@ -75,7 +83,9 @@ Status Chat::say(const std::string& text) {
   Ask ask;
   ask.system = options_.system;
   ask.messages = messages_;
-  ask.messages.push_back({"user", text});
+  const std::string said_now = (messages_.empty() ? options_.shown : std::string()) + text;
+  ask.messages.push_back({"user", said_now});
+  ask.pictures = options_.pictures;
   ask.is_raw = options_.raw;
   ask.raw = raw_history_ + text;
   ask.think = options_.think;
@@ -100,7 +110,7 @@ Status Chat::say(const std::string& text) {
   if (options_.raw) {
     raw_history_ += text + last_.text;
   } else {
-    messages_.push_back({"user", text});
+    messages_.push_back({"user", said_now});
     messages_.push_back(last_.message);
   }
   if (last_.finish == engine::Finish::cancelled) return error(Code::cancelled, "stopped");

@@ -18,7 +18,9 @@ struct ChatOptions {
   bool raw = false;  // the text goes to the model as it is, without a chat template
   bool quiet = false;
   SamplingFlags sampling;
-  std::optional<bool> think;  // what the template's enable_thinking says; nullopt: nothing
+  generate::Pictures pictures = {};  // what the first turn of a conversation shows
+  std::string shown = {};            // their markers
+  std::optional<bool> think;         // what the template's enable_thinking says; nullopt: nothing
 };
 
 class Chat {
@@ -32,7 +34,7 @@ class Chat {
   Status say(const std::string& text);
   void clear();
   /// The conversation so far, to be kept, and one that was.
-  SavedChat saved() const { return {source_.name(), options_.system, messages_, raw_history_}; }
+  SavedChat saved() const;
   void resume(SavedChat saved);
   bool is_empty() const { return messages_.empty() && raw_history_.empty(); }
 

@@ -17,6 +17,7 @@
 #include "base/say.h"
 #include "modelfile/file_io.h"
 #include "residency/calibrate.h"
+#include "vision/beside.h"
 
 namespace millrace::cli {
 namespace {
@@ -60,7 +61,8 @@ Status check_model_outputs(std::vector<std::string> outputs, const engine::Engin
   outputs.push_back(options.experts.record_routing);
   constexpr std::string_view kTrace = "trace:";
   if (options.experts.routing.starts_with(kTrace)) others.push_back(options.experts.routing.substr(kTrace.size()));
-  others.insert(others.end(), {options.model.path, options.speculate.draft_model, options.model.overlay});
+  others.insert(others.end(),
+                {options.model.path, options.speculate.draft_model, options.model.overlay, options.model.mmproj});
   return check_outputs(outputs, others, what);
 }
 
@@ -134,6 +136,8 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       "Drafter: a small model of the same vocabulary (a name or a GGUF file), in VRAM under --vram if that is "
       "predicted to pay, else on the CPU; self: the model's own first layers, which stay in memory "
       "(self:K: K of them); mtp: the file's block for multi-token prediction");
+  command.add_option("--mmproj", flags.mmproj,
+                     "The model's eyes: an mmproj file (default: the one in the model's folder that fits), or off");
   command.add_option("--kv", flags.kv, "Format of the KV cache: f16, q8_0, q4_0, q3, q2, f32 (default: f16)");
   command.add_option("--isa", flags.isa, "Kernels: auto, plain, avx2, avx512")->capture_default_str();
   command
@@ -200,8 +204,15 @@ void show_loading(engine::EngineOptions& options, const Program& program) {
 Expected<std::unique_ptr<engine::Engine>> create_engine(engine::EngineOptions options, const ModelFlags& flags,
                                                         const Program& program) {
   const bool keep = !flags.plan.empty() && options.planning.follow == nullptr;
+  const bool named = !options.model.mmproj.empty();
+  options.model.mmproj = vision::mmproj_for(options.model.path, options.model.mmproj);
   show_loading(options, program);
   auto created = engine::Engine::create(options);
+  if (created.status().code() == Code::unsupported && !named && !options.model.mmproj.empty()) {
+    say(stderr, "warning: the model sees no pictures: {}\n", created.status().message());
+    options.model.mmproj.clear();
+    created = engine::Engine::create(options);
+  }
   if (created.ok() && keep) MR_RETURN_IF_ERROR(residency::write_plan_file(flags.plan, (*created)->saved_plan()));
   return created;
 }

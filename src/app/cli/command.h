@@ -48,7 +48,7 @@ Expected<residency::Rates> read_rates(const std::string& path);
 /// Flags that say which model runs, on what, within which budget.
 struct ModelFlags {
   std::string model;
-  std::string speculate = "auto", draft;
+  std::string speculate = "auto", draft, mmproj;
   std::string device = "auto", vram, pin, ram, kv, isa = "auto", storage = "auto", policy = "auto", prefetch = "auto",
               pack = "auto", rates, tile, plan, record_routing, stages, cluster;
   int cpu_share = -1;

@@ -145,6 +145,10 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
     MR_ASSIGN_OR_RETURN(resolved, store::Store().resolve(flags.model));
   }
   options.model.path = resolved.path;
+  options.model.mmproj = flags.mmproj;
+  if (std::error_code code;
+      !flags.mmproj.empty() && flags.mmproj != "off" && !std::filesystem::exists(flags.mmproj, code))
+    return error(Code::not_found, "--mmproj {}: there is no such file", flags.mmproj);
   options.memory.bare_resident_bytes = program.bare_resident_bytes;
   if (!flags.ram.empty()) {
     auto bytes = parse_bytes(flags.ram);

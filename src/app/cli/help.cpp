@@ -25,6 +25,7 @@ const std::map<std::string, Place>& places() {
       {"--show-plan", {model, true}},
       {"--models", {model}},
       {"--draft", {model, true}},
+      {"--mmproj", {model, true}},
       {"--system", {model}},
       {"--think", {model}},
       {"--raw", {model, true}},

@@ -5,6 +5,7 @@
 
 #include "app/cli/source.h"
 #include "app/generate/form.h"
+#include "app/generate/sight.h"
 #include "base/bytes.h"
 #include "base/say.h"
 #include "text/conversation.h"
@@ -43,7 +44,7 @@ class LocalSource final : public Source {
         session_(engine.new_session()) {}
 
   Expected<Said> answer(const Ask& ask, const Listener& listener) override {
-    MR_ASSIGN_OR_RETURN(text::Prompt prompt, prompt_for(ask));
+    MR_ASSIGN_OR_RETURN(generate::Prompt prompt, prompt_for(ask));
     text::AnswerForm form;
     form.in_thought = prompt.in_thought;
     form.may_call = false;
@@ -59,6 +60,8 @@ class LocalSource final : public Source {
     form_job.chat_template = defaults_.chat_template;
     form_job.thinking.on = ask.think;
     MR_ASSIGN_OR_RETURN(request.constraint, generate::make_constraint(engine_, form_job, prompt));
+    generate::EngineMemory memory(engine_, [] { return interrupted().load(); });
+    MR_ASSIGN_OR_RETURN(request.pictures, generate::see_pictures(engine_, ask.pictures, prompt, &memory));
     request.prompt = std::move(prompt.ids);
     request.sampler = sampler_options(ask.sampling);
     request.max_tokens = ask.sampling.max_tokens;
@@ -112,7 +115,7 @@ class LocalSource final : public Source {
   }
 
  private:
-  Expected<text::Prompt> prompt_for(const Ask& ask) const {
+  Expected<generate::Prompt> prompt_for(const Ask& ask) const {
     const text::Tokenizer& tokenizer = engine_.tokenizer();
     std::vector<text::TokenId> ids;
     if (ask.is_raw) {
@@ -120,7 +123,7 @@ class LocalSource final : public Source {
       const auto body = tokenizer.encode(ask.raw, text::Specials::parse);
       ids.insert(ids.end(), body.begin(), body.end());
       if (ids.empty()) return error(Code::invalid_argument, "the prompt is empty; write something");
-      text::Prompt prompt;
+      generate::Prompt prompt;
       prompt.ids = std::move(ids);
       return prompt;
     }
@@ -131,7 +134,20 @@ class LocalSource final : public Source {
     text::Conversation conversation;
     conversation.messages = text::to_json(messages);
     conversation.thinking.on = ask.think;
-    return (own_ != nullptr ? own_.get() : engine_.chat_template())->prompt(tokenizer, conversation);
+    generate::Seen seen;
+    if (!ask.pictures.empty()) {
+      MR_ASSIGN_OR_RETURN(seen,
+                          generate::settle_pictures(generate::spec_of(engine_), ask.pictures, conversation.messages));
+      conversation.markers = ask.pictures.markers();
+      conversation.inserts = std::move(seen.inserts);
+    }
+    std::vector<std::size_t> inserted;
+    conversation.inserted = &inserted;
+    const text::ChatTemplate& chat_template = own_ != nullptr ? *own_ : *engine_.chat_template();
+    MR_ASSIGN_OR_RETURN(text::Prompt made, chat_template.prompt(tokenizer, conversation));
+    generate::Prompt prompt{std::move(made), std::move(seen.grids), std::move(inserted)};
+    MR_RETURN_IF_ERROR(generate::place_rows(engine_, ask.pictures, prompt));
+    return prompt;
   }
 
   engine::Engine& engine_;

@@ -18,6 +18,7 @@
 #include "base/say.h"
 #include "modelfile/escape.h"
 #include "modelfile/gguf.h"
+#include "vision/beside.h"
 
 namespace millrace::cli {
 namespace {
@@ -146,6 +147,8 @@ void print_model(const store::Resolved& resolved, const modelfile::Model& model)
   if (!chat.empty()) fmt::print("  chat\n");
   if (chat.find("tools") != std::string::npos) fmt::print("  tools\n");
   if (chat.find("think") != std::string::npos) fmt::print("  thinking\n");
+  if (const std::string mmproj = vision::mmproj_for(resolved.path, ""); !mmproj.empty())
+    fmt::print("  vision ({})\n", mmproj);
   if (!manifest.parameters.empty()) fmt::print("\nParameters\n");
   for (const auto& [name, value] : manifest.parameters.items()) print_line(name.c_str(), value.dump());
   if (!manifest.system.empty()) {

@@ -17,6 +17,7 @@
 #include "app/store/aliases.h"
 #include "base/os/terminal.h"
 #include "base/say.h"
+#include "residency/small_file.h"
 
 namespace millrace::cli {
 namespace {
@@ -27,7 +28,7 @@ struct RunFlags {
   PromptCacheFlags prompt_cache;
   std::string learn_experts;
   FormFlags form;
-  std::vector<std::string> prompts, words;  // words: MODEL, PROMPT or both
+  std::vector<std::string> images, prompts, words;  // words: MODEL, PROMPT or both
   std::string system, host;
   bool raw = false, show_plan = false, stats = false, think = true, local = false;
 };
@@ -95,7 +96,7 @@ void tell_server(const RunFlags& flags, const Source& server, const Address& add
 
 /// A server that may answer: none where a flag asks for something that only an engine of our own does.
 std::unique_ptr<Source> server_for(const RunFlags& flags, const store::Resolved& model, bool quiet) {
-  const bool own = flags.local || flags.show_plan || flags.stats || flags.form.any() ||
+  const bool own = flags.local || !flags.images.empty() || flags.show_plan || flags.stats || flags.form.any() ||
                    flags.prompt_cache.folder != "off" || !flags.model.first_given().empty();
   if (own) return nullptr;
   const auto address = call_address();
@@ -108,9 +109,26 @@ std::unique_ptr<Source> server_for(const RunFlags& flags, const store::Resolved&
   return server;
 }
 
+/// The files of --image, before the first question.
+Status show_pictures(const RunFlags& flags, ChatOptions& options) {
+  constexpr std::uint64_t most = 20u << 20;
+  if (!flags.images.empty() && flags.raw)
+    return error(Code::invalid_argument, "--image goes with a chat template; leave --raw out");
+  for (const std::string& path : flags.images) {
+    MR_ASSIGN_OR_RETURN(std::string file, residency::read_small_file(path, most));
+    options.shown += options.pictures.add({"image", path, std::move(file), {}});
+  }
+  return {};
+}
+
 int answer(const CLI::App& command, const RunFlags& flags, const Program& program, Source& source,
            const std::vector<std::string>& prompts, double* seconds, std::int64_t* decoded) {
-  ChatOptions options{flags.system, flags.raw, program.quiet, flags.sampling, {}};
+  ChatOptions options;
+  options.system = flags.system;
+  options.raw = flags.raw;
+  options.quiet = program.quiet;
+  options.sampling = flags.sampling;
+  if (const Status shown = show_pictures(flags, options); !shown.ok()) return fail(shown);
   if (command.count("--think") > 0) options.think = flags.think;
   Chat chat(source, std::move(options));
   const int code = prompts.empty() ? run_repl(chat) : answer_all(flags, chat, prompts);
@@ -131,7 +149,9 @@ std::optional<int> execute_elsewhere(const CLI::App& command, const RunFlags& fl
   if (!flags.local && !flags.form.any()) {
     if (!address.ok()) return fail(address.status());
     if (const auto server = find_server(name, *address); server != nullptr) {
-      const std::string own = flags.show_plan ? "--show-plan" : flags.model.first_given();
+      const std::string own = flags.show_plan         ? "--show-plan"
+                              : !flags.images.empty() ? "--image"
+                                                      : flags.model.first_given();
       if (!own.empty())
         return fail(error(Code::invalid_argument,
                           "{} is for an engine of its own, and model '{}' is not on this machine: leave it out to ask "
@@ -233,6 +253,11 @@ void add_run(CLI::App& app, const Program& program, int& exit_code) {
       ->option_text("[MODEL] [PROMPT]")
       ->expected(0, 16);
   command->add_option("-p,--prompt", flags->prompts, "A prompt; may be repeated, each answered alone")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command
+      ->add_option("--image", flags->images,
+                   "A picture that the first question is about: JPEG, PNG or WebP; may be repeated")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_option("--system", flags->system, "The system message");

@@ -24,7 +24,8 @@ struct Ask {
   std::vector<text::Message> messages;  // the conversation, the user's new turn last
   std::string raw;                      // instead: the text that the model goes on with as it is
   bool is_raw = false;
-  std::optional<bool> think;  // what the template's enable_thinking says; nullopt: nothing
+  generate::Pictures pictures;  // whose markers stand in the messages
+  std::optional<bool> think;    // what the template's enable_thinking says; nullopt: nothing
   SamplingFlags sampling;
 };
 

@@ -71,6 +71,8 @@ const std::map<std::string_view, std::string_view>& foreign_options() {
       {"--draft-model", "--draft"},
       {"--speculative-model", "--draft"},
       {"--draft-max", "--speculate"},
+      {"--no-mmproj", "--mmproj off"},
+      {"--images", "--image"},
       {"--main-gpu", "--device cuda:N"},
       {"--split-mode", "--device cuda:0,1"},
       {"--tensor-split", "--device cuda:0,1"},

@@ -213,8 +213,9 @@ Status ask_for_prompt(const engine::Engine& engine, const Job& job, const std::s
 
 }  // namespace
 
-Expected<Prepared> prepare(const engine::Engine& engine, const Job& job, const text::Prompt& prompt, int choice,
-                           std::function<void(Event)> on_event, std::function<void(Ended)> on_end, WorkGrant* grant) {
+Expected<Prepared> prepare(const engine::Engine& engine, const Job& job, const text::Prompt& prompt,
+                           std::vector<engine::PlacedPicture> pictures, int choice, std::function<void(Event)> on_event,
+                           std::function<void(Ended)> on_end, WorkGrant* grant) {
   text::AnswerForm form = answer_form(job, prompt), call_form;
   const bool in_messages = must_call_tool(job) && prompt.format.calls != nullptr && prompt.format.calls->channels;
   if (in_messages) {
@@ -226,6 +227,7 @@ Expected<Prepared> prepare(const engine::Engine& engine, const Job& job, const t
   Prepared prepared;
   engine::Request& request = prepared.request;
   request.prompt = prompt.ids;
+  request.pictures = std::move(pictures);
   request.priority = job.priority;
   request.sampler = job.sampler;
   request.sampler.seed += static_cast<std::uint64_t>(choice);

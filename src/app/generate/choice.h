@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "app/generate/run.h"
+#include "app/generate/sight.h"
 #include "base/work_grant.h"
 #include "engine/service.h"
 
@@ -24,9 +25,9 @@ struct Prepared {
 };
 
 /// `choice`: from 0 to job.n - 1; each draws with a seed of its own. Only the first reports the prompt's progress.
-/// `engine` outlives the request. Errors: those of make_constraint.
-Expected<Prepared> prepare(const engine::Engine& engine, const Job& job, const text::Prompt& prompt, int choice,
-                           std::function<void(Event)> on_event, std::function<void(Ended)> on_end,
-                           WorkGrant* grant = nullptr);
+/// `pictures`: see_pictures()'s. `engine` outlives the request. Errors: those of make_constraint.
+Expected<Prepared> prepare(const engine::Engine& engine, const Job& job, const text::Prompt& prompt,
+                           std::vector<engine::PlacedPicture> pictures, int choice, std::function<void(Event)> on_event,
+                           std::function<void(Ended)> on_end, WorkGrant* grant = nullptr);
 
 }  // namespace millrace::generate

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "app/generate/json.h"
+#include "app/generate/pictures.h"
 #include "base/status.h"
 #include "base/work_grant.h"
 #include "engine/sampler.h"
@@ -36,6 +37,7 @@ struct Job {
   /// or "tool_call_id".
   bool chat = true;
   Json messages = Json::array();
+  Pictures pictures;           // whose markers stand in the messages' texts
   Json tools = Json::array();  // [{"type": "function", "function": {"name", "description", "parameters"}}]
   std::map<std::string, ClientTool> client_tools;  // by the name in `tools`; missing: the client knows it by that, too
   ToolChoice tool_choice = ToolChoice::automatic;

@@ -27,7 +27,7 @@ Json messages_with_tools(const Job& job) {
   return out;
 }
 
-Expected<text::Prompt> render(const engine::Engine& engine, const Job& job, WorkGrant* grant) {
+Expected<Prompt> render(const engine::Engine& engine, const Job& job, WorkGrant* grant) {
   std::unique_ptr<text::ChatTemplate> own;
   const text::ChatTemplate* chat_template = engine.chat_template();
   if (!job.chat_template.empty()) {
@@ -42,10 +42,20 @@ Expected<text::Prompt> render(const engine::Engine& engine, const Job& job, Work
   conversation.messages = conversation.calls_in_words ? messages_with_tools(job) : job.messages;
   conversation.thinking = job.thinking;
   conversation.options = job.template_variables;
+  Seen seen;
+  if (!job.pictures.empty()) {
+    MR_ASSIGN_OR_RETURN(seen, settle_pictures(spec_of(engine), job.pictures, conversation.messages));
+    conversation.markers = job.pictures.markers();
+    conversation.inserts = std::move(seen.inserts);
+  }
+  std::vector<std::size_t> inserted;
+  conversation.inserted = &inserted;
   conversation.begun = begun_answer(job);
   if (!conversation.begun.empty()) conversation.messages.erase(conversation.messages.size() - 1);
-  MR_ASSIGN_OR_RETURN(text::Prompt prompt, chat_template->prompt(engine.tokenizer(), conversation, grant));
-  if (tools && conversation.tools.empty()) prompt.format.calls = &text::default_call_format();
+  MR_ASSIGN_OR_RETURN(text::Prompt made, chat_template->prompt(engine.tokenizer(), conversation, grant));
+  if (tools && conversation.tools.empty()) made.format.calls = &text::default_call_format();
+  Prompt prompt{std::move(made), std::move(seen.grids), std::move(inserted)};
+  MR_RETURN_IF_ERROR(place_rows(engine, job.pictures, prompt));
   return prompt;
 }
 
@@ -67,14 +77,14 @@ class Shortening {
 
   /// The prompt that leaves out the fewest; the shortest there is where none fits. REQUIRES: the whole one does not
   /// fit.
-  Expected<text::Prompt> prompt() {
-    std::optional<text::Prompt> best;
+  Expected<Prompt> prompt() {
+    std::optional<Prompt> best;
     // `low` - 1 left out are too few, and with `high` left out it fits, or nothing more can be left out.
     std::size_t low = std::min<std::size_t>(1, most_), high = most_;
     while (low < high) {
       std::size_t count = low + (high - low) / 2;
       const std::size_t middle = count;
-      MR_ASSIGN_OR_RETURN(text::Prompt made, without(count));
+      MR_ASSIGN_OR_RETURN(Prompt made, without(count));
       if (std::ssize(made.ids) >= context_) {
         low = count + 1;
       } else {
@@ -84,21 +94,22 @@ class Shortening {
     }
     if (best) return std::move(*best);
     std::size_t count = std::min(low, most_);
-    MR_ASSIGN_OR_RETURN(text::Prompt shortest, without(count));
+    MR_ASSIGN_OR_RETURN(Prompt shortest, without(count));
     return std::ssize(shortest.ids) < context_ ? std::move(shortest) : cut_last(std::move(shortest));
   }
 
  private:
   /// The last question without its beginning, so that a quarter of the context is for the answer. As it was where that
   /// does not help.
-  Expected<text::Prompt> cut_last(text::Prompt whole) {
+  Expected<Prompt> cut_last(Prompt whole) {
     const text::Tokenizer& tokenizer = engine_.tokenizer();
     constexpr int kTries = 3;  // a text may have more tokens without its beginning
-    text::Prompt made = std::move(whole);
+    Prompt made = std::move(whole);
     for (int i = 0; i < kTries && std::ssize(made.ids) >= context_; ++i) {
       const auto last = std::find_if(job_.messages.rbegin(), job_.messages.rend(),
                                      [](const Json& message) { return message.value("role", Json()) == "user"; });
       if (last == job_.messages.rend() || !last->contains("content") || !(*last)["content"].is_string()) break;
+      if (job_.pictures.markers().find((*last)["content"].get_ref<const std::string&>())) break;
       const auto ids = tokenizer.encode((*last)["content"].get<std::string>(), text::Specials::as_text);
       const std::int64_t beyond = std::ssize(made.ids) - (context_ - context_ / 4);
       if (beyond >= std::ssize(ids)) break;
@@ -111,12 +122,12 @@ class Shortening {
   }
 
   /// Leaves out `count`, or one more where the template refuses that: some want a question first.
-  Expected<text::Prompt> without(std::size_t& count) {
+  Expected<Prompt> without(std::size_t& count) {
     auto made = render_without(count);
     if (made.ok() || made.status().code() != Code::invalid_argument || count == most_) return made;
     return render_without(++count);
   }
-  Expected<text::Prompt> render_without(std::size_t count) {
+  Expected<Prompt> render_without(std::size_t count) {
     if (grant_ != nullptr && grant_->cancelled()) return error(Code::cancelled, "the client went away");
     job_.messages = Json::array();
     for (std::size_t i = 0, left_out = 0; i < whole_.size(); ++i) {
@@ -165,10 +176,11 @@ void lay_before(const engine::Engine& engine, const Job& job, std::int64_t conte
   if (begins) ids.insert(ids.begin(), *bos);
 }
 
-Status check_ids(const engine::Engine& engine, const Ids& ids, const char* field) {
+/// `pictures`: ids below 0 are theirs.
+Status check_ids(const engine::Engine& engine, const Ids& ids, const char* field, bool pictures = false) {
   const std::int64_t vocab = engine.model().hyperparameters().vocab;
   for (const text::TokenId id : ids)
-    if (id < 0 || id >= vocab)
+    if ((id < 0 && !pictures) || id >= vocab)
       return error(Code::invalid_argument, "{}: token id {} is outside the vocabulary of {}", field, id, vocab);
   return {};
 }
@@ -273,12 +285,12 @@ std::string begun_answer(const Job& job) {
   return said ? last["content"].get<std::string>() : std::string();
 }
 
-Expected<text::Prompt> make_prompt(const engine::Engine& engine, const Job& job, WorkGrant* grant) {
+Expected<Prompt> make_prompt(const engine::Engine& engine, const Job& job, WorkGrant* grant) {
   MR_RETURN_IF_ERROR(model::check_writes(engine.model().hyperparameters()));
   std::int64_t context = engine.context_tokens();
   if (job.context > 0) context = std::min(context, job.context);
   const auto too_long = [&](const std::vector<text::TokenId>& ids) { return std::ssize(ids) >= context; };
-  text::Prompt prompt;
+  Prompt prompt;
   std::vector<text::TokenId>& ids = prompt.ids;
   if (job.chat) {
     MR_ASSIGN_OR_RETURN(prompt, render(engine, job, grant));
@@ -296,7 +308,10 @@ Expected<text::Prompt> make_prompt(const engine::Engine& engine, const Job& job,
   }
   if (ids.empty()) return error(Code::invalid_argument, "prompt: it is empty; write something");
   if (too_long(ids) && !job.any_length) return too_long_error(engine, job, std::ssize(ids), context);
-  MR_RETURN_IF_ERROR(check_ids(engine, ids, "prompt"));
+  const bool pictures = !prompt.inserted.empty();
+  if (pictures && job.prompt_logprobs >= 0)
+    return error(Code::unsupported, "prompt_logprobs: they are not told of a prompt with pictures; leave them out");
+  MR_RETURN_IF_ERROR(check_ids(engine, ids, "prompt", pictures));
   return prompt;
 }
 

@@ -64,20 +64,24 @@ struct Run::Queue {
 Expected<std::unique_ptr<Run>> Run::start(engine::ModelManager::Use model, const Job& job, const std::string& client,
                                           WorkGrant* grant) {
   std::unique_ptr<Run> run(new Run(std::move(model)));
-  MR_ASSIGN_OR_RETURN(text::Prompt prompt, make_prompt(run->model_->service->engine(), job, grant));
+  const engine::Engine& engine = run->model_->service->engine();
+  MR_ASSIGN_OR_RETURN(Prompt prompt, make_prompt(engine, job, grant));
+  MR_ASSIGN_OR_RETURN(const auto pictures, see_pictures(engine, job.pictures, prompt, grant));
   run->queue_ = std::make_shared<Queue>();
-  for (int choice = 0; choice < job.n; ++choice) MR_RETURN_IF_ERROR(run->submit(job, prompt, choice, client, grant));
+  for (int choice = 0; choice < job.n; ++choice)
+    MR_RETURN_IF_ERROR(run->submit(job, prompt, pictures, choice, client, grant));
   run->prompt_ = std::move(prompt.ids);
   run->meter_->totals.prompt_tokens = std::ssize(run->prompt_);
   return run;
 }
 
-Status Run::submit(const Job& job, const text::Prompt& prompt, int choice, const std::string& client,
-                   WorkGrant* grant) {
+Status Run::submit(const Job& job, const text::Prompt& prompt, const std::vector<engine::PlacedPicture>& pictures,
+                   int choice, const std::string& client, WorkGrant* grant) {
   const std::shared_ptr<engine::Service>& service = model_->service;
   const auto on_event = [queue = queue_](Event event) { queue->push(std::move(event)); };
   const auto on_end = [queue = queue_](Ended ended) { queue->end(std::move(ended)); };
-  MR_ASSIGN_OR_RETURN(Prepared prepared, prepare(service->engine(), job, prompt, choice, on_event, on_end, grant));
+  MR_ASSIGN_OR_RETURN(Prepared prepared,
+                      prepare(service->engine(), job, prompt, pictures, choice, on_event, on_end, grant));
   prepared.request.client = client;
   MR_ASSIGN_OR_RETURN(const auto id, service->submit(std::move(prepared.request), std::move(prepared.on_done)));
   ids_.push_back(id);

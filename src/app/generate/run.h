@@ -13,6 +13,7 @@
 #include "app/generate/job.h"
 #include "base/work_grant.h"
 #include "engine/model_manager.h"
+#include "engine/pictures.h"
 
 namespace millrace::generate {
 
@@ -96,7 +97,8 @@ class Run {
  private:
   struct Queue;
   explicit Run(engine::ModelManager::Use model) : model_(std::move(model)) {}
-  Status submit(const Job& job, const text::Prompt& prompt, int choice, const std::string& client, WorkGrant* grant);
+  Status submit(const Job& job, const text::Prompt& prompt, const std::vector<engine::PlacedPicture>& pictures,
+                int choice, const std::string& client, WorkGrant* grant);
 
   engine::ModelManager::Use model_;
   std::vector<text::TokenId> prompt_;

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "app/generate/base64.h"
 #include "app/openai/request.h"
 #include "modelfile/escape.h"
 #include "text/utf8.h"
@@ -38,35 +39,42 @@ Expected<std::string> part_text(const Json& part, const char* where) {
 
 }  // namespace
 
-std::optional<std::string> from_base64(std::string_view text) {
-  static constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  while (text.ends_with('=')) text.remove_suffix(1);
-  std::string out;
-  out.reserve(text.size() / 4 * 3 + 2);
-  unsigned bits = 0;
-  int count = 0;
-  for (const char c : text) {
-    const auto place = kLetters.find(c);
-    if (place == std::string_view::npos) return std::nullopt;
-    bits = bits << 6 | static_cast<unsigned>(place);
-    count += 6;
-    if (count < 8) continue;
-    count -= 8;
-    out += static_cast<char>(bits >> count & 255u);
+bool is_picture(const Json& part) {
+  const std::string type = word(part, "type");
+  return type == "image_url" || type == "input_image" || type == "image";
+}
+
+Picture picture_of(const Json& part, const std::string& where) {
+  const std::string type = word(part, "type");
+  if (type == "image" && part.contains("source")) {  // Anthropic's
+    const Json source = part.value("source", Json());
+    const std::string kind = word(source, "type"), of = fmt::format("{}.image.source.{}", where, kind);
+    if (kind == "base64") return generate::picture_of_base64(type, of, word(source, "data"));
+    if (kind == "url") return generate::picture_of_url(type, of, word(source, "url"));
+    return {type,
+            fmt::format("{}.image.source", where),
+            {},
+            error(Code::invalid_argument, "its source is of type '{}'; send base64", modelfile::escape(kind, 40))};
   }
-  return out;
+  const Json url = part.value("image_url", Json());
+  if (type == "input_image" && part.contains("file_id") && part["file_id"].is_string())
+    return {type, where, {}, error(Code::invalid_argument, "no files are kept here; send its data as image_url")};
+  return generate::picture_of_url(type, where, url.is_string() ? url.get<std::string>() : word(url, "url"));
 }
 
-std::string note_of(std::string_view what) {
-  return fmt::format("[{}: this model reads text only]", what.empty() ? "content" : modelfile::escape(what, 40));
-}
-
-Expected<std::string> content_text(const Json& content, const char* where, Unreadable others) {
+Expected<std::string> content_text(const Json& content, const char* where, Unreadable others,
+                                   generate::Pictures* pictures) {
   if (content.is_null()) return std::string();
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array()) return error(Code::invalid_argument, "{}: content must be a text or a list of parts", where);
   std::string text;
   for (const Json& part : content) {
+    if (pictures != nullptr && is_picture(part)) {
+      if (pictures->size() >= generate::kMostPictures)
+        return error(Code::invalid_argument, "{}: more than {} pictures; send fewer", where, generate::kMostPictures);
+      text += pictures->add(picture_of(part, where));
+      continue;
+    }
     Expected<std::string> one = part_text(part, where);
     if (!one.ok() && others == Unreadable::noted) one = note_of(word(part, "type"));
     MR_RETURN_IF_ERROR(one.status());

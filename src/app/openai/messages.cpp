@@ -50,7 +50,7 @@ Status check_role(const std::string& role) {
                modelfile::escape(role, 40));
 }
 
-Expected<Json> parse_message(const Json& message) {
+Expected<Json> parse_message(const Json& message, generate::Pictures& pictures) {
   if (!message.is_object() || !message.contains("role") || !message["role"].is_string())
     return error(Code::invalid_argument, "messages: each must be an object with a role");
   MR_RETURN_IF_ERROR(check_role(message["role"].get_ref<const std::string&>()));
@@ -58,7 +58,8 @@ Expected<Json> parse_message(const Json& message) {
   const auto content = message.find("content");
   const bool of_tool = message["role"] == "tool" || message["role"] == "function";
   MR_ASSIGN_OR_RETURN(out["content"], content_text(content == message.end() ? Json() : *content, "messages",
-                                                   of_tool ? Unreadable::noted : Unreadable::refused));
+                                                   of_tool ? Unreadable::noted : Unreadable::refused,
+                                                   of_tool || message["role"] == "user" ? &pictures : nullptr));
   if (const auto calls = message.find("tool_calls"); calls != message.end() && !calls->is_null())
     MR_RETURN_IF_ERROR(parse_calls(*calls, out["tool_calls"]));
   for (const char* name : {"name", "tool_call_id", "reasoning_content"})
@@ -73,7 +74,7 @@ Status parse_messages(const Json& messages, Job& job) {
     return error(Code::invalid_argument, "messages: must be a list with at least one message");
   job.messages = Json::array();
   for (const Json& message : messages) {
-    MR_ASSIGN_OR_RETURN(Json out, parse_message(message));
+    MR_ASSIGN_OR_RETURN(Json out, parse_message(message, job.pictures));
     job.messages.push_back(std::move(out));
   }
   return {};

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "app/generate/base64.h"
 #include "app/generate/fields.h"
 #include "app/generate/job.h"
 
@@ -14,6 +15,7 @@ namespace millrace::openai {
 
 using generate::Job;
 using generate::Json;
+using generate::Picture;
 using generate::word;
 
 /// POST /v1/chat/completions.
@@ -57,15 +59,19 @@ struct RerankJob {
 Expected<RerankJob> parse_rerank(const Json& body);
 
 /// A message's content as one text: a string, or parts joined: texts, refusals, files of text that lie in them in
-/// base64. Errors: invalid_argument (pictures, sound, other files), unless these are only noted: what a tool has
-/// answered stays in its conversation, which would be refused from then on.
+/// base64, and markers of pictures, which go into `pictures`. Errors: invalid_argument (sound, other files, and
+/// pictures where `pictures` is null), unless these are only noted: what a tool has answered stays in its conversation,
+/// which would be refused from then on.
 enum class Unreadable { refused, noted };
-Expected<std::string> content_text(const Json& content, const char* where, Unreadable others = Unreadable::refused);
-/// "[image: this model reads text only]"
-std::string note_of(std::string_view what);
+Expected<std::string> content_text(const Json& content, const char* where, Unreadable others = Unreadable::refused,
+                                   generate::Pictures* pictures = nullptr);
+/// Whether a part of a content is a picture, in OpenAI's form or Anthropic's, and that picture. `where`: what errors
+/// about it begin with.
+bool is_picture(const Json& part);
+Picture picture_of(const Json& part, const std::string& where);
 
-/// RFC 4648, section 4; none where the text is something else. Padding may be left out.
-std::optional<std::string> from_base64(std::string_view text);
+using generate::from_base64;
+using generate::note_of;
 
 /// The form of the answer: response_format ({"type": "text" | "json_object" | "json_schema" | "grammar", ...}), or as
 /// llama-server, vLLM and sglang spell it; what we have no means for is refused. Ignored it would give an answer of any

@@ -308,6 +308,8 @@ Json error_body(int http, const Status& status) {
   if (http == 413) code = "request_too_large";
   if (http == 503) code = "overloaded";
   if (http == 400 && message.find("maximum context length") != std::string::npos) code = "context_length_exceeded";
+  if (http == 400 && message.find("Could not process image") != std::string::npos)
+    code = message.find("send a JPEG, PNG or WebP") != std::string::npos ? "invalid_image_format" : "image_parse_error";
   const char* type = http == 401   ? "authentication_error"
                      : http == 403 ? "permission_error"
                      : http == 503 ? "overloaded_error"

@@ -133,13 +133,18 @@ std::string shell_text(const Json& output) {
   return text;
 }
 
-/// What a tool answered: a text, or a list of parts.
-Expected<std::string> output_text(const std::string& type, const Json& item) {
-  const Json output = item.value("output", Json(""));
-  if (type == "shell_call_output" && output.is_array()) return shell_text(output);
-  if (type == "computer_call_output") return note_of("computer_screenshot");
-  if (type == "apply_patch_call_output") return word(item, "status") + "\n" + word(item, "output");
-  return output.is_object() ? output.dump() : content_text(output, "input", Unreadable::noted);
+/// What a tool answered: a text, or a list of parts, which may be pictures.
+Expected<Json> output_content(const std::string& type, const Json& item) {
+  Json output = item.value("output", Json(""));
+  if (type == "shell_call_output" && output.is_array()) return Json(shell_text(output));
+  if (type == "computer_call_output") {
+    if (!output.is_object() || !output.contains("image_url")) return Json(note_of("computer_screenshot"));
+    return Json::array({{{"type", "input_image"}, {"image_url", output["image_url"]}}});
+  }
+  if (type == "apply_patch_call_output") return Json(word(item, "status") + "\n" + word(item, "output"));
+  if (output.is_object()) return Json(output.dump());
+  MR_RETURN_IF_ERROR(content_text(output, "input", Unreadable::noted).status());
+  return output;
 }
 
 Json call_message(const std::string& id, const std::string& name, Json arguments) {
@@ -211,7 +216,7 @@ class Messages {
     return {};
   }
   Status add_output(const std::string& type, const Json& item) {
-    MR_ASSIGN_OR_RETURN(std::string output, output_text(type, item));
+    MR_ASSIGN_OR_RETURN(Json output, output_content(type, item));
     const char* const of = item.contains("call_id") ? "call_id" : "id";  // a local shell's has only the latter
     return add_message({{"role", "tool"}, {"tool_call_id", word(item, of)}, {"content", std::move(output)}});
   }

@@ -14,6 +14,7 @@
 #include "modelfile/gguf.h"
 #include "modelfile/mixtures.h"
 #include "tensor/dtype.h"
+#include "vision/beside.h"
 
 namespace millrace::server {
 namespace {
@@ -82,7 +83,8 @@ std::vector<std::string> Catalog::files() const {
     for (const auto& entry : fs::directory_iterator(path, ignored)) {
       const std::string name = entry.path().filename().string();
       const bool later_part = name.find("-of-") != std::string::npos && name.find("-00001-of-") == std::string::npos;
-      if (entry.path().extension() == ".gguf" && !later_part) files.push_back(entry.path().string());
+      if (entry.path().extension() == ".gguf" && !later_part && !vision::is_mmproj_name(name))
+        files.push_back(entry.path().string());
     }
   }
   std::sort(files.begin(), files.end());

@@ -61,6 +61,7 @@ class Shape {
   /// The conversation so far in tokens, for the next request to go on with.
   void tell_context(Json& json, const std::string& reason, const generate::Run& run) const {
     std::vector<text::TokenId> all = run.prompt();
+    std::erase_if(all, [](text::TokenId id) { return id < 0; });  // pictures go on in nobody's words
     const std::vector<text::TokenId>& answer = run.meter()->tokens;
     // What is made of an id: a number of JSON, and its digits. Without room for them the answer comes without.
     constexpr std::uint64_t kBytesAToken = 72;

@@ -17,6 +17,7 @@ namespace {
 using generate::Fields;
 using generate::Format;
 using generate::Job;
+using generate::word;
 
 constexpr double kAny = 1e9;
 
@@ -138,12 +139,23 @@ Status parse_context(const Json& body, Job& job) {
   return fields.status();
 }
 
-Status refuse_pictures(const Json& holder) {
+/// Markers of the pictures in `images`, a list of base64; empty: there are none.
+Expected<std::string> take_pictures(const Json& holder, generate::Pictures& pictures) {
   const auto images = holder.find("images");
   if (images != holder.end() && !images->is_null() && !images->is_array())
     return error(Code::invalid_argument, "images: must be a list");
-  if (images == holder.end() || !images->is_array() || images->empty()) return {};
-  return error(Code::invalid_argument, "images: this model reads text only");
+  std::string markers;
+  if (images == holder.end() || images->is_null()) return markers;
+  if (images->size() + pictures.size() > generate::kMostPictures)
+    return error(Code::invalid_argument, "images: more than {}; send fewer", generate::kMostPictures);
+  for (const Json& one : *images) {
+    if (!one.is_string()) return error(Code::invalid_argument, "images: must be a list of pictures in base64");
+    const std::string& text = one.get_ref<const std::string&>();
+    const bool url = text.starts_with("http://") || text.starts_with("https://");
+    markers += pictures.add(url ? generate::picture_of_url("image", "images", text)
+                                : generate::picture_of_base64("image", "images", text));
+  }
+  return markers;
 }
 
 }  // namespace
@@ -181,15 +193,17 @@ Expected<OllamaRequest> parse_ollama_generate(const Json& body, const ModelInfo&
   fields.text("suffix", suffix);
   fields.flag("raw", raw);
   MR_RETURN_IF_ERROR(fields.status());
-  MR_RETURN_IF_ERROR(refuse_pictures(body));
+  MR_ASSIGN_OR_RETURN(const std::string markers, take_pictures(body, job.pictures));
   out.empty = job.prompt.empty();
   if (!suffix.empty()) job.fill.emplace().suffix = suffix;
   job.chat = !raw && !job.fill;
+  if (!job.chat && !markers.empty()) fields.fail("images", "go with neither raw nor suffix");
+  MR_RETURN_IF_ERROR(fields.status());
   MR_RETURN_IF_ERROR(parse_context(body, job));
   if (!job.chat) return out;
   job.keep_tokens = true;
   if (!system.empty()) job.messages.push_back({{"role", "system"}, {"content", system}});
-  job.messages.push_back({{"role", "user"}, {"content", job.prompt}});
+  job.messages.push_back({{"role", "user"}, {"content", markers + job.prompt}});
   generate::Defaults defaults = info.defaults();
   if (!job.before.empty()) {  // they stand in it already
     defaults.system.clear();
@@ -207,18 +221,20 @@ Expected<OllamaRequest> parse_ollama_chat(const Json& body, const ModelInfo& inf
   out.empty = messages == nullptr || (messages->is_array() && messages->empty());
   MR_RETURN_IF_ERROR(openai::parse_tools(body, out.job));
   if (out.empty) return out;
-  if (messages->is_array())
-    for (const Json& message : *messages)
-      if (message.is_object() && message.value("role", Json()) != "tool") MR_RETURN_IF_ERROR(refuse_pictures(message));
   MR_RETURN_IF_ERROR(openai::parse_messages(*messages, out.job));
   // Ollama's clients send a tool's name as tool_name, and past thoughts as thinking.
   for (std::size_t i = 0; i < messages->size(); ++i) {
     const Json& message = (*messages)[i];
     if (message.contains("tool_name") && message["tool_name"].is_string())
       out.job.messages[i]["name"] = message["tool_name"];
-    if (message.contains("images") && !message["images"].empty())  // of a tool: its answer stays in the conversation
-      out.job.messages[i]["content"] =
-          out.job.messages[i]["content"].get<std::string>() + "\n" + openai::note_of("image");
+    MR_ASSIGN_OR_RETURN(const std::string markers, take_pictures(message, out.job.pictures));
+    if (!markers.empty() && word(message, "role") != "user" && word(message, "role") != "tool")
+      return error(Code::invalid_argument, "images: they go with messages of users and tools");
+    if (!markers.empty()) {  // before a question, behind what a tool said
+      Json& content = out.job.messages[i]["content"];
+      const std::string said = content.get<std::string>();
+      content = message.value("role", Json()) == "tool" ? said + "\n" + markers : markers + said;
+    }
     if (message.contains("thinking") && message["thinking"].is_string())
       out.job.messages[i]["reasoning_content"] = message["thinking"];
   }

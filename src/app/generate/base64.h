@@ -1,0 +1,13 @@
+// Base64 (RFC 4648, section 4) in requests. Thread-safety: a function.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace millrace::generate {
+
+/// None where the text is something else. Padding may be left out, and lines may be broken, as MIME has them.
+std::optional<std::string> from_base64(std::string_view text);
+
+}  // namespace millrace::generate

@@ -1,0 +1,63 @@
+// Pictures that clients send in conversations. A message's text holds a marker in each picture's place until the chat
+// template has laid the text out; then the model's own markup stands there, or, where the model cannot see the picture,
+// a note. Thread-safety: values and functions of them.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "app/generate/json.h"
+#include "base/status.h"
+#include "text/markers.h"
+#include "vision/spec.h"
+
+namespace millrace::generate {
+
+struct Picture {
+  std::string kind;   // as its API calls it: "image_url", "input_image", "image"
+  std::string where;  // what errors about it begin with: "messages.0.content.1.image.source"
+  std::string file;   // its bytes: JPEG, PNG or WebP, if it is good
+  Status problem;     // why there is no file
+};
+
+/// From base64; `text` may be what a data URL has before it, too.
+Picture picture_of_base64(std::string kind, std::string where, std::string_view text);
+/// From a data URL. Other URLs are a problem: nothing is fetched.
+Picture picture_of_url(std::string kind, std::string where, std::string_view url);
+
+/// The pictures of one conversation.
+class Pictures {
+ public:
+  /// The marker that stands for it in a text.
+  std::string add(Picture picture);
+  std::size_t size() const { return all_.size(); }
+  bool empty() const { return all_.empty(); }
+  const Picture& operator[](std::size_t i) const { return *all_[i]; }
+  const text::Markers& markers() const { return markers_; }
+
+ private:
+  std::vector<std::shared_ptr<const Picture>> all_;  // shared: jobs are copied
+  text::Markers markers_;                            // drawn with the first picture
+};
+
+/// "[image: this model reads text only]"
+std::string note_of(std::string_view what);
+
+/// What becomes of the pictures of a conversation, by their index.
+struct Seen {
+  std::vector<std::string> inserts;  // for text::Conversation; empty where no picture is seen
+  std::vector<vision::Grid> grids;   // its tokens; of none where the picture is not seen
+};
+
+/// `spec`: how the model wants pictures; null: it sees none. The markers of what it does not see become notes: pictures
+/// before the assistant's last message, and what tools have answered, which would have every later turn refused.
+/// Errors: invalid_argument (a new picture of a user that is not seen; the message begins with its place).
+Expected<Seen> settle_pictures(const vision::Spec* spec, const Pictures& pictures, Json& messages);
+
+/// The most pictures of one request.
+inline constexpr std::size_t kMostPictures = 500;
+
+}  // namespace millrace::generate

@@ -1,0 +1,83 @@
+#include "vision/beside.h"
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <string_view>
+#include <vector>
+
+#include "base/log.h"
+#include "modelfile/gguf.h"
+#include "vision/spec.h"
+
+namespace millrace::vision {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool wanted(std::string_view key) {
+  return key.starts_with("general.architecture") || key.starts_with("clip.") || key.ends_with(".embedding_length") ||
+         key.ends_with(".n_deepstack_layers");
+}
+
+Expected<modelfile::Model> header(const std::string& path) {
+  modelfile::OpenOptions options;
+  options.skip_vocabulary = true;
+  options.wanted = wanted;
+  return modelfile::Model::open(path, options);
+}
+
+/// Why the file is not this model's; ok: it may be. Its rows are as wide as the model, or wider by as much for each
+/// layer that adds some (deepstack).
+Status check_belongs(const std::string& mmproj_path, const modelfile::Model& model) {
+  MR_ASSIGN_OR_RETURN(const std::string architecture, model.get_string("general.architecture"));
+  MR_ASSIGN_OR_RETURN(const std::int64_t width, model.get_int(architecture + ".embedding_length"));
+  MR_ASSIGN_OR_RETURN(const std::int64_t layers, model.get_int_or(architecture + ".n_deepstack_layers", 0));
+  MR_ASSIGN_OR_RETURN(const modelfile::Model mmproj, header(mmproj_path));
+  MR_RETURN_IF_ERROR(read_spec(mmproj).status());
+  MR_ASSIGN_OR_RETURN(const std::int64_t projected, mmproj.get_int("clip.vision.projection_dim"));
+  if (projected != width && projected != width * (1 + layers))
+    return error(Code::invalid_argument, "its rows have {} values, the model's {}", projected, width);
+  return {};
+}
+
+std::vector<std::string> files_beside(const std::string& model_path) {
+  std::vector<std::string> found;
+  std::error_code ignored;
+  const fs::path folder = fs::path(model_path).parent_path();
+  for (const auto& entry : fs::directory_iterator(folder.empty() ? "." : folder, ignored)) {
+    const std::string path = entry.path().string();
+    if (entry.path().extension() == ".gguf" && is_mmproj_name(path)) found.push_back(path);
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+}  // namespace
+
+bool is_mmproj_name(const std::string& path) {
+  std::string name = fs::path(path).filename().string();
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  return name.find("mmproj") != std::string::npos;
+}
+
+std::string mmproj_for(const std::string& model_path, const std::string& given) {
+  if (!given.empty()) return given == "off" ? std::string() : given;
+  if (is_mmproj_name(model_path)) return {};
+  std::vector<std::string> files = files_beside(model_path);
+  if (files.empty()) return {};
+  const auto model = header(model_path);
+  if (!model.ok()) return {};
+  std::erase_if(files, [&](const std::string& path) {
+    const Status belongs = check_belongs(path, *model);
+    if (!belongs.ok()) log::info("{} is no mmproj file of {}: {}", path, model_path, belongs.message());
+    return !belongs.ok();
+  });
+  if (files.size() == 1) return files.front();
+  if (files.size() > 1)
+    log::warn("{} mmproj files lie beside {}, so that it sees no pictures; choose one with --mmproj FILE", files.size(),
+              model_path);
+  return {};
+}
+
+}  // namespace millrace::vision

@@ -1,0 +1,19 @@
+// Which mmproj file belongs to a model: one that is named, or the one that lies beside it.
+// Thread-safety: functions, which read the disk.
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+
+namespace millrace::vision {
+
+/// Whether a file is called like one: "mmproj" stands in its name.
+bool is_mmproj_name(const std::string& path);
+
+/// `given`: a path, which is the answer; "off": none; empty: the file in the model's folder that has "mmproj" in its
+/// name, projects to the model's own width, and is the only one. Empty where there is none; the log says why one that
+/// lies there is not taken.
+std::string mmproj_for(const std::string& model_path, const std::string& given);
+
+}  // namespace millrace::vision

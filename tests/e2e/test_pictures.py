@@ -1,0 +1,168 @@
+"""Pictures by every API, and by `run --image`: a tiny random model with a tower (tests/data/vision), whose vocabulary is given the
+tokens that pictures need. What it answers has no meaning; that it is the same by every way, and another for another picture, has."""
+import base64
+import pathlib
+import shutil
+import struct
+import tempfile
+import unittest
+
+from gguf_keys import Layout, string, with_keys
+from harness import ROOT, Case, run
+from serving import Server
+
+MODELS, TOWERS, PICTURES = ROOT / "tests/data/reference", ROOT / "tests/data/vision", ROOT / "tests/data/pictures"
+TOKENS = {45: "<|vision_start|>", 46: "<|vision_end|>", 47: "<|image_pad|>"}
+TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+ANSWER = 12
+
+
+def make_model(source, target):
+    """A copy whose vocabulary has TOKENS as special ones, and a chat template."""
+    data = source.read_bytes()
+    at = data.index(b"tokenizer.ggml.tokens") + len("tokenizer.ggml.tokens") + 4
+    count = struct.unpack_from("<Q", data, at + 4)[0]
+    first = last = at + 12
+    pieces = []
+    for token in range(count):
+        length = struct.unpack_from("<Q", data, last)[0]
+        pieces.append(string(TOKENS[token]) if token in TOKENS else data[last:last + 8 + length])
+        last += 8 + length
+    head = bytearray(data[:first] + b"".join(pieces) + data[last:Layout(data).end_of_tensors])
+    types = head.index(b"tokenizer.ggml.token_type") + len("tokenizer.ggml.token_type") + 16
+    for token in TOKENS:
+        struct.pack_into("<i", head, types + 4 * token, 3)
+    middle = target.with_suffix(".middle")
+    middle.write_bytes(bytes(head) + b"\0" * (-len(head) % 32) + data[Layout(data).data:])
+    with_keys(middle, target, {"tokenizer.chat_template": TEMPLATE})
+    middle.unlink()
+
+
+def encoded(name):
+    return base64.b64encode((PICTURES / name).read_bytes()).decode()
+
+
+def url(name):
+    return f"data:image/{name.rsplit('.')[-1].replace('jpg', 'jpeg')};base64,{encoded(name)}"
+
+
+def openai(name):
+    return {"type": "image_url", "image_url": {"url": url(name)}}
+
+
+def anthropic(name):
+    return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": encoded(name)}}
+
+
+class Pictures(Case):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        cls.model = cls.folder / "sees.gguf"
+        make_model(MODELS / "qwen35.gguf", cls.model)
+        with_keys(TOWERS / "qwen35-mmproj.gguf", cls.folder / "mmproj-sees.gguf",
+                  {"clip.vision.image_min_pixels": 1024, "clip.vision.image_max_pixels": 4096})
+        cls.server = Server(cls.model, "--threads", "2", "--ctx", "512")
+        cls.addClassCleanup(cls.server.__exit__)
+
+    def post(self, path, **body):
+        return self.server.json("POST", path, {"model": "sees", "temperature": 0, **body})
+
+    def good(self, path, **body):
+        status, answer = self.post(path, **body)
+        self.assertEqual(status, 200, answer)
+        return answer
+
+    def chat(self, *content, **fields):
+        return self.good("/v1/chat/completions", messages=[{"role": "user", "content": list(content)}], max_tokens=ANSWER, **fields)
+
+    def said(self, *content):
+        return self.chat(*content)["choices"][0]["message"]["content"]
+
+    def test_all_apis_show_the_model_the_same(self):
+        text = {"type": "text", "text": "what is it?"}
+        chat = self.chat(openai("baseline.jpg"), text)
+        answer, tokens = chat["choices"][0]["message"]["content"], chat["usage"]["prompt_tokens"]
+        plain = self.chat(text)
+        # 21 x 14 pixels are stretched to 48 x 32: six tokens, between a begin and an end, behind a space that has a token of its own.
+        self.assertEqual(tokens, plain["usage"]["prompt_tokens"] + 9)
+        self.assertNotEqual(answer, plain["choices"][0]["message"]["content"])
+        message = {"messages": [{"role": "user", "content": [anthropic("baseline.jpg"), text]}], "max_tokens": ANSWER}
+        self.assertEqual(self.good("/v1/messages", **message)["content"][0]["text"], answer)
+        self.assertEqual(self.good("/v1/messages/count_tokens", **message)["input_tokens"], tokens)
+        asked = [{"role": "user", "content": [{"type": "input_image", "image_url": url("baseline.jpg")}, {"type": "input_text", "text": "what is it?"}]}]
+        response = self.good("/v1/responses", input=asked, max_output_tokens=ANSWER)
+        self.assertEqual(response["output"][0]["content"][0]["text"], answer)
+        options = {"temperature": 0, "num_predict": ANSWER, "num_ctx": 512}
+        turn = {"role": "user", "content": "what is it?", "images": [encoded("baseline.jpg")]}
+        self.assertEqual(self.good("/api/chat", messages=[turn], stream=False, options=options)["message"]["content"], answer)
+        made = self.good("/api/generate", prompt="what is it?", images=[encoded("baseline.jpg")], stream=False, options=options)
+        self.assertEqual(made["response"], answer)
+        self.assertTrue(all(token >= 0 for token in made["context"]))
+        outcome = run("run", self.model, "what is it?", "--image", PICTURES / "baseline.jpg", "--temp", "0", "-n", ANSWER, "--ctx", "512")
+        self.assertEqual((outcome.code, outcome.out.strip()), (0, answer.strip()), outcome.err)
+
+    def test_pictures_differ_and_are_found_again(self):
+        text = {"type": "text", "text": "what is it?"}
+        first, other = self.said(openai("colour.png"), text), self.said(openai("grey.png"), text)
+        again = self.chat(openai("colour.png"), text)
+        self.assertEqual(again["choices"][0]["message"]["content"], first)
+        self.assertNotEqual(first, other)
+        both = self.said(openai("colour.png"), {"type": "text", "text": " or "}, openai("grey.png"), text)
+        swapped = self.said(openai("grey.png"), {"type": "text", "text": " or "}, openai("colour.png"), text)
+        self.assertNotEqual(both, swapped)
+
+    def test_tools_show_pictures(self):
+        question = {"role": "user", "content": "look."}
+        call = {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}]}
+        def asked(content):
+            return self.good("/v1/chat/completions", messages=[question, call, {"role": "tool", "tool_call_id": "a", "content": content}],
+                             max_tokens=ANSWER)
+        seen, note = asked([openai("colour.png")]), asked("no")
+        self.assertGreater(seen["usage"]["prompt_tokens"], note["usage"]["prompt_tokens"])
+        used = {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "look", "input": {}}]}
+        result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [anthropic("colour.png")]}]}
+        message = self.good("/v1/messages", messages=[question, used, result], max_tokens=ANSWER)
+        self.assertEqual(message["content"][0]["text"], seen["choices"][0]["message"]["content"])
+        items = [question, {"type": "function_call", "call_id": "a", "name": "look", "arguments": "{}"},
+                 {"type": "function_call_output", "call_id": "a", "output": [{"type": "input_image", "image_url": url("colour.png")}]}]
+        response = self.good("/v1/responses", input=items, max_output_tokens=ANSWER)
+        self.assertEqual(response["output"][0]["content"][0]["text"], seen["choices"][0]["message"]["content"])
+
+    def test_what_is_no_picture_is_refused_when_new_and_noted_when_old(self):
+        bad = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+        status, body = self.post("/v1/chat/completions", messages=[{"role": "user", "content": [bad]}])
+        self.assertEqual((status, body["error"]["code"]), (400, "invalid_image_format"), body)
+        torn = base64.b64encode((PICTURES / "colour.png").read_bytes()[:60]).decode()
+        status, body = self.post("/v1/messages", max_tokens=2, messages=[{"role": "user", "content": [
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": torn}}]}])
+        self.assertEqual((status, body["error"]["type"]), (400, "invalid_request_error"), body)
+        self.assertRegex(body["error"]["message"], r"^messages\.0\.content\.0\.image\.source\.base64: Could not process image: ")
+        status, body = self.post("/v1/chat/completions", messages=[{"role": "user", "content": [
+            {"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/a.png"}}]}])
+        self.assertEqual((status, "fetches no pictures" in body["error"]["message"]), (400, True), body)
+        answered = {"role": "assistant", "content": "a fox."}
+        self.good("/v1/chat/completions", messages=[{"role": "user", "content": [bad]}, answered, {"role": "user", "content": "and?"}], max_tokens=2)
+        status, body = self.post("/api/generate", prompt="what?", images=[base64.b64encode((PICTURES / "bomb.png").read_bytes()).decode()], stream=False)
+        self.assertEqual((status, "60000 x 60000" in body["error"]), (400, True), body)
+
+    def test_names_the_capability(self):
+        self.assertIn("vision", self.good("/api/show")["capabilities"])
+        listed = self.server.json("GET", "/v1/models")[1]["data"]
+        self.assertEqual([(one["id"], one["architecture"]["input_modalities"]) for one in listed], [("sees:latest", ["text", "image"])])
+        self.assertIn("vision", run("show", self.model).out)
+        alone = self.folder / "alone"
+        alone.mkdir()
+        shutil.copy(self.model, alone / "blind.gguf")
+        self.assertNotIn("vision", run("show", alone / "blind.gguf").out)
+        outcome = run("run", alone / "blind.gguf", "what?", "--image", PICTURES / "colour.png", "-n", "2")
+        self.assertEqual((outcome.code, "reads text only" in outcome.err), (2, True), outcome.err)
+        outcome = run("run", alone / "blind.gguf", "what?", "--mmproj", self.folder / "mmproj-sees.gguf", "--image", PICTURES / "colour.png",
+                      "-n", "2", "--ctx", "512")
+        self.assertEqual(outcome.code, 0, outcome.err)
+        outcome = run("run", self.model, "what?", "--mmproj", "off", "--image", PICTURES / "colour.png", "-n", "2")
+        self.assertEqual((outcome.code, "reads text only" in outcome.err), (2, True), outcome.err)
+
+
+if __name__ == "__main__":
+    unittest.main()
