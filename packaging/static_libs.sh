@@ -66,8 +66,8 @@ curl=$!
 step fmt with_cmake "$(echo "$out"/src/fmtlib-*)" -DFMT_TEST=OFF -DFMT_DOC=OFF
 step spdlog with_cmake "$(echo "$out"/src/spdlog-*)" -DSPDLOG_BUILD_EXAMPLE=OFF -DSPDLOG_BUILD_TESTS=OFF -DSPDLOG_FMT_EXTERNAL=ON
 step prometheus with_cmake "$(echo "$out"/src/prometheus-cpp-*)" -DENABLE_PULL=OFF -DENABLE_PUSH=OFF -DENABLE_TESTING=OFF -DENABLE_COMPRESSION=OFF -DUSE_THIRDPARTY_LIBRARIES=OFF -DGENERATE_PKGCONFIG=ON
-step jpeg with_cmake "$(echo "$out"/src/libjpeg-turbo-*/)" -DENABLE_SHARED=OFF -DWITH_TURBOJPEG=OFF
-step png with_cmake "$(echo "$out"/src/libpng1.6-*/)" -DPNG_SHARED=OFF -DPNG_TESTS=OFF
+step jpeg with_cmake "$(echo "$out"/src/libjpeg-turbo-*/)" -DENABLE_SHARED=OFF -DWITH_TURBOJPEG=OFF -DCMAKE_UNITY_BUILD=OFF -DCMAKE_INSTALL_LIBDIR="$out/lib"
+step png with_cmake "$(echo "$out"/src/libpng1.6-*/)" -DPNG_SHARED=OFF -DPNG_TESTS=OFF -DCMAKE_UNITY_BUILD=OFF
 step httplib build_httplib
 wait "$curl"
 package libcurl "-lcurl -lssl -lcrypto -lz" ""
