@@ -223,7 +223,7 @@ List response() {
         {"context_management", kRefused, "not supported; send truncation, or POST /v1/responses/compact", "[]"},
         {"conversation", kRefused, "not supported; previous_response_id goes on from a response", ""},
         {"prompt", kRefused, "prompts are not kept here; send instructions and input", ""},
-        {"image", kIgnored, "models here read text only"},
+        {"image", kIgnored, "pictures are parts of the input"},
         {"max_tool_calls", kIgnored, "it bounds tools that OpenAI runs; there are none here"},
         {"moderation", kRefused, "there is no moderation here; leave it out", ""},
         {"personality", kIgnored, "models here have none; say it in the instructions"},

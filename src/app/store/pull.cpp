@@ -36,7 +36,8 @@ class Pull {
       return error(Code::invalid_argument,
                    "{} holds GGUF files, which are not converted: write the type behind a colon", name_.repository());
     MR_ASSIGN_OR_RETURN(variant_, choose_variant(variants, name_));
-    if (has_projector(listed)) say("the repository's mmproj file (images) is left out: models answer text here");
+    if (has_projector(listed))
+      say("the repository's mmproj file, with which the model sees pictures, is left out; give one with --mmproj FILE");
     MR_ASSIGN_OR_RETURN(files_, arrivals_of(variant_, name_, options_));
     folder_ = store_.partial_path(name_);
     std::error_code ignored;
