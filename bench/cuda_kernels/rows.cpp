@@ -5,6 +5,7 @@
 #include "kernels/cuda/draw.h"
 #include "kernels/cuda/gates.h"
 #include "kernels/cuda/heads.h"
+#include "kernels/cuda/prompt_int8.h"
 #include "tensor/codec.h"
 
 namespace millrace::bench {
@@ -83,6 +84,12 @@ void time_forms(Suite& suite, int rows) {
       const float* const x = c.reads<float>(n);
       Bf16* const out = c.writes<Bf16>(n);
       return [=](cudaStream_t stream) { return to_bf16(x, n, out, stream); };
+    });
+    suite.time("round_prompt", fmt::format("{} columns", cols), rows, [=](Case& c) {
+      const Bf16* const x = c.reads<Bf16>(n);
+      const auto bytes = static_cast<std::int64_t>(prompt_int8_bytes(rows, cols));
+      const PromptInt8 out = prompt_int8_at(c.writes<std::byte>(bytes), rows, cols);
+      return [=](cudaStream_t stream) { return round_prompt(x, rows, cols, out, stream); };
     });
   }
   suite.time("gather_rows", "8B", rows, [=](Case& c) {

@@ -20,7 +20,7 @@ import check_links
 import check_words
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FOLDERS = "src|tests|tools|docs|bench|scripts|include|examples|fuzz|models|cmake|packaging|python"
+FOLDERS = "src|tests|tools|docs|bench|scripts|include|examples|fuzz|models|cmake|packaging|python|go"
 
 
 class Docs(unittest.TestCase):
