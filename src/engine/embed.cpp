@@ -101,6 +101,10 @@ Expected<std::vector<TokenId>> embedding_tokens(const Engine& engine, std::strin
 Request embedding_request(const Engine& engine, std::vector<TokenId> tokens, const EmbedOptions& options) {
   Request request;
   request.prompt = std::move(tokens);
+  if (options.separator >= 0) {
+    const auto end = std::find(request.prompt.begin(), request.prompt.end(), options.separator);
+    if (end != request.prompt.end()) request.second_text = end - request.prompt.begin() + 1;
+  }
   request.client = options.client;
   request.pooling = options.pooling;
   if (request.pooling == model::Pooling::none) {

@@ -21,8 +21,9 @@ Expected<std::vector<text::TokenId>> embedding_tokens(const Engine& engine, std:
 struct EmbedOptions {
   model::Pooling pooling = model::Pooling::none;  // none: as the file says; where it says nothing, the last token's,
                                                   // or of models that are not causal the mean
-  std::int64_t dimensions = 0;  // the first so many values, brought to length 1 again; 0, or more than there are: all
-  std::string client = {};      // as Request::client
+  std::int64_t dimensions = 0;   // the first so many values, brought to length 1 again; 0, or more than there are: all
+  text::TokenId separator = -1;  // behind its first one a pair's second text begins; -1: there are no pairs
+  std::string client = {};       // as Request::client
 };
 
 /// What submit() takes for one vector.

@@ -104,6 +104,8 @@ struct Request {
   /// Other than none: the result is the prompt's embedding, and no token is generated. Nothing is taken from KV that
   /// other requests or the session left, and nothing left for them.
   model::Pooling pooling = model::Pooling::none;
+  /// Then: where the second text of a pair begins, whose tokens are of the second type; 0: there is one text.
+  std::int64_t second_text = 0;
 };
 
 struct Result {

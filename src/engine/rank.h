@@ -19,8 +19,8 @@ struct Ranking {
   double seconds = 0;
 };
 
-/// The prompt of the model's maker around the two texts, which never become special tokens. Errors: unsupported (the
-/// model is no reranker), invalid_argument (too long for the context).
+/// The prompt of the model's maker around the two texts, or both as an encoder's pair; they never become special
+/// tokens. Errors: unsupported (the model is no reranker), invalid_argument (too long for the context).
 Expected<std::vector<text::TokenId>> rank_tokens(const Engine& engine, std::string_view query,
                                                  std::string_view document);
 

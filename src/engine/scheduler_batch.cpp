@@ -227,8 +227,9 @@ void Scheduler::add_rows(Entry& entry, std::int64_t rows) {
     const bool wants_logits = !live.embeds() && (position == last || whole_prompt);
     // What a row is follows from the request alone, also where generated tokens are computed anew.
     const bool prompt = position < static_cast<std::int64_t>(live.request.prompt.size());
+    const bool second = live.request.second_text > 0 && position >= live.request.second_text;
     batch_.rows.push_back({live.tokens[static_cast<std::size_t>(position)], sequence,
-                           static_cast<std::int32_t>(position), wants_logits, prompt});
+                           static_cast<std::int32_t>(position), wants_logits, prompt, second ? 1 : 0});
     entry.logit_rows += wants_logits ? 1 : 0;
   }
   auto position = static_cast<std::int32_t>(last);

@@ -276,8 +276,8 @@ const float* CpuExecutor::vector_of(WeightRef ref, std::int64_t cols, int scratc
 // --- Plain ops ---
 
 /// The row of a table that a token reads. That of a picture's row, where it is asked for, is token 0's.
-static std::int64_t row_of(const kv::BatchRow& row, bool by_position) {
-  return by_position ? row.position : std::max(row.token, 0);
+static std::int64_t row_of(const kv::BatchRow& row, RowOf of) {
+  return of == RowOf::token ? std::max(row.token, 0) : of == RowOf::position ? row.position : row.type;
 }
 
 /// Whether the table has a row for each of the pass.
@@ -285,10 +285,12 @@ Status CpuExecutor::check_tokens(const residency::Part& table, const Step& step)
   for (std::size_t r = 0; r < batch_->rows.size(); ++r) {
     const kv::BatchRow& row = batch_->rows[r];
     const bool of_picture = !batch_->pictures.empty() && batch_->pictures[r].embedding != nullptr;
-    if (step.by_position && row.position >= table.rows)
+    if (step.row_of == RowOf::type && (row.type < 0 || row.type >= table.rows))
+      return error(Code::invalid_argument, "the model has {} types of tokens, none of {}", table.rows, row.type);
+    if (step.row_of == RowOf::position && row.position >= table.rows)
       return error(Code::invalid_argument, "the model has embeddings of {} positions, none of {}", table.rows,
                    row.position);
-    if (!step.by_position && (row.token >= table.rows || (row.token < 0 && !of_picture)))
+    if (step.row_of == RowOf::token && (row.token >= table.rows || (row.token < 0 && !of_picture)))
       return error(Code::invalid_argument, "token {} is not in the vocabulary of {}", row.token, table.rows);
   }
   return {};
@@ -304,9 +306,9 @@ void CpuExecutor::embed(const Step& step) {
   }
   if (Status known = check_tokens(weight, step); !known.ok()) return fail(std::move(known));
   if (options_.embedding_rows_from_disk) {
-    embed_from_file(data(out), step.weight, weight, step.by_position);
+    embed_from_file(data(out), step.weight, weight, step.row_of);
   } else {
-    embed_from_memory(data(out), step.weight, weight, step.by_position);
+    embed_from_memory(data(out), step.weight, weight, step.row_of);
   }
   if (failed()) return;
   scale(data(out), rows_, cols_of(out), step.factor);
@@ -363,15 +365,14 @@ void CpuExecutor::scale(float* x, std::int64_t rows, std::int64_t cols, float fa
   });
 }
 
-void CpuExecutor::embed_from_file(float* out, WeightRef table, const residency::Part& weight, bool by_position) {
+void CpuExecutor::embed_from_file(float* out, WeightRef table, const residency::Part& weight, RowOf of) {
   const std::int64_t bytes = row_bytes(weight.dtype, weight.cols);
   const std::int64_t together = static_cast<std::int64_t>(layout_.input_q8_bytes) / bytes;
   auto* raw = at<std::byte>(layout_.input_q8);
   auto* ids = at<std::int64_t>(layout_.row_ids);
   for (std::int64_t first = 0; first < rows_; first += together) {
     const std::int64_t count = std::min(together, rows_ - first);
-    for (std::int64_t i = 0; i < count; ++i)
-      ids[i] = row_of(batch_->rows[static_cast<std::size_t>(first + i)], by_position);
+    for (std::int64_t i = 0; i < count; ++i) ids[i] = row_of(batch_->rows[static_cast<std::size_t>(first + i)], of);
     Status status = store_.read_rows(table, std::span(ids, static_cast<std::size_t>(count)), raw);
     if (!status.ok()) return fail(std::move(status));
     for_rows(count, weight.cols, [&](std::int64_t begin, std::int64_t end) {
@@ -382,11 +383,11 @@ void CpuExecutor::embed_from_file(float* out, WeightRef table, const residency::
   }
 }
 
-void CpuExecutor::embed_from_memory(float* out, WeightRef table, const residency::Part& weight, bool by_position) {
+void CpuExecutor::embed_from_memory(float* out, WeightRef table, const residency::Part& weight, RowOf of) {
   const std::int64_t bytes = row_bytes(weight.dtype, weight.cols);
   for (const Piece& piece : pieces_.pieces(table)) {
     const auto inside = [&](const kv::BatchRow& row) {
-      return row_of(row, by_position) >= piece.row_begin && row_of(row, by_position) < piece.row_end;
+      return row_of(row, of) >= piece.row_begin && row_of(row, of) < piece.row_end;
     };
     if (std::none_of(batch_->rows.begin(), batch_->rows.end(), inside)) continue;
     const std::byte* base = lease_now(piece);
@@ -395,7 +396,7 @@ void CpuExecutor::embed_from_memory(float* out, WeightRef table, const residency
       for (std::int64_t r = begin; r < end; ++r) {
         const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(r)];
         if (!inside(row)) continue;
-        const std::int64_t own = row_of(row, by_position) - piece.row_begin;
+        const std::int64_t own = row_of(row, of) - piece.row_begin;
         decode_row(weight.dtype, base + own * bytes, weight.cols, out + r * weight.cols);
       }
     });

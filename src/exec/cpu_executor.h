@@ -117,8 +117,8 @@ class CpuExecutor final : public Executor {
   void logits(WeightRef head, WeightRef bias, Act x, float factor, float cap);
   void scale(float* x, std::int64_t rows, std::int64_t cols, float factor);
   const float* vector_of(WeightRef ref, std::int64_t cols, int scratch);
-  void embed_from_file(float* out, WeightRef table, const residency::Part& weight, bool by_position);
-  void embed_from_memory(float* out, WeightRef table, const residency::Part& weight, bool by_position);
+  void embed_from_file(float* out, WeightRef table, const residency::Part& weight, RowOf of);
+  void embed_from_memory(float* out, WeightRef table, const residency::Part& weight, RowOf of);
 
   // cpu_lease.cpp: waves of leases.
   Expected<residency::Lease> take_lease(std::int32_t tile);

@@ -201,8 +201,8 @@ Status check_cuda(const Program& program, const residency::UnitTable& units, con
     if (step.activation == Activation::gelu_erf || step.experts.activation == Activation::gelu_erf || step.xielu)
       return error(Code::unsupported,
                    "the GPU part has GELU in its tanh form alone, and no xIELU yet; use --device cpu");
-    if (step.by_position)
-      return error(Code::unsupported, "the GPU part has no embeddings of positions yet; use --device cpu");
+    if (step.row_of != RowOf::token)
+      return error(Code::unsupported, "the GPU part has no embeddings of positions or types yet; use --device cpu");
     if (step.kind == Step::Kind::sigmoid_gate && program.buffer(step.b).cols != 1 &&
         program.buffer(step.b).cols != program.buffer(step.a).cols)
       return error(Code::unsupported, "the GPU part has no gates of whole heads yet; use --device cpu");

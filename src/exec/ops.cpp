@@ -45,7 +45,12 @@ void Ops::embed(Act out, WeightRef table, float factor) {
 
 void Ops::embed_positions(Act out, WeightRef table) {
   embed(out, table);
-  program_.steps.back().by_position = true;
+  program_.steps.back().row_of = RowOf::position;
+}
+
+void Ops::embed_types(Act out, WeightRef table) {
+  embed(out, table);
+  program_.steps.back().row_of = RowOf::type;
 }
 
 void Ops::embed_with_pictures(Act out, WeightRef table, float factor) {

@@ -45,6 +45,7 @@ class Ops {
   /// buffer of x's cols, whose rows may be overwritten.
   void add_picture(Act x, Act scratch, std::int64_t first);
   void embed_positions(Act out, WeightRef table);              // rows of their positions
+  void embed_types(Act out, WeightRef table);                  // rows of their types
   void rms_norm(Act out, Act x, WeightRef weight, float eps);  // out may be x
   /// (x - mean) / sqrt(variance + eps) * weight + bias, without a bias where it is none(). out may be x.
   void layer_norm(Act out, Act x, WeightRef weight, WeightRef bias, float eps);

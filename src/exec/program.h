@@ -172,6 +172,9 @@ struct Experts {
   }
 };
 
+/// What of a batch's row names a table's row.
+enum class RowOf : std::uint8_t { token, position, type };
+
 /// An op of Ops, as it was called.
 struct Step {
   enum class Kind : std::uint8_t {
@@ -231,7 +234,7 @@ struct Step {
   kernels::Activation activation = kernels::Activation::silu;  // gated, gate, activate
   float limit = 0;                                             // gated, gate: of Activation::limited
   std::optional<kernels::Xielu> xielu;                         // activate: in place of the activation
-  bool by_position = false;                                    // embed: rows of the tokens' positions, not of theirs
+  RowOf row_of = RowOf::token;                                 // embed: which row of its table each takes
   bool by_picture = false;  // embed: rows of pictures have theirs in place of a token's (kv::PictureRow::embedding)
   bool by_channel = false;  // merge_rows: a channel of all rows stands before the next
   std::int64_t heads = 0, head_dim = 0, layer = 0;

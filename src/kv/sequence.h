@@ -253,7 +253,8 @@ struct BatchRow {
   std::int32_t sequence = 0;  // index into Batch::sequences
   std::int32_t position = 0;
   bool wants_logits = false;
-  bool prompt = false;  // not generated: an executor may have products of their own for such rows
+  bool prompt = false;    // not generated: an executor may have products of their own for such rows
+  std::int32_t type = 0;  // of the token: an encoder's second text is of type 1
 };
 
 /// What pictures make of a row: of their own, and of text behind them.

@@ -17,7 +17,7 @@
 namespace millrace::link {
 
 /// Changes when a message does.
-constexpr std::uint32_t kProtocol = 8;
+constexpr std::uint32_t kProtocol = 9;
 
 /// What a rank, or rank 0 of it, says where the other speaks another protocol.
 inline Status other_version() {

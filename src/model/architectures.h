@@ -25,9 +25,11 @@ Expected<DecoderSpec> deepseek32_spec(const modelfile::Model& file, const Hyperp
 Expected<DecoderSpec> deepseek_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> dots1_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> ernie4_5_moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> eurobert_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> exaone4_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> exaone_moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> falcon_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> gemma_embedding_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> gemma2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> gemma3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> gemma4_spec(const modelfile::Model& file, const Hyperparameters& hp);
@@ -57,6 +59,7 @@ Expected<DecoderSpec> mpt_spec(const modelfile::Model& file, const Hyperparamete
 Expected<DecoderSpec> nemotron_h_moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> nemotron_h_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> nemotron_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> nomic_bert_moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> nomic_bert_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> olmo2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> olmoe_spec(const modelfile::Model& file, const Hyperparameters& hp);

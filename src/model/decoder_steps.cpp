@@ -22,6 +22,11 @@ void Decoder::end_program(const OutputWeights& output) {
     ops_.begin_layer();
     ops_.begin_block();
     if (!output.norm.none()) normalize(x_, x_, output.norm, output.norm_bias);
+    if (spec_.dense_dim > 0) {  // being linear, they give of a mean what they give of its states in the mean
+      const Act wide = ops_.buffer("dense", spec_.dense_dim);
+      ops_.matmul(wide, dense_up_, x_);
+      ops_.matmul(x_, dense_down_, wide);
+    }
     return ops_.hidden(x_);
   }
   const Act last = ops_.buffer("last", hp_.model_dim, Rows::logits);
@@ -69,12 +74,18 @@ void Decoder::record() {
 /// x = norm(embedding of the token + embedding of its position + that of its type), or what of this the model has.
 void Decoder::embed() {
   ops_.embed_with_pictures(x_, embedding_, spec_.embedding_scale);
+  Act more;
+  if (spec_.position_table || spec_.pair_types) more = ops_.buffer("more of the embedding", hp_.model_dim, Rows::whole);
   if (spec_.position_table) {
-    const Act of_position = ops_.buffer("of position", hp_.model_dim, Rows::whole);
-    ops_.embed_positions(of_position, positions_);
-    ops_.add(x_, of_position);
+    ops_.embed_positions(more, positions_);
+    ops_.add(x_, more);
   }
-  if (spec_.token_types) ops_.add_vector(x_, token_type_);
+  if (spec_.pair_types) {
+    ops_.embed_types(more, token_type_);
+    ops_.add(x_, more);
+  } else if (spec_.token_types) {
+    ops_.add_vector(x_, token_type_);
+  }
   if (spec_.embedding_norm) normalize(x_, x_, embedding_norm_, embedding_norm_bias_);
 }
 

@@ -280,9 +280,11 @@ void Decoder::list_for_layers(UnitBuilder& units) {
 /// What else is embedded, and the norm of all.
 void Decoder::list_embeddings(UnitBuilder& units, std::int64_t positions) {
   if (spec_.position_table) positions_ = units.table("position_embd.weight", hp_.model_dim, positions);
+  constexpr std::int64_t kPair = 2;
+  if (spec_.pair_types) token_type_ = units.table("token_types.weight", hp_.model_dim, kPair);
   if (!spec_.token_types && !spec_.embedding_norm) return;
   units.begin(UnitKind::trunk);
-  if (spec_.token_types) token_type_ = units.first_row("token_types.weight", hp_.model_dim);
+  if (spec_.token_types && !spec_.pair_types) token_type_ = units.first_row("token_types.weight", hp_.model_dim);
   if (spec_.embedding_norm) {
     embedding_norm_ = units.vector("token_embd_norm.weight", hp_.model_dim);
     embedding_norm_bias_ = units.optional_vector("token_embd_norm.bias", hp_.model_dim);
@@ -306,13 +308,20 @@ Status Decoder::list_units(const modelfile::Model& file, residency::UnitTable& t
     list_feed_forward(units, index, weights);
     units.refuse_unused(index);
   }
-  if (ends() && !spec_.head)
+  if (ends() && !spec_.head) {
     output_ = units.last_norm(spec_.output_norm, hp_.model_dim);
-  else if (ends() && shard_.whole())
+    if (spec_.dense_dim > 0) {
+      units.begin(UnitKind::trunk);
+      dense_up_ = units.matrix("dense_2.weight", hp_.model_dim, spec_.dense_dim);
+      dense_down_ = units.matrix("dense_3.weight", spec_.dense_dim, hp_.model_dim);
+      units.end();
+    }
+  } else if (ends() && shard_.whole()) {
     output_ = units.output(spec_.output_norm, hp_.model_dim, hp_.vocab, embedding_);
-  else if (ends())
+  } else if (ends()) {
     output_ =
         units.output_rows(spec_.output_norm, hp_.model_dim, hp_.vocab, own(hp_.vocab).first, own(hp_.vocab).count);
+  }
   scales_ = units.scales();
   return units.status();
 }

@@ -1,8 +1,9 @@
 // Encoders, whose tokens see the whole text and which give its states instead of a next token. BERT and the models
 // made of it (MiniLM, BGE, E5, XLM-RoBERTa): learned positions, a norm behind each addition to the residual stream,
 // biases everywhere. Nomic's rotates, has gates and no biases. ModernBERT is a pre-norm model whose layers see a window
-// on both sides, but for each third. Sources: BERT (arXiv:1810.04805), Nomic Embed (arXiv:2402.01613), ModernBERT
-// (arXiv:2412.13663).
+// on both sides, but for each third. EuroBERT is Llama and EmbeddingGemma is Gemma 3, not causal. Sources: BERT
+// (arXiv:1810.04805), Nomic Embed (arXiv:2402.01613), ModernBERT (arXiv:2412.13663), EuroBERT (arXiv:2503.05500),
+// EmbeddingGemma (arXiv:2509.20354).
 #include "model/architectures.h"
 #include "model/hyperparameters.h"
 #include "model/rope.h"
@@ -34,6 +35,8 @@ Expected<DecoderSpec> bert_spec(const modelfile::Model& file, const Hyperparamet
     return error(Code::not_found, "the file has no tensor position_embd.weight");
   MR_ASSIGN_OR_RETURN(DecoderSpec spec, encoder(file, hp));
   spec.position_table = true;
+  const modelfile::TensorInfo* types = file.find("token_types.weight");
+  spec.pair_types = types != nullptr && types->rows() == 2;
   for (LayerSpec& layer : spec.layers) {
     layer.attention.may_have_biases = true;
     layer.attention.rope = kNoRope;
@@ -48,6 +51,49 @@ Expected<DecoderSpec> nomic_bert_spec(const modelfile::Model& file, const Hyperp
   MR_ASSIGN_OR_RETURN(DecoderSpec spec, encoder(file, hp));
   MR_ASSIGN_OR_RETURN(spec.ropes.emplace_back(), read_rope(file, hp));
   spec.ropes.front().neox = true;
+  return spec;
+}
+
+/// Nomic's with biases, without gates, and with experts in each such layer behind the first of a period.
+Expected<DecoderSpec> nomic_bert_moe_spec(const modelfile::Model& file, const Hyperparameters& hp) {
+  Keys keys(file);
+  const std::int64_t period = keys.required("moe_every_n_layers", 1, hp.layers + 1);
+  MR_RETURN_IF_ERROR(keys.status());
+  MR_ASSIGN_OR_RETURN(DecoderSpec spec, nomic_bert_spec(file, hp));
+  MixtureSpec defaults;
+  defaults.normalize = false;
+  MR_ASSIGN_OR_RETURN(const MixtureSpec mixture, read_mixture(file, hp, defaults));
+  for (std::size_t index = 0; index < spec.layers.size(); ++index) {
+    LayerSpec& layer = spec.layers[index];
+    layer.attention.may_have_biases = true;
+    layer.activation = kernels::Activation::gelu_erf;
+    layer.gated = false;
+    layer.ff_biases = true;
+    if (static_cast<std::int64_t>(index) % period != 1 % period) continue;
+    layer.mixture = mixture;
+    layer.ff_dim = 0;
+  }
+  return spec;
+}
+
+/// Llama's layers, whose tokens see the whole text.
+Expected<DecoderSpec> eurobert_spec(const modelfile::Model& file, const Hyperparameters& hp) {
+  MR_ASSIGN_OR_RETURN(DecoderSpec spec, llama_spec(file, hp));
+  for (RopeSpec& rope : spec.ropes) rope.neox = true;
+  spec.head = false;
+  return spec;
+}
+
+/// Gemma 3's layers, whose windows reach to both sides, and two matrices behind the last norm.
+Expected<DecoderSpec> gemma_embedding_spec(const modelfile::Model& file, const Hyperparameters& hp) {
+  MR_ASSIGN_OR_RETURN(DecoderSpec spec, gemma3_spec(file, hp));
+  for (LayerSpec& layer : spec.layers)
+    if (layer.attention.window > 0) layer.attention.window = layer.attention.window / 2 + 1;
+  spec.head = false;
+  const modelfile::TensorInfo *up = file.find("dense_2.weight"), *down = file.find("dense_3.weight");
+  if ((up == nullptr) != (down == nullptr))
+    return error(Code::unsupported, "the file has one of dense_2.weight and dense_3.weight; this version knows both");
+  if (up != nullptr) spec.dense_dim = up->rows();
   return spec;
 }
 

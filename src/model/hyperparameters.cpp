@@ -26,7 +26,8 @@ Status check_relations(const Hyperparameters& hp) {
 
 /// Whether a model of this name is causal only where its file says so.
 bool is_encoder(std::string_view architecture) {
-  constexpr std::string_view kEncoders[] = {"bert", "jina-bert-v2", "modern-bert", "nomic-bert"};
+  constexpr std::string_view kEncoders[] = {"bert",        "eurobert",   "gemma-embedding", "jina-bert-v2",
+                                            "modern-bert", "nomic-bert", "nomic-bert-moe"};
   return std::find(std::begin(kEncoders), std::end(kEncoders), architecture) != std::end(kEncoders);
 }
 

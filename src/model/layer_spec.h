@@ -217,7 +217,10 @@ struct DecoderSpec {
   std::int64_t per_layer_dim = 0;  // channels of an embedding that each layer adds of its own (per-layer embeddings)
   const char* output_norm = "output_norm.weight";  // the name of the norm before the head; null: there is none
   bool head = true;                                // false: an encoder's, which gives its last states
-  bool token_types = false;     // the first type's embedding is added (token_types): all tokens are of that type
+  std::int64_t dense_dim =
+      0;                     // these go through two matrices with so many channels between (dense_2, dense_3); 0: none
+  bool token_types = false;  // the first type's embedding is added (token_types): all tokens are of that type
+  bool pair_types = false;   // or each token's own: a pair's second text is of the second type
   bool position_table = false;  // tokens have an embedding of their position, too (position_embd)
   bool embedding_norm = false;  // what is embedded is normalised before the layers (token_embd_norm)
   bool layer_norms = false;  // what stands before blocks and the head is LayerNorm, with a bias where the file has one

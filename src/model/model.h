@@ -16,8 +16,18 @@
 namespace millrace::model {
 
 /// How a text's states become its embedding; numbered as the GGUF key pooling_type is. `first` is what BERT calls CLS;
-/// `rank` is the last token's state as it is, for a RankHead; `other` is what this version does not know.
-enum class Pooling : std::uint8_t { none = 0, mean = 1, first = 2, last = 3, rank = 4, other = 5 };
+/// `rank` is the last token's state as it is, for a RankHead; `other` is what this version does not know. Behind it
+/// stand those of no file: the first token's state and the mean, as they are.
+enum class Pooling : std::uint8_t {
+  none = 0,
+  mean = 1,
+  first = 2,
+  last = 3,
+  rank = 4,
+  other = 5,
+  rank_first,
+  rank_mean
+};
 
 /// Hyperparameters every architecture has, under the field's names; the most of any layer where layers differ.
 struct Hyperparameters {

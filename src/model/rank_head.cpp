@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -45,20 +46,67 @@ Status check_finite(const std::vector<float>& rows, const std::string& name) {
   return error(Code::corrupt, "{} holds numbers that are not finite; fetch the file again", name);
 }
 
+constexpr std::int64_t kMostLabels = 1024;
+
+/// [rows, cols] of a tensor. Errors: corrupt (another shape, numbers that are not finite).
+Expected<std::vector<float>> read_matrix(const modelfile::Model& file, const modelfile::TensorInfo& tensor,
+                                         std::int64_t rows, std::int64_t cols) {
+  if (tensor.cols() != cols || tensor.rows() != rows)
+    return error(Code::corrupt, "{} is {} x {} where {} x {} was to be there", tensor.name, tensor.cols(),
+                 tensor.rows(), cols, rows);
+  MR_ASSIGN_OR_RETURN(std::vector<float> values, read_rows(file, tensor, 0, rows));
+  MR_RETURN_IF_ERROR(check_finite(values, tensor.name));
+  return values;
+}
+
+/// Empty: the file has none.
+Expected<std::vector<float>> read_vector(const modelfile::Model& file, const char* name, std::int64_t size) {
+  const modelfile::TensorInfo* tensor = file.find(name);
+  if (tensor == nullptr) return std::vector<float>();
+  return read_matrix(file, *tensor, 1, size);
+}
+
 Expected<RankHead> read_own(const modelfile::Model& file, const Hyperparameters& hp,
                             const modelfile::TensorInfo& tensor) {
   for (const char* more : {"cls.weight", "cls.bias", "cls.norm.weight", "cls.output.bias"})
     if (file.find(more) != nullptr)
-      return error(Code::unsupported, "its ranking head has {}; heads of {} alone are supported", more, kHead);
-  constexpr std::int64_t kMostLabels = 1024;
-  if (tensor.cols() != hp.model_dim || tensor.rows() < 1 || tensor.rows() > kMostLabels)
+      return error(Code::unsupported, "its ranking head has {}; heads of {} alone are supported for decoders", more,
+                   kHead);
+  if (tensor.rows() < 1 || tensor.rows() > kMostLabels || tensor.cols() != hp.model_dim)
     return error(Code::corrupt, "{} is {} x {} but the model's states have {} numbers", kHead, tensor.cols(),
                  tensor.rows(), hp.model_dim);
   RankHead head;
   head.labels = tensor.rows();
-  MR_ASSIGN_OR_RETURN(head.rows, read_rows(file, tensor, 0, head.labels));
-  MR_RETURN_IF_ERROR(check_finite(head.rows, kHead));
+  MR_ASSIGN_OR_RETURN(head.rows, read_matrix(file, tensor, head.labels, hp.model_dim));
   MR_ASSIGN_OR_RETURN(head.prompt, read_prompt(file));
+  return head;
+}
+
+/// A cross-encoder's: rows behind a layer, or alone. Files of one label and no layer call the rows cls.weight.
+Expected<RankHead> read_of_encoder(const modelfile::Model& file, const Hyperparameters& hp) {
+  const bool modern = hp.architecture == "modern-bert";
+  const modelfile::TensorInfo *dense = file.find("cls.weight"), *rows = file.find(kHead);
+  const bool alone = rows == nullptr;
+  if (alone) rows = dense;
+  RankHead head;
+  head.pairs = true;
+  head.pooling = modern ? Pooling::rank_mean : Pooling::rank_first;
+  head.labels = rows->rows();
+  if (head.labels != 1)
+    return error(Code::unsupported, "{} has {} labels; encoders that rank have one", rows->name, head.labels);
+  MR_ASSIGN_OR_RETURN(head.rows, read_matrix(file, *rows, head.labels, hp.model_dim));
+  MR_ASSIGN_OR_RETURN(head.bias, read_vector(file, alone ? "cls.bias" : "cls.output.bias", head.labels));
+  if (alone || dense == nullptr) return head;
+  constexpr std::int64_t kWidest = 4096;  // the head's weights are none of the budget's
+  if (hp.model_dim > kWidest)
+    return error(Code::unsupported, "cls.weight reads states of {} numbers; this version has {} at most", hp.model_dim,
+                 kWidest);
+  RankHead::Layer& layer = head.layer.emplace();
+  MR_ASSIGN_OR_RETURN(layer.weight, read_matrix(file, *dense, hp.model_dim, hp.model_dim));
+  MR_ASSIGN_OR_RETURN(layer.bias, read_vector(file, "cls.bias", hp.model_dim));
+  MR_ASSIGN_OR_RETURN(layer.norm, read_vector(file, "cls.norm.weight", hp.model_dim));
+  if (modern) layer.activation = RankHead::Layer::Activation::gelu;
+  layer.eps = hp.rms_eps;
   return head;
 }
 
@@ -95,13 +143,39 @@ Expected<RankHead> read_answers(const modelfile::Model& file, const Hyperparamet
   return head;
 }
 
+/// rows x + bias; bias: empty for none.
+std::vector<double> product(std::span<const float> rows, std::span<const float> bias, std::span<const double> x) {
+  std::vector<double> sums(rows.size() / x.size());
+  for (std::size_t row = 0; row < sums.size(); ++row) {
+    for (std::size_t i = 0; i < x.size(); ++i) sums[row] += static_cast<double>(rows[row * x.size() + i]) * x[i];
+    if (!bias.empty()) sums[row] += static_cast<double>(bias[row]);
+  }
+  return sums;
+}
+
+std::vector<double> through(const RankHead::Layer& layer, std::span<const double> state) {
+  std::vector<double> x = product(layer.weight, layer.bias, state);
+  const bool gelu = layer.activation == RankHead::Layer::Activation::gelu;
+  for (double& value : x) value = gelu ? 0.5 * value * (1 + std::erf(value / std::sqrt(2.0))) : std::tanh(value);
+  if (layer.norm.empty()) return x;
+  const auto count = static_cast<double>(x.size());
+  const double mean = std::accumulate(x.begin(), x.end(), 0.0) / count;
+  double squares = 0;
+  for (double& value : x) {
+    value -= mean;
+    squares += value * value;
+  }
+  const double scale = 1 / std::sqrt(squares / count + layer.eps);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] *= scale * static_cast<double>(layer.norm[i]);
+  return x;
+}
+
 }  // namespace
 
 double RankHead::score(std::span<const float> state) const {
-  std::vector<double> sums(static_cast<std::size_t>(labels));
-  for (std::size_t label = 0; label < sums.size(); ++label)
-    for (std::size_t i = 0; i < state.size(); ++i)
-      sums[label] += static_cast<double>(rows[label * state.size() + i]) * static_cast<double>(state[i]);
+  std::vector<double> x(state.begin(), state.end());
+  if (layer) x = through(*layer, x);
+  const std::vector<double> sums = product(rows, bias, x);
   if (sums.size() == 1) return 1 / (1 + std::exp(-sums.front()));
   double others = 0;  // by the first label's, so that a label far above overflows to 0 and one far below to 1
   for (const double sum : sums) others += std::exp(sum - sums.front());
@@ -109,6 +183,11 @@ double RankHead::score(std::span<const float> state) const {
 }
 
 Expected<std::optional<RankHead>> read_rank_head(const modelfile::Model& file, const Hyperparameters& hp) {
+  if (!hp.causal) {
+    if (file.find(kHead) == nullptr && file.find("cls.weight") == nullptr) return std::optional<RankHead>();
+    MR_ASSIGN_OR_RETURN(RankHead head, read_of_encoder(file, hp));
+    return std::optional<RankHead>(std::move(head));
+  }
   if (const modelfile::TensorInfo* tensor = file.find(kHead); tensor != nullptr) {
     MR_ASSIGN_OR_RETURN(RankHead head, read_own(file, hp, *tensor));
     return std::optional<RankHead>(std::move(head));

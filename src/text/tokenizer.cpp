@@ -32,6 +32,7 @@ Expected<std::shared_ptr<const Tokenizer>> Tokenizer::from_model(const modelfile
 Status Tokenizer::read_flags(const modelfile::Model& model, bool add_bos) {
   MR_ASSIGN_OR_RETURN(add_bos_, model.get_bool_or("tokenizer.ggml.add_bos_token", add_bos));
   MR_ASSIGN_OR_RETURN(add_eos_, model.get_bool_or("tokenizer.ggml.add_eos_token", false));
+  MR_RETURN_IF_ERROR(read_pair_flag(model));
   if (add_bos_ && !bos_) {
     log::warn("the tokenizer wants a beginning-of-text token but names none; prompts begin without it");
     add_bos_ = false;
@@ -40,6 +41,18 @@ Status Tokenizer::read_flags(const modelfile::Model& model, bool add_bos) {
     log::warn("the tokenizer wants an end-of-text token but names none; it is left out");
     add_eos_ = false;
   }
+  return {};
+}
+
+/// Files of before the key was there are of RoBERTa's and XLM-RoBERTa's models where their tokenizer is.
+Status Tokenizer::read_pair_flag(const modelfile::Model& model) {
+  const auto word = [&](const char* key) {
+    const Expected<std::string> found = model.get_string(key);
+    return found.ok() ? *found : std::string();
+  };
+  const std::string pre = word("tokenizer.ggml.pre");
+  const bool usual = word("tokenizer.ggml.model") == "t5" || pre == "roberta-bpe" || pre.starts_with("jina-v");
+  MR_ASSIGN_OR_RETURN(parts_pairs_twice_, model.get_bool_or("tokenizer.ggml.add_sep_token", usual));
   return {};
 }
 

@@ -50,6 +50,8 @@ class Tokenizer {
   std::optional<TokenId> eos() const { return eos_; }
   bool adds_bos() const { return add_bos_; }
   bool adds_eos() const { return add_eos_; }
+  /// Between the two texts of a pair EOS stands twice, as RoBERTa has it.
+  bool parts_pairs_twice() const { return parts_pairs_twice_; }
   /// SentencePiece: text is encoded with a space before it, and the first token's space is no part of the text.
   bool strips_leading_space() const { return strip_leading_space_; }
   /// True for EOS, end of turn and end of message: generation stops at it.
@@ -62,12 +64,13 @@ class Tokenizer {
  protected:
   /// add_bos_ and add_eos_ from the metadata; `add_bos` where it does not say. REQUIRES: bos_ and eos_ are set.
   Status read_flags(const modelfile::Model& model, bool add_bos);
+  Status read_pair_flag(const modelfile::Model& model);
 
   std::int32_t vocab_size_ = 0;
   std::optional<TokenId> bos_, eos_;
   std::vector<TokenId> end_ids_;  // sorted
   std::optional<FillTokens> fill_;
-  bool add_bos_ = false, add_eos_ = false, strip_leading_space_ = false;
+  bool add_bos_ = false, add_eos_ = false, strip_leading_space_ = false, parts_pairs_twice_ = false;
 };
 
 /// Turns a stream of tokens into text that never holds half a character: bytes wait until their character is whole.

@@ -151,6 +151,7 @@ Status WordPieceTokenizer::read_specials(const modelfile::Model& model) {
   if (eos_) end_ids_ = {*eos_};
   MR_ASSIGN_OR_RETURN(add_bos_, model.get_bool_or("tokenizer.ggml.add_bos_token", true));
   MR_ASSIGN_OR_RETURN(add_eos_, model.get_bool_or("tokenizer.ggml.add_eos_token", true));
+  MR_RETURN_IF_ERROR(read_pair_flag(model));
   add_bos_ = add_bos_ && bos_;
   add_eos_ = add_eos_ && eos_;
   return {};

@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 from gguf_keys import Layout, with_keys
-from harness import DRAFT, Case
+from harness import DRAFT, ROOT, Case
 from serving import Server
 
 YES, NO = 300, 700
@@ -105,6 +105,52 @@ class Rerank(Case):
             with Server(path, "--threads", "2", "--ctx", "256") as server:
                 status, body = server.json("POST", "/v1/rerank", {"query": QUERY, "documents": ["x"]})
                 self.assertEqual(status, 500, body)
+                self.assertIn(says, json.dumps(body))
+
+
+ENCODERS = ROOT / "tests/data/encoders"
+CROSS = ("cross-bert", "cross-xlm-roberta", "cross-modern-bert")
+
+
+class CrossEncoders(Case):
+    """Encoders that score a pair of texts: scores are the sigmoid of transformers' logits (tools/reference-models/encoders.py)."""
+
+    @classmethod
+    def setUpClass(cls):
+        first, *others = (ENCODERS / f"{name}.gguf" for name in CROSS)
+        cls.server = Server(first, *(arg for path in others for arg in ("--models", path)), "--threads", "2", "--parallel", "4")
+        cls.addClassCleanup(cls.server.__exit__)
+
+    def test_scores_are_transformers(self):
+        for name in CROSS:
+            wanted = json.loads((ENCODERS / f"{name}.json").read_text())
+            status, body = self.server.json("POST", "/v1/rerank", {"model": name, "query": wanted["query"], "documents": wanted["documents"]})
+            self.assertEqual(status, 200, body)
+            self.assertEqual(body["usage"]["prompt_tokens"], wanted["tokens"])
+            scores = {one["index"]: one["relevance_score"] for one in body["results"]}
+            for index, logit in enumerate(wanted["logits"]):
+                with self.subTest(model=name, document=wanted["documents"][index]):
+                    self.assertAlmostEqual(scores[index], 1 / (1 + math.exp(-logit)), places=4)
+
+    def test_it_embeds_nothing_and_writes_nothing(self):
+        status, body = self.server.json("POST", "/v1/embeddings", {"model": "cross-bert", "input": "x"})
+        self.assertEqual((status, "/v1/rerank" in body["error"]["message"]), (400, True), body)
+        status, body = self.server.json("POST", "/v1/completions", {"model": "cross-bert", "prompt": "x"})
+        self.assertEqual(status, 400, body)
+
+    def test_a_pair_longer_than_its_positions(self):
+        status, body = self.server.json("POST", "/v1/rerank", {"model": "cross-bert", "query": "x", "documents": ["a", "the " * 200]})
+        self.assertEqual((status, "documents: [1]" in body["error"]["message"]), (400, True), body)
+
+    def test_damaged_heads(self):
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        wide = [[0.5] * 48]
+        for name, keys, tensor, says in (("labels", {}, ("cls.output.weight", wide * 3), "3 labels"), ("narrow", {}, ("cls.weight", [[1.0] * 24]), "24")):
+            path = folder / f"{name}.gguf"
+            with_keys(ENCODERS / "bert.gguf", path, keys, tensor)
+            with Server(path, "--threads", "2") as server:
+                status, body = server.json("POST", "/v1/rerank", {"query": QUERY, "documents": ["x"]})
+                self.assertGreaterEqual(status, 400, body)
                 self.assertIn(says, json.dumps(body))
 
 

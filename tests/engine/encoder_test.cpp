@@ -148,7 +148,9 @@ TEST_P(Encoders, HaveNoLongerContextThanPositions) {
 INSTANTIATE_TEST_SUITE_P(Reference, Encoders,
                          testing::Values(Encoder{"bert", Pooling::mean}, Encoder{"bert-cased", Pooling::first},
                                          Encoder{"nomic-bert", Pooling::mean}, Encoder{"modern-bert", Pooling::mean},
-                                         Encoder{"xlm-roberta", Pooling::first}),
+                                         Encoder{"xlm-roberta", Pooling::first}, Encoder{"eurobert", Pooling::mean},
+                                         Encoder{"gemma-embedding", Pooling::mean},
+                                         Encoder{"nomic-bert-moe", Pooling::mean}),
                          [](const auto& info) {
                            std::string name = info.param.name;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -1,15 +1,19 @@
 """Makes the reference encoders: tiny random models that embed texts, and the states that transformers computes of them.
 
-    python3 encoders.py OUT_DIR
+    python3 encoders.py OUT_DIR [NAME...]
 
 Writes NAME.gguf and NAME.bin for each of MODELS: texts in several scripts and of several lengths, the tokens that the
 tokenizers library makes of them, and in the place of logits each token's last state, in float32 and with eager
 attention (tests/data/reference/README.md). Weights are drawn so that F16 holds them exactly. Each tensor, and each
 point of a model's `variants`, has to be felt in the states: what is not is printed with "WARN".
+
+Cross-encoders are cross-NAME.gguf and cross-NAME.json: pairs of texts, and the logit that transformers gives each.
 """
 
+import copy
 import dataclasses
 import io
+import json
 import sys
 from pathlib import Path
 
@@ -65,7 +69,7 @@ def tokenizer_of(words, cased):
     made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     made.add_special_tokens(SPECIALS)
     made.post_processor = tokenizers.processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", words["[CLS]"]), ("[SEP]", words["[SEP]"])])
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", words["[CLS]"]), ("[SEP]", words["[SEP]"])])
     return made
 
 
@@ -122,6 +126,10 @@ class Encoder:
     cased: bool = False
     variants: dict = dataclasses.field(default_factory=dict)  # points of the configuration that must be felt
     tokenize: object = None  # ids of a text; None: WordPiece of vocabulary(cased)
+    given: dict = dataclasses.field(default_factory=dict)  # of the configuration, which transformers changes when it is made
+    shift: float = 0  # what GGUF adds to norms' weights
+    dense: int = 0  # channels between two matrices that the states go through
+    pair: object = None  # (ids, types) of two texts; None: that tokenizer's
     texts: list = dataclasses.field(default_factory=lambda: TEXTS)
 
 
@@ -239,6 +247,7 @@ def xlm_roberta(folder):
     keys = common_keys("bert", config, 1e-3, CLS) | {"bert.context_length": 160} | unigram_keys(model)
     return Encoder("xlm-roberta", config, lambda config: transformers.XLMRobertaModel(config, add_pooling_layer=False),
                    bert_name, keys, tokenize=lambda text: [0, *pieces.encode(text), 2], texts=UNIGRAM_TEXTS,
+                   pair=lambda a, b: ([0, *pieces.encode(a), 2, 2, *pieces.encode(b), 2], None),
                    variants={"pad_token_id": 0})
 
 
@@ -330,9 +339,120 @@ def modern_bert():
                    })
 
 
+LLAMA_LAYER = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+LLAMA_TOP = {"embed_tokens.weight": "token_embd.weight", "norm.weight": "output_norm.weight"}
+GEMMA_LAYER = LLAMA_LAYER | {
+    "post_attention_layernorm": "post_attention_norm",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+DENSE = {"dense_2.weight": "dense_2.weight", "dense_3.weight": "dense_3.weight"}
+
+
+def rms_keys(architecture, config):
+    keys = common_keys(architecture, config, 1e-3, MEAN)
+    keys[f"{architecture}.attention.layer_norm_rms_epsilon"] = keys.pop(f"{architecture}.attention.layer_norm_epsilon")
+    return keys | {f"{architecture}.attention.head_count_kv": config.num_key_value_heads}
+
+
+def eurobert():
+    config = transformers.EuroBertConfig(
+        vocab_size=len(vocabulary(False)), hidden_size=48, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1,
+        intermediate_size=64, max_position_embeddings=160, rms_norm_eps=1e-3, pad_token_id=0, bos_token_id=2, eos_token_id=3,
+        mask_token_id=4, rope_parameters={"rope_theta": 1000.0, "rope_type": "default"})
+    keys = rms_keys("eurobert", config) | {"eurobert.rope.freq_base": 1000.0}
+    return Encoder("eurobert", config, transformers.EuroBertModel, lambda name: layer_name(name, LLAMA_TOP, LLAMA_LAYER), keys, False,
+                   {"hidden_act": "gelu", "rms_norm_eps": 1e-12,
+                    "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}})
+
+
+def gemma_embedding():
+    window = 16
+    rope = {"full_attention": {"rope_theta": 100000.0, "rope_type": "default"},
+            "sliding_attention": {"rope_theta": 1000.0, "rope_type": "default"}}
+    config = transformers.Gemma3TextConfig(
+        vocab_size=len(vocabulary(False)), hidden_size=48, num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=1,
+        head_dim=16, intermediate_size=64, max_position_embeddings=160, rms_norm_eps=1e-3, pad_token_id=0, bos_token_id=2,
+        eos_token_id=3, sliding_window=window, query_pre_attn_scalar=16, use_bidirectional_attention=True,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"], rope_parameters=rope)
+    keys = rms_keys("gemma-embedding", config) | {
+        "gemma-embedding.rope.freq_base": 100000.0, "gemma-embedding.rope.freq_base_swa": 1000.0,
+        "gemma-embedding.attention.sliding_window": window, "gemma-embedding.attention.sliding_window_pattern": 2,
+        "gemma-embedding.attention.key_length": 16, "gemma-embedding.attention.value_length": 16}
+    return Encoder("gemma-embedding", config, transformers.Gemma3TextModel,
+                   lambda name: layer_name(name, LLAMA_TOP | DENSE, GEMMA_LAYER), keys, False,
+                   {"sliding_window": 18, "rms_norm_eps": 1e-12, "use_bidirectional_attention": False,
+                    "rope_parameters": rope | {"sliding_attention": rope["full_attention"]}},
+                   given={"sliding_window": window}, shift=1, dense=80)
+
+
+class Experts(torch.nn.Module):
+    """Nomic's mixture: a softmax over all experts, whose two largest weigh what these give."""
+
+    def __init__(self, dim, hidden, experts):
+        super().__init__()
+        self.router = torch.nn.Linear(dim, experts, bias=False)
+        self.w1 = torch.nn.Parameter(torch.zeros(experts, hidden, dim))
+        self.w2 = torch.nn.Parameter(torch.zeros(experts, dim, hidden))
+
+    def forward(self, x):
+        weights, chosen = torch.softmax(self.router(x), dim=-1).topk(2, dim=-1)
+        of_each = torch.einsum("edh,...eh->...ed", self.w2, torch.nn.functional.gelu(torch.einsum("ehd,...d->...eh", self.w1, x)))
+        return (weights.unsqueeze(-1) * of_each.gather(-2, chosen.unsqueeze(-1).expand(*chosen.shape, x.shape[-1]))).sum(-2)
+
+
+class TwoLayers(torch.nn.Module):
+    def __init__(self, dim, hidden):
+        super().__init__()
+        self.fc1, self.fc2 = torch.nn.Linear(dim, hidden), torch.nn.Linear(hidden, dim)
+
+    def forward(self, x):
+        return self.fc2(torch.nn.functional.gelu(self.fc1(x)))
+
+
+def nomic_bert_moe_network(config):
+    """transformers' Nomic, with the biases, the feed-forwards and the experts that nomic-embed-text-v2-moe has of its own."""
+    net = transformers.NomicBertModel(config, add_pooling_layer=False)
+    dim, hidden = config.hidden_size, config.intermediate_size
+    for index, layer in enumerate(net.layers):
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            setattr(layer.self_attn, name, torch.nn.Linear(dim, dim))
+        layer.mlp = Experts(dim, hidden, 5) if index % 2 == 1 else TwoLayers(dim, hidden)
+    return net
+
+
+NOMIC_MOE_LAYER = NOMIC_LAYER | {"mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down", "mlp.router": "ffn_gate_inp"}
+
+
+def nomic_moe_name(name):
+    if name.endswith((".w1", ".w2")):
+        return f"blk.{name.split('.')[1]}.{'ffn_up_exps' if name.endswith('1') else 'ffn_down_exps'}.weight"
+    return layer_name(name, NOMIC_TOP, NOMIC_MOE_LAYER)
+
+
+def nomic_bert_moe():
+    model, name = nomic_bert(), "nomic-bert-moe"
+    config = type(model.config)(**(model.config.to_dict() | {"num_hidden_layers": 3}))
+    keys = common_keys(name, config, 1e-3, MEAN) | {
+        f"{name}.rope.freq_base": 1000.0, f"{name}.expert_count": 5, f"{name}.expert_used_count": 2, f"{name}.moe_every_n_layers": 2}
+    return Encoder(name, config, nomic_bert_moe_network, nomic_moe_name, keys, False, {"layer_norm_eps": 1e-12})
+
+
 MEAN, CLS = 1, 2
 MODELS = [bert("bert", MEAN, False), bert("bert-cased", CLS, True, num_attention_heads=6), nomic_bert(),
-          modern_bert()]
+          modern_bert(), eurobert(), gemma_embedding(), nomic_bert_moe()]
 
 
 def draw(net, seed):
@@ -346,13 +466,20 @@ def draw(net, seed):
     return weights
 
 
+def draw_dense(model, seed):
+    random, width = np.random.default_rng(seed + 1000), model.config.hidden_size
+    shapes = {"dense_2.weight": (model.dense, width), "dense_3.weight": (width, model.dense)} if model.dense else {}
+    return {name: (random.normal(0, 1, shape) / np.sqrt(shape[1])).astype(np.float16).astype(np.float32) for name, shape in shapes.items()}
+
+
 def states_of(model, weights, tokens, changes=None):
-    config = type(model.config)(**(model.config.to_dict() | (changes or {})))
+    config = type(model.config)(**(model.config.to_dict() | model.given | (changes or {})))
     config._attn_implementation = "eager"
     net = model.build(config).float().eval()
-    net.load_state_dict({name: torch.from_numpy(values) for name, values in weights.items()})
+    net.load_state_dict({name: torch.from_numpy(values) for name, values in weights.items() if name not in DENSE})
     with torch.no_grad():
-        return [net(input_ids=torch.tensor([ids])).last_hidden_state[0].numpy() for ids in tokens]
+        states = [net(input_ids=torch.tensor([ids])).last_hidden_state[0].numpy() for ids in tokens]
+    return [rows @ weights["dense_2.weight"].T @ weights["dense_3.weight"].T for rows in states] if model.dense else states
 
 
 def change(states, others):
@@ -362,7 +489,8 @@ def change(states, others):
 
 def check_felt(model, weights, tokens, states):
     for name, values in weights.items():
-        felt = change(states, states_of(model, weights | {name: values * 1.5}, tokens))
+        uneven = (values * (1 + 0.5 * (np.arange(values.size).reshape(values.shape) % 2))).astype(np.float32)
+        felt = change(states, states_of(model, weights | {name: uneven}, tokens))
         # A key's bias adds the same to all scores of a query.
         if model.names(name) is not None and felt < LEAST_FELT and not name.endswith("key.bias"):
             print(f"WARN {model.name}: {name} changes the states by {felt:.2g} alone")
@@ -379,7 +507,7 @@ def make(model, out):
         tokenize = lambda text: tokenizer.encode(text).ids  # noqa: E731
         keys = keys | word_piece_keys(words)
     tokens = [tokenize(text) for text in model.texts]
-    weights = draw(model.build(model.config), len(model.name))
+    weights = draw(model.build(model.config), len(model.name)) | draw_dense(model, len(model.name))
     states = states_of(model, weights, tokens)
     check_felt(model, weights, tokens, states)
     tensors = []
@@ -388,6 +516,8 @@ def make(model, out):
             continue
         if ours == "position_embd.weight":
             values = values[-keys[f"{keys['general.architecture']}.context_length"]:]  # RoBERTa's first rows are padding's
+        if ours.endswith("norm.weight"):
+            values = values + np.float32(model.shift)
         floats = values.ndim == 1 or ours in ("position_embd.weight", "token_types.weight")
         tensors.append((ours, values, gguf.TENSOR_F32 if floats else gguf.TENSOR_F16))
     (out / f"{model.name}.gguf").write_bytes(gguf.pack(keys, tensors))
@@ -397,14 +527,95 @@ def make(model, out):
     print(f"{model.name}: {model.config.vocab_size} tokens; texts of {', '.join(str(len(ids)) for ids in tokens)}")
 
 
+@dataclasses.dataclass
+class Cross:
+    """What ranks pairs of texts by an encoder's states."""
+    build: object
+    prefix: str  # of the encoder's parameters
+    head: dict  # GGUF names of its own
+    changes: dict = dataclasses.field(default_factory=dict)
+
+
+CROSS = {
+    "bert": Cross(transformers.BertForSequenceClassification, "bert.", {
+        "bert.pooler.dense.weight": "cls.weight", "bert.pooler.dense.bias": "cls.bias",
+        "classifier.weight": "cls.output.weight", "classifier.bias": "cls.output.bias"}),
+    "xlm-roberta": Cross(transformers.XLMRobertaForSequenceClassification, "roberta.", {
+        "classifier.dense.weight": "cls.weight", "classifier.dense.bias": "cls.bias",
+        "classifier.out_proj.weight": "cls.output.weight", "classifier.out_proj.bias": "cls.output.bias"}),
+    "modern-bert": Cross(transformers.ModernBertForSequenceClassification, "model.", {
+        "head.dense.weight": "cls.weight", "head.norm.weight": "cls.norm.weight",
+        "classifier.weight": "cls.output.weight", "classifier.bias": "cls.output.bias"}, {"classifier_pooling": "mean"}),
+}
+QUERY = "what are the long words of the text?"
+RANK = 4
+
+
+def logits_of(net, pairs):
+    found = []
+    for ids, types in pairs:
+        more = {} if types is None else {"token_type_ids": torch.tensor([types])}
+        with torch.no_grad():
+            found.append(float(net(input_ids=torch.tensor([ids]), **more).logits[0, 0]))
+    return np.array(found)
+
+
+def make_cross(model, cross, out):
+    config = copy.deepcopy(model.config)
+    config.num_labels = 1
+    for key, value in cross.changes.items():
+        setattr(config, key, value)
+    config._attn_implementation = "eager"
+    net = cross.build(config).float().eval()
+    weights = draw(net, len(model.name) + 100)
+    keys = dict(model.keys) | {f"{model.keys['general.architecture']}.pooling_type": RANK, "tokenizer.ggml.add_sep_token": model.pair is not None}
+    if model.pair is None:
+        words = vocabulary(model.cased)
+        tokenizer = tokenizer_of(words, model.cased)
+        keys |= word_piece_keys(words)
+        typed = model.name == "bert"
+        pairs = [(one.ids, one.type_ids if typed else None) for one in (tokenizer.encode(QUERY, text) for text in model.texts)]
+    else:
+        pairs = [model.pair(QUERY, text) for text in model.texts]
+
+    def run(values):
+        net.load_state_dict({name: torch.from_numpy(each) for name, each in values.items()})
+        return logits_of(net, pairs)
+
+    logits = run(weights)
+    for name, values in weights.items():
+        if name in cross.head and np.abs(run(weights | {name: values * 1.5}) - logits).max() < LEAST_FELT:
+            print(f"WARN cross-{model.name}: {name} does not change the logits")
+    run(weights)
+    if pairs[0][1] is not None and np.abs(logits_of(net, [(ids, [0] * len(ids)) for ids, _ in pairs]) - logits).max() < 1e-2:
+        print(f"WARN cross-{model.name}: types of tokens do not change the logits")
+    tensors = []
+    for name, values in weights.items():
+        if (ours := cross.head.get(name) or model.names(name.removeprefix(cross.prefix))) is None:
+            continue
+        if ours == "position_embd.weight":
+            values = values[-keys["bert.context_length"]:]
+        floats = values.ndim == 1 or ours in ("position_embd.weight", "token_types.weight")
+        tensors.append((ours, values, gguf.TENSOR_F32 if floats else gguf.TENSOR_F16))
+    (out / f"cross-{model.name}.gguf").write_bytes(gguf.pack(keys, tensors))
+    (out / f"cross-{model.name}.json").write_text(json.dumps({
+        "query": QUERY, "documents": model.texts, "logits": logits.tolist(), "tokens": sum(len(ids) for ids, _ in pairs)},
+        ensure_ascii=False, indent=1) + "\n")
+    print(f"cross-{model.name}: logits {logits.round(3).tolist()}")
+
+
 def main():
-    if len(sys.argv) != 2:
-        sys.exit("usage: encoders.py OUT_DIR")
+    if len(sys.argv) < 2:
+        sys.exit("usage: encoders.py OUT_DIR [NAME...]")
+    wanted = sys.argv[2:]
     torch.set_num_threads(1)
     out = Path(sys.argv[1])
     out.mkdir(parents=True, exist_ok=True)
     for model in [*MODELS, xlm_roberta(out)]:
-        make(model, out)
+        if not wanted or model.name in wanted:
+            make(model, out)
+        if model.name in CROSS and (not wanted or f"cross-{model.name}" in wanted):
+            make_cross(model, CROSS[model.name], out)
 
 
 if __name__ == "__main__":
