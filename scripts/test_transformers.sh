@@ -13,4 +13,5 @@ if ! cmp -s tests/e2e/transformers.txt build/transformers/installed.txt; then
   cp tests/e2e/transformers.txt build/transformers/installed.txt
 fi
 "$python" scripts/config_fields.py --check
+[ $# -gt 0 ] || HF_HUB_OFFLINE=1 "$python" tests/e2e/encoders_check.py --random
 HF_HUB_OFFLINE=1 exec "$python" tests/e2e/transformers_check.py "$@"

@@ -49,7 +49,7 @@ const ConfigClass* config_class(std::string_view model_type) {
   return nullptr;
 }
 
-Expected<json> read_json(const std::string& path) {
+Expected<json> read_json(const std::string& path, JsonKind kind) {
   MR_ASSIGN_OR_RETURN(const modelfile::File file, modelfile::File::open_read(path));
   MR_ASSIGN_OR_RETURN(const std::uint64_t bytes, file.size());
   const std::string name = modelfile::escape(path);
@@ -59,7 +59,9 @@ Expected<json> read_json(const std::string& path) {
   if (nests_too_deep(text)) return error(Code::corrupt, "{}: it nests too deep; get the file again", name);
   tag_infinities(text);
   json parsed = json::parse(text, nullptr, false);
-  if (!parsed.is_object()) return error(Code::corrupt, "{}: is no JSON object; get the file again", name);
+  const bool list = kind == JsonKind::list;
+  if (list ? !parsed.is_array() : !parsed.is_object())
+    return error(Code::corrupt, "{}: is no JSON {}; get the file again", name, list ? "list" : "object");
   return parsed;
 }
 

@@ -19,8 +19,10 @@ namespace millrace::convert {
 /// The longest JSON file that is read (the largest vocabularies have 35 MB).
 constexpr std::uint64_t kMostJsonBytes = 64'000'000;
 
-/// Errors: not_found, corrupt (no JSON object, or too long), io_error; each names the path.
-Expected<nlohmann::json> read_json(const std::string& path);
+enum class JsonKind : std::uint8_t { object, list };
+
+/// Errors: not_found, corrupt (none of that kind, or too long), io_error; each names the path.
+Expected<nlohmann::json> read_json(const std::string& path, JsonKind kind = JsonKind::object);
 
 class Config {
  public:

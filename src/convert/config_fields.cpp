@@ -875,6 +875,78 @@ constexpr ConfigClass kClasses[] = {
      .aliases = R"({"hidden_size": "d_model", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"})",
      .felt = R"(["attn_config", "d_model", "layer_norm_epsilon", "max_seq_len", "n_heads", "n_layers", "vocab_size"])",
      .partial_by_default = false},
+    {.model_type = "bert",
+     .defaults = R"({"add_cross_attention": false, "attention_probs_dropout_prob": 0.1, "bos_token_id": null,
+        "classifier_dropout": null, "eos_token_id": null, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
+        "hidden_size": 768, "intermediate_size": 3072, "is_decoder": false, "layer_norm_eps": 1e-12,
+        "max_position_embeddings": 512, "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 0,
+        "tie_word_embeddings": true, "type_vocab_size": 2, "use_cache": true, "vocab_size": 30522})",
+     .aliases = R"({})",
+     .felt = R"(["add_cross_attention", "attention_probs_dropout_prob", "classifier_dropout", "hidden_act",
+        "hidden_dropout_prob", "hidden_size", "intermediate_size", "is_decoder", "layer_norm_eps",
+        "num_attention_heads", "num_hidden_layers", "type_vocab_size", "vocab_size"])",
+     .partial_by_default = false},
+    {.model_type = "xlm-roberta",
+     .defaults = R"({"add_cross_attention": false, "attention_probs_dropout_prob": 0.1, "bos_token_id": 0, "classifier_dropout":
+        null, "eos_token_id": 2, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 768,
+        "intermediate_size": 3072, "is_decoder": false, "layer_norm_eps": 1e-12, "max_position_embeddings": 512,
+        "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 1, "tie_word_embeddings": true,
+        "type_vocab_size": 2, "use_cache": true, "vocab_size": 30522})",
+     .aliases = R"({})",
+     .felt = R"(["add_cross_attention", "attention_probs_dropout_prob", "classifier_dropout", "hidden_act",
+        "hidden_dropout_prob", "hidden_size", "intermediate_size", "is_decoder", "layer_norm_eps",
+        "num_attention_heads", "num_hidden_layers", "type_vocab_size", "vocab_size"])",
+     .partial_by_default = false},
+    {.model_type = "roberta",
+     .defaults = R"({"add_cross_attention": false, "attention_probs_dropout_prob": 0.1, "bos_token_id": 0, "classifier_dropout":
+        null, "eos_token_id": 2, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 768,
+        "intermediate_size": 3072, "is_decoder": false, "layer_norm_eps": 1e-12, "max_position_embeddings": 512,
+        "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 1, "tie_word_embeddings": true,
+        "type_vocab_size": 2, "use_cache": true, "vocab_size": 50265})",
+     .aliases = R"({})",
+     .felt = R"(["add_cross_attention", "attention_probs_dropout_prob", "classifier_dropout", "hidden_act",
+        "hidden_dropout_prob", "hidden_size", "intermediate_size", "is_decoder", "layer_norm_eps",
+        "num_attention_heads", "num_hidden_layers", "type_vocab_size", "vocab_size"])",
+     .partial_by_default = false},
+    {.model_type = "nomic_bert",
+     .defaults = R"({"attention_probs_dropout_prob": 0.0, "bos_token_id": null, "classifier_dropout": null, "eos_token_id":
+        null, "head_dim": null, "hidden_act": "silu", "hidden_dropout_prob": 0.0, "hidden_size": 768,
+        "intermediate_size": 3072, "layer_norm_eps": 1e-12, "max_position_embeddings": 2048, "num_attention_heads":
+        12, "num_hidden_layers": 12, "pad_token_id": 0, "rope_theta": 1000.0, "type_vocab_size": 2, "vocab_size":
+        30528})",
+     .aliases = R"({})",
+     .felt = R"(["attention_probs_dropout_prob", "classifier_dropout", "head_dim", "hidden_act", "hidden_dropout_prob",
+        "hidden_size", "intermediate_size", "layer_norm_eps", "num_attention_heads", "num_hidden_layers",
+        "type_vocab_size", "vocab_size"])",
+     .partial_by_default = false},
+    {.model_type = "modernbert",
+     .defaults = R"({"attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 50281, "classifier_activation": "gelu",
+        "classifier_bias": false, "classifier_dropout": 0.0, "classifier_pooling": "cls", "cls_token_id": 50281,
+        "decoder_bias": true, "deterministic_flash_attn": false, "embedding_dropout": 0.0, "eos_token_id": 50282,
+        "hidden_activation": "gelu", "hidden_size": 768, "initializer_cutoff_factor": 2.0, "intermediate_size":
+        1152, "layer_types": null, "local_attention": 128, "max_position_embeddings": 8192, "mlp_bias": false,
+        "mlp_dropout": 0.0, "norm_bias": false, "norm_eps": 1e-05, "num_attention_heads": 12, "num_hidden_layers":
+        22, "pad_token_id": 50283, "rope_local_base_freq": 10000.0, "rope_theta": 160000.0, "sep_token_id": 50282,
+        "sparse_pred_ignore_index": -100, "sparse_prediction": false, "tie_word_embeddings": true, "vocab_size":
+        50368})",
+     .aliases = R"({})",
+     .felt = R"(["attention_bias", "classifier_activation", "classifier_bias", "classifier_dropout", "classifier_pooling",
+        "decoder_bias", "deterministic_flash_attn", "embedding_dropout", "hidden_activation", "hidden_size",
+        "initializer_cutoff_factor", "intermediate_size", "layer_types", "local_attention", "mlp_bias",
+        "mlp_dropout", "norm_bias", "norm_eps", "num_attention_heads", "num_hidden_layers",
+        "sparse_pred_ignore_index", "sparse_prediction", "vocab_size"])",
+     .partial_by_default = false},
+    {.model_type = "eurobert",
+     .defaults = R"({"attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 128000, "classifier_pooling": "late",
+        "eos_token_id": 128001, "head_dim": null, "hidden_act": "silu", "hidden_size": 768, "intermediate_size":
+        3072, "mask_token_id": 128002, "max_position_embeddings": 8192, "mlp_bias": false, "num_attention_heads":
+        12, "num_hidden_layers": 12, "num_key_value_heads": null, "pad_token_id": 128001, "pretraining_tp": 1,
+        "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "tie_word_embeddings": false, "use_cache": true, "vocab_size":
+        128256})",
+     .aliases = R"({})",
+     .felt = R"(["attention_bias", "classifier_pooling", "head_dim", "hidden_act", "hidden_size", "intermediate_size",
+        "mlp_bias", "num_attention_heads", "num_hidden_layers", "num_key_value_heads", "rms_norm_eps", "vocab_size"])",
+     .partial_by_default = false},
 };
 // clang-format on
 

@@ -12,6 +12,7 @@
 #include "convert/forms.h"
 #include "convert/header.h"
 #include "convert/mapping.h"
+#include "convert/pooling.h"
 #include "convert/rope.h"
 #include "convert/stored.h"
 #include "convert/tokenizer.h"
@@ -83,6 +84,7 @@ class Converter {
   Expected<ConvertReport> run() {
     MR_RETURN_IF_ERROR(open());
     MR_RETURN_IF_ERROR(read_config());
+    MR_RETURN_IF_ERROR(read_pooling(checkpoint_.folder(), header_));
     MR_RETURN_IF_ERROR(plan_tensors());
     MR_RETURN_IF_ERROR(
         read_tokenizer(checkpoint_.folder(), *config_, header_.integer("vocab_size"), family_->pre, metadata_));
@@ -107,6 +109,7 @@ class Converter {
   void set_heads();
   Status plan_tensors();
   Status check_head(bool tied);
+  Status check_labels() const;
   Status plan_group(const Group& group, const std::vector<NamedTensor>& tensors, const Geometry& geometry);
   Expected<DType> kept_dtype(const Target& target, const std::vector<Stored>& parts) const;
   DType dtype_for(const Target& target, DType stored, const modelfile::MixtureContext& context) const;
@@ -145,6 +148,9 @@ Status Converter::open() {
   config_ = std::make_unique<Config>(std::move(model.config), config_class(own));
   if (family_->prepare != nullptr) family_->prepare(*config_);
   if (family_->dense != nullptr && !config_->has("num_local_experts")) family_ = family_->dense;
+  const auto classes = config_->texts("architectures");
+  if (family_->classifier != nullptr && !classes.empty() && classes.front().ends_with("ForSequenceClassification"))
+    family_ = family_->classifier;
   MR_ASSIGN_OR_RETURN(checkpoint_, modelfile::Checkpoint::open(in_));
   MR_ASSIGN_OR_RETURN(files_, modelfile::open_files(checkpoint_.paths()));
   return {};
@@ -224,13 +230,17 @@ Status Converter::plan_tensors() {
   if (mapping.beside > 0)
     report_.left_out.push_back(
         fmt::format("{} tensors of what sees or hears: text alone is converted", mapping.beside));
+  if (mapping.unused > 0)
+    report_.left_out.push_back(
+        fmt::format("{} tensors of heads and poolers, which no sentence vector goes through", mapping.unused));
   Geometry geometry = geometry_of(header_, *family_);
   if (norms_are_shifted(tensors)) geometry.norm_shift = 0;
   for (const Group& group : mapping.groups) MR_RETURN_IF_ERROR(plan_group(group, tensors, geometry));
   const auto table = std::find_if(planned_.begin(), planned_.end(),
                                   [](const Planned& one) { return one.target.name == "token_embd.weight"; });
   if (table == planned_.end()) return error(Code::corrupt, "the checkpoint has no embedding; get all of its files");
-  MR_RETURN_IF_ERROR(check_head(tied));
+  if (family_->has_head) MR_RETURN_IF_ERROR(check_head(tied));
+  MR_RETURN_IF_ERROR(check_labels());
   header_.set_integer("vocab_size", table->target.shape.back());
   return {};
 }
@@ -268,6 +278,15 @@ Status Converter::check_head(bool tied) {
   if (!tied) return {};
   MR_ASSIGN_OR_RETURN(const bool same, same_numbers(find("token_embd.weight")->target, head->target, sources_));
   if (same) planned_.erase(head);
+  return {};
+}
+
+/// Of classifiers, one that ranks is converted: its label says how well a text answers another.
+Status Converter::check_labels() const {
+  for (const Planned& one : planned_)
+    if (one.target.name == "cls.output.weight" && one.target.rows != 1)
+      return error(Code::unsupported, "a classifier of {} labels: this version has those that rank texts by one alone",
+                   one.target.rows);
   return {};
 }
 

@@ -81,7 +81,13 @@ constexpr std::array kFamilies{&kLlama,
                                &kGptNeox,
                                &kFalcon,
                                &kBloom,
-                               &kMpt};
+                               &kMpt,
+                               &kBert,
+                               &kXlmRoberta,
+                               &kRoberta,
+                               &kNomicBert,
+                               &kModernBert,
+                               &kEuroBert};
 
 /// Of models that see and hear, the part that writes; and names of one thing.
 struct Alias {

@@ -32,13 +32,14 @@ enum class Form : std::uint8_t {
   turned,  // [experts, inputs, outputs]: a matrix's columns are rows here
   even_turned,
   odd_turned,
-  vector,        // [1, n] as [n]
-  taps,          // a convolution's [channels, 1, taps], or MLX's [channels, taps, 1], without the one
-  column,        // [n] as [n, 1]
-  groups,        // [n] as [groups, n / groups]
-  decay,         // -exp(x)
-  decay_column,  // the same, as [n, 1]
-  latent_keys,   // of each head's rows of kv_b_proj those for keys, turned
+  vector,          // [1, n] as [n]
+  behind_padding,  // a table's rows but the first two: RoBERTa counts positions from its padding's id, which is 1, on
+  taps,            // a convolution's [channels, 1, taps], or MLX's [channels, taps, 1], without the one
+  column,          // [n] as [n, 1]
+  groups,          // [n] as [groups, n / groups]
+  decay,           // -exp(x)
+  decay_column,    // the same, as [n, 1]
+  latent_keys,     // of each head's rows of kv_b_proj those for keys, turned
   latent_values,
   transposed,   // [inputs, outputs]: the matrix's columns are rows here
   grouped_qkv,  // of each KV head its queries' rows, its key's and its value's, as all q, k, v
@@ -79,13 +80,18 @@ struct Family {
   std::string_view config_class = "";  // the class of transformers that reads its config.json; empty: model_type's
   bool neighbours = false;             // GGUF turns channels (2i, 2i + 1), the checkpoint (i, i + n / 2)
   float norm_shift = 0;
-  std::string_view prefix = "";  // of names that checkpoints may leave out
-  bool draft_apart = false;      // the block that guesses is "mtp." in the checkpoint, not a layer behind the last
-  std::string_view pre = "";     // the name of its pre-tokenizer, where several cut alike
+  std::string_view prefix = "";   // of names that checkpoints may leave out
+  std::string_view wrapper = "";  // of names in checkpoints that have a head, too: the rules leave it out
+  std::span<const std::string_view> unused = {};  // what names begin with that are left out, behind the wrapper
+  bool has_head = true;                           // false: an encoder's, which gives states
+  bool draft_apart = false;   // the block that guesses is "mtp." in the checkpoint, not a layer behind the last
+  std::string_view pre = "";  // the name of its pre-tokenizer, where several cut alike
   /// Brings what config.json spells in several ways into one, before any key is read.
   void (*prepare)(Config& config) = nullptr;
   /// The family of those without experts, where their tensors go by other names.
   const Family* dense = nullptr;
+  /// The family of those with a classifier's head, of a class that ends in "ForSequenceClassification".
+  const Family* classifier = nullptr;
   /// What no row of `keys` says, into GGUF's keys and back. Errors by Config::fail(); of the way back by return.
   void (*read)(Config& config, Header& header) = nullptr;
   Status (*write)(const Header& header, nlohmann::json& config) = nullptr;
@@ -136,6 +142,7 @@ extern const Family kGlm4Moe, kMiniMaxM2;
 extern const Family kDeepSeekV2, kDeepSeekV3, kKimiK2, kGlm4MoeLite;
 extern const Family kDeepSeekV32, kGlmMoeDsa, kMistral4;
 extern const Family kLfm2, kLfm2Moe;
+extern const Family kBert, kXlmRoberta, kRoberta, kNomicBert, kModernBert, kEuroBert;
 extern const Family kMamba2;
 extern const Family kNemotronH;
 

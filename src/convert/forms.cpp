@@ -90,6 +90,7 @@ class Builder {
   Status half(std::int64_t offset_halves, std::int64_t step);
   Status turned(std::int64_t first, std::int64_t step);
   Status transposed();
+  Status behind_padding();
   Status grouped();
   Status latent(bool keys);
   Status mixed(bool gate);
@@ -160,6 +161,14 @@ Status Builder::transposed() {
     return wrong_shape(part(), "floats of [inputs, outputs] were to be there");
   is({shape()[1], shape()[0]}, shape()[1], shape()[0]);
   target_.runs.push_back({first_, 0, 1, shape()[1], 0});
+  return {};
+}
+
+Status Builder::behind_padding() {
+  constexpr std::int64_t kBefore = 2;
+  if (shape().size() != 2 || rows() <= kBefore) return wrong_shape(part(), "a table of positions was to be there");
+  is({rows() - kBefore, cols()}, rows() - kBefore, cols());
+  take(kBefore, rows() - kBefore);
   return {};
 }
 
@@ -261,6 +270,8 @@ Status Builder::form() {
       return turned(1, 2);
     case Form::vector:
       return whole({numbers});
+    case Form::behind_padding:
+      return behind_padding();
     case Form::taps:
       return whole(taps);
     case Form::column:
@@ -366,6 +377,7 @@ Expected<Shape> their_shape(const NameRule& rule, const Geometry& g, std::span<c
     case Form::turned:
     case Form::even_turned:
     case Form::odd_turned:
+    case Form::behind_padding:
       return error(Code::unsupported, "{} is not written in the form of a checkpoint", rule.ours);
     default:
       return shape;

@@ -69,13 +69,14 @@ ParsedName parse_name(std::string_view given, const Family& family, std::int64_t
   replace_front(name, "language_model.lm_head.", "lm_head.");
   if (!family.prefix.empty() && !name.starts_with(family.prefix) && !name.starts_with("lm_head."))
     name.insert(0, family.prefix);
+  if (!family.wrapper.empty()) replace_front(name, family.wrapper, "");
   ParsedName parsed;
   if (family.draft_apart && name.starts_with("mtp.")) {
     const bool of_layer = name.starts_with("mtp.layers.0.");
     replace_front(name, of_layer ? "mtp.layers.0." : "mtp.", of_layer ? kLayerRule : kDraftRule);
     parsed.layer = layers;
   } else {
-    for (const std::string_view stem : {"layers.", ".h.", ".blocks."})
+    for (const std::string_view stem : {"layers.", ".h.", ".blocks.", "encoder.layer."})
       if (parsed.layer = take_number(name, stem, '#'); parsed.layer >= 0) break;
   }
   parsed.expert = take_number(name, "experts.", '*');
@@ -131,6 +132,11 @@ Expected<Mapping> map_names(const std::vector<std::string>& names, const Family&
     const ParsedName parsed = parse_name(names[i], family, layers);
     const auto rules = table.find(parsed.pattern);
     const std::string shown = modelfile::escape(names[i], 120);
+    if (std::any_of(family.unused.begin(), family.unused.end(),
+                    [&](std::string_view front) { return parsed.pattern.starts_with(front); })) {
+      ++mapping.unused;
+      continue;
+    }
     if (rules == table.end()) {
       const Duty duty = duty_of(names[i]);
       if (duty == Duty::unknown)

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "convert/json_members.h"
 #include "modelfile/escape.h"
 #include "text/pretokenizer.h"
 
@@ -81,14 +82,6 @@ std::vector<std::string> probes() {
 Status unknown(std::string_view what, std::string_view kind) {
   return error(Code::unsupported, "tokenizer.json has a {} that this version does not know: '{}'", what,
                modelfile::escape(kind, 60));
-}
-
-std::string text_of(const json& object, const char* key) {
-  return object.is_object() && object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "";
-}
-
-bool flag_of(const json& object, const char* key, bool fallback) {
-  return object.contains(key) && object[key].is_boolean() ? object[key].get<bool>() : fallback;
 }
 
 /// A pattern of these characters themselves.

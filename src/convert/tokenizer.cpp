@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/words.h"
 #include "convert/pretokenizer_match.h"
+#include "convert/tokenizer_reader.h"
 #include "modelfile/escape.h"
 #include "modelfile/file_io.h"
 #include "modelfile/gguf_writer.h"
@@ -28,22 +29,6 @@ namespace {
 
 constexpr std::int64_t kMostTokens = 1 << 24;
 
-std::string text_of(const json& object, const char* key) {
-  return object.is_object() && object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "";
-}
-
-/// What is there, by reference: a vocabulary is not copied. Null where there is nothing.
-const json& member(const json& object, const char* key) {
-  static const json none;
-  if (!object.is_object()) return none;
-  const auto found = object.find(key);
-  return found == object.end() ? none : *found;
-}
-
-bool flag_of(const json& object, const char* key, bool fallback = false) {
-  return object.is_object() && object.contains(key) && object[key].is_boolean() ? object[key].get<bool>() : fallback;
-}
-
 /// Added tokens that their file does not call special, but that are.
 bool looks_special(std::string_view text) {
   const auto between = [&](std::string_view front, std::string_view back) {
@@ -55,86 +40,70 @@ bool looks_special(std::string_view text) {
 
 bool is_byte_piece(std::string_view text) { return text::Vocabulary::byte_value(text).has_value(); }
 
-struct Words {
-  std::vector<std::string> tokens;
-  std::vector<std::int32_t> types;
-  std::optional<std::int64_t> id_of(std::string_view text) const {
-    const auto found = ids.find(std::string(text));
-    return found == ids.end() ? std::nullopt : std::optional<std::int64_t>(found->second);
-  }
-  std::unordered_map<std::string, std::int64_t> ids;
-};
-
-class TokenizerReader {
- public:
-  TokenizerReader(std::string folder, const Config& config, std::int64_t rows, std::string_view pre, Metadata& metadata)
-      : folder_(std::move(folder)), config_(config), rows_(rows), pre_(pre), metadata_(metadata) {}
-
-  Status run() {
-    MR_ASSIGN_OR_RETURN(tokenizer_, read_json(path("tokenizer.json")));
-    MR_ASSIGN_OR_RETURN(settings_, read_optional("tokenizer_config.json"));
-    MR_ASSIGN_OR_RETURN(generation_, read_optional("generation_config.json"));
-    const Status read = read_all();
-    return read.with_context(modelfile::escape(path("tokenizer.json")));
-  }
-
- private:
-  std::string path(const char* name) const { return (fs::path(folder_) / name).string(); }
-  Expected<json> read_optional(const char* name) const {
-    std::error_code ignored;
-    if (!fs::exists(path(name), ignored)) return json::object();
-    return read_json(path(name));
-  }
-  void set(const char* key, Value value) { metadata_["tokenizer." + std::string(key)] = std::move(value); }
-  void set_id(const char* key, std::int64_t id) { set(key, Value(static_cast<std::uint32_t>(id))); }
-
-  Status read_all() {
-    const json& model = member(tokenizer_, "model");
-    const std::string type = text_of(model, "type");
-    // The oldest files do not say it.
-    if (type != "BPE" && !(type.empty() && model.contains("merges")))
-      return error(Code::unsupported, "a tokenizer of kind '{}' is none that this version knows (BPE alone)",
-                   modelfile::escape(type, 40));
-    MR_RETURN_IF_ERROR(read_words(model));
-    MR_RETURN_IF_ERROR(read_merges(model));
-    if (flag_of(model, "byte_fallback") && !has_byte_level()) {
-      MR_RETURN_IF_ERROR(set_pieces(model));
-    } else {
-      MR_ASSIGN_OR_RETURN(const std::string name, match_pretokenizer(tokenizer_, pre_));
-      set("ggml.model", Value(std::string("gpt2")));
-      set("ggml.pre", Value(name));
-      set("ggml.merges", modelfile::array_value(std::move(merges_)));
+/// A vocabulary's texts, which the JSON keeps, with their numbers: by name, or in a list with scores.
+using Numbered = std::vector<std::pair<std::string_view, std::int64_t>>;
+Expected<Numbered> numbered(const json& vocabulary) {
+  Numbered all;
+  if (vocabulary.is_object()) {
+    for (const auto& [text, id] : vocabulary.get_ref<const json::object_t&>()) {
+      if (!id.is_number_integer()) return error(Code::corrupt, "token '{}' has no number", modelfile::escape(text, 40));
+      all.emplace_back(text, id.get<std::int64_t>());
     }
-    MR_RETURN_IF_ERROR(set_specials());
-    set("ggml.tokens", modelfile::array_value(std::move(words_.tokens)));
-    set("ggml.token_type", modelfile::array_value(std::move(words_.types)));
-    set_sampling();
-    return set_template();
+  } else if (vocabulary.is_array()) {
+    for (const json& entry : vocabulary) {
+      if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number())
+        return error(Code::corrupt, "token {} is no pair of a text and a score", all.size());
+      all.emplace_back(entry[0].get_ref<const std::string&>(), std::ssize(all));
+    }
   }
+  if (all.empty()) return error(Code::corrupt, "it has no vocabulary; get the file again");
+  return all;
+}
 
-  Status read_words(const json& model);
-  Status read_merges(const json& model);
-  Status set_pieces(const json& model);
-  Status set_specials();
-  void set_ends(std::int64_t eos);
-  Status set_template();
-  void set_sampling();
-  bool has_byte_level() const { return holds_type(member(tokenizer_, "pre_tokenizer"), "ByteLevel", 0); }
-  static bool holds_type(const json& step, const char* type, int depth);
-  Status put(std::int64_t id, std::string text, TokenType type);
-  std::string special_text(const char* key) const;
-  std::optional<bool> adds(const char* key, std::string_view token, bool front) const;
-  Expected<bool> space_before() const;
+}  // namespace
 
-  const std::string folder_;
-  const Config& config_;
-  const std::int64_t rows_;
-  const std::string_view pre_;
-  Metadata& metadata_;
-  json tokenizer_, settings_, generation_;
-  Words words_;
-  std::vector<std::string> merges_;
-};
+Status TokenizerReader::run() {
+  MR_ASSIGN_OR_RETURN(tokenizer_, read_json(path("tokenizer.json")));
+  MR_ASSIGN_OR_RETURN(settings_, read_optional("tokenizer_config.json"));
+  MR_ASSIGN_OR_RETURN(generation_, read_optional("generation_config.json"));
+  const Status read = read_all();
+  return read.with_context(modelfile::escape(path("tokenizer.json")));
+}
+
+std::string TokenizerReader::path(const char* name) const { return (fs::path(folder_) / name).string(); }
+
+Expected<json> TokenizerReader::read_optional(const char* name) const {
+  std::error_code ignored;
+  if (!fs::exists(path(name), ignored)) return json::object();
+  return read_json(path(name));
+}
+
+Status TokenizerReader::read_all() {
+  const json& model = member(tokenizer_, "model");
+  const std::string type = text_of(model, "type");
+  // The oldest files do not say it.
+  if (type == "WordPiece") return read_word_pieces(model);
+  if (type == "Unigram") return read_unigram(model);
+  if (type != "BPE" && !(type.empty() && model.contains("merges")))
+    return error(Code::unsupported,
+                 "a tokenizer of kind '{}' is none that this version knows (BPE, WordPiece and Unigram alone)",
+                 modelfile::escape(type, 40));
+  MR_RETURN_IF_ERROR(read_words(model));
+  MR_RETURN_IF_ERROR(read_merges(model));
+  if (flag_of(model, "byte_fallback") && !has_byte_level()) {
+    MR_RETURN_IF_ERROR(set_pieces(model));
+  } else {
+    MR_ASSIGN_OR_RETURN(const std::string name, match_pretokenizer(tokenizer_, pre_));
+    set("ggml.model", Value(std::string("gpt2")));
+    set("ggml.pre", Value(name));
+    set("ggml.merges", modelfile::array_value(std::move(merges_)));
+  }
+  MR_RETURN_IF_ERROR(set_specials());
+  if (pre_ == "roberta-bpe" || pre_ == "modern-bert") set_pairs();
+  set_arrays();
+  set_sampling();
+  return set_template();
+}
 
 bool TokenizerReader::holds_type(const json& step, const char* type, int depth) {
   if (text_of(step, "type") == type) return true;
@@ -156,18 +125,19 @@ Status TokenizerReader::put(std::int64_t id, std::string text, TokenType type) {
 /// Added tokens that are special or look so are control tokens, others user-defined, with their spaces as spaces.
 Status TokenizerReader::read_words(const json& model) {
   if (rows_ > kMostTokens) return error(Code::corrupt, "an embedding of {} rows, which no model has", rows_);
-  if (!model.contains("vocab") || !model["vocab"].is_object())
-    return error(Code::corrupt, "it has no vocabulary; get the file again");
+  MR_ASSIGN_OR_RETURN(const Numbered vocabulary, numbered(member(model, "vocab")));
   words_.tokens.resize(static_cast<std::size_t>(rows_));
   words_.types.assign(static_cast<std::size_t>(rows_), static_cast<std::int32_t>(TokenType::undefined));
   const bool bytes = flag_of(model, "byte_fallback");
-  const std::string unknown = text_of(model, "unk_token");
-  for (const auto& [text, id] : model["vocab"].items()) {
-    if (!id.is_number_integer()) return error(Code::corrupt, "token '{}' has no number", modelfile::escape(text, 40));
+  std::string unknown = text_of(model, "unk_token");
+  if (const json& id = member(model, "unk_id"); id.is_number_integer())
+    for (const auto& [text, number] : vocabulary)
+      if (number == id.get<std::int64_t>()) unknown = text;
+  for (const auto& [text, id] : vocabulary) {
     const TokenType type = bytes && is_byte_piece(text)          ? TokenType::byte
                            : !unknown.empty() && text == unknown ? TokenType::unknown
                                                                  : TokenType::normal;
-    MR_RETURN_IF_ERROR(put(id.get<std::int64_t>(), text, type));
+    MR_RETURN_IF_ERROR(put(id, std::string(text), type));
   }
   for (const json& added : member(tokenizer_, "added_tokens")) {
     const std::string text = text_of(added, "content");
@@ -198,6 +168,11 @@ Status TokenizerReader::read_merges(const json& model) {
     }
   }
   return {};
+}
+
+void TokenizerReader::set_arrays() {
+  set("ggml.tokens", modelfile::array_value(std::move(words_.tokens)));
+  set("ggml.token_type", modelfile::array_value(std::move(words_.types)));
 }
 
 /// Whether a text begins with a space that nobody wrote. Errors: unsupported (anything that changes text otherwise).
@@ -254,17 +229,21 @@ std::string TokenizerReader::special_text(const char* key) const {
   return plain.empty() && settings_.contains(key) ? text_of(settings_[key], "content") : plain;
 }
 
-/// By tokenizer_config.json, else by the template of the post-processor; nullopt: neither says.
-std::optional<bool> TokenizerReader::adds(const char* key, std::string_view token, bool front) const {
+/// By tokenizer_config.json, else by the post-processor; nullopt: neither says.
+std::optional<bool> TokenizerReader::adds(const char* key, std::optional<std::int64_t> token, bool front) const {
   if (settings_.contains(key) && settings_[key].is_boolean()) return settings_[key].get<bool>();
   json processors = json::array({member(tokenizer_, "post_processor")});
   if (processors[0].is_object() && processors[0].contains("processors")) processors = json(processors[0]["processors"]);
   for (const json& processor : processors) {
-    if (text_of(processor, "type") != "TemplateProcessing" || !processor.contains("single")) continue;
-    const json& single = processor["single"];
-    if (!single.is_array() || single.empty()) continue;
+    const std::string type = text_of(processor, "type");
+    if (type == "BertProcessing" || type == "RobertaProcessing") {
+      const json& pair = member(processor, front ? "cls" : "sep");
+      return token && pair.is_array() && pair.size() == 2 && pair[1] == *token;
+    }
+    const json& single = member(processor, "single");
+    if (type != "TemplateProcessing" || !single.is_array() || single.empty()) continue;
     const json& part = front ? single.front() : single.back();
-    return part.is_object() && part.contains("SpecialToken") && text_of(part["SpecialToken"], "id") == token;
+    return token && part.is_object() && words_.id_of(text_of(member(part, "SpecialToken"), "id")) == token;
   }
   return std::nullopt;
 }
@@ -288,9 +267,10 @@ void TokenizerReader::set_ends(std::int64_t eos) {
 Status TokenizerReader::set_specials() {
   struct Special {
     const char *text, *id, *key;
+    const char* instead = "";  // what encoders have in its place
   };
-  constexpr Special kSpecials[] = {{"bos_token", "bos_token_id", "ggml.bos_token_id"},
-                                   {"eos_token", "eos_token_id", "ggml.eos_token_id"},
+  constexpr Special kSpecials[] = {{"bos_token", "bos_token_id", "ggml.bos_token_id", "cls_token"},
+                                   {"eos_token", "eos_token_id", "ggml.eos_token_id", "sep_token"},
                                    {"unk_token", "unk_token_id", "ggml.unknown_token_id"},
                                    {"pad_token", "pad_token_id", "ggml.padding_token_id"},
                                    {"sep_token", "sep_token_id", "ggml.seperator_token_id"}};
@@ -304,17 +284,16 @@ Status TokenizerReader::set_specials() {
       const json& one = from->is_array() && !from->empty() ? from->front() : *from;
       if (one.is_number_integer()) id = one.get<std::int64_t>();
     }
+    if (!id) id = words_.id_of(special_text(special.instead));
     if (!id) continue;
     if (*id < 0 || *id >= rows_)
       return error(Code::corrupt, "{} is {}, but there are {} tokens", special.id, *id, rows_);
     set_id(special.key, *id);
-    if (special.text == std::string_view("eos_token")) set_ends(*id);
+    if (special.text == std::string_view("bos_token")) bos_ = id;
+    if (special.text == std::string_view("eos_token")) set_ends(*(eos_ = id));
   }
-  if (const auto bos = adds("add_bos_token", special_text("bos_token"), true))
-    set("ggml.add_bos_token", Value(*bos));
-  else
-    set("ggml.add_bos_token", Value(false));
-  if (const auto eos = adds("add_eos_token", special_text("eos_token"), false)) set("ggml.add_eos_token", Value(*eos));
+  set("ggml.add_bos_token", Value(adds("add_bos_token", bos_, true).value_or(false)));
+  if (const auto eos = adds("add_eos_token", eos_, false)) set("ggml.add_eos_token", Value(*eos));
   return {};
 }
 
@@ -365,8 +344,6 @@ void TokenizerReader::set_sampling() {
         setting.whole ? Value(static_cast<std::int32_t>(number)) : Value(static_cast<float>(number));
   }
 }
-
-}  // namespace
 
 Status read_tokenizer(const std::string& folder, const Config& config, std::int64_t rows, std::string_view pre,
                       Metadata& metadata) {

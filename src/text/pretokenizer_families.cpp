@@ -150,8 +150,11 @@ constexpr Patterns kMiniCpm5 = {R"(\p{N}{1,3})",
 #undef MR_CAPITALS_NO_HAN
 #undef MR_SMALL_NO_HAN
 
-constexpr Names kGpt2Names = {"gpt-2",   "mpt",    "olmo",     "phi-2",    "jais",           "exaone4",
-                              "a.x-4.0", "mellum", "trillion", "gigachat", "granite-docling"};
+constexpr Names kGpt2Names = {"gpt-2",       "mpt",         "phi-2",    "jais",     "exaone4",
+                              "a.x-4.0",     "mellum",      "trillion", "gigachat", "granite-docling",
+                              "roberta-bpe", "jina-v1-en",  "jina-es",  "jina-de",  "jina-v2-es",
+                              "jina-v2-de",  "jina-v2-code"};
+constexpr Names kGpt2ComposedNames = {"olmo", "modern-bert"};
 constexpr Names kLlama3Names = {"llama-bpe", "llama3",  "llama-v3", "falcon3",
                                 "falcon-h1", "pixtral", "lfm2",     "midm-2.0"};
 constexpr Names kLlama3MergedNames = {"dbrx", "smaug-bpe", "glm4", "chatglm-bpe"};
@@ -180,6 +183,7 @@ constexpr Names kDefaultNames = {"default"};
 
 constexpr PreTokenizerFamily kFamilies[] = {
     {kGpt2Names, kGpt2},
+    {kGpt2ComposedNames, kGpt2, {.composes = true}},
     {kLlama3Names, kLlama3, {.whole_words_first = true, .adds_bos = true}},
     {kLlama3MergedNames, kLlama3},
     {kQwen2Names, kQwen2, {.composes = true}},

@@ -1,0 +1,13 @@
+// Bytes spelled in base64. Thread-safety: pure functions.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace millrace {
+
+/// RFC 4648, section 4; none where the text is something else. Padding may be left out.
+std::optional<std::string> from_base64(std::string_view text);
+
+}  // namespace millrace

@@ -1,0 +1,26 @@
+// Members of JSON that may hold anything: what is missing, or is something else, is as good as empty.
+// Thread-safety: pure functions.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace millrace::convert {
+
+inline std::string text_of(const nlohmann::json& object, const char* key) {
+  return object.is_object() && object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "";
+}
+
+/// What is there, by reference: a vocabulary is not copied. Null where there is nothing.
+inline const nlohmann::json& member(const nlohmann::json& object, const char* key) {
+  static const nlohmann::json none;
+  if (!object.is_object()) return none;
+  const auto found = object.find(key);
+  return found == object.end() ? none : *found;
+}
+
+inline bool flag_of(const nlohmann::json& object, const char* key, bool fallback = false) {
+  return object.is_object() && object.contains(key) && object[key].is_boolean() ? object[key].get<bool>() : fallback;
+}
+
+}  // namespace millrace::convert
