@@ -47,7 +47,7 @@ constexpr NameRule kBertLayers[] = {
 constexpr Names kBertNames[] = {kBertTop, kPositions, kBertLayers};
 constexpr Names kRobertaNames[] = {kBertTop, kPositionsBehindPadding, kBertLayers};
 constexpr KeyRule kBertKeys[] = {{"layer_norm_eps", "attention.layer_norm_epsilon", KeyRule::Kind::number}};
-constexpr std::string_view kBertUnused[] = {"pooler.", "cls.", "lm_head.", "embeddings.position_ids"};
+constexpr std::string_view kBertUnused[] = {"pooler.", "cls.", "lm_head."};
 
 void read_bert(Config& config, Header& header) {
   config.expect("hidden_act", "gelu");  // by erf, as GGUF's architecture has it
@@ -91,7 +91,7 @@ constexpr NameRule kNomicNames[] = {
     {"encoder.layers.#.norm2.bias", "blk.#.layer_output_norm.bias"},
 };
 constexpr Names kNomic[] = {kBertTop, kNomicNames};
-constexpr std::string_view kNomicUnused[] = {"pooler.", "cls.", "embeddings.position_ids"};
+constexpr std::string_view kNomicUnused[] = {"pooler.", "cls."};
 
 void rename(Config& config, std::string_view from, std::string_view to) {
   if (const json* value = config.find(from); value != nullptr) config.set(to, json(*value));
@@ -202,8 +202,7 @@ constexpr NameRule kModernHead[] = {
 constexpr Names kBertClassifierNames[] = {kBertTop, kPositions, kBertLayers, kBertHead};
 constexpr Names kRobertaClassifierNames[] = {kBertTop, kPositionsBehindPadding, kBertLayers, kRobertaHead};
 constexpr Names kModernClassifierNames[] = {kModernNames, kModernHead};
-constexpr std::string_view kClassifierUnused[] = {"embeddings.position_ids"};
-constexpr std::string_view kRobertaClassifierUnused[] = {"embeddings.position_ids", "pooler."};
+constexpr std::string_view kRobertaClassifierUnused[] = {"pooler."};
 
 void rank_pairs(Header& header) { header.set_integer("pooling_type", static_cast<std::int64_t>(model::Pooling::rank)); }
 
@@ -234,7 +233,6 @@ const Family kBertClassifier{.model_type = "bert",
                              .names = kBertClassifierNames,
                              .keys = {kBertKeys},
                              .wrapper = "bert.",
-                             .unused = kClassifierUnused,
                              .has_head = false,
                              .read = read_bert_classifier,
                              .matches = never};

@@ -111,10 +111,10 @@ Duty duty_of(std::string_view name) {
                                                         "model.vision_model.",
                                                         "audio_tower.",
                                                         "model.audio_tower."};
-  constexpr std::array<std::string_view, 11> kNothing = {
-      "rotary_emb.inv_freq",   ".input_global_scale", ".input_scale", ".k_scale",   ".v_scale",
-      ".activation_scale",     ".attn.masked_bias",   ".q_scale",     ".attn.bias", ".attention.bias",
-      ".attention.masked_bias"};
+  constexpr std::array<std::string_view, 12> kNothing = {
+      "rotary_emb.inv_freq",    ".input_global_scale", ".input_scale", ".k_scale",   ".v_scale",
+      ".activation_scale",      ".attn.masked_bias",   ".q_scale",     ".attn.bias", ".attention.bias",
+      ".attention.masked_bias", ".position_ids"};
   if (std::any_of(kBeside.begin(), kBeside.end(), [&](std::string_view part) { return name.starts_with(part); }))
     return Duty::beside;
   if (std::any_of(kNothing.begin(), kNothing.end(), [&](std::string_view part) { return name.ends_with(part); }))

@@ -19,7 +19,7 @@ NOMIC = (BERT[0], "layers",
           "attn_output_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
           "ffn_down": "mlp.down_proj", "layer_output_norm": "post_mlp_layernorm"})
 OWN_NOMIC = (BERT[0] | {"token_embd_norm": "emb_ln"}, "encoder.layers",  # by the code that its models are published with
-             {"attn_output": "attn.out_proj", "attn_output_norm": "norm1", "ffn_gate": "mlp.fc12", "ffn_up": "mlp.fc11",
+             {"attn_qkv": "attn.Wqkv", "attn_output": "attn.out_proj", "attn_output_norm": "norm1", "ffn_gate": "mlp.fc12", "ffn_up": "mlp.fc11",
               "ffn_down": "mlp.fc2", "layer_output_norm": "norm2"})
 MODERN = ({"token_embd": "embeddings.tok_embeddings", "token_embd_norm": "embeddings.norm", "output_norm": "final_norm"}, "layers",
           {"attn_norm": "attn_norm", "attn_qkv": "attn.Wqkv", "attn_output": "attn.Wo", "ffn_norm": "mlp_norm", "ffn_up": "mlp.Wi",
@@ -90,6 +90,7 @@ def write_checkpoint(folder, file, names, config, prefix="", pooling="pooling_mo
         tensors[their_name(name, names, head or {}, prefix)] = (kinds[kind], shape[::-1], data)
     if head is None and names is BERT:
         tensors[prefix + "pooler.dense.bias"] = ("F32", [1], b"\0" * 4)
+        tensors[prefix + "embeddings.position_ids"] = ("I64", [1, 1], b"\0" * 8)
     checkpoints.write_safetensors(folder / "model.safetensors", tensors)
     (folder / "config.json").write_text(json.dumps({
         "vocab_size": len(file.keys["tokenizer.ggml.tokens"]), "hidden_size": keys["embedding_length"],

@@ -568,15 +568,16 @@ def make_cross(model, cross, out):
     config._attn_implementation = "eager"
     net = cross.build(config).float().eval()
     weights = draw(net, len(model.name) + 100)
+    documents = [text.replace("[MASK]", "(mask)") for text in model.texts]  # here a text never has special tokens
     keys = dict(model.keys) | {f"{model.keys['general.architecture']}.pooling_type": RANK, "tokenizer.ggml.add_sep_token": model.pair is not None}
     if model.pair is None:
         words = vocabulary(model.cased)
         tokenizer = tokenizer_of(words, model.cased)
         keys |= word_piece_keys(words)
         typed = model.name == "bert"
-        pairs = [(one.ids, one.type_ids if typed else None) for one in (tokenizer.encode(QUERY, text) for text in model.texts)]
+        pairs = [(one.ids, one.type_ids if typed else None) for one in (tokenizer.encode(QUERY, text) for text in documents)]
     else:
-        pairs = [model.pair(QUERY, text) for text in model.texts]
+        pairs = [model.pair(QUERY, text) for text in documents]
 
     def run(values):
         net.load_state_dict({name: torch.from_numpy(each) for name, each in values.items()})
@@ -599,7 +600,7 @@ def make_cross(model, cross, out):
         tensors.append((ours, values, gguf.TENSOR_F32 if floats else gguf.TENSOR_F16))
     (out / f"cross-{model.name}.gguf").write_bytes(gguf.pack(keys, tensors))
     (out / f"cross-{model.name}.json").write_text(json.dumps({
-        "query": QUERY, "documents": model.texts, "logits": logits.tolist(), "tokens": sum(len(ids) for ids, _ in pairs)},
+        "query": QUERY, "documents": documents, "logits": logits.tolist(), "tokens": sum(len(ids) for ids, _ in pairs)},
         ensure_ascii=False, indent=1) + "\n")
     print(f"cross-{model.name}: logits {logits.round(3).tolist()}")
 
