@@ -7,7 +7,8 @@
 
 namespace millrace {
 
-/// RFC 4648, section 4; none where the text is something else. Padding may be left out.
+/// RFC 4648, section 4; none where the text is something else. Padding may be left out, and lines may be broken, as
+/// MIME has them.
 std::optional<std::string> from_base64(std::string_view text);
 
 }  // namespace millrace

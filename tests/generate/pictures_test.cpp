@@ -5,8 +5,8 @@
 #include <fstream>
 #include <iterator>
 
-#include "app/generate/base64.h"
 #include "app/openai/response.h"
+#include "base/base64.h"
 
 namespace millrace::generate {
 namespace {

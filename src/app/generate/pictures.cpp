@@ -7,7 +7,7 @@
 #include <random>
 #include <utility>
 
-#include "app/generate/base64.h"
+#include "base/base64.h"
 #include "image/decode.h"
 #include "modelfile/escape.h"
 #include "vision/markup.h"

@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include "app/generate/base64.h"
 #include "app/openai/request.h"
+#include "base/base64.h"
 #include "modelfile/escape.h"
 #include "text/utf8.h"
 

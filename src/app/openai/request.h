@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "app/generate/base64.h"
 #include "app/generate/fields.h"
 #include "app/generate/job.h"
+#include "base/base64.h"
 
 namespace millrace::openai {
 
@@ -70,7 +70,6 @@ Expected<std::string> content_text(const Json& content, const char* where, Unrea
 bool is_picture(const Json& part);
 Picture picture_of(const Json& part, const std::string& where);
 
-using generate::from_base64;
 using generate::note_of;
 
 /// The form of the answer: response_format ({"type": "text" | "json_object" | "json_schema" | "grammar", ...}), or as
