@@ -31,7 +31,8 @@ std::string our_name(const NameRule& rule, std::int64_t layer);
 enum class Duty : std::uint8_t {
   weight,   // has its place in the table
   beside,   // of a part that this version does not run: what sees and hears
-  nothing,  // nothing that a model computes with: scales of activations, frequencies that the config says, numbers of positions
+  nothing,  // nothing that a model computes with: scales of activations, frequencies that the config says, numbers of
+            // positions
   unknown
 };
 /// What becomes of a checkpoint's tensor that no rule of the family has.

@@ -132,7 +132,7 @@ class Decoder {
   std::vector<LayerWeights> layers_;  // by number; those of other stages have none
   WeightRef embedding_, positions_, token_type_, embedding_norm_, embedding_norm_bias_;
   OutputWeights output_;
-  WeightRef dense_up_, dense_down_;  // of what embeds texts, behind the last norm
+  WeightRef dense_up_, dense_down_;                      // of what embeds texts, behind the last norm
   std::vector<std::pair<WeightRef, WeightRef>> scales_;  // of weights, by which their products are multiplied
   DraftWeights draft_;
   WeightRef layers_table_, layers_projection_, layers_norm_;  // of per-layer embeddings
