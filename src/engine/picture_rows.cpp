@@ -82,16 +82,18 @@ Status check_pictures(std::span<const TokenId> prompt, std::span<const PlacedPic
   const auto is_text_up_to = [&](std::int64_t end) {
     return std::all_of(prompt.begin() + at, prompt.begin() + end, [](TokenId id) { return id >= 0; });
   };
-  const Status missing = error(Code::invalid_argument, "the prompt has a picture's token where no picture stands");
+  const auto missing = [] {
+    return error(Code::invalid_argument, "the prompt has a picture's token where no picture stands");
+  };
   for (const PlacedPicture& placed : pictures) {
     MR_RETURN_IF_ERROR(check_place(placed, at, std::ssize(prompt), hp));
-    if (!is_text_up_to(placed.first)) return missing;
+    if (!is_text_up_to(placed.first)) return missing();
     for (at = placed.first; at < placed.first + placed.count; ++at)
       if (prompt[static_cast<std::size_t>(at)] !=
           picture_token(placed.picture->key, placed.first_row + at - placed.first))
         return error(Code::invalid_argument, "token {} of the prompt is not its picture's", at);
   }
-  return is_text_up_to(std::ssize(prompt)) ? Status() : missing;
+  return is_text_up_to(std::ssize(prompt)) ? Status() : missing();
 }
 
 }  // namespace millrace::engine

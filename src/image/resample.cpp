@@ -74,8 +74,9 @@ Expected<Side> side(std::int64_t from, std::int64_t to, Filter filter, WorkGrant
   exact.reserve(most);
   for (std::int64_t i = 0; i < to; ++i) {
     const double centre = (static_cast<double>(i) + 0.5) * scale;
-    const auto first = std::max<std::int64_t>(static_cast<std::int64_t>(centre - support + 0.5), 0);
-    const auto end = std::min(static_cast<std::int64_t>(centre + support + 0.5), from);
+    const double begins = centre - support + 0.5, ends = centre + support + 0.5;  // cut off, not rounded
+    const auto first = std::max<std::int64_t>(static_cast<std::int64_t>(begins), 0);
+    const auto end = std::min(static_cast<std::int64_t>(ends), from);
     exact.clear();
     double sum = 0;
     for (std::int64_t at = first; at < end; ++at) {

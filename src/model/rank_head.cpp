@@ -101,11 +101,11 @@ Expected<RankHead> read_of_encoder(const modelfile::Model& file, const Hyperpara
   if (hp.model_dim > kWidest)
     return error(Code::unsupported, "cls.weight reads states of {} numbers; this version has {} at most", hp.model_dim,
                  kWidest);
-  RankHead::Layer& layer = head.layer.emplace();
+  RankLayer& layer = head.layer.emplace();
   MR_ASSIGN_OR_RETURN(layer.weight, read_matrix(file, *dense, hp.model_dim, hp.model_dim));
   MR_ASSIGN_OR_RETURN(layer.bias, read_vector(file, "cls.bias", hp.model_dim));
   MR_ASSIGN_OR_RETURN(layer.norm, read_vector(file, "cls.norm.weight", hp.model_dim));
-  if (modern) layer.activation = RankHead::Layer::Activation::gelu;
+  if (modern) layer.activation = RankLayer::Activation::gelu;
   layer.eps = hp.rms_eps;
   return head;
 }
@@ -153,9 +153,9 @@ std::vector<double> product(std::span<const float> rows, std::span<const float> 
   return sums;
 }
 
-std::vector<double> through(const RankHead::Layer& layer, std::span<const double> state) {
+std::vector<double> through(const RankLayer& layer, std::span<const double> state) {
   std::vector<double> x = product(layer.weight, layer.bias, state);
-  const bool gelu = layer.activation == RankHead::Layer::Activation::gelu;
+  const bool gelu = layer.activation == RankLayer::Activation::gelu;
   for (double& value : x) value = gelu ? 0.5 * value * (1 + std::erf(value / std::sqrt(2.0))) : std::tanh(value);
   if (layer.norm.empty()) return x;
   const auto count = static_cast<double>(x.size());

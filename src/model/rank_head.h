@@ -18,19 +18,19 @@
 
 namespace millrace::model {
 
-struct RankHead {
-  /// state = activation(weight state + bias), with a norm behind it where there is one.
-  struct Layer {
-    enum class Activation : std::uint8_t { tanh, gelu };
-    std::vector<float> weight, bias, norm;  // [model_dim, model_dim], [model_dim] or empty, [model_dim] or empty
-    Activation activation = Activation::tanh;
-    double eps = 1e-5;
-  };
+/// state = activation(weight state + bias), with a norm behind it where there is one.
+struct RankLayer {
+  enum class Activation : std::uint8_t { tanh, gelu };
+  std::vector<float> weight, bias, norm;  // [model_dim, model_dim], [model_dim] or empty, [model_dim] or empty
+  Activation activation = Activation::tanh;
+  double eps = 1e-5;
+};
 
+struct RankHead {
   std::int64_t labels = 0;
   std::vector<float> rows;  // [labels, model_dim]; the first label is the one that says "relevant"
   std::vector<float> bias;  // [labels], or empty: none
-  std::optional<Layer> layer;
+  std::optional<RankLayer> layer;
   Pooling pooling = Pooling::rank;  // which state it reads
   bool pairs = false;               // reads both texts as an encoder's pair; else by `prompt`
   std::string prompt;               // with {query} and {document}, each once or more

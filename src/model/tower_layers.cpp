@@ -11,7 +11,6 @@ namespace millrace::model {
 using exec::Act;
 using exec::Rows;
 using kernels::Activation;
-using residency::WeightRef;
 using vision::Projector;
 
 namespace {

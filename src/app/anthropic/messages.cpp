@@ -17,7 +17,6 @@ namespace {
 using generate::Delta;
 using generate::Fields;
 using generate::Finished;
-using generate::ToolChoice;
 using generate::word;
 
 std::string kind_of(const Json& block) { return word(block, "type"); }
