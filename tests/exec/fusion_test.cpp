@@ -157,6 +157,7 @@ const std::vector<Known>& architectures() {
 constexpr const char* kRefused[] = {"../encoders/bert",
                                     "../encoders/modern-bert",
                                     "../encoders/nomic-bert",
+                                    "../encoders/nomic-bert-moe",
                                     "deepseek-v3.2",
                                     "glm-dsa",
                                     "step35",
@@ -201,6 +202,11 @@ TEST(Fusion, OfEachArchitecture) {
     const auto model = load(fixture);
     seen.push_back(model->hyperparameters().architecture);
     EXPECT_FALSE(fuse(model->program(), model->units(), {}).ok()) << fixture;
+  }
+  for (const char* fixture : {"../encoders/eurobert", "../encoders/gemma-embedding"}) {  // made of launches, but
+    const auto model = load(fixture);
+    seen.push_back(model->hyperparameters().architecture);
+    EXPECT_FALSE(model->program().is_causal()) << fixture << ": the executor refuses it for that";
   }
   EXPECT_EQ(seen.size(), model::architectures().size());
   for (const std::string& name : model::architectures())
