@@ -111,11 +111,10 @@ std::unique_ptr<Source> server_for(const RunFlags& flags, const store::Resolved&
 
 /// The files of --image, before the first question.
 Status show_pictures(const RunFlags& flags, ChatOptions& options) {
-  constexpr std::uint64_t most = 20u << 20;
   if (!flags.images.empty() && flags.raw)
     return error(Code::invalid_argument, "--image goes with a chat template; leave --raw out");
   for (const std::string& path : flags.images) {
-    MR_ASSIGN_OR_RETURN(std::string file, residency::read_small_file(path, most));
+    MR_ASSIGN_OR_RETURN(std::string file, residency::read_small_file(path, generate::kMostPictureBytes));
     options.shown += options.pictures.add({"image", path, std::move(file), {}});
   }
   return {};

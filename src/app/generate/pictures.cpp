@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/base64.h"
+#include "base/words.h"
 #include "image/decode.h"
 #include "modelfile/escape.h"
 #include "vision/markup.h"
@@ -15,17 +16,14 @@
 namespace millrace::generate {
 namespace {
 
-constexpr std::size_t kMostBytes = 20u << 20;  // as OpenAI has it
-
 std::uint64_t drawn_number() {
   std::random_device random;
   return static_cast<std::uint64_t>(random()) << 32 | random();
 }
 
-bool starts_with_word(std::string_view text, std::string_view word) {
-  return text.size() >= word.size() && std::equal(word.begin(), word.end(), text.begin(), [](char a, char b) {
-           return a == (b >= 'A' && b <= 'Z' ? static_cast<char>(b - 'A' + 'a') : b);
-         });
+bool is_data_url(std::string_view text) {
+  constexpr std::string_view kScheme = "data:";
+  return same_word(text.substr(0, kScheme.size()), kScheme);
 }
 
 /// What the model makes of one picture, without decoding it.
@@ -111,12 +109,12 @@ std::string note_of(std::string_view what) {
 }
 
 Picture picture_of_base64(std::string kind, std::string where, std::string_view text) {
-  if (starts_with_word(text, "data:")) return picture_of_url(std::move(kind), std::move(where), text);
+  if (is_data_url(text)) return picture_of_url(std::move(kind), std::move(where), text);
   Picture picture{std::move(kind), std::move(where), {}, {}};
   const auto fail = [&](Status status) { picture.problem = std::move(status); };
-  if (text.size() / 4 * 3 > kMostBytes) {
+  if (text.size() / 4 * 3 > kMostPictureBytes) {
     fail(error(Code::invalid_argument, "image exceeds 20 MB maximum: {} bytes > {} bytes", text.size() / 4 * 3,
-               kMostBytes));
+               kMostPictureBytes));
     return picture;
   }
   std::optional<std::string> file = from_base64(text);
@@ -131,17 +129,16 @@ Picture picture_of_base64(std::string kind, std::string where, std::string_view 
 Picture picture_of_url(std::string kind, std::string where, std::string_view url) {
   const std::size_t comma = url.find(',');
   const std::string_view head = url.substr(0, comma);
-  if (starts_with_word(url, "data:") && comma != std::string_view::npos && head.ends_with(";base64"))
+  if (is_data_url(url) && comma != std::string_view::npos && head.ends_with(";base64"))
     return picture_of_base64(std::move(kind), std::move(where), url.substr(comma + 1));
   Picture picture{std::move(kind), std::move(where), {}, {}};
-  picture.problem = url.empty() ? error(Code::invalid_argument, "it has no data")
-                    : starts_with_word(url, "data:")
-                        ? error(Code::invalid_argument,
-                                "its data URL is not in base64; send "
-                                "data:image/png;base64,...")
-                        : error(Code::invalid_argument,
-                                "this server fetches no pictures from URLs; send the picture itself, as "
-                                "data:image/png;base64,...");
+  picture.problem = url.empty()        ? error(Code::invalid_argument, "it has no data")
+                    : is_data_url(url) ? error(Code::invalid_argument,
+                                               "its data URL is not in base64; send "
+                                               "data:image/png;base64,...")
+                                       : error(Code::invalid_argument,
+                                               "this server fetches no pictures from URLs; send the picture itself, as "
+                                               "data:image/png;base64,...");
   return picture;
 }
 

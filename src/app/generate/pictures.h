@@ -57,7 +57,7 @@ struct Seen {
 /// Errors: invalid_argument (a new picture of a user that is not seen; the message begins with its place).
 Expected<Seen> settle_pictures(const vision::Spec* spec, const Pictures& pictures, Json& messages);
 
-/// The most pictures of one request.
-inline constexpr std::size_t kMostPictures = 500;
+/// The most pictures of one request, and the most bytes of one's file, as OpenAI has it.
+inline constexpr std::size_t kMostPictures = 500, kMostPictureBytes = 20u << 20;
 
 }  // namespace millrace::generate

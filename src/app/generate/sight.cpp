@@ -51,8 +51,7 @@ void add_rows(const engine::PictureKey& key, const vision::Grid& grid, const Mar
 }
 
 Expected<std::shared_ptr<const engine::EncodedPicture>> encode(engine::PictureEncoder& encoder, const Picture& picture,
-                                                               WorkGrant* grant) {
-  const engine::PictureKey key = file_key(picture);
+                                                               const engine::PictureKey& key, WorkGrant* grant) {
   if (auto known = encoder.find(key); known != nullptr) return known;
   const auto fail = [&](const Status& status) {
     const bool its_own =
@@ -111,7 +110,6 @@ Status place_rows(const engine::Engine& engine, const Pictures& pictures, Prompt
     return error(Code::unsupported,
                  "the prompt has {} of the token {} for {} pictures; the chat template may write none of its own",
                  places, markup.place, prompt.inserted.size());
-  std::map<std::size_t, engine::PictureKey> keys;
   std::vector<TokenId> ids;
   std::size_t next = 0;
   for (const TokenId id : prompt.ids) {
@@ -120,9 +118,9 @@ Status place_rows(const engine::Engine& engine, const Pictures& pictures, Prompt
       continue;
     }
     const std::size_t index = prompt.inserted[next++];
-    const auto [key, added] = keys.try_emplace(index);
-    if (added) key->second = encoder.key_of(file_key(pictures[index]));
-    add_rows(key->second, prompt.grids[index], marks, ids);
+    const auto [file, added] = prompt.files.try_emplace(index);
+    if (added) file->second = file_key(pictures[index]);
+    add_rows(encoder.key_of(file->second), prompt.grids[index], marks, ids);
   }
   prompt.ids = std::move(ids);
   return {};
@@ -136,7 +134,7 @@ Expected<std::vector<engine::PlacedPicture>> see_pictures(const engine::Engine& 
   for (const std::size_t index : prompt.inserted) {
     auto& picture = encoded[index];
     if (picture == nullptr) {
-      MR_ASSIGN_OR_RETURN(picture, encode(*engine.pictures(), pictures[index], grant));
+      MR_ASSIGN_OR_RETURN(picture, encode(*engine.pictures(), pictures[index], prompt.files.at(index), grant));
     }
     const std::int64_t rows = prompt.grids[index].tokens();
     for (std::int64_t row = 0; row < rows; row += placed.back().count) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <vector>
 
 #include "app/generate/job.h"
@@ -17,8 +18,9 @@ namespace millrace::generate {
 
 /// A conversation's prompt, in which tokens below 0 are rows of pictures.
 struct Prompt : text::Prompt {
-  std::vector<vision::Grid> grids = {};    // of the job's pictures, by index
-  std::vector<std::size_t> inserted = {};  // those that stand in the prompt, in this order
+  std::vector<vision::Grid> grids = {};                  // of the job's pictures, by index
+  std::vector<std::size_t> inserted = {};                // those that stand in the prompt, in this order
+  std::map<std::size_t, engine::PictureKey> files = {};  // of each of those, what its file is known by
 };
 
 /// Memory of the engine's own budget, for work that no budget of requests is for (`run`, `batch`). One thread's.
@@ -39,8 +41,8 @@ class EngineMemory final : public WorkGrant {
 const vision::Spec* spec_of(const engine::Engine& engine);
 
 /// Each picture's rows, and the marks between them, in place of the one token that its markup has for them.
-/// `inserted` and `grids` of the prompt are set. Errors: unsupported (the model's vocabulary or its template has no
-/// such token, or others of them).
+/// `inserted` and `grids` of the prompt are set; sets `files`. Errors: unsupported (the model's vocabulary or its
+/// template has no such token, or others of them).
 Status place_rows(const engine::Engine& engine, const Pictures& pictures, Prompt& prompt);
 
 /// Has the pictures that stand in the prompt encoded, one after the other, unless they were lately: what
