@@ -140,9 +140,7 @@ void add_draft_model(const DraftModelPlan& plan, Parts& parts, SpeculateOptions&
   speculate.drafters.insert(speculate.drafters.begin(), std::move(*loaded));
 }
 
-/// The vision tower, where there is to be one.
-Status open_pictures(const EngineOptions& options, Parts& parts) {
-  if (options.model.mmproj.empty()) return {};
+Status open_tower(const EngineOptions& options, Parts& parts) {
   const bool sees_ahead = parts.model->hyperparameters().pictures_see_ahead;
   MR_RETURN_IF_ERROR(parts.executor->takes_pictures(sees_ahead));
   if (sees_ahead && parts.kv_pool->layout().has_plain_groups())
@@ -152,6 +150,15 @@ Status open_pictures(const EngineOptions& options, Parts& parts) {
   auto opened = PictureEncoder::open(options, parts.model->hyperparameters(), *parts.budget);
   if (!opened.ok()) return opened.status().with_context(options.model.mmproj);
   parts.pictures = std::move(*opened);
+  return {};
+}
+
+/// The vision tower, where there is to be one.
+Status open_pictures(const EngineOptions& options, Parts& parts) {
+  if (options.model.mmproj.empty()) return {};
+  Status opened = open_tower(options, parts);
+  if (opened.code() != Code::unsupported || !options.model.mmproj_found) return opened;
+  log::warn("{} sees no pictures: {}", options.model.path, opened.message());
   return {};
 }
 

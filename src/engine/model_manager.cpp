@@ -9,7 +9,6 @@
 #include "device/cpu.h"
 #include "engine/setup.h"
 #include "modelfile/gguf.h"
-#include "vision/beside.h"
 
 namespace millrace::engine {
 namespace {
@@ -209,19 +208,8 @@ std::string ModelManager::asked_mmproj(const std::string& path) const {
   return path == given.path || given.mmproj == "off" ? given.mmproj : std::string();
 }
 
-std::string ModelManager::mmproj_of(const std::string& path) const {
-  return vision::mmproj_for(path, asked_mmproj(path));
-}
-
-Expected<std::shared_ptr<Service>> ModelManager::start_seeing(EngineOptions options, bool alone) {
-  const bool named = !options.model.mmproj.empty();
-  options.model.mmproj = vision::mmproj_for(options.model.path, options.model.mmproj);
-  auto service = start(options, alone);
-  const bool blind = service.status().code() == Code::unsupported && !named && !options.model.mmproj.empty();
-  if (!blind) return service;
-  log::warn("{} sees no pictures: {}", options.model.path, service.status().message());
-  options.model.mmproj.clear();
-  return start(options, alone);
+std::string ModelManager::mmproj_of(const std::string& path, vision::MmprojFolders& folders) const {
+  return vision::mmproj_for(path, asked_mmproj(path), folders);
 }
 
 Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(const std::string& name, const std::string& path,
@@ -259,7 +247,8 @@ Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(const std::st
         options.memory.bare_resident_bytes =
             alone ? options.memory.bare_resident_bytes + body_bytes() : device::resident_bytes();
         begin = Clock::now();
-        service = start_seeing(options, alone);
+        find_mmproj(options.model);
+        service = start(options, alone);
         *loading = false;
       }
       status = service.status();

@@ -17,6 +17,7 @@
 #include "engine/engine.h"
 #include "engine/service.h"
 #include "residency/budget.h"
+#include "vision/beside.h"
 
 namespace millrace::engine {
 
@@ -85,7 +86,7 @@ class ModelManager {
   static std::string file_at(const std::string& path);
   /// The mmproj file that the model at `path` is loaded with: the options' for their own model, else the one beside it;
   /// empty: none.
-  std::string mmproj_of(const std::string& path) const;
+  std::string mmproj_of(const std::string& path, vision::MmprojFolders& folders) const;
   /// Unloads once nobody uses it any more; false: not loaded.
   bool unload(const std::string& path);
   std::vector<Running> running() const;
@@ -128,8 +129,6 @@ class ModelManager {
   void reap();
   std::uint64_t body_bytes() const;
   Expected<std::shared_ptr<Service>> start(EngineOptions options, bool alone);
-  /// The same with the model's mmproj file. One that only lies beside it, and cannot be used, is left out.
-  Expected<std::shared_ptr<Service>> start_seeing(EngineOptions options, bool alone);
   std::string asked_mmproj(const std::string& path) const;
 
   ModelManager(Options options, std::uint64_t ram);

@@ -32,8 +32,9 @@ struct Cluster;
 /// The model's file.
 struct ModelOptions {
   std::string path;
-  std::string mmproj;   // the vision tower's file (engine/pictures.h); empty: the model sees no pictures
-  std::string overlay;  // a file whose tensors replace the model's (modelfile/overlay.h); empty: none
+  std::string mmproj;         // the vision tower's file (engine/pictures.h); empty: the model sees no pictures
+  bool mmproj_found = false;  // nobody named it: if it cannot be used, it is left out with a warning
+  std::string overlay;        // a file whose tensors replace the model's (modelfile/overlay.h); empty: none
   /// Fetches what the engine needs of a file of which only the header is on the disk; empty: the file is whole.
   std::function<Status(const residency::UnitTable& units)> fetch;
   std::string identity;                 // what ranks compare in place of pages of their files; empty: those pages

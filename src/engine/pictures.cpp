@@ -21,12 +21,18 @@
 #include "model/tower.h"
 #include "residency/weight_store.h"
 #include "storage/storage.h"
+#include "vision/beside.h"
 
 namespace millrace::engine {
 
 text::TokenId picture_token(const PictureKey& key, std::int64_t row) {
   const std::uint64_t hash = XXH3_64bits_withSeed(key.data(), key.size(), static_cast<std::uint64_t>(row));
   return static_cast<text::TokenId>(static_cast<std::uint32_t>(hash) | 0x80000000u);
+}
+
+void find_mmproj(ModelOptions& model) {
+  model.mmproj_found = model.mmproj.empty();
+  model.mmproj = vision::mmproj_for(model.path, model.mmproj);
 }
 
 namespace {

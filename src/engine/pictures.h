@@ -50,6 +50,9 @@ struct PlacedPicture {
 /// (the prefix cache, the prompt cache, sessions) tells pictures apart without knowing any.
 text::TokenId picture_token(const PictureKey& key, std::int64_t row);
 
+/// Where no mmproj file is named, takes the one beside the model, if there is one; "off": takes none.
+void find_mmproj(ModelOptions& model);
+
 class PictureEncoder {
  public:
   /// Opens the mmproj file at options.model.mmproj for the model of these hyperparameters; `budget` outlives the

@@ -1,12 +1,13 @@
 #include "vision/beside.h"
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <string_view>
 #include <vector>
 
 #include "base/log.h"
+#include "base/status.h"
+#include "base/words.h"
 #include "modelfile/gguf.h"
 #include "vision/spec.h"
 
@@ -41,30 +42,29 @@ Status check_belongs(const std::string& mmproj_path, const modelfile::Model& mod
   return {};
 }
 
-std::vector<std::string> files_beside(const std::string& model_path) {
-  std::vector<std::string> found;
-  std::error_code ignored;
-  const fs::path folder = fs::path(model_path).parent_path();
-  for (const auto& entry : fs::directory_iterator(folder.empty() ? "." : folder, ignored)) {
-    const std::string path = entry.path().string();
-    if (entry.path().extension() == ".gguf" && is_mmproj_name(path)) found.push_back(path);
-  }
-  std::sort(found.begin(), found.end());
-  return found;
-}
-
 }  // namespace
 
-bool is_mmproj_name(const std::string& path) {
-  std::string name = fs::path(path).filename().string();
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-  return name.find("mmproj") != std::string::npos;
+const std::vector<std::string>& MmprojFolders::files_in(const std::string& folder) {
+  const auto [known, added] = known_.try_emplace(folder);
+  std::vector<std::string>& files = known->second;
+  if (!added) return files;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder.empty() ? "." : folder, ignored)) {
+    const std::string path = entry.path().string();
+    if (entry.path().extension() == ".gguf" && is_mmproj_name(path)) files.push_back(path);
+  }
+  std::sort(files.begin(), files.end());
+  return files;
 }
 
-std::string mmproj_for(const std::string& model_path, const std::string& given) {
+bool is_mmproj_name(const std::string& path) {
+  return lower(fs::path(path).filename().string()).find("mmproj") != std::string::npos;
+}
+
+std::string mmproj_for(const std::string& model_path, const std::string& given, MmprojFolders& folders) {
   if (!given.empty()) return given == "off" ? std::string() : given;
   if (is_mmproj_name(model_path)) return {};
-  std::vector<std::string> files = files_beside(model_path);
+  std::vector<std::string> files = folders.files_in(fs::path(model_path).parent_path().string());
   if (files.empty()) return {};
   const auto model = header(model_path);
   if (!model.ok()) return {};

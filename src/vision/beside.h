@@ -2,18 +2,31 @@
 // Thread-safety: functions, which read the disk.
 #pragma once
 
+#include <map>
 #include <string>
-
-#include "base/status.h"
+#include <vector>
 
 namespace millrace::vision {
 
 /// Whether a file is called like one: "mmproj" stands in its name.
 bool is_mmproj_name(const std::string& path);
 
+/// The mmproj files of folders, each read once however many models lie in it. One thread's.
+class MmprojFolders {
+ public:
+  const std::vector<std::string>& files_in(const std::string& folder);
+
+ private:
+  std::map<std::string, std::vector<std::string>> known_;
+};
+
 /// `given`: a path, which is the answer; "off": none; empty: the file in the model's folder that has "mmproj" in its
 /// name, projects to the model's own width, and is the only one. Empty where there is none; the log says why one that
 /// lies there is not taken.
-std::string mmproj_for(const std::string& model_path, const std::string& given);
+std::string mmproj_for(const std::string& model_path, const std::string& given, MmprojFolders& folders);
+inline std::string mmproj_for(const std::string& model_path, const std::string& given) {
+  MmprojFolders folders;
+  return mmproj_for(model_path, given, folders);
+}
 
 }  // namespace millrace::vision

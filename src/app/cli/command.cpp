@@ -17,7 +17,6 @@
 #include "base/say.h"
 #include "modelfile/file_io.h"
 #include "residency/calibrate.h"
-#include "vision/beside.h"
 
 namespace millrace::cli {
 namespace {
@@ -204,15 +203,9 @@ void show_loading(engine::EngineOptions& options, const Program& program) {
 Expected<std::unique_ptr<engine::Engine>> create_engine(engine::EngineOptions options, const ModelFlags& flags,
                                                         const Program& program) {
   const bool keep = !flags.plan.empty() && options.planning.follow == nullptr;
-  const bool named = !options.model.mmproj.empty();
-  options.model.mmproj = vision::mmproj_for(options.model.path, options.model.mmproj);
+  engine::find_mmproj(options.model);
   show_loading(options, program);
   auto created = engine::Engine::create(options);
-  if (created.status().code() == Code::unsupported && !named && !options.model.mmproj.empty()) {
-    say(stderr, "warning: the model sees no pictures: {}\n", created.status().message());
-    options.model.mmproj.clear();
-    created = engine::Engine::create(options);
-  }
   if (created.ok() && keep) MR_RETURN_IF_ERROR(residency::write_plan_file(flags.plan, (*created)->saved_plan()));
   return created;
 }

@@ -125,7 +125,8 @@ void show(Context& context, const Request& request, Response& response) {
   // Where a template knows nothing of tools, the system's message tells of them.
   if (!info->embeds && !chat_template.empty()) capabilities.push_back("tools");
   if (chat_template.find("think") != std::string::npos) capabilities.push_back("thinking");
-  if (!context.models.mmproj_of(info->path).empty()) capabilities.push_back("vision");
+  vision::MmprojFolders folders;
+  if (!context.models.mmproj_of(info->path, folders).empty()) capabilities.push_back("vision");
   Json out = {{"license", license_of(*info, *file)},
               {"modelfile", modelfile_of(*info)},
               {"parameters", parameter_lines(info->parameters)},

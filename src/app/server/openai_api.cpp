@@ -23,9 +23,9 @@ constexpr const char* kDone = "data: [DONE]\n\n";
 /// What a file does not say is null.
 Json known(std::int64_t tokens) { return tokens > 0 ? Json(tokens) : Json(); }
 
-Json model_json(const Context& context, const ModelInfo& info) {
+Json model_json(const Context& context, const ModelInfo& info, vision::MmprojFolders& folders) {
   Json modalities = Json::array({"text"});
-  if (!context.models.mmproj_of(info.path).empty()) modalities.push_back("image");
+  if (!context.models.mmproj_of(info.path, folders).empty()) modalities.push_back("image");
   return {{"id", info.name},
           {"object", "model"},
           {"created", std::chrono::duration_cast<std::chrono::seconds>(info.modified.time_since_epoch()).count()},
@@ -60,7 +60,8 @@ void list_models(Context& context, const Request& request, Response& response) {
     const Json first = data.empty() ? Json() : data.front()["id"], last = data.empty() ? Json() : data.back()["id"];
     return reply(response, {{"data", std::move(data)}, {"has_more", false}, {"first_id", first}, {"last_id", last}});
   }
-  for (const ModelInfo& info : *models) data.push_back(model_json(context, info));
+  vision::MmprojFolders folders;
+  for (const ModelInfo& info : *models) data.push_back(model_json(context, info, folders));
   reply(response, {{"object", "list"}, {"data", std::move(data)}});
 }
 
@@ -68,7 +69,8 @@ void get_model(Context& context, const Request& request, Response& response) {
   const auto info = context.catalog.find_outline(request.matches[1]);
   const bool anthropic = speaks_anthropic(request);
   if (!info.ok()) return fail(anthropic ? Api::anthropic : Api::openai, response, info.status());
-  reply(response, anthropic ? anthropic_model(*info) : model_json(context, *info));
+  vision::MmprojFolders folders;
+  reply(response, anthropic ? anthropic_model(*info) : model_json(context, *info, folders));
 }
 
 StreamForm chat_stream(const std::shared_ptr<generate::Run>& run, const Job& job) {
