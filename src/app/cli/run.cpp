@@ -254,9 +254,7 @@ void add_run(CLI::App& app, const Program& program, int& exit_code) {
   command->add_option("-p,--prompt", flags->prompts, "A prompt; may be repeated, each answered alone")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command
-      ->add_option("--image", flags->images,
-                   "A picture that the first question is about: JPEG, PNG or WebP; may be repeated")
+  command->add_option("--image", flags->images, "A picture for the first question; may be repeated")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_option("--system", flags->system, "The system message");

@@ -143,7 +143,7 @@ ROWS = [
     passes("web search that may be used", create(tools=[{"type": "web_search_20250305", "name": "web_search"}]), is_answer),
 ]
 ASIDE = [
-    refuses("pictures", create(messages=[{"role": "user", "content": [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": DOT}}]}]), "'image' is not supported"),
+    refuses("pictures", create(messages=[{"role": "user", "content": [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": DOT}}]}]), "reads text only"),
     refuses("PDF documents", create(messages=[{"role": "user", "content": [{"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}}]}]), "a document of source type .*base64.* is not supported"),
     refuses("batches", lambda: CLIENT.messages.batches.list(), "/v1/messages/batches: there is no such path"),
     refuses("batches.create", lambda: CLIENT.messages.batches.create(requests=[{"custom_id": "a", "params": GREEDY}]), "/v1/messages/batches: there is no such path"),

@@ -25,7 +25,7 @@ ROWS = [
     passes("seed and stop", lambda: CLIENT.chat_completion(**ASK, seed=3, stop=[" France"]), lambda told: text(told) == "The capital of"),
 ]
 ASIDE = [
-    refuses("pictures", lambda: CLIENT.chat_completion(**{**ASK, "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": PICTURE}}]}]}), "image_url is not supported"),
+    refuses("pictures", lambda: CLIENT.chat_completion(**{**ASK, "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": PICTURE}}]}]}), "reads text only"),
     refuses("text_generation, TGI's own", lambda: huggingface_hub.InferenceClient(base_url=BASE).text_generation("Once upon", max_new_tokens=4), "POST /"),
 ]
 if __name__ == "__main__":

@@ -187,7 +187,7 @@ OTHER = [
     passes("no such model", lambda: raised(openai.NotFoundError, lambda: CLIENT.models.retrieve("nothing")), lambda error: "nothing" in error.message),
 ]
 ASIDE = [
-    refuses("pictures", chat(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": PICTURE}}]}]), "image_url is not supported"),
+    refuses("pictures", chat(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": PICTURE}}]}]), "reads text only"),
     refuses("sound", chat(messages=[{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}]}]), "input_audio is not supported"),
     refuses("answers in sound", chat(modalities=["text", "audio"], audio={"voice": "alloy", "format": "wav"}), "audio|modalities"),
     refuses("images.generate", lambda: CLIENT.images.generate(model=MODEL, prompt="A fox"), "/v1/images/generations: there is no such path"),

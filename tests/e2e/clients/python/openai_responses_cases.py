@@ -133,7 +133,7 @@ ROWS = [
     passes("web search that may be used", create(tools=[{"type": "web_search"}]), is_answer),
 ]
 ASIDE = [
-    refuses("pictures", create(input=[{"role": "user", "content": [{"type": "input_image", "image_url": PICTURE, "detail": "auto"}]}]), "input_image is not supported"),
+    refuses("pictures", create(input=[{"role": "user", "content": [{"type": "input_image", "image_url": PICTURE, "detail": "auto"}]}]), "reads text only"),
     refuses("PDF files", create(input=[{"role": "user", "content": [{"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0="}]}]), "input_file|file"),
     refuses("in the background", create(background=True), "background: not supported"),
     refuses("conversations", lambda: CLIENT.conversations.create(), "/v1/conversations: there is no such path"),
