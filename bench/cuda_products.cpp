@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/launchers.h"
 #include "tensor/codec.h"
 
 namespace millrace::kernels::cuda {

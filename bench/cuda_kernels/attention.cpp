@@ -31,13 +31,13 @@ std::string_view name_of(DType dtype) {
 }
 
 /// Tiles as the executor cuts them.
-std::vector<int4> tiles_of(int rows, int before, int most, bool by_blocks) {
-  std::vector<int4> tiles;
+std::vector<RowTile> tiles_of(int rows, int before, int most, bool by_blocks) {
+  std::vector<RowTile> tiles;
   for (int r = 0; r < rows; ++r) {
     const bool parts = by_blocks && (before + r) % kBlockTokens == 0;
-    if (tiles.empty() || parts || tiles.back().y >= most) tiles.push_back({r, 0, 0, 0});
-    ++tiles.back().y;
-    tiles.back().w = before + r;
+    if (tiles.empty() || parts || tiles.back().rows >= most) tiles.push_back({r, 0, 0, 0});
+    ++tiles.back().rows;
+    tiles.back().last_position = before + r;
   }
   return tiles;
 }

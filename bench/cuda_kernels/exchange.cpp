@@ -1,15 +1,13 @@
 // What goes to the processor and comes back across the link, and what several GPUs bring together. Nobody is waited
 // for: flags have the number that is asked for from the beginning. Two "devices" are streams of the one device here, so
 // that a gather moves its bytes within one memory and not between two.
-#include "kernels/cuda/exchange.h"
-
 #include <fmt/format.h>
 
 #include <array>
 #include <memory>
 
 #include "cuda_kernels/shapes.h"
-#include "kernels/cuda/gather.h"
+#include "kernels/cuda/launchers.h"
 
 namespace millrace::bench {
 namespace {

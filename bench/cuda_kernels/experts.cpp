@@ -2,8 +2,7 @@
 #include <fmt/format.h>
 
 #include "cuda_kernels/shapes.h"
-#include "kernels/cuda/gates.h"
-#include "kernels/cuda/heads.h"
+#include "kernels/cuda/launchers.h"
 #include "tensor/codec.h"
 
 namespace millrace::bench {

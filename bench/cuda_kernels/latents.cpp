@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "cuda_kernels/shapes.h"
-#include "kernels/cuda/latent.h"
+#include "kernels/cuda/launchers.h"
 
 namespace millrace::bench {
 namespace {

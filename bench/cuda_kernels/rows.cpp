@@ -2,10 +2,7 @@
 #include <fmt/format.h>
 
 #include "cuda_kernels/shapes.h"
-#include "kernels/cuda/draw.h"
-#include "kernels/cuda/gates.h"
-#include "kernels/cuda/heads.h"
-#include "kernels/cuda/prompt_int8.h"
+#include "kernels/cuda/launchers.h"
 #include "tensor/codec.h"
 
 namespace millrace::bench {

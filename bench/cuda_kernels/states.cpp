@@ -2,10 +2,7 @@
 #include <fmt/format.h>
 
 #include "cuda_kernels/shapes.h"
-#include "kernels/cuda/delta_chunks.h"
-#include "kernels/cuda/delta_step.h"
-#include "kernels/cuda/heads.h"
-#include "kernels/cuda/recurrent.h"
+#include "kernels/cuda/launchers.h"
 
 namespace millrace::bench {
 namespace {

@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/launchers.h"
 #include "tensor/dtype.h"
 
 namespace millrace::bench {

@@ -1,4 +1,5 @@
-#include "device/cuda_range.h"
+// Addresses that are backed on demand, by the driver's virtual memory management: a slot keeps its address while its
+// memory comes and goes. The driver's calls are looked for at run time.
 
 #include <cuda.h>
 
@@ -8,6 +9,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "device/cuda_runtime.h"
+#include "device/range.h"
 
 namespace millrace::device {
 namespace {

@@ -30,7 +30,7 @@ Status cuda_status(cudaError_t code, const char* call) {
   return error(Code::io_error, "{}: {} ({})", name, cudaGetErrorString(code), cudaGetErrorName(code));
 }
 
-CudaCounters cuda_counters() {
+DeviceCounters device_counters() {
   return {graph_launches.load(), kernel_launches.load(), host_copies.load(), synchronisations.load(),
           allocations.load()};
 }
@@ -40,6 +40,17 @@ void count_kernels(std::uint64_t kernels) { kernel_launches += kernels; }
 Status use_gpu(int index) {
   MR_CUDA(cudaSetDevice(index));
   MR_CUDA(cudaFree(nullptr));  // makes the context now, not at the first launch
+  return {};
+}
+
+Expected<int> present_gpu() {
+  int index = 0;
+  MR_CUDA(cudaGetDevice(&index));
+  return index;
+}
+
+Status synchronise_gpu() {
+  MR_CUDA(cudaDeviceSynchronize());
   return {};
 }
 
@@ -166,65 +177,130 @@ PinnedBuffer::~PinnedBuffer() {
   if (registered_) cudaHostUnregister(memory_.data());
 }
 
+Expected<std::byte*> seen_by_gpu(const void* host) {
+  void* seen = nullptr;
+  MR_CUDA(cudaHostGetDevicePointer(&seen, const_cast<void*>(host), 0));
+  return static_cast<std::byte*>(seen);
+}
+
 Expected<Stream> Stream::create() {
+  cudaStream_t made = nullptr;
+  MR_CUDA(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
   Stream stream;
-  MR_CUDA(cudaStreamCreateWithFlags(&stream.stream_, cudaStreamNonBlocking));
+  stream.stream_ = {made};
   return stream;
 }
 
 Stream::~Stream() {
-  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  if (stream_.native != nullptr) cudaStreamDestroy(cuda_stream(stream_));
 }
 
 Status Stream::synchronise() const {
   ++synchronisations;
-  MR_CUDA(cudaStreamSynchronize(stream_));
+  MR_CUDA(cudaStreamSynchronize(cuda_stream(stream_)));
   return {};
 }
 
+/// True: it has ended; false: it is under way, which the driver says as an error that nobody shall be told of later.
+static Expected<bool> ended(cudaError_t code, const char* call) {
+  if (code == cudaErrorNotReady) {
+    cudaGetLastError();
+    return false;
+  }
+  MR_RETURN_IF_ERROR(cuda_status(code, call));
+  return true;
+}
+
+Expected<bool> is_idle(StreamRef stream) { return ended(cudaStreamQuery(cuda_stream(stream)), "cudaStreamQuery"); }
+
 Expected<Event> Event::create(bool timed) {
+  cudaEvent_t made = nullptr;
+  MR_CUDA(cudaEventCreateWithFlags(&made, timed ? cudaEventDefault : cudaEventDisableTiming));
   Event event;
-  MR_CUDA(cudaEventCreateWithFlags(&event.event_, timed ? cudaEventDefault : cudaEventDisableTiming));
+  event.event_ = {made};
   return event;
 }
 
 Event::~Event() {
-  if (event_ != nullptr) cudaEventDestroy(event_);
+  if (!event_.none()) cudaEventDestroy(cuda_event(event_));
 }
 
-Expected<Graph> Graph::end_capture(const Stream& stream) {
+Status record(EventRef event, StreamRef stream) {
+  MR_CUDA(cudaEventRecord(cuda_event(event), cuda_stream(stream)));
+  return {};
+}
+
+Expected<bool> is_reached(EventRef event) { return ended(cudaEventQuery(cuda_event(event)), "cudaEventQuery"); }
+
+Status wait(EventRef event) {
+  MR_CUDA(cudaEventSynchronize(cuda_event(event)));
+  return {};
+}
+
+Status wait_on_device(StreamRef stream, EventRef event) {
+  MR_CUDA(cudaStreamWaitEvent(cuda_stream(stream), cuda_event(event), 0));
+  return {};
+}
+
+Expected<float> milliseconds(EventRef begin, EventRef end) {
+  float between = 0;
+  MR_CUDA(cudaEventElapsedTime(&between, cuda_event(begin), cuda_event(end)));
+  return between;
+}
+
+Status RecordedPass::begin(const Stream& stream) {
+  MR_CUDA(cudaStreamBeginCapture(cuda_stream(stream), cudaStreamCaptureModeThreadLocal));
+  return {};
+}
+
+Expected<RecordedPass> RecordedPass::end(const Stream& stream) {
   cudaGraph_t captured = nullptr;
-  MR_CUDA(cudaStreamEndCapture(stream.get(), &captured));
-  Graph graph;
-  const cudaError_t code = cudaGraphInstantiate(&graph.exec_, captured, 0);
+  MR_CUDA(cudaStreamEndCapture(cuda_stream(stream), &captured));
+  cudaGraphExec_t made = nullptr;
+  const cudaError_t code = cudaGraphInstantiate(&made, captured, 0);
   cudaGraphDestroy(captured);
   MR_CUDA(code);
-  return graph;
+  RecordedPass pass;
+  pass.pass_ = made;
+  return pass;
 }
 
-Graph::~Graph() {
-  if (exec_ != nullptr) cudaGraphExecDestroy(exec_);
+RecordedPass::~RecordedPass() {
+  if (pass_ != nullptr) cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(pass_));
 }
 
-Status Graph::launch(const Stream& stream) const {
+Status RecordedPass::launch(const Stream& stream) const {
   ++graph_launches;
-  MR_CUDA(cudaGraphLaunch(exec_, stream.get()));
+  MR_CUDA(cudaGraphLaunch(static_cast<cudaGraphExec_t>(pass_), cuda_stream(stream)));
   return {};
 }
 
 ProfilerRange::ProfilerRange(const char* name) { nvtxRangePushA(name); }
 ProfilerRange::~ProfilerRange() { nvtxRangePop(); }
 
-Status copy_to_host(void* host, const std::byte* device, std::size_t bytes, const Stream& stream) {
+Status copy_to_host(void* host, const void* device, std::size_t bytes, StreamRef stream) {
   ++host_copies;
-  MR_CUDA(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream.get()));
+  MR_CUDA(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, cuda_stream(stream)));
   return {};
 }
 
-Status copy_to_device(std::byte* device, const void* host, std::size_t bytes, const Stream& stream) {
-  MR_CUDA(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream.get()));
+Status copy_to_device(void* device, const void* host, std::size_t bytes, StreamRef stream) {
+  MR_CUDA(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, cuda_stream(stream)));
   return {};
 }
+
+Status copy_on_device(void* to, const void* from, std::size_t bytes, StreamRef stream) {
+  MR_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda_stream(stream)));
+  return {};
+}
+
+Status fill_device(void* device, std::uint8_t value, std::size_t bytes, StreamRef stream) {
+  MR_CUDA(cudaMemsetAsync(device, value, bytes, cuda_stream(stream)));
+  return {};
+}
+
+// cudaMemcpy from memory that is not page-locked returns once it has read it, and our streams do not wait for the one
+// that it goes through.
 
 Status write_device(void* device, const void* host, std::size_t bytes) {
   MR_CUDA(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice));
@@ -232,7 +308,18 @@ Status write_device(void* device, const void* host, std::size_t bytes) {
   return {};
 }
 
-Status copy_on_device(void* to, const void* from, std::size_t bytes) {
+Status read_device(void* host, const void* device, std::size_t bytes) {
+  MR_CUDA(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost));
+  return {};
+}
+
+Status read_device_rows(void* host, std::size_t host_pitch, const void* device, std::size_t device_pitch,
+                        std::size_t bytes, std::size_t rows) {
+  MR_CUDA(cudaMemcpy2D(host, host_pitch, device, device_pitch, bytes, rows, cudaMemcpyDeviceToHost));
+  return {};
+}
+
+Status move_on_device(void* to, const void* from, std::size_t bytes) {
   MR_CUDA(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
   MR_CUDA(cudaStreamSynchronize(cudaStreamLegacy));
   return {};

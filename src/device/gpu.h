@@ -28,6 +28,9 @@ std::uint64_t at_most_block_shared(std::uint64_t bytes);
 /// without CUDA, no driver, a driver too old for this program, no GPU).
 Expected<std::vector<Gpu>> gpus();
 
+/// The one of that number. Errors: as gpus(), and unsupported where it is not among them.
+Expected<Gpu> gpu(int index);
+
 /// "12.8": the newest CUDA the driver speaks, and the one this program was built with; empty where there is none.
 std::string driver_cuda_version();
 std::string built_cuda_version();

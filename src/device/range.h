@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "base/status.h"
 
@@ -24,5 +25,10 @@ class Range {
   /// nothing reads or writes any more.
   virtual void release(std::uint64_t offset, std::uint64_t bytes) = 0;
 };
+
+/// Reserves `bytes` of addresses of the device that is present on the calling thread; no memory is taken. Memory is
+/// such that others (GPUDirect) may write to it, where the device can. Compiled only where there is a GPU part. Errors:
+/// unsupported (a driver without virtual memory management, no GPU), out_of_budget (no addresses).
+Expected<std::unique_ptr<Range>> reserve_device_range(std::uint64_t bytes);
 
 }  // namespace millrace::device

@@ -6,7 +6,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "device/cpu.h"
-#include "device/cuda_runtime.h"
+#include "device/device.h"
 #include "device/gpu.h"
 #include "engine/machine_rates.h"
 #include "engine/prompt_parts.h"

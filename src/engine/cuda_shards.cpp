@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "base/thread_pool.h"
 #include "device/cpu.h"
-#include "device/cuda_runtime.h"
+#include "device/device.h"
 #include "engine/cuda_plan.h"
 #include "engine/machine_rates.h"
 #include "engine/usage_keeper.h"

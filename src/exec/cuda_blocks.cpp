@@ -99,7 +99,7 @@ const std::byte* DeviceBlocks::on_device(std::size_t device, const std::byte* bl
 Status DeviceBlocks::read(const std::byte* block, std::byte* out, std::size_t bytes) {
   const std::size_t each = bytes_of_each(bytes);
   for (std::size_t d = 0; d * each < bytes; ++d)
-    MR_CUDA(cudaMemcpy(out + d * each, on_device(d, block), each, cudaMemcpyDeviceToHost));
+    MR_RETURN_IF_ERROR(device::read_device(out + d * each, on_device(d, block), each));
   return {};
 }
 
@@ -117,7 +117,7 @@ Status DeviceBlocks::copy(std::byte* to, const std::byte* from, std::size_t byte
   for (std::size_t d = 0; d < devices_.size(); ++d) {
     const device::OnGpu on(devices_[d].device);
     MR_RETURN_IF_ERROR(
-        device::copy_on_device(const_cast<std::byte*>(on_device(d, to)), on_device(d, from), bytes_of_each(bytes)));
+        device::move_on_device(const_cast<std::byte*>(on_device(d, to)), on_device(d, from), bytes_of_each(bytes)));
   }
   return {};
 }

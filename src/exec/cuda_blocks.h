@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "device/cuda_runtime.h"
+#include "device/device.h"
 #include "kv/sequence.h"
 #include "residency/budget.h"
 

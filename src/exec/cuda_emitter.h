@@ -5,18 +5,18 @@
 
 #include "base/bytes.h"
 #include "exec/cuda_executor_impl.h"
-#include "kernels/cuda/delta_chunks.h"
-#include "kernels/cuda/delta_step.h"
-#include "kernels/cuda/draw.h"
-#include "kernels/cuda/gates.h"
-#include "kernels/cuda/heads.h"
-#include "kernels/cuda/latent.h"
-#include "kernels/cuda/prompt_int8.h"
-#include "kernels/cuda/recurrent.h"
+#include "kernels/gpu/delta_chunks.h"
+#include "kernels/gpu/delta_step.h"
+#include "kernels/gpu/draw.h"
+#include "kernels/gpu/gates.h"
+#include "kernels/gpu/heads.h"
+#include "kernels/gpu/latent.h"
+#include "kernels/gpu/prompt_int8.h"
+#include "kernels/gpu/recurrent.h"
 
 namespace millrace::exec {
 
-namespace cuda = kernels::cuda;
+namespace gpu = kernels::gpu;
 
 /// Walks the launches of a pass once and puts them on the stream. What the list says of steps, this does to memory: it
 /// waits for weights, keeps the forms of activations, and has the processor's part handed over.
@@ -24,7 +24,7 @@ struct CudaExecutor::Emitter {
   using Kind = Step::Kind;
 
   CudaExecutor& ops;
-  cudaStream_t stream;
+  device::StreamRef stream;
   Window window = {};  // the rows that are worked
   bool last = true;    // no window comes behind it in this block
   Status status = {};
@@ -42,9 +42,9 @@ struct CudaExecutor::Emitter {
   /// What comes behind the last of a launch's steps.
   const Step& behind(const Launch& launch) const { return step(launch.end); }
 
-  void check(cudaError_t code, const char* what) {
+  void check(Status launched, const char* what) {
     ++launches;
-    if (code != cudaSuccess && status.ok()) status = device::cuda_status(code, what);
+    if (!launched.ok() && status.ok()) status = std::move(launched);
     if (status.ok()) status = ops.mark("kernel", what);
   }
   void broken(const char* what) {
@@ -66,7 +66,7 @@ struct CudaExecutor::Emitter {
   const T* row_data(std::uint64_t offset) const {
     return ops.at<T>(ops.layout_.rows + offset);
   }
-  cuda::RowView row_view() const {
+  gpu::RowView row_view() const {
     return {static_cast<std::int32_t>(window.rows), row_data<std::int32_t>(ops.pass_rows_.token) + window.first,
             row_data<std::int32_t>(ops.pass_rows_.sequence) + window.first,
             row_data<std::int32_t>(ops.pass_rows_.position) + window.first};
@@ -76,7 +76,7 @@ struct CudaExecutor::Emitter {
   void need(WeightRef ref) {
     if (status.ok()) status = ops.weights_.acquire(ref, stream);
   }
-  cuda::Matrix matrix(WeightRef ref) {
+  gpu::Matrix matrix(WeightRef ref) {
     need(ref);
     const residency::Part& part = ops.part(ref);
     if (last) weight_bytes += part.bytes();
@@ -92,29 +92,29 @@ struct CudaExecutor::Emitter {
     need(ref);
     return ops.weights_.entry(ref);
   }
-  cuda::KvView kv_view(std::int64_t layer) const;
+  gpu::KvView kv_view(std::int64_t layer) const;
 
   // --- The forms of activations that products with quantized weights take ---
 
   /// Whether products of `x` with weights of `dtype` are those of prompts. Rows that want logits are few, and never
   /// are.
   bool in_prompt(Act x, DType dtype) const {
-    return window.prompt && buffer(x).rows != Rows::logits && cuda::has_prompt_product(ops.prompt_products_, dtype);
+    return window.prompt && buffer(x).rows != Rows::logits && gpu::has_prompt_product(ops.prompt_products_, dtype);
   }
   /// Whether what has floats or latents for weights goes a prompt's way with `x`, in bfloat16.
   bool in_bf16_prompt(Act x) const { return in_prompt(x, DType::q8_0); }
 
-  cuda::Q8 q8_memory(int slot, std::int64_t rows, std::int64_t cols) const {
-    return cuda::q8_at(ops.at(ops.layout_.inputs[slot]), rows, cols);
+  gpu::Q8 q8_memory(int slot, std::int64_t rows, std::int64_t cols) const {
+    return gpu::q8_at(ops.at(ops.layout_.inputs[slot]), rows, cols);
   }
   /// Memory for the int8 form of `act`, which a launch is about to fill.
-  cuda::Q8 make_q8(int slot, Act act) {
+  gpu::Q8 make_q8(int slot, Act act) {
     forms[slot] = {act, false, rows(act)};
     return q8_memory(slot, rows(act), cols(act));
   }
-  cuda::Bf16* make_bf16(int slot, Act act) {
+  gpu::Bf16* make_bf16(int slot, Act act) {
     forms[slot] = {act, true, rows(act)};
-    return ops.at<cuda::Bf16>(ops.layout_.inputs[slot]);
+    return ops.at<gpu::Bf16>(ops.layout_.inputs[slot]);
   }
   void overwritten(Act act) {
     for (Form& form : forms)
@@ -130,24 +130,24 @@ struct CudaExecutor::Emitter {
   /// One that does not hold the form of `x` that a product reads.
   int slot_beside(Act x, bool bf16) const { return slot_of(x, bf16) == 0 ? 1 : 0; }
   /// The int8 form of `act`, made now if no launch has left it behind.
-  cuda::Q8 q8(Act act);
+  gpu::Q8 q8(Act act);
   /// Its bfloat16 form, likewise.
-  const cuda::Bf16* bf16(Act act);
+  const gpu::Bf16* bf16(Act act);
   /// The form of a prompt's int8 products, made of the bfloat16 one where a launch has left that behind.
-  cuda::PromptInt8 prompt_int8(Act act);
+  gpu::PromptInt8 prompt_int8(Act act);
 
   // --- Products (cuda_products.cpp) ---
 
   static bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16; }
-  void launch(cuda::MatmulCall& call);
+  void launch(gpu::MatmulCall& call);
   /// With the form of `x` that products with such weights read.
-  cuda::MatmulCall call_for(Act x, DType dtype) { return call_for(x, dtype, in_prompt(x, dtype)); }
-  cuda::MatmulCall call_for(Act x, DType dtype, bool prompt);
+  gpu::MatmulCall call_for(Act x, DType dtype) { return call_for(x, dtype, in_prompt(x, dtype)); }
+  gpu::MatmulCall call_for(Act x, DType dtype, bool prompt);
 
   /// What the processor computes of a step, in the making.
   struct Shared {
     HostShare::Job job;
-    cuda::TakeInCall call;
+    gpu::TakeInCall call;
     std::int64_t outputs = 0;
   };
   /// Those rows of a matrix where they lie. swiglu: `up` is the up matrix.
@@ -172,15 +172,15 @@ struct CudaExecutor::Emitter {
 
   void route(const Experts& experts, const float* scores, std::int32_t* chosen, float* weights);
   void reroute(std::int64_t layer, std::int32_t* chosen);
-  cuda::ExpertCall expert_call(const Experts& experts, int part_index);
+  gpu::ExpertCall expert_call(const Experts& experts, int part_index);
   /// few: the entries are read one by one.
-  void launch(const cuda::ExpertCall& call, bool few);
+  void launch(const gpu::ExpertCall& call, bool few);
   /// The router's scores, and beside them the product that a shared expert's gate is made of; null: there is none.
   void emit_router(const Step& s, const Step* gate);
   /// An expert that all rows share, in launches of its own: the first two steps.
   void emit_shared_expert(const Launch& launch);
   /// The products of the chosen experts. joined: with the one that all rows share, its first two steps; or null.
-  void make_expert_calls(const Step& s, const Launch* joined, cuda::ExpertCall& hidden, cuda::ExpertCall& down);
+  void make_expert_calls(const Step& s, const Launch* joined, gpu::ExpertCall& hidden, gpu::ExpertCall& down);
   /// What the experts gave becomes the mixture's result. joined: the shared one's lies behind those of its row.
   void combine(const Launch& launch, const Step& s, const float* expert_out, bool joined);
   void emit_moe(const Launch& launch);
@@ -190,27 +190,27 @@ struct CudaExecutor::Emitter {
   /// stream as it is now goes to the processor, too. What it was asked about; null: nothing.
   const Experts* ask_next_router(const Experts& experts, std::uint32_t number);
   /// The addresses that the GPU's own launches read: slots, and some experts in RAM.
-  void claim_experts(const Experts& experts, cuda::ExpertCall& hidden, cuda::ExpertCall& down);
+  void claim_experts(const Experts& experts, gpu::ExpertCall& hidden, gpu::ExpertCall& down);
   /// Of a mixture's result, the column where this device's own begin.
   std::int64_t first_of_result(const Step& s) const;
   void take_in_experts(const Step& s, std::uint32_t number, const Experts* ahead);
   /// Between them, of experts without a gate: of all entries, or of the experts of a wave.
-  void activate(const cuda::ExpertCall& hidden, const cuda::ExpertCall& down, bool of_wave);
+  void activate(const gpu::ExpertCall& hidden, const gpu::ExpertCall& down, bool of_wave);
   /// Between them, of a shard: what all devices made of the hidden layers becomes the input of `down`.
-  void gather_hidden(const Step& s, const cuda::ExpertCall& down, bool of_wave);
+  void gather_hidden(const Step& s, const gpu::ExpertCall& down, bool of_wave);
   /// hidden and down wave by wave, as the experts come.
-  void launch_waves(const Step& s, cuda::ExpertCall hidden, cuda::ExpertCall down);
+  void launch_waves(const Step& s, gpu::ExpertCall hidden, gpu::ExpertCall down);
 
   // --- Rows and attention ---
 
   /// A step that gathers what all devices made, `own` being this one's: all but where it goes.
-  cuda::GatherCall gather_call(const Step& s, Act own) const;
+  gpu::GatherCall gather_call(const Step& s, Act own) const;
   /// The same with where it goes. s: the launch's step that gathers.
-  cuda::GatherCall gather_call(const Launch& launch, const Step& s);
+  gpu::GatherCall gather_call(const Launch& launch, const Step& s);
   void emit_gather(const Launch& launch);
   /// What a prompt's product makes, and what gathers it behind: it goes straight to where all need it, in all devices'
   /// memory, if the devices can reach each other and columns are aligned; else to this device's own columns.
-  void launch_gathered(cuda::MatmulCall& call, const Launch& launch);
+  void launch_gathered(gpu::MatmulCall& call, const Launch& launch);
 
   /// x_index: which rows of x, of a launch that gathers them; null: all.
   void emit_norm(const Launch& l, Act x, const std::int32_t* x_index);
@@ -221,7 +221,7 @@ struct CudaExecutor::Emitter {
   void add_pictures(const Step& s);
   void emit_heads(const Launch& launch);
   void emit_heads_norm(const Step& s);
-  cuda::GatedNormCall gated_norm_call(const Launch& launch, const Step& norm, const Step& gate);
+  gpu::GatedNormCall gated_norm_call(const Launch& launch, const Step& norm, const Step& gate);
   void emit_gated_norm(const Launch& launch);
   void emit_latent(const Launch& l);
   void emit_head_product(const Step& s);
@@ -231,14 +231,14 @@ struct CudaExecutor::Emitter {
   // --- Layers with a state, and gates (cuda_states.cpp) ---
 
   /// The runs of the window's rows over the states of a layer's group.
-  cuda::StateRuns state_runs(std::int64_t layer, bool& borders) const;
+  gpu::StateRuns state_runs(std::int64_t layer, bool& borders) const;
   void emit_sigmoid_gate(const Launch& launch);
   void emit_pick(const Launch& launch);
   void emit_time_step(const Step& s);
-  cuda::ConvolveCall convolve_call(const Step& s);
+  gpu::ConvolveCall convolve_call(const Step& s);
   void emit_convolution(const Step& s);
   void emit_l2_norm(const Step& s);
-  cuda::DeltaRuleCall delta_rule_call(const Step& s);
+  gpu::DeltaRuleCall delta_rule_call(const Step& s);
   /// Whether a rule's rows are a prompt's, which go by chunks.
   bool by_chunks(const Step& s) const;
   void emit_delta_rule(const Step& s);

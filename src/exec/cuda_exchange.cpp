@@ -14,9 +14,7 @@ constexpr std::chrono::milliseconds kAskAfter{20};  // of waiting: whether the d
 
 Status HostExchange::start(std::uint64_t payload, bool for_all) {
   MR_ASSIGN_OR_RETURN(shared_, device::PinnedBuffer::allocate(kPayload + payload, for_all));
-  void* seen = nullptr;
-  MR_CUDA(cudaHostGetDevicePointer(&seen, shared_.data(), 0));
-  device_shared_ = static_cast<std::byte*>(seen);
+  MR_ASSIGN_OR_RETURN(device_shared_, device::seen_by_gpu(shared_.data()));
   MR_ASSIGN_OR_RETURN(words_, device::DeviceBuffer::allocate(2 * kFlagBytes));
   MR_RETURN_IF_ERROR(device::clear_device(words_));
   thread_ = std::thread([this] { run_jobs(); });
@@ -24,8 +22,7 @@ Status HostExchange::start(std::uint64_t payload, bool for_all) {
 }
 
 Status HostExchange::check_seen() const {
-  void* seen = nullptr;
-  MR_CUDA(cudaHostGetDevicePointer(&seen, const_cast<std::byte*>(shared_.data()), 0));
+  MR_ASSIGN_OR_RETURN(const std::byte* const seen, device::seen_by_gpu(shared_.data()));
   if (seen == device_shared_) return {};
   return error(Code::unsupported, "GPUs see the host's memory at different addresses, and experts flow to one alone");
 }
@@ -45,7 +42,7 @@ std::size_t HostExchange::claim() {
   return queued_ == kMostQueued ? kMostQueued : (first_ + queued_) % kMostQueued;
 }
 
-void HostExchange::queue(std::uint32_t number, cudaStream_t stream) {
+void HostExchange::queue(std::uint32_t number, device::StreamRef stream) {
   {
     const MutexLock lock(mutex_);
     queue_[(first_ + queued_++) % kMostQueued] = {number, stream};
@@ -58,14 +55,13 @@ template <typename Ready>
 void HostExchange::await(Ready ready) {
   while (!changed_.wait_for(mutex_, kAskAfter, ready)) {
     const Queued last = queue_[(first_ + queued_ - 1) % kMostQueued];
-    cudaError_t code = cudaSuccess;
-    {
+    const Expected<bool> idle = [&] {
       const MutexUnlock unlocked(mutex_);
-      code = cudaStreamQuery(last.stream);
-    }
-    if (code == cudaErrorNotReady || !status_.ok() || (code == cudaSuccess && handed_out(last.number))) continue;
-    status_ = code == cudaSuccess ? error(Code::internal, "the GPU has ended without handing out input {}", last.number)
-                                  : device::cuda_status(code, "cudaStreamQuery");
+      return device::is_idle(last.stream);
+    }();
+    if (!status_.ok() || (idle.ok() && (!*idle || handed_out(last.number)))) continue;
+    status_ = idle.ok() ? error(Code::internal, "the GPU has ended without handing out input {}", last.number)
+                        : idle.status();
     return;
   }
 }

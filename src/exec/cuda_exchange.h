@@ -1,5 +1,5 @@
 // The queue between a GPU's stream and the processor: for each job the GPU hands out its input, goes on with work of
-// its own, and takes the processor's results in when their flag says so (kernels/cuda/exchange.h). Who computes what is
+// its own, and takes the processor's results in when their flag says so (kernels/gpu/exchange.h). Who computes what is
 // the derived class's affair.
 //
 // Jobs are queued as the launches are made; a thread of its own runs them in order, so that launches are made far ahead
@@ -17,7 +17,7 @@
 #include <thread>
 
 #include "base/mutex.h"
-#include "device/cuda_runtime.h"
+#include "device/device.h"
 
 namespace millrace::exec {
 
@@ -67,7 +67,7 @@ class HostExchange {
   /// Keeps the job in its place of `jobs`, which compute() will name, and queues it. Its hand-out and take-in are on
   /// `stream`.
   template <typename Job>
-  void enqueue(std::array<Job, kMostQueued>& jobs, const Job& job, cudaStream_t stream) {
+  void enqueue(std::array<Job, kMostQueued>& jobs, const Job& job, device::StreamRef stream) {
     const std::size_t place = claim();
     if (place == kMostQueued) return;
     jobs[place] = job;
@@ -95,7 +95,7 @@ class HostExchange {
   /// has failed; finish() says so, and abandon() sets this job's flag too.
   std::size_t claim();
   /// The job in the claimed place is whole. Its hand-out and take-in are on `stream`.
-  void queue(std::uint32_t number, cudaStream_t stream);
+  void queue(std::uint32_t number, device::StreamRef stream);
   void run_jobs();
   template <typename Ready>
   void await(Ready ready) MR_REQUIRES(mutex_);
@@ -111,7 +111,7 @@ class HostExchange {
 
   struct Queued {
     std::uint32_t number = 0;
-    cudaStream_t stream = nullptr;
+    device::StreamRef stream;
   };
   Mutex mutex_;
   CondVar changed_;

@@ -9,17 +9,18 @@
 #include <cstring>
 
 #include "base/bytes.h"
+#include "device/gpu.h"
 #include "exec/cuda_executor_impl.h"
 #include "exec/routing.h"
-#include "kernels/cuda/delta_chunks.h"
-#include "kernels/cuda/gates.h"
-#include "kernels/cuda/latent.h"
-#include "kernels/cuda/launches.h"
+#include "kernels/gpu/delta_chunks.h"
+#include "kernels/gpu/gates.h"
+#include "kernels/gpu/latent.h"
+#include "kernels/gpu/launches.h"
 
 namespace millrace::exec {
 namespace {
 
-namespace cuda = kernels::cuda;
+namespace gpu = kernels::gpu;
 
 constexpr std::size_t kMostGraphs = 64;
 // Kernels of more rows than that fill the device, so that nothing is won by placing blocks of the next one early, and
@@ -28,13 +29,13 @@ constexpr std::size_t kMostGraphs = 64;
 // 4,849 and 5,052, 64 5,722 and 5,599), of mixtures they do not (30B-A3B, 32: 1,627 and 1,527).
 constexpr std::int64_t kOverlappedRows = 32, kOverlappedRowsOfMixtures = 4;
 
-std::string_view numerics_of(cuda::PromptProducts prompts) {
+std::string_view numerics_of(gpu::PromptProducts prompts) {
   switch (prompts) {
-    case cuda::PromptProducts::bf16:
+    case gpu::PromptProducts::bf16:
       return "cuda 5, prompts bf16";
-    case cuda::PromptProducts::int8:
+    case gpu::PromptProducts::int8:
       return "cuda 5, prompts int8";
-    case cuda::PromptProducts::none:
+    case gpu::PromptProducts::none:
       break;
   }
   return "cuda 5";
@@ -49,11 +50,10 @@ Expected<std::unique_ptr<Executor>> make_cuda_executor(const residency::UnitTabl
                                                        const CudaOptions& options) {
   const device::OnGpu on(options.device);
   MR_ASSIGN_OR_RETURN(device::Stream stream, device::Stream::create());
-  cudaDeviceProp properties{};
-  MR_CUDA(cudaGetDeviceProperties(&properties, options.device));
-  return std::unique_ptr<Executor>(std::make_unique<CudaExecutor>(
-      units, weights, vram, options, CudaTraits{options.kv_dtype, properties.sharedMemPerBlockOptin}, std::move(stream),
-      properties.name));
+  MR_ASSIGN_OR_RETURN(device::Gpu found, device::gpu(options.device));
+  return std::unique_ptr<Executor>(std::make_unique<CudaExecutor>(units, weights, vram, options,
+                                                                  CudaTraits{options.kv_dtype, found.block_shared_bytes},
+                                                                  std::move(stream), std::move(found.name)));
 }
 
 CudaExecutor::CudaExecutor(const residency::UnitTable& units, residency::DeviceWeights& weights,
@@ -66,8 +66,8 @@ CudaExecutor::CudaExecutor(const residency::UnitTable& units, residency::DeviceW
       traits_(traits),
       stream_(std::move(stream)),
       name_(std::move(name)),
-      prompt_products_(options.prompt_products ? cuda::prompt_products() : cuda::PromptProducts::none),
-      delta_chunks_(prompt_products_ == cuda::PromptProducts::bf16 && cuda::has_delta_chunks()),
+      prompt_products_(options.prompt_products ? gpu::prompt_products() : gpu::PromptProducts::none),
+      delta_chunks_(prompt_products_ == gpu::PromptProducts::bf16 && gpu::has_delta_chunks()),
       numerics_(numerics_of(prompt_products_)) {}
 
 CudaExecutor::~CudaExecutor() {
@@ -80,18 +80,18 @@ std::string CudaExecutor::describe() const { return fmt::format("cuda:{} {}", op
 static Status check_heads(std::int64_t head_dim, const CudaTraits& traits) {
   constexpr std::int64_t kHeadDims[] = {64, 80, 96, 128, 256};
   if (std::find(std::begin(kHeadDims), std::end(kHeadDims), head_dim) != std::end(kHeadDims)) {
-    if (head_dim < cuda::kWideFloatHeadDim || traits.kv_dtype != DType::f32 ||
-        traits.block_shared_bytes >= cuda::kWideHeadShared)
+    if (head_dim < gpu::kWideFloatHeadDim || traits.kv_dtype != DType::f32 ||
+        traits.block_shared_bytes >= gpu::kWideHeadShared)
       return {};
     return error(Code::unsupported,
                  "the GPU's attention for heads of {} channels, as this model's, over KV in f32 takes {} KiB of shared "
                  "memory, and this GPU gives {} KiB; use --kv f16, or --device cpu",
-                 head_dim, cuda::kWideHeadShared / kKiB, traits.block_shared_bytes / kKiB);
+                 head_dim, gpu::kWideHeadShared / kKiB, traits.block_shared_bytes / kKiB);
   }
-  if (head_dim != cuda::kWideHeadDim)
+  if (head_dim != gpu::kWideHeadDim)
     return error(Code::unsupported,
                  "the GPU's attention takes heads of {} and {} channels, and this model's have {}; use --device cpu",
-                 fmt::join(kHeadDims, ", "), cuda::kWideHeadDim, head_dim);
+                 fmt::join(kHeadDims, ", "), gpu::kWideHeadDim, head_dim);
   if (traits.kv_dtype != DType::f16)
     return error(
         Code::unsupported,
@@ -104,13 +104,13 @@ static Status check_heads(std::int64_t head_dim, const CudaTraits& traits) {
 /// Has it attention over such latents?
 static Status check_latents(const Attention& attention) {
   if (attention.window == 0 && attention.sinks.none() && attention.head_dim % 32 == 0 && attention.v_dim() % 4 == 0 &&
-      attention.head_dim <= cuda::kMostLatentDim && attention.v_dim() <= cuda::kMostLatentValues)
+      attention.head_dim <= gpu::kMostLatentDim && attention.v_dim() <= gpu::kMostLatentValues)
     return {};
   return error(
       Code::unsupported,
       "the GPU's attention over latents takes multiples of 32 channels up to {}, of which {} are values, without "
       "windows and sinks, and this model's have {} and {}; use --device cpu",
-      cuda::kMostLatentDim, cuda::kMostLatentValues, attention.head_dim, attention.v_dim());
+      gpu::kMostLatentDim, gpu::kMostLatentValues, attention.head_dim, attention.v_dim());
 }
 
 /// Queries of a rotated cache are rotated by the launch that stores their keys, or that turns them: is there one? In
@@ -156,18 +156,18 @@ static Status check_stream_reads(const Program& program) {
 /// Has it states with so many keys?
 static Status check_states(const Step& step) {
   const std::int64_t keys = step.kind == Step::Kind::scan ? step.scan.keys : step.delta_rule.key_dim;
-  if (keys <= cuda::kMostStateKeys) return {};
+  if (keys <= gpu::kMostStateKeys) return {};
   return error(Code::unsupported, "the GPU part takes states of up to {} keys, not of {}; use --device cpu",
-               cuda::kMostStateKeys, keys);
+               gpu::kMostStateKeys, keys);
 }
 
 std::int64_t cuda_prompt_chunk(const Program& program) {
-  static_assert(cuda::kChunkRows == kv::kBlockTokens);  // a run is a chunk (cuda_state_runs.h)
+  static_assert(gpu::kChunkRows == kv::kBlockTokens);  // a run is a chunk (cuda_state_runs.h)
   const bool chunks = std::any_of(program.steps.begin(), program.steps.end(), [](const Step& step) {
     return step.kind == Step::Kind::delta_rule &&
-           cuda::has_delta_chunks(step.delta_rule.key_dim, step.delta_rule.value_dim);
+           gpu::delta_chunks_fit(step.delta_rule.key_dim, step.delta_rule.value_dim);
   });
-  return chunks ? cuda::kChunkRows : 1;
+  return chunks ? gpu::kChunkRows : 1;
 }
 
 Status CudaExecutor::takes_pictures(bool sees_ahead) const {
@@ -185,9 +185,9 @@ Status check_cuda(const Program& program, const residency::UnitTable& units, con
       return error(Code::unsupported,
                    "the GPU part rotates the last channels of a head in pairs of neighbours alone; use --device cpu");
   for (const Step& step : program.steps) {
-    if (step.kind == Step::Kind::logits && units.part(step.weight).rows > cuda::kMostVocab)
+    if (step.kind == Step::Kind::logits && units.part(step.weight).rows > gpu::kMostVocab)
       return error(Code::unsupported, "the GPU part takes vocabularies of up to {} tokens, not of {}; use --device cpu",
-                   cuda::kMostVocab, units.part(step.weight).rows);
+                   gpu::kMostVocab, units.part(step.weight).rows);
     if (step.kind == Step::Kind::logits && !step.weight2.none())
       return error(Code::unsupported, "the GPU part has no heads with a bias; use --device cpu");
     if (step.kind == Step::Kind::gated && step.activation != Activation::silu && step.activation != Activation::gelu)
@@ -255,7 +255,7 @@ Status CudaExecutor::prepare(const Program& program, const PassLimits& limits) {
                                        most_states(shape, shape.max_rows));
   MR_ASSIGN_OR_RETURN(rows_host_, device::PinnedBuffer::allocate(rows.bytes));
   results_bytes_ = static_cast<std::uint64_t>(shape.max_logit_rows) *
-                   std::max<std::uint64_t>(sizeof(cuda::Candidates) + sizeof(std::int32_t),
+                   std::max<std::uint64_t>(sizeof(gpu::Candidates) + sizeof(std::int32_t),
                                            static_cast<std::uint64_t>(shape.vocab) * 4);
   MR_ASSIGN_OR_RETURN(results_host_, device::PinnedBuffer::allocate(results_bytes_));
   MR_RETURN_IF_ERROR(prepare_given());
@@ -286,7 +286,7 @@ Status CudaExecutor::prepare_launches() {
       FuseOptions options;
       options.neighbours = options_.fuse;
       options.prompt = of == kPrompt;
-      options.prompt_dtypes = [this](DType dtype) { return cuda::has_prompt_product(prompt_products_, dtype); };
+      options.prompt_dtypes = [this](DType dtype) { return gpu::has_prompt_product(prompt_products_, dtype); };
       options.experts_from_host = options_.experts.slots != nullptr;
       if (of == kShared)
         options.host_rows = [this](WeightRef ref) { return part(ref).rows - weights_.device_rows(ref); };
@@ -344,7 +344,7 @@ Status CudaExecutor::run(const kv::Batch& batch, const std::function<bool()>& ca
 /// The pass on the stream, and its end.
 Status CudaExecutor::launch_all() {
   const device::ProfilerRange range(few_rows() ? "decode pass" : "prompt pass");
-  const cuda::PlainLaunches launches(rows_ > (shape_.top_k > 0 ? kOverlappedRowsOfMixtures : kOverlappedRows));
+  const gpu::PlainLaunches launches(rows_ > (shape_.top_k > 0 ? kOverlappedRowsOfMixtures : kOverlappedRows));
   Status status = upload_rows();
   if (status.ok() && !options_.aside) status = weights_.begin_pass(split(), cancelled_);
   if (status.ok()) status = begin_experts();
@@ -372,7 +372,7 @@ Status CudaExecutor::mark(const char* row, const char* name) {
   Mark& mark = marks_[mark_count_++];
   mark.row = row;
   mark.name = name;
-  MR_CUDA(cudaEventRecord(mark.end.get(), stream_.get()));
+  MR_RETURN_IF_ERROR(device::record(mark.end, stream_));
   return {};
 }
 
@@ -384,14 +384,10 @@ bool CudaExecutor::waits() const {
 Status CudaExecutor::tell_trace() {
   if (options_.trace == nullptr || mark_count_ == 0) return {};
   const std::uint64_t end = Trace::now_ns();
-  const auto before_end = [&](const Mark& mark, float& ms) {
-    return cudaEventElapsedTime(&ms, mark.end.get(), marks_[mark_count_ - 1].end.get());
-  };
-  float previous = 0;
-  MR_CUDA(before_end(marks_[0], previous));
+  const auto before_end = [&](const Mark& mark) { return device::milliseconds(mark.end, marks_[mark_count_ - 1].end); };
+  MR_ASSIGN_OR_RETURN(float previous, before_end(marks_[0]));
   for (std::size_t i = 1; i < mark_count_; ++i) {
-    float ms = 0;
-    MR_CUDA(before_end(marks_[i], ms));
+    MR_ASSIGN_OR_RETURN(const float ms, before_end(marks_[i]));
     options_.trace->add(marks_[i].row, marks_[i].name,
                         end - static_cast<std::uint64_t>(static_cast<double>(previous) * 1e6),
                         end - static_cast<std::uint64_t>(static_cast<double>(ms) * 1e6));
@@ -419,11 +415,11 @@ Status CudaExecutor::launch_pass() {
   auto found = graphs_.find(key);
   if (found == graphs_.end()) {
     if (graphs_.size() >= kMostGraphs) graphs_.clear();
-    MR_CUDA(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal));
+    MR_RETURN_IF_ERROR(device::RecordedPass::begin(stream_));
     Status status = device::copy_to_device(at(layout_.rows), rows_host_.data(), pass_rows_.bytes, stream_);
     if (status.ok()) status = emit();
     if (status.ok()) status = bring_results();
-    Expected<device::Graph> captured = device::Graph::end_capture(stream_);
+    Expected<device::RecordedPass> captured = device::RecordedPass::end(stream_);
     MR_RETURN_IF_ERROR(status);
     if (!captured.ok()) return captured.status();
     found = graphs_.emplace(key, Captured{std::move(*captured), pass_weight_bytes_}).first;
@@ -438,7 +434,7 @@ Status CudaExecutor::bring_results() {
   if (!top_only_)
     return device::copy_to_host(results_host_.data(), at(layout_.logits),
                                 rows * static_cast<std::uint64_t>(shape_.vocab) * sizeof(float), stream_);
-  const std::uint64_t found = rows * sizeof(cuda::Candidates);
+  const std::uint64_t found = rows * sizeof(gpu::Candidates);
   MR_RETURN_IF_ERROR(device::copy_to_host(results_host_.data(), at(layout_.candidates), found, stream_));
   if (draws_.empty()) return {};
   return device::copy_to_host(results_host_.data() + found, at(layout_.drawn), rows * sizeof(std::int32_t), stream_);
@@ -450,8 +446,8 @@ Logits CudaExecutor::last_logits() const {
 }
 
 TopLogits CudaExecutor::last_top_logits(std::int64_t row) const {
-  const auto* const rows = reinterpret_cast<const cuda::Candidates*>(results_host_.data());
-  const cuda::Candidates& found = rows[row];
+  const auto* const rows = reinterpret_cast<const gpu::Candidates*>(results_host_.data());
+  const gpu::Candidates& found = rows[row];
   const auto* const drawn = reinterpret_cast<const std::int32_t*>(rows + logit_rows_);
   const auto count = static_cast<std::size_t>(found.count);
   return {{found.logit, count}, {found.id, count}, found.finite != 0, draws_.empty() ? -1 : drawn[row]};
@@ -463,9 +459,8 @@ Status CudaExecutor::read_hidden(std::int64_t first, std::int64_t rows, float* o
     return error(Code::internal, "rows {} to {} of a pass of {} have no states", first, first + rows, rows_);
   const auto buffer = static_cast<std::size_t>(hidden_.buffer);
   const std::int64_t cols = shape_.buffers[buffer].cols;
-  MR_CUDA(cudaMemcpy(out, at<float>(layout_.buffers[buffer]) + first * cols,
-                     static_cast<std::size_t>(rows * cols) * sizeof(float), cudaMemcpyDeviceToHost));
-  return {};
+  return device::read_device(out, at<float>(layout_.buffers[buffer]) + first * cols,
+                             static_cast<std::size_t>(rows * cols) * sizeof(float));
 }
 
 }  // namespace millrace::exec

@@ -45,7 +45,7 @@ struct CudaOptions {
   int device = 0;
   bool graphs = true;
   bool fuse = true;  // off: a step a launch, for tests that compare
-  // Rows of prompts go through products of their own where the device has them (kernels::cuda::matmul_prompt), several
+  // Rows of prompts go through products of their own where the device has them (kernels::gpu::matmul_prompt), several
   // times as fast, and of another rounding than those of generated tokens.
   bool prompt_products = true;
   ProcessorShare processor;

@@ -6,7 +6,7 @@
 #include <tuple>
 #include <vector>
 
-#include "device/cuda_runtime.h"
+#include "device/device.h"
 #include "exec/cuda_executor.h"
 #include "exec/cuda_experts_share.h"
 #include "exec/cuda_layout.h"
@@ -14,8 +14,8 @@
 #include "exec/cuda_state_runs.h"
 #include "exec/fusion.h"
 #include "exec/router_ahead.h"
-#include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/gather.h"
+#include "kernels/gpu/gather.h"
+#include "kernels/gpu/ops.h"
 
 namespace millrace::exec {
 
@@ -27,13 +27,13 @@ struct Window {
   std::size_t first_states = 0;            // of StateRunTables::tables: one for each group with states
 };
 
-/// Where the executors of one program, each with rows of its own, store for each other (kernels/cuda/gather.h).
+/// Where the executors of one program, each with rows of its own, store for each other (kernels/gpu/gather.h).
 struct Shards {
   struct Device {
     std::byte* memory = nullptr;
     CudaLayout layout;
     const Program* programs = nullptr;  // two, as CudaExecutor::programs_
-    kernels::cuda::GatherState* gather_state = nullptr;
+    kernels::gpu::GatherState* gather_state = nullptr;
     std::byte* gather_words = nullptr;  // GatherCall::Target::words
   };
   std::vector<Device> devices;
@@ -57,7 +57,7 @@ class CudaExecutor final : public Executor {
   Logits last_logits() const override;
   Status read_hidden(std::int64_t first, std::int64_t rows, float* out) const override;
   std::int64_t prompt_chunk() const override;
-  std::int64_t top_logits_limit() const override { return kernels::cuda::kCandidates; }
+  std::int64_t top_logits_limit() const override { return kernels::gpu::kCandidates; }
   bool waits() const override;
   void meanwhile(const std::function<void()>& task) override { meanwhile_ = task; }
   void bring_top_logits_only(bool only) override { top_only_ = only; }
@@ -66,7 +66,7 @@ class CudaExecutor final : public Executor {
   ExecCounters counters() const override { return counters_; }
   std::string describe() const override;
   /// Of a program with gathers, once all of its executors are prepared: where the others' activations lie.
-  Shards::Device as_shard(kernels::cuda::GatherState* state, std::byte* words) const {
+  Shards::Device as_shard(kernels::gpu::GatherState* state, std::byte* words) const {
     return {memory_.data(), layout_, programs_, state, words};
   }
   void join(Shards shards) { shards_ = std::move(shards); }
@@ -154,7 +154,7 @@ class CudaExecutor final : public Executor {
   const CudaTraits traits_;
   device::Stream stream_;
   const std::string name_;
-  const kernels::cuda::PromptProducts prompt_products_;
+  const kernels::gpu::PromptProducts prompt_products_;
   const bool delta_chunks_;
   const std::string numerics_;
 
@@ -216,7 +216,7 @@ class CudaExecutor final : public Executor {
   // final states of all rows
   using GraphKey = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::size_t, std::int64_t, bool, bool, bool>;
   struct Captured {
-    device::Graph graph;
+    device::RecordedPass graph;
     std::uint64_t weight_bytes = 0;
   };
   std::map<GraphKey, Captured> graphs_;

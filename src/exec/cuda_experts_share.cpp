@@ -9,7 +9,7 @@
 #include "base/spin.h"
 #include "exec/host_rows.h"
 #include "kernels/claimed.h"
-#include "kernels/cuda/exchange.h"
+#include "kernels/gpu/exchange.h"
 
 namespace millrace::exec {
 
@@ -186,7 +186,7 @@ void ExpertShare::settle() {
   if (trace_ != nullptr) trace_->add("CPU", "slots", begin_ns, Trace::now_ns());
 }
 
-/// The GPU's part of the missed experts: the rule of kernels::cuda::claim_experts(), claimed_of().
+/// The GPU's part of the missed experts: the rule of kernels::gpu::claim_experts(), claimed_of().
 void ExpertShare::leave_claimed(const Job& job) {
   const std::int32_t most = kernels::claimed_of(static_cast<std::int32_t>(waiting_.size()),
                                                 experts_.link().of(static_cast<double>(job.rows)));

@@ -65,7 +65,7 @@ class ExpertShare final : public HostExchange {
   std::uint32_t* device_guess_flag() const { return device_at<std::uint32_t>(at_.guess_flag); }
 
   /// Queues a job whose hand_out and take_in are on `stream`; waits while many are queued.
-  void add(const Job& job, cudaStream_t stream) { enqueue(jobs_, job, stream); }
+  void add(const Job& job, device::StreamRef stream) { enqueue(jobs_, job, stream); }
 
   /// Weight bytes that the processor has read, and the time that took. REQUIRES: nothing is queued.
   std::uint64_t weight_bytes() const { return weight_bytes_; }

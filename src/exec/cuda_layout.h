@@ -44,7 +44,7 @@ struct CudaLayout {
   std::uint64_t guess_weights = 0;  // float [rows, top_k]
 
   std::uint64_t borders = 0;  // of convolutions: float [state_runs of a window, taps - 1, channels]
-  std::uint64_t chunks = 0;   // of delta rules by chunks (kernels/cuda/delta_chunks.h)
+  std::uint64_t chunks = 0;   // of delta rules by chunks (kernels/gpu/delta_chunks.h)
 
   std::uint64_t rows = 0;  // what is uploaded a pass, PassRows::bytes at most
   std::uint64_t bytes = 0;
@@ -58,12 +58,12 @@ struct PassRows {
   std::uint64_t chosen = 0;                             // int32 [routed layers, rows, top_k]
   std::vector<std::uint64_t> cos_sin;                   // float [rows, rotary / 2, 2] of each rope
   std::vector<std::uint64_t> blocks;                    // of each group: addresses [sequences, max_blocks]
-  std::uint64_t tiles = 0;                              // int4 [rows] at most
+  std::uint64_t tiles = 0;                              // RowTile [rows] at most
   std::uint64_t state_runs = 0, first_runs = 0;         // StateRun and int32, as StateSizes says
   std::uint64_t bytes = 0;
 };
 
-/// Runs of rows over states (kernels/cuda/recurrent.h), and where each sequence's begin: of all windows of a pass and
+/// Runs of rows over states (kernels/gpu/recurrent.h), and where each sequence's begin: of all windows of a pass and
 /// all groups with states.
 struct StateSizes {
   std::int64_t runs = 0, first_runs = 0;

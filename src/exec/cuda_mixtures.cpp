@@ -44,8 +44,8 @@ Status CudaExecutor::add_biases(const CudaExecutor& member) {
       if (ref.none()) return {};
       out.resize(static_cast<std::size_t>(experts.count * size));
       const auto bytes = [](std::int64_t floats) { return static_cast<std::size_t>(floats) * sizeof(float); };
-      MR_CUDA(cudaMemcpy2D(out.data() + begin, bytes(size), member.weights_.address(ref), bytes(size), bytes(rows),
-                           static_cast<std::size_t>(experts.count), cudaMemcpyDeviceToHost));
+      MR_RETURN_IF_ERROR(device::read_device_rows(out.data() + begin, bytes(size), member.weights_.address(ref),
+                                                  bytes(size), bytes(rows), static_cast<std::size_t>(experts.count)));
       return {};
     };
     ExpertBiases& biases = expert_biases_[experts.first_unit];
@@ -91,7 +91,7 @@ const RouterAhead* CudaExecutor::router_behind(const Experts& experts) const {
 Status CudaExecutor::begin_experts() {
   if (options_.experts.slots == nullptr) return {};
   if (has_all_experts()) MR_RETURN_IF_ERROR(options_.experts.slots->begin_pass());
-  MR_RETURN_IF_ERROR(options_.experts.slots->publish(options_.experts.gpu, stream_.get()));
+  MR_RETURN_IF_ERROR(options_.experts.slots->publish(options_.experts.gpu, stream_));
   begin_guesses();
   if (!brings_experts()) return {};
   std::vector<residency::DeviceExperts::Layer> layers;
@@ -124,15 +124,15 @@ static constexpr std::int64_t kMatvecEntries = 64;  // experts of so many entrie
 void CudaExecutor::Emitter::route(const Experts& experts, const float* scores, std::int32_t* chosen, float* weights) {
   const auto rows = static_cast<std::int32_t>(window.rows);
   if (experts.plain_router())
-    return check(cuda::route(scores, rows, experts.count, experts.top_k, experts.normalize, experts.scale, chosen,
-                             weights, stream),
+    return check(gpu::route(scores, rows, experts.count, experts.top_k, experts.normalize, experts.scale, chosen,
+                            weights, stream),
                  "route");
-  cuda::ChooseCall call;
+  gpu::ChooseCall call;
   call.scores = scores;
   call.rows = rows;
   call.experts = experts.count;
   call.top_k = experts.top_k;
-  using Given = cuda::ChooseCall::Gating;
+  using Given = gpu::ChooseCall::Gating;
   call.gating = experts.gating == Gating::sigmoid   ? Given::sigmoid
                 : experts.gating == Gating::softmax ? Given::softmax
                                                     : Given::softmax_chosen;
@@ -145,23 +145,22 @@ void CudaExecutor::Emitter::route(const Experts& experts, const float* scores, s
   call.hidden_scale = vector(experts.hidden_scale);
   call.chosen = chosen;
   call.weights = weights;
-  if (status.ok()) check(cuda::choose(call, stream), "route");
+  if (status.ok()) check(gpu::choose(call, stream), "route");
 }
 
 /// The experts that came with the rows take the places of those that the router chose, whose weights they get.
 void CudaExecutor::Emitter::reroute(std::int64_t layer, std::int32_t* chosen) {
   const std::int64_t top_k = ops.shape_.top_k;
   const auto* from = row_data<std::int32_t>(ops.pass_rows_.chosen) + (layer * ops.rows_ + window.first) * top_k;
-  check(cudaMemcpyAsync(chosen, from, static_cast<std::size_t>(window.rows * top_k) * sizeof(*chosen),
-                        cudaMemcpyDeviceToDevice, stream),
-        "cudaMemcpyAsync");
+  check(device::copy_on_device(chosen, from, static_cast<std::size_t>(window.rows * top_k) * sizeof(*chosen), stream),
+        "copy");
 }
 
-cuda::ExpertCall CudaExecutor::Emitter::expert_call(const Experts& experts, int part_index) {
+gpu::ExpertCall CudaExecutor::Emitter::expert_call(const Experts& experts, int part_index) {
   const WeightRef ref{experts.first_unit, part_index};
   const residency::Part& part = ops.part(ref);
   const auto& parts = ops.units_.units()[static_cast<std::size_t>(experts.first_unit)].parts;
-  cuda::ExpertCall call;
+  gpu::ExpertCall call;
   call.weight = ops.weights_.entry(ref);
   call.address_stride = static_cast<std::int32_t>(parts.size());
   call.dtype = part.dtype;
@@ -176,15 +175,15 @@ cuda::ExpertCall CudaExecutor::Emitter::expert_call(const Experts& experts, int 
   return call;
 }
 
-void CudaExecutor::Emitter::launch(const cuda::ExpertCall& call, bool few) {
+void CudaExecutor::Emitter::launch(const gpu::ExpertCall& call, bool few) {
   if (!status.ok()) return;
-  check(few ? cuda::matvec_experts(call, stream) : cuda::matmul_experts(call, stream),
+  check(few ? gpu::matvec_experts(call, stream) : gpu::matmul_experts(call, stream),
         few ? "matvec_experts" : "matmul_experts");
 }
 
 void CudaExecutor::Emitter::hand_out_experts(const Step& s, std::uint32_t number) {
   const ExpertShare& share = *ops.expert_share_;
-  cuda::HandOutExpertsCall call;
+  gpu::HandOutExpertsCall call;
   call.from = data(s.a);
   call.count = window.rows * cols(s.a);
   call.chosen = ops.at<std::int32_t>(ops.layout_.chosen);
@@ -194,7 +193,7 @@ void CudaExecutor::Emitter::hand_out_experts(const Step& s, std::uint32_t number
   call.flag = share.device_input_flag();
   call.number = number;
   call.arrived = share.arrived();
-  check(cuda::hand_out_experts(call, stream), "hand out");
+  check(gpu::hand_out_experts(call, stream), "hand out");
 }
 
 const Experts* CudaExecutor::Emitter::ask_next_router(const Experts& experts, std::uint32_t number) {
@@ -207,7 +206,7 @@ const Experts* CudaExecutor::Emitter::ask_next_router(const Experts& experts, st
   auto* const chosen = ops.at<std::int32_t>(ops.layout_.guess_chosen);
   auto* const weights = ops.at<float>(ops.layout_.guess_weights);
   const std::byte* const* norm = vector(next->norm);
-  cuda::MatmulCall router;
+  gpu::MatmulCall router;
   router.cols = dim;
   router.x_rows = count;
   router.x = normed;
@@ -215,10 +214,10 @@ const Experts* CudaExecutor::Emitter::ask_next_router(const Experts& experts, st
   router.products[router.count++] = {matrix(next->router), vector(next->experts.router_bias), scores,
                                      next->experts.count};
   if (!status.ok()) return nullptr;
-  check(cuda::rms_norm(data(next->state), nullptr, norm, count, dim, next->eps, normed, {}, stream), "rms_norm");
+  check(gpu::rms_norm(data(next->state), nullptr, norm, count, dim, next->eps, normed, {}, stream), "rms_norm");
   launch(router);
   route(next->experts, scores, chosen, weights);
-  cuda::HandOutExpertsCall call;
+  gpu::HandOutExpertsCall call;
   call.from = weights;
   call.count = window.rows * next->experts.top_k;
   call.chosen = chosen;
@@ -228,17 +227,17 @@ const Experts* CudaExecutor::Emitter::ask_next_router(const Experts& experts, st
   call.flag = share.device_guess_flag();
   call.number = number;
   call.arrived = share.arrived();
-  check(cuda::hand_out_experts(call, stream), "hand out");
+  check(gpu::hand_out_experts(call, stream), "hand out");
   return &next->experts;
 }
 
-void CudaExecutor::Emitter::claim_experts(const Experts& experts, cuda::ExpertCall& hidden, cuda::ExpertCall& down) {
+void CudaExecutor::Emitter::claim_experts(const Experts& experts, gpu::ExpertCall& hidden, gpu::ExpertCall& down) {
   const residency::DeviceExperts& flow = *ops.options_.experts.slots;
   const residency::ExpertSlots& here = flow.gpu(ops.options_.experts.gpu);
   const std::int32_t rows = hidden.entries / experts.top_k;
   const int permille = flow.link().of(rows);
   if (permille == 0) return;
-  cuda::ClaimExpertsCall call;
+  gpu::ClaimExpertsCall call;
   call.chosen = hidden.chosen;
   call.entries = hidden.entries;
   call.experts = experts.count;
@@ -248,7 +247,7 @@ void CudaExecutor::Emitter::claim_experts(const Experts& experts, cuda::ExpertCa
   call.in_ram = here.in_ram(experts.first_unit);
   call.permille = permille;
   call.table = here.claimed();
-  check(cuda::claim_experts(call, stream), "claim");
+  check(gpu::claim_experts(call, stream), "claim");
   hidden.weight = call.table + experts.first_part();
   hidden.up = call.table + experts.up_part;
   down.weight = call.table + experts.down_part;
@@ -264,7 +263,7 @@ std::int64_t CudaExecutor::Emitter::first_of_result(const Step& s) const {
 void CudaExecutor::Emitter::take_in_experts(const Step& s, std::uint32_t number, const Experts* ahead) {
   if (!status.ok()) return;
   ExpertShare& share = ops.computing_share();
-  cuda::TakeInExpertsCall call;
+  gpu::TakeInExpertsCall call;
   call.place = share.device_places();
   call.from = share.device_output() + first_of_result(s);
   call.from_stride = cols(s.a);
@@ -274,7 +273,7 @@ void CudaExecutor::Emitter::take_in_experts(const Step& s, std::uint32_t number,
   call.flag = share.device_output_flag();
   call.number = number;
   call.seen = ops.follows_experts() ? reinterpret_cast<std::uint32_t*>(ops.followed_seen_.data()) : share.seen();
-  check(cuda::take_in_experts(call, stream), "take in");
+  check(gpu::take_in_experts(call, stream), "take in");
   if (ops.follows_experts()) return;
   const ExpertBiases& biases = ops.expert_biases_.at(s.experts.first_unit);
   const auto bias = [](const std::vector<float>& all) { return all.empty() ? nullptr : all.data(); };
@@ -284,9 +283,9 @@ void CudaExecutor::Emitter::take_in_experts(const Step& s, std::uint32_t number,
               stream);
 }
 
-void CudaExecutor::Emitter::activate(const cuda::ExpertCall& hidden, const cuda::ExpertCall& down, bool of_wave) {
+void CudaExecutor::Emitter::activate(const gpu::ExpertCall& hidden, const gpu::ExpertCall& down, bool of_wave) {
   if (!status.ok()) return;
-  cuda::ActivateEntriesCall call;
+  gpu::ActivateEntriesCall call;
   call.activation = hidden.activation;
   call.x = hidden.y;
   if (hidden.rows == down.cols) call.q8 = down.x_q8;  // else a shard's, to be gathered
@@ -297,10 +296,10 @@ void CudaExecutor::Emitter::activate(const cuda::ExpertCall& hidden, const cuda:
     call.expert_first = hidden.expert_first;
     call.experts = hidden.experts;
   }
-  check(cuda::activate_entries(call, stream), "activate");
+  check(gpu::activate_entries(call, stream), "activate");
 }
 
-void CudaExecutor::Emitter::launch_waves(const Step& s, cuda::ExpertCall hidden, cuda::ExpertCall down) {
+void CudaExecutor::Emitter::launch_waves(const Step& s, gpu::ExpertCall hidden, gpu::ExpertCall down) {
   const Experts& experts = s.experts;
   residency::DeviceExperts& flow = *ops.options_.experts.slots;
   const std::size_t gpu = ops.options_.experts.gpu;
@@ -312,7 +311,7 @@ void CudaExecutor::Emitter::launch_waves(const Step& s, cuda::ExpertCall hidden,
       status = wave.status();
       return;
     }
-    for (cuda::ExpertCall* const call : {&hidden, &down}) {
+    for (gpu::ExpertCall* const call : {&hidden, &down}) {
       call->expert_first = expert_first + wave->first;
       call->experts = wave->count;
     }
@@ -327,17 +326,17 @@ void CudaExecutor::Emitter::launch_waves(const Step& s, cuda::ExpertCall hidden,
     if (hidden.scale != nullptr) hidden.scale = wave->bias(3);
     if (hidden.up_scale != nullptr) hidden.up_scale = wave->bias(4);
     if (down.scale != nullptr) down.scale = wave->bias(5);
-    check(cuda::matmul_experts(hidden, stream), "matmul_experts");
+    check(gpu::matmul_experts(hidden, stream), "matmul_experts");
     if (!experts.gated()) activate(hidden, down, true);
     gather_hidden(s, down, true);
-    if (status.ok()) check(cuda::matmul_experts(down, stream), "matmul_experts");
+    if (status.ok()) check(gpu::matmul_experts(down, stream), "matmul_experts");
     if (status.ok()) status = flow.let_go(gpu, stream, ops.cancelled_);
   } while (!flow.layer_ended(gpu));
 }
 
 void CudaExecutor::Emitter::emit_router(const Step& s, const Step* gate) {
   auto* const scores = ops.at<float>(ops.layout_.scores);
-  cuda::MatmulCall router = call_for(s.b, ops.part(s.weight).dtype, false);
+  gpu::MatmulCall router = call_for(s.b, ops.part(s.weight).dtype, false);
   router.products[router.count++] = {matrix(s.weight), vector(s.experts.router_bias), scores, s.experts.count};
   if (gate != nullptr) {
     const Product& made = gate->products[0];
@@ -357,7 +356,7 @@ void CudaExecutor::Emitter::emit_shared_expert(const Launch& l) {
 
 void CudaExecutor::Emitter::combine(const Launch& l, const Step& s, const float* expert_out, bool joined) {
   overwritten(l.out);
-  cuda::CombineCall call;
+  gpu::CombineCall call;
   call.expert_out = expert_out;
   call.weights = ops.at<float>(ops.layout_.weights);
   call.rows = static_cast<std::int32_t>(window.rows);
@@ -373,16 +372,16 @@ void CudaExecutor::Emitter::combine(const Launch& l, const Step& s, const float*
   }
   for (std::size_t i = l.first; step(i).kind != Kind::moe; ++i)
     if (step(i).kind == Kind::sigmoid_gate) call.shared_gate = data(step(i).b);
-  check(cuda::combine(call, stream), "combine_experts");
+  check(gpu::combine(call, stream), "combine_experts");
 }
 
-void CudaExecutor::Emitter::make_expert_calls(const Step& s, const Launch* joined, cuda::ExpertCall& hidden,
-                                              cuda::ExpertCall& down) {
+void CudaExecutor::Emitter::make_expert_calls(const Step& s, const Launch* joined, gpu::ExpertCall& hidden,
+                                              gpu::ExpertCall& down) {
   const Experts& experts = s.experts;
   hidden = expert_call(experts, experts.first_part());
   const residency::Part& up = ops.part({experts.first_unit, experts.up_part});
   const residency::Part& down_part = ops.part({experts.first_unit, experts.down_part});
-  hidden.effect = experts.gated() ? cuda::Effect::gated : cuda::Effect::store;
+  hidden.effect = experts.gated() ? gpu::Effect::gated : gpu::Effect::store;
   hidden.activation = experts.activation;
   hidden.bias = vector(experts.gated() ? experts.gate_bias : experts.up_bias);
   hidden.up_bias = vector(experts.up_bias);
@@ -415,22 +414,22 @@ void CudaExecutor::Emitter::make_expert_calls(const Step& s, const Launch* joine
   if (is_float(down_part.dtype)) {
     down.x = hidden.y = ops.at<float>(ops.layout_.hidden);
   } else if (experts.gated()) {
-    down.x_q8 = hidden.y_q8 = cuda::q8_at(ops.at(ops.layout_.hidden), hidden.entries, hidden.rows);
+    down.x_q8 = hidden.y_q8 = gpu::q8_at(ops.at(ops.layout_.hidden), hidden.entries, hidden.rows);
   } else {
     hidden.y = ops.at<float>(ops.layout_.hidden);
-    down.x_q8 = cuda::q8_at(ops.at(ops.layout_.hidden_q8), hidden.entries, hidden.rows);
+    down.x_q8 = gpu::q8_at(ops.at(ops.layout_.hidden_q8), hidden.entries, hidden.rows);
   }
   if (experts.own_hidden.buffer >= 0) {  // and the others' come from them
     hidden.y = data(experts.own_hidden);
     hidden.y_q8 = {};
-    if (down.x_q8.q != nullptr) down.x_q8 = cuda::q8_at(ops.at(ops.layout_.hidden), down.entries, down.cols);
+    if (down.x_q8.q != nullptr) down.x_q8 = gpu::q8_at(ops.at(ops.layout_.hidden), down.entries, down.cols);
   }
   down.y = ops.at<float>(ops.layout_.expert_out);
 }
 
-void CudaExecutor::Emitter::gather_hidden(const Step& s, const cuda::ExpertCall& down, bool of_wave) {
+void CudaExecutor::Emitter::gather_hidden(const Step& s, const gpu::ExpertCall& down, bool of_wave) {
   if (s.experts.own_hidden.buffer < 0 || !status.ok()) return;
-  cuda::GatherCall call = gather_call(s, s.experts.own_hidden);
+  gpu::GatherCall call = gather_call(s, s.experts.own_hidden);
   call.rows = down.entries;
   call.cols = down.cols;
   if (of_wave) {
@@ -440,15 +439,15 @@ void CudaExecutor::Emitter::gather_hidden(const Step& s, const cuda::ExpertCall&
   }
   for (int d = 0; d < call.devices; ++d) {
     const Shards::Device& device = ops.shards_.devices[static_cast<std::size_t>(d)];
-    cuda::GatherCall::Target& target = call.targets[d];
+    gpu::GatherCall::Target& target = call.targets[d];
     std::byte* const to = device.memory + device.layout.hidden;
     target.own_cols /= s.experts.top_k;
     if (down.x != nullptr)
       target.out = reinterpret_cast<float*>(to);
     else
-      target.q8 = cuda::q8_at(to, call.rows, call.cols);
+      target.q8 = gpu::q8_at(to, call.rows, call.cols);
   }
-  check(cuda::gather(call, stream), "gather");
+  check(gpu::gather(call, stream), "gather");
 }
 
 void CudaExecutor::Emitter::emit_moe(const Launch& l) {
@@ -469,12 +468,12 @@ void CudaExecutor::Emitter::emit_moe(const Launch& l) {
   if (ops.shares_experts() && ops.leads_experts()) hand_out_experts(s, number);
   const Experts* const ahead = ops.guessing_ ? ask_next_router(experts, number) : nullptr;
   if (!few || ops.brings_experts()) {
-    check(cuda::sort_entries(chosen, static_cast<std::int32_t>(entries), experts.count,
-                             ops.at<std::int32_t>(ops.layout_.sorted), ops.at<std::int32_t>(ops.layout_.expert_first),
-                             stream),
+    check(gpu::sort_entries(chosen, static_cast<std::int32_t>(entries), experts.count,
+                            ops.at<std::int32_t>(ops.layout_.sorted), ops.at<std::int32_t>(ops.layout_.expert_first),
+                            stream),
           "sort_entries");
   }
-  cuda::ExpertCall hidden, down;
+  gpu::ExpertCall hidden, down;
   make_expert_calls(s, joined ? &l : nullptr, hidden, down);
   if (!status.ok()) return;
   if (ops.shares_experts()) claim_experts(experts, hidden, down);

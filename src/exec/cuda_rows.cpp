@@ -6,11 +6,11 @@
 #include "base/bytes.h"
 #include "exec/cuda_executor_impl.h"
 #include "exec/routing.h"
-#include "kernels/cuda/gates.h"
+#include "kernels/gpu/gates.h"
 
 namespace millrace::exec {
 
-namespace cuda = kernels::cuda;
+namespace gpu = kernels::gpu;
 
 static constexpr std::int64_t kPositionStep = 512;  // graphs are captured for a bound on positions that grows by this
 
@@ -100,7 +100,7 @@ void CudaExecutor::find_pictures() {
 
 /// Whether a row goes through the products of prompts.
 bool CudaExecutor::is_prompt(std::int64_t row) const {
-  return prompt_products_ != cuda::PromptProducts::none && batch_->rows[static_cast<std::size_t>(row)].prompt;
+  return prompt_products_ != gpu::PromptProducts::none && batch_->rows[static_cast<std::size_t>(row)].prompt;
 }
 
 /// Where a window ends that may go up to `end`: not within a chunk of a prompt.
@@ -135,18 +135,18 @@ void CudaExecutor::make_windows() {
 /// Cuts a window's rows into tiles of one sequence for attention, behind those of the windows before it; where there
 /// are plain groups, of one block, so that all of a tile's rows see the same blocks there.
 void CudaExecutor::make_tiles(Window& window) {
-  auto* tiles = reinterpret_cast<int4*>(rows_host_.data() + pass_rows_.tiles) + window.first_tile;
+  auto* tiles = reinterpret_cast<gpu::RowTile*>(rows_host_.data() + pass_rows_.tiles) + window.first_tile;
   const auto group = static_cast<std::int32_t>(shape_.group);
-  const std::int32_t most = cuda::attention_tile_rows(group);
+  const std::int32_t most = gpu::attention_tile_rows(group);
   const bool by_blocks = kv_layout().has_plain_groups();
   std::int64_t& count = window.tiles;
   for (std::int64_t r = 0; r < window.rows; ++r) {
     const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(window.first + r)];
     const bool parts = by_blocks && row.position % kv::kBlockTokens == 0;
-    if (count == 0 || parts || tiles[count - 1].z != row.sequence || tiles[count - 1].y >= most)
-      tiles[count++] = {static_cast<int>(r), 0, row.sequence, 0};
-    ++tiles[count - 1].y;
-    tiles[count - 1].w = std::max(tiles[count - 1].w, row.position);
+    if (count == 0 || parts || tiles[count - 1].sequence != row.sequence || tiles[count - 1].rows >= most)
+      tiles[count++] = {static_cast<std::int32_t>(r), 0, row.sequence, 0};
+    ++tiles[count - 1].rows;
+    tiles[count - 1].last_position = std::max(tiles[count - 1].last_position, row.position);
   }
 }
 
@@ -185,7 +185,7 @@ void CudaExecutor::find_own_states() {
   };
   for (std::size_t t = 0; t < states_.tables.size(); ++t)
     for (std::int32_t r = 0; r < states_.tables[t].runs; ++r) {
-      cuda::StateRun& run = states_.runs[states_.tables[t].first_run + static_cast<std::size_t>(r)];
+      gpu::StateRun& run = states_.runs[states_.tables[t].first_run + static_cast<std::size_t>(r)];
       run.before = own(groups[t % groups.size()], run.before);
       run.after = const_cast<std::byte*>(own(groups[t % groups.size()], run.after));
     }
@@ -193,7 +193,7 @@ void CudaExecutor::find_own_states() {
 
 void CudaExecutor::fill_states() {
   std::byte* const host = rows_host_.data();
-  std::ranges::copy(states_.runs, reinterpret_cast<cuda::StateRun*>(host + pass_rows_.state_runs));
+  std::ranges::copy(states_.runs, reinterpret_cast<gpu::StateRun*>(host + pass_rows_.state_runs));
   std::ranges::copy(states_.first_runs, reinterpret_cast<std::int32_t*>(host + pass_rows_.first_runs));
 }
 

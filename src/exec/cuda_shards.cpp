@@ -64,7 +64,7 @@ class ShardedExecutor final : public Executor {
     device::DeviceBuffer gathers;        // GatherState, and words behind it where they do not go through the host
     device::PinnedBuffer host_words;     // else
 
-    kernels::cuda::GatherState* state() const { return reinterpret_cast<kernels::cuda::GatherState*>(gathers.data()); }
+    kernels::gpu::GatherState* state() const { return reinterpret_cast<kernels::gpu::GatherState*>(gathers.data()); }
   };
 
   const Executor& first() const { return *members_.front().executor; }
@@ -128,7 +128,7 @@ Status ShardedExecutor::reach_each_other() {
 
 Status ShardedExecutor::make_gather_memory() {
   const GatherMemory all = gather_memory(members_.size());
-  const std::uint64_t on_gpu = through_host_ ? kernels::cuda::kGatherStateBytes : all.vram_bytes;
+  const std::uint64_t on_gpu = through_host_ ? kernels::gpu::kGatherStateBytes : all.vram_bytes;
   if (through_host_) {
     MR_ASSIGN_OR_RETURN(words_reservation_, ram_.reserve("words between GPUs", all.ram_bytes));
   }
@@ -149,22 +149,16 @@ Status ShardedExecutor::join() {
   for (const Member& member : members_) devices.insert(member.device);
   shards.one_device = devices.size() < members_.size();
   shards.through_host = through_host_;
-  const auto seen = [](const device::PinnedBuffer& memory, void*& there) -> Status {
-    MR_CUDA(cudaHostGetDevicePointer(&there, memory.data(), 0));
-    return {};
-  };
   for (const Member& member : members_)
     shards.devices.push_back(
-        cuda(member).as_shard(member.state(), member.gathers.data() + kernels::cuda::kGatherStateBytes));
+        cuda(member).as_shard(member.state(), member.gathers.data() + kernels::gpu::kGatherStateBytes));
   for (const Member& member : members_) {
     const device::OnGpu on(member.device);
-    void* there = nullptr;
     for (std::size_t m = 0; through_host_ && m < members_.size(); ++m) {
-      MR_RETURN_IF_ERROR(seen(members_[m].host_words, there));
-      shards.devices[m].gather_words = static_cast<std::byte*>(there);
+      MR_ASSIGN_OR_RETURN(shards.devices[m].gather_words, device::seen_by_gpu(members_[m].host_words.data()));
     }
-    MR_RETURN_IF_ERROR(seen(failed_, there));
-    shards.failed = static_cast<std::uint32_t*>(there);
+    MR_ASSIGN_OR_RETURN(std::byte* const failed, device::seen_by_gpu(failed_.data()));
+    shards.failed = reinterpret_cast<std::uint32_t*>(failed);
     cuda(member).join(shards);
     ++shards.index;
   }
@@ -230,8 +224,8 @@ std::string ShardedExecutor::describe() const {
 }  // namespace
 
 GatherMemory gather_memory(std::size_t gpus) {
-  const std::uint64_t words = kernels::cuda::gather_word_bytes(static_cast<int>(gpus));
-  return {kernels::cuda::kGatherStateBytes + words, gpus * words};
+  const std::uint64_t words = kernels::gpu::gather_word_bytes(static_cast<int>(gpus));
+  return {kernels::gpu::kGatherStateBytes + words, gpus * words};
 }
 
 Expected<std::unique_ptr<Executor>> make_sharded_executor(std::vector<CudaShard> shards, residency::Budget& ram,

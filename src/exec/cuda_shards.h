@@ -1,6 +1,6 @@
 // A model whose rows are shared out to several GPUs of one host (model::Shard), as one executor: each computes its rows
 // of every pass from its own memory and over its own link, and what they make is gathered on all
-// (kernels/cuda/gather.h). The bits are those of one GPU, because no sum is cut. Sequences have their blocks on all of
+// (kernels/gpu/gather.h). The bits are those of one GPU, because no sum is cut. Sequences have their blocks on all of
 // them (exec/cuda_blocks.h). Thread-safety: one thread calls; each GPU but the first has a thread of its own behind it,
 // and all of them ask whether the pass is cancelled.
 #pragma once

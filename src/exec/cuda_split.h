@@ -14,9 +14,9 @@
 
 #include "base/thread_pool.h"
 #include "base/trace.h"
-#include "device/cuda_runtime.h"
+#include "device/device.h"
 #include "exec/cuda_exchange.h"
-#include "kernels/cuda/exchange.h"
+#include "kernels/gpu/exchange.h"
 #include "kernels/kernels.h"
 #include "residency/budget.h"
 #include "residency/plan.h"
@@ -63,7 +63,7 @@ class HostShare final : public HostExchange {
 
   /// Queues a job whose hand_out and take_in are on `stream`; waits while many are queued. REQUIRES: the job's weights
   /// lie in RAM.
-  void add(const Job& job, cudaStream_t stream) { enqueue(jobs_, job, stream); }
+  void add(const Job& job, device::StreamRef stream) { enqueue(jobs_, job, stream); }
 
   /// Weight bytes that the processor has read, and the time that took. REQUIRES: nothing is queued.
   std::uint64_t weight_bytes() const { return weight_bytes_; }

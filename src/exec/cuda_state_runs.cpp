@@ -5,7 +5,7 @@
 namespace millrace::exec {
 namespace {
 
-using kernels::cuda::StateRun;
+using kernels::gpu::StateRun;
 
 const kv::SequenceState& sequence_of(const kv::Batch& batch, const kv::BatchRow& row) {
   return *batch.sequences[static_cast<std::size_t>(row.sequence)];

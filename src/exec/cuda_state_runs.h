@@ -1,4 +1,4 @@
-// Which runs of a pass's rows go over which blocks of states: the tables that kernels/cuda/recurrent.h takes. Nothing
+// Which runs of a pass's rows go over which blocks of states: the tables that kernels/gpu/recurrent.h takes. Nothing
 // of a sequence changes before the pass is believed: what its rows leave goes to its next state, and to the checkpoints
 // that they go by (kv/sequence.h). Between windows of a pass its next state is what goes on.
 // Pure: needs no GPU, and is tested without one. Thread-safety: so from any thread.
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "kernels/cuda/recurrent.h"
+#include "kernels/gpu/recurrent.h"
 #include "kv/sequence.h"
 
 namespace millrace::exec {
@@ -29,7 +29,7 @@ struct StateTable {
 
 struct StateRunTables {
   std::vector<StateTable> tables;  // of each window in order, one for each group with states
-  std::vector<kernels::cuda::StateRun> runs;
+  std::vector<kernels::gpu::StateRun> runs;
   std::vector<std::int32_t> first_runs;
   bool repeat = true;  // `tables` are those of every pass with as many rows in each window, and as many sequences
 };

@@ -5,14 +5,14 @@
 
 namespace millrace::exec {
 
-cuda::StateRuns CudaExecutor::Emitter::state_runs(std::int64_t layer, bool& borders) const {
+gpu::StateRuns CudaExecutor::Emitter::state_runs(std::int64_t layer, bool& borders) const {
   const std::vector<kv::Group>& groups = ops.program_->layout.groups();
   const auto group = static_cast<std::ptrdiff_t>(ops.program_->layout.place(layer).group);
   const auto before =
       std::count_if(groups.begin(), groups.begin() + group, [](const kv::Group& other) { return other.is_state(); });
   const StateTable& table = ops.states_.tables[window.first_states + static_cast<std::size_t>(before)];
   borders = table.borders;
-  return {row_data<cuda::StateRun>(ops.pass_rows_.state_runs) + table.first_run,
+  return {row_data<gpu::StateRun>(ops.pass_rows_.state_runs) + table.first_run,
           row_data<std::int32_t>(ops.pass_rows_.first_runs) + table.first_of_sequences, table.runs, table.sequences};
 }
 
@@ -21,30 +21,30 @@ void CudaExecutor::Emitter::emit_sigmoid_gate(const Launch& l) {
   overwritten(s.out);
   if (cols(s.b) == 1)
     return check(
-        cuda::sigmoid_gate_rows(data(s.out), data(s.b), rows(s.out), static_cast<std::int32_t>(cols(s.out)), stream),
+        gpu::sigmoid_gate_rows(data(s.out), data(s.b), rows(s.out), static_cast<std::int32_t>(cols(s.out)), stream),
         "sigmoid_gate");
   if (l.leaves == Forms{true, false, false})
-    return check(cuda::sigmoid_gate(data(s.out), data(s.b), rows(s.out) * cols(s.out), stream), "sigmoid_gate");
-  cuda::SigmoidGateCall call;
+    return check(gpu::sigmoid_gate(data(s.out), data(s.b), rows(s.out) * cols(s.out), stream), "sigmoid_gate");
+  gpu::SigmoidGateCall call;
   call.x = data(s.out);
   call.gate = data(s.b);
   call.blocks = rows(s.out) * (cols(s.out) / 32);
   if (l.leaves.floats) call.out = data(s.out);
   if (l.leaves.q8) call.out_q8 = make_q8(1, s.out);
   if (l.leaves.bf16) call.out_bf16 = make_bf16(1, s.out);
-  check(cuda::sigmoid_gate(call, stream), "sigmoid_gate");
+  check(gpu::sigmoid_gate(call, stream), "sigmoid_gate");
 }
 
 void CudaExecutor::Emitter::emit_time_step(const Step& s) {
   overwritten(s.a);
   const std::byte *const *const a = vector(s.weight), *const *const bias = vector(s.weight2);
   if (!status.ok()) return;
-  check(cuda::time_step(data(s.out), data(s.a), a, bias, rows(s.a), static_cast<std::int32_t>(cols(s.a)), stream),
+  check(gpu::time_step(data(s.out), data(s.a), a, bias, rows(s.a), static_cast<std::int32_t>(cols(s.a)), stream),
         "time_step");
 }
 
-cuda::ConvolveCall CudaExecutor::Emitter::convolve_call(const Step& s) {
-  cuda::ConvolveCall call;
+gpu::ConvolveCall CudaExecutor::Emitter::convolve_call(const Step& s) {
+  gpu::ConvolveCall call;
   bool borders = false;
   call.runs = state_runs(s.layer, borders);
   call.offset = ops.program_->layout.state_offset(s.layer);
@@ -60,20 +60,20 @@ cuda::ConvolveCall CudaExecutor::Emitter::convolve_call(const Step& s) {
 
 void CudaExecutor::Emitter::emit_convolution(const Step& s) {
   overwritten(s.out);
-  const cuda::ConvolveCall call = convolve_call(s);
-  if (status.ok()) check(cuda::convolve(call, stream), "convolve");
+  const gpu::ConvolveCall call = convolve_call(s);
+  if (status.ok()) check(gpu::convolve(call, stream), "convolve");
 }
 
 void CudaExecutor::Emitter::emit_l2_norm(const Step& s) {
   overwritten(s.out);
-  check(cuda::l2_norm_heads(data(s.out), cols(s.out), rows(s.out), static_cast<std::int32_t>(s.heads),
-                            static_cast<std::int32_t>(s.head_dim), s.eps, stream),
+  check(gpu::l2_norm_heads(data(s.out), cols(s.out), rows(s.out), static_cast<std::int32_t>(s.heads),
+                           static_cast<std::int32_t>(s.head_dim), s.eps, stream),
         "l2_norm");
 }
 
-cuda::DeltaRuleCall CudaExecutor::Emitter::delta_rule_call(const Step& s) {
+gpu::DeltaRuleCall CudaExecutor::Emitter::delta_rule_call(const Step& s) {
   const DeltaRule& rule = s.delta_rule;
-  cuda::DeltaRuleCall call;
+  gpu::DeltaRuleCall call;
   bool borders = false;
   call.runs = state_runs(s.layer, borders);
   call.offset = ops.program_->layout.matrices_offset(s.layer);
@@ -91,16 +91,16 @@ cuda::DeltaRuleCall CudaExecutor::Emitter::delta_rule_call(const Step& s) {
 }
 
 bool CudaExecutor::Emitter::by_chunks(const Step& s) const {
-  return window.prompt && ops.delta_chunks_ && cuda::has_delta_chunks(s.delta_rule.key_dim, s.delta_rule.value_dim);
+  return window.prompt && ops.delta_chunks_ && gpu::delta_chunks_fit(s.delta_rule.key_dim, s.delta_rule.value_dim);
 }
 
 void CudaExecutor::Emitter::emit_delta_rule(const Step& s) {
   overwritten(s.out);
   if (by_chunks(s)) {
-    const cuda::DeltaChunksCall call{delta_rule_call(s), ops.at(ops.layout_.chunks)};
-    return check(cuda::delta_chunks(call, stream), "delta_chunks");
+    const gpu::DeltaChunksCall call{delta_rule_call(s), ops.at(ops.layout_.chunks)};
+    return check(gpu::delta_chunks(call, stream), "delta_chunks");
   }
-  check(cuda::delta_rule(delta_rule_call(s), stream), "delta_rule");
+  check(gpu::delta_rule(delta_rule_call(s), stream), "delta_rule");
 }
 
 /// One kernel where every sequence has one run, so a row in a pass of generated tokens. Else one after the other: a
@@ -108,15 +108,15 @@ void CudaExecutor::Emitter::emit_delta_rule(const Step& s) {
 void CudaExecutor::Emitter::emit_delta_net(const Launch& l) {
   const Step &decay = step(l.first), &convolution = step(l.first + 1), &norm = step(l.first + 2),
              &rule = step(l.first + 3);
-  cuda::DeltaStepCall call;
+  gpu::DeltaStepCall call;
   call.convolution = convolve_call(convolution);
   if (call.convolution.borders != nullptr || by_chunks(rule)) {
     emit_time_step(decay);
-    if (norm.head_dim == cuda::kConvolvedHead) {
+    if (norm.head_dim == gpu::kConvolvedHead) {
       call.convolution.heads = static_cast<std::int32_t>(norm.heads);
       call.convolution.eps = norm.eps;
       overwritten(convolution.out);
-      if (status.ok()) check(cuda::convolve(call.convolution, stream), "convolve");
+      if (status.ok()) check(gpu::convolve(call.convolution, stream), "convolve");
     } else {
       emit_convolution(convolution);
       emit_l2_norm(norm);
@@ -129,11 +129,11 @@ void CudaExecutor::Emitter::emit_delta_net(const Launch& l) {
   call.a_bias = vector(decay.weight2);
   call.eps = norm.eps;
   call.norm = gated_norm_call(l, step(l.end - 2), step(l.end - 1));
-  if (status.ok()) check(cuda::delta_step(call, stream), "delta_step");
+  if (status.ok()) check(gpu::delta_step(call, stream), "delta_step");
 }
 
 void CudaExecutor::Emitter::emit_scan(const Step& s) {
-  cuda::ScanCall call;
+  gpu::ScanCall call;
   bool borders = false;
   call.runs = state_runs(s.layer, borders);
   call.offset = ops.program_->layout.matrices_offset(s.layer);
@@ -146,12 +146,12 @@ void CudaExecutor::Emitter::emit_scan(const Step& s) {
   call.head_dim = static_cast<std::int32_t>(s.scan.head_dim);
   call.groups = static_cast<std::int32_t>(s.scan.groups);
   call.keys = static_cast<std::int32_t>(s.scan.keys);
-  if (status.ok()) check(cuda::scan(call, stream), "scan");
+  if (status.ok()) check(gpu::scan(call, stream), "scan");
 }
 
 void CudaExecutor::Emitter::emit_pick(const Launch& l) {
   const Step& s = step(l.first);
-  cuda::PickCall call;
+  gpu::PickCall call;
   call.x = data(s.a);
   call.cols = cols(s.a);
   call.rows = rows(s.out);
@@ -163,7 +163,7 @@ void CudaExecutor::Emitter::emit_pick(const Launch& l) {
     call.first[call.count] = static_cast<std::int32_t>(step(i).first);
     call.out[call.count] = data(step(i).out);
   }
-  check(cuda::pick_heads(call, stream), "pick_heads");
+  check(gpu::pick_heads(call, stream), "pick_heads");
 }
 
 void CudaExecutor::Emitter::emit_rows(const Launch& launch) {
@@ -173,11 +173,11 @@ void CudaExecutor::Emitter::emit_rows(const Launch& launch) {
   overwritten(s.out);
   switch (launch.kind) {
     case Kind::activate:
-      return check(cuda::activate(s.activation, data(s.out), n, stream), "activate");
+      return check(gpu::activate(s.activation, data(s.out), n, stream), "activate");
     case Kind::pick_heads:
       return emit_pick(launch);
     case Kind::multiply:
-      return check(cuda::multiply(data(s.out), data(s.b), n, stream), "multiply");
+      return check(gpu::multiply(data(s.out), data(s.b), n, stream), "multiply");
     case Kind::sigmoid_gate:
       return emit_sigmoid_gate(launch);
     case Kind::l2_norm:

@@ -3,13 +3,13 @@
 
 namespace millrace::exec {
 
-cuda::KvView CudaExecutor::Emitter::kv_view(std::int64_t layer) const {
+gpu::KvView CudaExecutor::Emitter::kv_view(std::int64_t layer) const {
   const kv::Layout& layout = ops.kv_layout();
   const kv::Group& group = layout.group_of(layer);
   const auto table = [&](std::size_t number) {
     return reinterpret_cast<const std::byte* const*>(ops.at(ops.layout_.rows + ops.pass_rows_.blocks[number]));
   };
-  cuda::KvView view;
+  gpu::KvView view;
   // Heads of K are as large as V's, where there are keys: check_cuda().
   view.blocks = {table(layout.place(layer).group), layout.offset(layer, kv::Part::k, 0),
                  layout.offset(layer, kv::Part::v, 0), group.v_head_bytes()};
@@ -26,10 +26,10 @@ cuda::KvView CudaExecutor::Emitter::kv_view(std::int64_t layer) const {
   return view;
 }
 
-cuda::GatherCall CudaExecutor::Emitter::gather_call(const Step& s, Act own) const {
+gpu::GatherCall CudaExecutor::Emitter::gather_call(const Step& s, Act own) const {
   const Shards& shards = ops.shards_;
   const auto index = static_cast<std::size_t>(&s - ops.program_->steps.data());
-  cuda::GatherCall call;
+  gpu::GatherCall call;
   call.own = data(own);
   call.rows = rows(own);
   call.devices = static_cast<std::int32_t>(shards.devices.size());
@@ -49,22 +49,22 @@ cuda::GatherCall CudaExecutor::Emitter::gather_call(const Step& s, Act own) cons
   return call;
 }
 
-cuda::GatherCall CudaExecutor::Emitter::gather_call(const Launch& l, const Step& s) {
+gpu::GatherCall CudaExecutor::Emitter::gather_call(const Launch& l, const Step& s) {
   overwritten(s.out);
   overwritten(l.out);
-  cuda::GatherCall call = gather_call(s, s.a);
+  gpu::GatherCall call = gather_call(s, s.a);
   call.cols = static_cast<std::int32_t>(cols(l.out));
   call.add = l.adds;
   call.meets_first = l.meets_first;
   const std::int64_t first_row = buffer(l.out).rows == Rows::whole ? window.first : 0;
   for (int d = 0; d < call.devices; ++d) {
     const Shards::Device& device = ops.shards_.devices[static_cast<std::size_t>(d)];
-    cuda::GatherCall::Target& target = call.targets[d];
+    gpu::GatherCall::Target& target = call.targets[d];
     const std::uint64_t out = device.layout.buffers[static_cast<std::size_t>(l.out.buffer)];
     std::byte* const input = device.memory + device.layout.inputs[kGatheredInput];
     if (l.leaves.floats) target.out = reinterpret_cast<float*>(device.memory + out) + first_row * cols(l.out);
-    if (l.leaves.q8) target.q8 = cuda::q8_at(input, call.rows, call.cols);
-    if (l.leaves.bf16) target.bf16 = reinterpret_cast<cuda::Bf16*>(input);
+    if (l.leaves.q8) target.q8 = gpu::q8_at(input, call.rows, call.cols);
+    if (l.leaves.bf16) target.bf16 = reinterpret_cast<gpu::Bf16*>(input);
   }
   if (l.leaves.q8) (void)make_q8(kGatheredInput, l.out);
   if (l.leaves.bf16) (void)make_bf16(kGatheredInput, l.out);
@@ -72,13 +72,13 @@ cuda::GatherCall CudaExecutor::Emitter::gather_call(const Launch& l, const Step&
 }
 
 void CudaExecutor::Emitter::emit_gather(const Launch& l) {
-  check(cuda::gather(gather_call(l, step(l.first)), stream), "gather");
+  check(gpu::gather(gather_call(l, step(l.first)), stream), "gather");
 }
 
 void CudaExecutor::Emitter::emit_norm(const Launch& l, Act x, const std::int32_t* x_index) {
   const Step& s = step(l.end - 1);
   overwritten(s.out);
-  cuda::NormCall call;
+  gpu::NormCall call;
   call.x = data(x);
   call.x_index = x_index;
   call.weight = vector(s.weight);
@@ -89,7 +89,7 @@ void CudaExecutor::Emitter::emit_norm(const Launch& l, Act x, const std::int32_t
   if (l.leaves.floats) call.out = data(s.out);
   if (l.leaves.q8) call.out_q8 = make_q8(0, s.out);
   if (l.leaves.bf16) call.out_bf16 = make_bf16(1, s.out);
-  check(cuda::rms_norm(call, stream), "rms_norm");
+  check(gpu::rms_norm(call, stream), "rms_norm");
 }
 
 void CudaExecutor::Emitter::emit_select(const Launch& l) {
@@ -98,12 +98,12 @@ void CudaExecutor::Emitter::emit_select(const Launch& l) {
   if (ops.logit_rows_ == 0) return;
   if (l.kind == Launch::Kind::select_norm) return emit_norm(l, s.a, index);
   overwritten(s.out);
-  check(cuda::gather_rows(data(s.a), index, rows(s.out), static_cast<std::int32_t>(cols(s.out)), data(s.out), stream),
+  check(gpu::gather_rows(data(s.a), index, rows(s.out), static_cast<std::int32_t>(cols(s.out)), data(s.out), stream),
         "gather_rows");
 }
 
 void CudaExecutor::Emitter::emit_heads(const Launch& l) {
-  cuda::RopeStoreCall call;
+  gpu::RopeStoreCall call;
   Act k, v;
   WeightRef norm_of_q, norm_of_k;
   const Step& store = step(l.end - 1);
@@ -139,7 +139,7 @@ void CudaExecutor::Emitter::emit_heads(const Launch& l) {
   call.q_norm = vector(norm_of_q);
   call.k_norm = vector(norm_of_k);
   if (!status.ok()) return;
-  check(cuda::rope_store(call, stream), "rope_store");
+  check(gpu::rope_store(call, stream), "rope_store");
 }
 
 void CudaExecutor::Emitter::emit_heads_norm(const Step& s) {
@@ -148,19 +148,19 @@ void CudaExecutor::Emitter::emit_heads_norm(const Step& s) {
   if (!status.ok()) return;
   if (ops.part(s.weight).cols > s.head_dim)  // each head has its own
     return check(
-        cuda::rms_norm_groups(data(s.out), weight, rows(s.out), static_cast<std::int32_t>(cols(s.out) / s.head_dim),
-                              static_cast<std::int32_t>(s.head_dim), s.eps, stream),
+        gpu::rms_norm_groups(data(s.out), weight, rows(s.out), static_cast<std::int32_t>(cols(s.out) / s.head_dim),
+                             static_cast<std::int32_t>(s.head_dim), s.eps, stream),
         "rms_norm");
   const auto heads = static_cast<std::int32_t>(rows(s.out) * (cols(s.out) / s.head_dim));
-  check(cuda::rms_norm(data(s.out), nullptr, weight, heads, static_cast<std::int32_t>(s.head_dim), s.eps, data(s.out),
-                       {}, stream),
+  check(gpu::rms_norm(data(s.out), nullptr, weight, heads, static_cast<std::int32_t>(s.head_dim), s.eps, data(s.out),
+                      {}, stream),
         "rms_norm");
 }
 
-cuda::GatedNormCall CudaExecutor::Emitter::gated_norm_call(const Launch& l, const Step& norm, const Step& gate) {
+gpu::GatedNormCall CudaExecutor::Emitter::gated_norm_call(const Launch& l, const Step& norm, const Step& gate) {
   overwritten(norm.out);
   overwritten(gate.out);
-  cuda::GatedNormCall call;
+  gpu::GatedNormCall call;
   call.x = data(norm.out);
   call.gate = data(gate.out);
   call.weight = vector(norm.weight);
@@ -176,8 +176,8 @@ cuda::GatedNormCall CudaExecutor::Emitter::gated_norm_call(const Launch& l, cons
 }
 
 void CudaExecutor::Emitter::emit_gated_norm(const Launch& l) {
-  const cuda::GatedNormCall call = gated_norm_call(l, step(l.end - 2), step(l.end - 1));
-  if (status.ok()) check(cuda::gated_norm(call, stream), "gated_norm");
+  const gpu::GatedNormCall call = gated_norm_call(l, step(l.end - 2), step(l.end - 1));
+  if (status.ok()) check(gpu::gated_norm(call, stream), "gated_norm");
 }
 
 /// Maybe the latent's norm; RoPE of the shared key, its store behind the latent, and RoPE of the queries.
@@ -186,7 +186,7 @@ void CudaExecutor::Emitter::emit_latent(const Launch& l) {
   const Rope& rope = ops.program_->ropes[static_cast<std::size_t>(queries.rope)];
   if (rope.neox || !rope.last || turned.rope != queries.rope) return broken("this RoPE beside a latent");
   overwritten(queries.out);
-  cuda::LatentStoreCall call;
+  gpu::LatentStoreCall call;
   call.rows = row_view();
   call.kv = kv_view(store.layer);
   call.q = data(queries.out);
@@ -202,7 +202,7 @@ void CudaExecutor::Emitter::emit_latent(const Launch& l) {
   call.cos_sin =
       row_data<float>(ops.pass_rows_.cos_sin[static_cast<std::size_t>(queries.rope)]) + window.first * rope.rotary;
   call.rotary = static_cast<std::int32_t>(rope.rotary);
-  if (status.ok()) check(cuda::store_latent(call, stream), "store_latent");
+  if (status.ok()) check(gpu::store_latent(call, stream), "store_latent");
 }
 
 void CudaExecutor::Emitter::emit_head_product(const Step& s) {
@@ -211,7 +211,7 @@ void CudaExecutor::Emitter::emit_head_product(const Step& s) {
     return WeightRef{s.weight.unit, s.weight.part + static_cast<std::int32_t>(head)};
   };
   overwritten(s.out);
-  cuda::HeadProductCall call;
+  gpu::HeadProductCall call;
   call.weight = matrix(s.weight);
   for (std::int64_t head = 0; head < (parts ? s.heads : 1); ++head) {
     if (host_rows(weight_of(head)) > 0) return broken("heads' matrices whose rows the processor shares");
@@ -228,12 +228,12 @@ void CudaExecutor::Emitter::emit_head_product(const Step& s) {
   call.parts = parts;
   call.transposed = s.head_weights.transposed;
   call.prompt = in_bf16_prompt(s.out);
-  check(cuda::head_product(call, stream), "head_product");
+  check(gpu::head_product(call, stream), "head_product");
 }
 
 void CudaExecutor::Emitter::emit_latent_attention(const Step& s) {
   overwritten(s.out);
-  cuda::LatentAttentionCall call;
+  gpu::LatentAttentionCall call;
   call.rows = row_view();
   call.kv = kv_view(s.layer);
   call.q = data(s.a);
@@ -245,14 +245,14 @@ void CudaExecutor::Emitter::emit_latent_attention(const Step& s) {
   call.prompt = in_bf16_prompt(s.out);
   call.workspace = ops.at(ops.layout_.attention_workspace);
   call.workspace_bytes = ops.layout_.attention_workspace_bytes;
-  check(cuda::latent_attention(call, stream), "latent_attention");
+  check(gpu::latent_attention(call, stream), "latent_attention");
 }
 
 void CudaExecutor::Emitter::emit_attention(const Launch& l) {
   const Step& s = step(l.first);
   if (s.attention.latent_values > 0) return emit_latent_attention(s);
   overwritten(s.out);
-  cuda::AttentionCall call;
+  gpu::AttentionCall call;
   call.rows = row_view();
   call.kv = kv_view(s.layer);
   call.q = data(s.a);
@@ -266,11 +266,11 @@ void CudaExecutor::Emitter::emit_attention(const Launch& l) {
   if (l.leaves.q8) call.out_q8 = make_q8(1, s.out);
   call.max_position = static_cast<std::int32_t>(ops.position_bound_);
   if (!ops.few_rows()) {
-    call.tiles = row_data<int4>(ops.pass_rows_.tiles) + window.first_tile;
+    call.tiles = row_data<gpu::RowTile>(ops.pass_rows_.tiles) + window.first_tile;
     call.tile_count = static_cast<std::int32_t>(window.tiles);
   }
   call.workspace = ops.at(ops.layout_.attention_workspace);
-  check(cuda::attention(call, stream), "attention");
+  check(gpu::attention(call, stream), "attention");
 }
 
 void CudaExecutor::Emitter::emit_whole() {
@@ -307,10 +307,10 @@ void CudaExecutor::Emitter::bring_pictures(Act out, std::int64_t first) {
   const bool together = cols(out) == ops.picture_cols_;  // else other layers' columns lie between
   for_pictures([&](std::int64_t row, std::int64_t count, const float* states) {
     for (std::int64_t r = 0; r < count; r += together ? count : 1)
-      check(cudaMemcpyAsync(data(out) + (row + r) * cols(out), states + r * ops.picture_cols_ + first,
-                            static_cast<std::size_t>((together ? count : 1) * cols(out)) * sizeof(float),
-                            cudaMemcpyHostToDevice, stream),
-            "a picture's rows");
+      check(
+          device::copy_to_device(data(out) + (row + r) * cols(out), states + r * ops.picture_cols_ + first,
+                                 static_cast<std::size_t>((together ? count : 1) * cols(out)) * sizeof(float), stream),
+          "a picture's rows");
   });
 }
 
@@ -319,7 +319,7 @@ void CudaExecutor::Emitter::add_pictures(const Step& s) {
   bring_pictures(scratch, s.first);
   for_pictures([&](std::int64_t row, std::int64_t count, const float* /*states*/) {
     const std::int64_t at = row * cols(s.out);
-    check(cuda::add(data(s.out) + at, data(scratch) + at, count * cols(s.out), stream), "add");
+    check(gpu::add(data(s.out) + at, data(scratch) + at, count * cols(s.out), stream), "add");
   });
 }
 
@@ -340,10 +340,10 @@ void CudaExecutor::Emitter::emit(const Launch& launch) {
   switch (launch.kind) {
     case Kind::embed:
       overwritten(s.out);
-      check(cuda::embed(matrix(s.weight), row_view().token, rows(s.out), static_cast<std::int32_t>(cols(s.out)),
-                        data(s.out), stream),
+      check(gpu::embed(matrix(s.weight), row_view().token, rows(s.out), static_cast<std::int32_t>(cols(s.out)),
+                       data(s.out), stream),
             "embed");
-      if (s.factor != 1) check(cuda::scale(data(s.out), s.factor, rows(s.out) * cols(s.out), stream), "scale");
+      if (s.factor != 1) check(gpu::scale(data(s.out), s.factor, rows(s.out) * cols(s.out), stream), "scale");
       if (s.by_picture) bring_pictures(s.out, 0);
       weight_bytes = 0;  // rows of a table, not the table
       break;
@@ -352,9 +352,9 @@ void CudaExecutor::Emitter::emit(const Launch& launch) {
       break;
     case Kind::temper:
       overwritten(s.out);
-      check(cuda::temper(data(s.out), row_view().position, s.temperature.scale,
-                         static_cast<std::int32_t>(s.temperature.period), rows(s.out),
-                         static_cast<std::int32_t>(cols(s.out)), stream),
+      check(gpu::temper(data(s.out), row_view().position, s.temperature.scale,
+                        static_cast<std::int32_t>(s.temperature.period), rows(s.out),
+                        static_cast<std::int32_t>(cols(s.out)), stream),
             "temper");
       break;
     case Kind::heads:
@@ -374,28 +374,28 @@ void CudaExecutor::Emitter::emit(const Launch& launch) {
       break;
     case Kind::gate:
       overwritten(s.out);
-      check(cuda::gate_rows(s.activation, data(s.out), data(s.b) + s.layer * cols(s.out), cols(s.b), rows(s.out),
-                            static_cast<std::int32_t>(cols(s.out)), stream),
+      check(gpu::gate_rows(s.activation, data(s.out), data(s.b) + s.layer * cols(s.out), cols(s.b), rows(s.out),
+                           static_cast<std::int32_t>(cols(s.out)), stream),
             "gate");
       break;
     case Kind::add:
       overwritten(s.out);
-      check(s.factor == 1 ? cuda::add(data(s.a), data(s.b), rows(s.a) * cols(s.a), stream)
-                          : cuda::add_scaled(data(s.a), data(s.b), s.factor, rows(s.a) * cols(s.a), stream),
+      check(s.factor == 1 ? gpu::add(data(s.a), data(s.b), rows(s.a) * cols(s.a), stream)
+                          : gpu::add_scaled(data(s.a), data(s.b), s.factor, rows(s.a) * cols(s.a), stream),
             "add");
       break;
     case Kind::scale:
       overwritten(s.out);
       if (s.weight.none())
-        check(cuda::scale(data(s.out), s.factor, rows(s.out) * cols(s.out), stream), "scale");
+        check(gpu::scale(data(s.out), s.factor, rows(s.out) * cols(s.out), stream), "scale");
       else if (const std::byte* const* scalar = vector(s.weight), * const* bias = vector(s.weight2); status.ok())
-        check(cuda::scale_by(data(s.out), scalar, bias, rows(s.out), static_cast<std::int32_t>(cols(s.out)), stream),
+        check(gpu::scale_by(data(s.out), scalar, bias, rows(s.out), static_cast<std::int32_t>(cols(s.out)), stream),
               "scale");
       break;
     case Kind::copy:
       overwritten(s.out);
-      check(cudaMemcpyAsync(data(s.out), data(s.a), static_cast<std::size_t>(rows(s.a) * cols(s.a)) * sizeof(float),
-                            cudaMemcpyDeviceToDevice, stream),
+      check(device::copy_on_device(data(s.out), data(s.a),
+                                   static_cast<std::size_t>(rows(s.a) * cols(s.a)) * sizeof(float), stream),
             "copy");
       break;
     case Kind::product:
@@ -434,9 +434,8 @@ void CudaExecutor::Emitter::emit(const Launch& launch) {
       break;
     case Kind::given:
       overwritten(s.out);
-      check(cudaMemcpyAsync(data(s.out), ops.given_row(window.first),
-                            static_cast<std::size_t>(rows(s.out) * cols(s.out)) * sizeof(float), cudaMemcpyHostToDevice,
-                            stream),
+      check(device::copy_to_device(data(s.out), ops.given_row(window.first),
+                                   static_cast<std::size_t>(rows(s.out) * cols(s.out)) * sizeof(float), stream),
             "given");
       break;
     case Kind::gather:
@@ -452,14 +451,14 @@ void CudaExecutor::Emitter::emit(const Launch& launch) {
 }
 
 Status CudaExecutor::emit() {
-  Emitter emitter{*this, stream_.get()};
+  Emitter emitter{*this, stream_};
   if (windows_.size() > 1)
     emitter.emit_in_windows();
   else
     emitter.emit_whole();
   if (emitter.status.ok() && split()) emitter.status = share_->finish();
   if (emitter.status.ok() && shares_experts() && leads_experts()) emitter.status = expert_share_->finish();
-  if (emitter.status.ok() && !options_.aside) emitter.status = weights_.end_pass(stream_.get());
+  if (emitter.status.ok() && !options_.aside) emitter.status = weights_.end_pass(stream_);
   if (!few_rows() || !options_.graphs) device::count_kernels(emitter.launches);
   pass_weight_bytes_ = emitter.weight_bytes;
   return emitter.status;

@@ -8,7 +8,7 @@ namespace {
 
 using Kind = Step::Kind;
 
-// What the kernels of fused launches take (kernels/cuda/heads.h, delta_step.h, latent.h, cuda_kernels.h).
+// What the kernels of fused launches take (kernels/gpu/heads.h, delta_step.h, latent.h, ops.h).
 constexpr std::int64_t kMostGatedHeadDim = 512, kGatedHeadDims = 32;  // at most, and a multiple of
 constexpr std::int64_t kMostDeltaKeys = 128, kMostDeltaValues = 128, kDeltaTaps = 4;
 constexpr std::int64_t kMostNormedLatent = 1024;

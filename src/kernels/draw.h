@@ -1,5 +1,5 @@
 // The draw of a token from all of a row's logits. Weights are whole numbers and so are their sums, whose order
-// therefore doesn't matter: a processor and a GPU pick the same token (draw() here, kernels/cuda/draw.h there).
+// therefore doesn't matter: a processor and a GPU pick the same token (draw() here, kernels/gpu/draw.h there).
 #pragma once
 
 #include <cstdint>

@@ -26,7 +26,7 @@
 //    the doubled integers, and so are NVFP4's scales and codebook; I, J, M, S are converted to float32, exact or
 //    rounded to nearest even; step, scale and value of weights on a grid: tensor/grids.h.)
 //  * exp is kernels::exp_f32 (one polynomial, the same bits everywhere), never the library's.
-//  * matmul_segments has the bits of the GPU's products (kernels/cuda/cuda_kernels.h, all but those of prompts), of the
+//  * matmul_segments has the bits of the GPU's products (kernels/gpu/ops.h, all but those of prompts), of the
 //    same int8 activations. K is cut into segments of 256 elements at absolute positions (the last may be shorter). In
 //    a segment one accumulator starts at +0 and takes the terms in ascending order; the segments' sums are then added
 //    in ascending order to a total that starts at +0. Float weights: a term an element, as above. Quantized weights: a

@@ -22,8 +22,7 @@ BounceBackend::BounceBackend(storage::Backend& host, int device)
               .memory = storage::Memory::device} {}
 
 Expected<std::unique_ptr<BounceBackend>> BounceBackend::create(storage::Backend& host) {
-  int device = 0;
-  MR_CUDA(cudaGetDevice(&device));
+  MR_ASSIGN_OR_RETURN(const int device, device::present_gpu());
   std::unique_ptr<BounceBackend> backend(new BounceBackend(host, device));
   MR_RETURN_IF_ERROR(backend->open());
   return backend;
@@ -87,7 +86,7 @@ void BounceBackend::start_chunks() {
   while (next_ < jobs_.size() && ring_->under_way() < kChunks) {
     Job& job = jobs_[next_];
     // What lies in the place may still be on its way from there; a copy that failed is told by its own job.
-    if (ring_->started() >= kLoadingChunks) (void)cudaEventSynchronize(copied_[ring_->next_slot()].get());
+    if (ring_->started() >= kLoadingChunks) (void)device::wait(copied_[ring_->next_slot()]);
     const std::uint64_t at = job.read.offset + job.asked, end = job.read.offset + job.read.bytes;
     const std::uint64_t bytes = std::min(round_down(at, kChunkBytes) + kChunkBytes, end) - at;
     ring_->start({job.read.file, at, bytes, nullptr});
@@ -116,7 +115,7 @@ void BounceBackend::land_oldest() {
 
 Status BounceBackend::copy(const std::byte* from, std::byte* to, std::uint64_t bytes, std::size_t slot) {
   MR_RETURN_IF_ERROR(device::copy_to_device(to, from, bytes, stream_));
-  MR_CUDA(cudaEventRecord(copied_[slot].get(), stream_.get()));
+  MR_RETURN_IF_ERROR(device::record(copied_[slot], stream_));
   return {};
 }
 

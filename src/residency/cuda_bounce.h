@@ -11,7 +11,7 @@
 
 #include "base/mutex.h"
 #include "base/os/thread.h"
-#include "device/cuda_runtime.h"
+#include "device/device.h"
 #include "residency/chunk_ring.h"
 #include "storage/storage.h"
 

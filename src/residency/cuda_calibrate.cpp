@@ -7,10 +7,10 @@
 #include <thread>
 #include <vector>
 
-#include "device/cuda_runtime.h"
+#include "device/device.h"
 #include "device/gpu.h"
-#include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/prompt_int8.h"
+#include "kernels/gpu/ops.h"
+#include "kernels/gpu/prompt_int8.h"
 #include "residency/calibrate.h"
 #include "tensor/dtype.h"
 
@@ -24,26 +24,22 @@ Expected<double> rate(const device::Stream& stream, std::size_t bytes, const Gpu
   MR_ASSIGN_OR_RETURN(const device::Event end, device::Event::create(true));
   double best = 0;
   for (int round = 0; round < effort.rounds; ++round) {  // the first one warms up
-    MR_CUDA(cudaEventRecord(begin.get(), stream.get()));
-    for (int i = 0; i < effort.copies; ++i) MR_CUDA(copy());
-    MR_CUDA(cudaEventRecord(end.get(), stream.get()));
-    MR_CUDA(cudaEventSynchronize(end.get()));
-    float milliseconds = 0;
-    MR_CUDA(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()));
-    if (round > 0 && milliseconds > 0)
-      best = std::max(best, static_cast<double>(bytes) * effort.copies / (static_cast<double>(milliseconds) * 1e-3));
+    MR_RETURN_IF_ERROR(device::record(begin, stream));
+    for (int i = 0; i < effort.copies; ++i) MR_RETURN_IF_ERROR(copy());
+    MR_RETURN_IF_ERROR(device::record(end, stream));
+    MR_RETURN_IF_ERROR(device::wait(end));
+    MR_ASSIGN_OR_RETURN(const float ms, device::milliseconds(begin, end));
+    if (round > 0 && ms > 0)
+      best = std::max(best, static_cast<double>(bytes) * effort.copies / (static_cast<double>(ms) * 1e-3));
   }
   return best;
 }
 
 /// The name of the GPU that this thread uses.
-Expected<std::string> present_gpu() {
-  int index = 0;
-  MR_CUDA(cudaGetDevice(&index));
-  MR_ASSIGN_OR_RETURN(const std::vector<device::Gpu> found, device::gpus());
-  for (const device::Gpu& gpu : found)
-    if (gpu.index == index) return gpu.name;
-  return error(Code::unsupported, "GPU {} is not among those here", index);
+Expected<std::string> gpu_name() {
+  MR_ASSIGN_OR_RETURN(const int index, device::present_gpu());
+  MR_ASSIGN_OR_RETURN(device::Gpu gpu, device::gpu(index));
+  return std::move(gpu.name);
 }
 
 /// What the link and the processor did side by side, a second.
@@ -72,8 +68,7 @@ Expected<Both> measure_both(const device::Stream& stream, const device::PinnedBu
   const auto begin = Clock::now();
   while (copied.ok() && seconds(begin) < busy_seconds) {
     for (int i = 0; i < kAtOnce && copied.ok(); ++i, ++copies)
-      copied = device::cuda_status(cudaMemcpyAsync(to, host.data(), bytes, cudaMemcpyHostToDevice, stream.get()),
-                                   "cudaMemcpyAsync");
+      copied = device::copy_to_device(to, host.data(), bytes, stream);
     if (copied.ok()) copied = stream.synchronise();
   }
   const double copying = seconds(begin);
@@ -122,14 +117,14 @@ Expected<double> measure_links(const std::vector<int>& gpus) {
 }
 
 Status measure_gpu_products(Rates& rates) {
-  namespace cuda = kernels::cuda;
+  namespace gpu = kernels::gpu;
   constexpr std::int32_t kCols = 4096, kWeightRows = 8192, kRows = 2048;
   // Finite numbers in every format that looks at them, and bits that switch.
   constexpr int kPattern = 0x33;
   const auto weight_bytes = static_cast<std::size_t>(kWeightRows * row_bytes(DType::q4_k, kCols)) + 256;
   MR_ASSIGN_OR_RETURN(const device::DeviceBuffer weights, device::DeviceBuffer::allocate(weight_bytes));
   constexpr std::size_t kInputBytes =
-      std::max({cuda::bf16_bytes(kRows, kCols), cuda::q8_bytes(kRows, kCols), cuda::prompt_int8_bytes(kRows, kCols)});
+      std::max({gpu::bf16_bytes(kRows, kCols), gpu::q8_bytes(kRows, kCols), gpu::prompt_int8_bytes(kRows, kCols)});
   MR_ASSIGN_OR_RETURN(const device::DeviceBuffer x, device::DeviceBuffer::allocate(kInputBytes));
   MR_ASSIGN_OR_RETURN(const device::DeviceBuffer y,
                       device::DeviceBuffer::allocate(sizeof(float) * kRows * std::size_t{kWeightRows}));
@@ -137,28 +132,26 @@ Status measure_gpu_products(Rates& rates) {
   MR_ASSIGN_OR_RETURN(const device::Stream stream, device::Stream::create());
   const std::byte* const address = weights.data();
   MR_RETURN_IF_ERROR(device::write_device(entry.data(), &address, sizeof address));
-  MR_CUDA(cudaMemsetAsync(weights.data(), kPattern, weight_bytes, stream.get()));
-  MR_CUDA(cudaMemsetAsync(x.data(), kPattern, x.bytes(), stream.get()));
-  cuda::MatmulCall call;
+  MR_RETURN_IF_ERROR(device::fill_device(weights.data(), kPattern, weight_bytes, stream));
+  MR_RETURN_IF_ERROR(device::fill_device(x.data(), kPattern, x.bytes(), stream));
+  gpu::MatmulCall call;
   call.products[0].weight = {reinterpret_cast<const std::byte* const*>(entry.data()), DType::q4_k, kWeightRows};
   call.products[0].y = reinterpret_cast<float*>(y.data());
   call.products[0].y_stride = kWeightRows;
   call.count = 1;
   call.cols = kCols;
   call.x_rows = kRows;
-  switch (cuda::prompt_products()) {
-    case cuda::PromptProducts::bf16:
-      call.x_bf16 = reinterpret_cast<const cuda::Bf16*>(x.data());
+  switch (gpu::prompt_products()) {
+    case gpu::PromptProducts::bf16:
+      call.x_bf16 = reinterpret_cast<const gpu::Bf16*>(x.data());
       break;
-    case cuda::PromptProducts::int8:
-      call.x_rounded = cuda::prompt_int8_at(x.data(), kRows, kCols);
+    case gpu::PromptProducts::int8:
+      call.x_rounded = gpu::prompt_int8_at(x.data(), kRows, kCols);
       break;
-    case cuda::PromptProducts::none:
-      call.x_q8 = cuda::q8_at(x.data(), kRows, kCols);
+    case gpu::PromptProducts::none:
+      call.x_q8 = gpu::q8_at(x.data(), kRows, kCols);
   }
-  const auto multiply = [&] {
-    return call.of_prompt() ? cuda::matmul_prompt(call, stream.get()) : cuda::matmul(call, stream.get());
-  };
+  const auto multiply = [&] { return call.of_prompt() ? gpu::matmul_prompt(call, stream) : gpu::matmul(call, stream); };
   constexpr double kMacs = double{kRows} * kCols * kWeightRows;
   GpuEffort effort;
   MR_ASSIGN_OR_RETURN(rates.device_prefill_macs, rate(stream, static_cast<std::size_t>(kMacs), effort, multiply));
@@ -166,20 +159,19 @@ Status measure_gpu_products(Rates& rates) {
 }
 
 Status measure_gpu(Rates& rates, const HostWork& work, const GpuEffort& effort) {
-  MR_ASSIGN_OR_RETURN(rates.gpu, present_gpu());
+  MR_ASSIGN_OR_RETURN(rates.gpu, gpu_name());
   MR_ASSIGN_OR_RETURN(const device::VramState state, device::vram_state());
   const std::size_t bytes = std::min<std::size_t>(effort.device_bytes / 2, state.free_bytes / 4);
   MR_ASSIGN_OR_RETURN(const device::DeviceBuffer from, device::DeviceBuffer::allocate(bytes));
   MR_ASSIGN_OR_RETURN(const device::DeviceBuffer to, device::DeviceBuffer::allocate(bytes));
   MR_ASSIGN_OR_RETURN(const device::Stream stream, device::Stream::create());
   MR_ASSIGN_OR_RETURN(rates.device_memory, rate(stream, 2 * bytes, effort, [&] {
-                        return cudaMemcpyAsync(to.data(), from.data(), bytes, cudaMemcpyDeviceToDevice, stream.get());
+                        return device::copy_on_device(to.data(), from.data(), bytes, stream);
                       }));
   const std::size_t host_bytes = std::min<std::size_t>(effort.host_bytes, bytes);
   MR_ASSIGN_OR_RETURN(const device::PinnedBuffer host, device::PinnedBuffer::allocate(host_bytes));
   MR_ASSIGN_OR_RETURN(rates.host_to_device, rate(stream, host_bytes, effort, [&] {
-                        return cudaMemcpyAsync(to.data(), host.data(), host_bytes, cudaMemcpyHostToDevice,
-                                               stream.get());
+                        return device::copy_to_device(to.data(), host.data(), host_bytes, stream);
                       }));
   const auto both = [&](const std::function<std::uint64_t()>& meanwhile) {
     return measure_both(stream, host, to.data(), host_bytes, meanwhile, effort.busy_seconds);

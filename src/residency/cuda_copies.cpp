@@ -4,12 +4,11 @@
 
 namespace millrace::residency {
 
-Expected<std::unique_ptr<CopyQueue>> CopyQueue::create(cudaStream_t stream) {
-  int device = 0;
-  MR_CUDA(cudaGetDevice(&device));
+Expected<std::unique_ptr<CopyQueue>> CopyQueue::create(device::StreamRef stream) {
+  MR_ASSIGN_OR_RETURN(const int device, device::present_gpu());
   std::unique_ptr<CopyQueue> queue(new CopyQueue(stream));
   queue->thread_ = std::thread([raw = queue.get(), device] {
-    (void)cudaSetDevice(device);
+    const device::OnGpu on(device);
     raw->run();
   });
   return queue;
@@ -24,9 +23,9 @@ CopyQueue::~CopyQueue() {
   thread_.join();
 }
 
-void CopyQueue::copy(std::byte* to, const std::byte* from, std::uint64_t bytes) { add({to, from, bytes, nullptr}); }
+void CopyQueue::copy(std::byte* to, const std::byte* from, std::uint64_t bytes) { add({to, from, bytes, {}}); }
 
-std::uint64_t CopyQueue::record(cudaEvent_t event) {
+std::uint64_t CopyQueue::record(device::EventRef event) {
   add({nullptr, nullptr, 0, event});
   return ++ordered_;
 }
@@ -56,7 +55,7 @@ void CopyQueue::run() {
       lock.unlock();
       Status status = start(order);
       lock.lock();
-      if (status.ok() && order.event != nullptr) recorded_.fetch_add(1, std::memory_order_release);
+      if (status.ok() && !order.event.none()) recorded_.fetch_add(1, std::memory_order_release);
       status_ = std::move(status);
     }
     orders_.pop_front();
@@ -65,12 +64,8 @@ void CopyQueue::run() {
 }
 
 Status CopyQueue::start(const Order& order) const {
-  if (order.event != nullptr) {
-    MR_CUDA(cudaEventRecord(order.event, stream_));
-  } else {
-    MR_CUDA(cudaMemcpyAsync(order.to, order.from, order.bytes, cudaMemcpyHostToDevice, stream_));
-  }
-  return {};
+  return order.event.none() ? device::copy_to_device(order.to, order.from, order.bytes, stream_)
+                            : device::record(order.event, stream_);
 }
 
 }  // namespace millrace::residency

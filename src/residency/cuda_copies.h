@@ -15,14 +15,14 @@
 
 #include "base/mutex.h"
 #include "base/status.h"
-#include "device/cuda_runtime.h"
+#include "device/device.h"
 
 namespace millrace::residency {
 
 class CopyQueue {
  public:
   /// Copies go on `stream`, which outlives the object, of the device that is current.
-  static Expected<std::unique_ptr<CopyQueue>> create(cudaStream_t stream);
+  static Expected<std::unique_ptr<CopyQueue>> create(device::StreamRef stream);
   ~CopyQueue();
   CopyQueue(const CopyQueue&) = delete;
   CopyQueue& operator=(const CopyQueue&) = delete;
@@ -30,7 +30,7 @@ class CopyQueue {
   /// Orders a copy of host memory to the device, in the order of the calls.
   void copy(std::byte* to, const std::byte* from, std::uint64_t bytes);
   /// Orders that the event be recorded behind what was ordered before it; it outlives that. Returns its number.
-  std::uint64_t record(cudaEvent_t event);
+  std::uint64_t record(device::EventRef event);
   /// Whether the event of that number is recorded on the stream. 0 always is.
   bool recorded(std::uint64_t number) const { return recorded_.load(std::memory_order_acquire) >= number; }
   /// Waits until all that was ordered is on the stream: not for a thread that the device waits for. Errors: the first
@@ -43,15 +43,15 @@ class CopyQueue {
     std::byte* to = nullptr;
     const std::byte* from = nullptr;
     std::uint64_t bytes = 0;
-    cudaEvent_t event = nullptr;
+    device::EventRef event;
   };
 
-  explicit CopyQueue(cudaStream_t stream) : stream_(stream) {}
+  explicit CopyQueue(device::StreamRef stream) : stream_(stream) {}
   void add(const Order& order);
   void run();
   Status start(const Order& order) const;
 
-  const cudaStream_t stream_;
+  const device::StreamRef stream_;
   std::uint64_t ordered_ = 0;  // events
   std::atomic<std::uint64_t> recorded_{0};
   Mutex mutex_;

@@ -85,7 +85,7 @@ Status ExpertSlots::lay_out() {
   const std::uint64_t all = index_.addresses() * sizeof(std::byte*);
   MR_ASSIGN_OR_RETURN(tables_, device::PinnedBuffer::allocate(table_bytes(index_, tiers_)));
   MR_ASSIGN_OR_RETURN(copy_, device::Stream::create());
-  MR_ASSIGN_OR_RETURN(copies_, CopyQueue::create(copy_.get()));
+  MR_ASSIGN_OR_RETURN(copies_, CopyQueue::create(copy_));
   slots_memory_ = arena_.data() + slot_bytes_;
   std::byte* at = slots_memory_ + static_cast<std::uint64_t>(tiers_.vram_slots) * slot_bytes_;
   in_ram_ = reinterpret_cast<const std::byte**>(tables_.data() + all);
@@ -123,10 +123,8 @@ void ExpertSlots::set(std::int32_t unit, const std::byte* first) {
 
 Status ExpertSlots::see_ram(std::byte* memory) {
   const device::OnGpu on(gpu_.device);
-  void* seen = nullptr;
-  MR_CUDA(cudaHostGetDevicePointer(&seen, memory, 0));
+  MR_ASSIGN_OR_RETURN(device_ram_, device::seen_by_gpu(memory));
   ram_ = memory;
-  device_ram_ = static_cast<std::byte*>(seen);
   return {};
 }
 
@@ -147,19 +145,19 @@ void ExpertSlots::forget_in_ram(std::int32_t unit) {
   std::fill_n(in_ram_ + index_.address_of(unit), index_.parts(), nullptr);
 }
 
-Status ExpertSlots::publish(cudaStream_t compute) {
+Status ExpertSlots::publish(device::StreamRef compute) {
   const auto send = [compute](const void* to, const void* from, std::size_t bytes) {
-    return cudaMemcpyAsync(const_cast<void*>(to), from, bytes, cudaMemcpyHostToDevice, compute);
+    return device::copy_to_device(const_cast<void*>(to), from, bytes, compute);
   };
   if (std::exchange(in_ram_dirty_, false))
-    MR_CUDA(send(device_in_ram_, in_ram_, index_.addresses() * sizeof(std::byte*)));
+    MR_RETURN_IF_ERROR(send(device_in_ram_, in_ram_, index_.addresses() * sizeof(std::byte*)));
   for (std::size_t l = 0; l < dirty_.size(); ++l) {
     if (!dirty_[l]) continue;
     dirty_[l] = false;
     const ExpertIndex::Layer& layer = index_.layers()[l];
-    MR_CUDA(send(gpu_.table.entry({layer.first_unit, 0}),
-                 reinterpret_cast<const std::byte**>(tables_.data()) + index_.address_of(layer.first_unit),
-                 static_cast<std::size_t>(layer.count) * index_.parts() * sizeof(std::byte*)));
+    MR_RETURN_IF_ERROR(send(gpu_.table.entry({layer.first_unit, 0}),
+                            reinterpret_cast<const std::byte**>(tables_.data()) + index_.address_of(layer.first_unit),
+                            static_cast<std::size_t>(layer.count) * index_.parts() * sizeof(std::byte*)));
   }
   return {};
 }
@@ -194,12 +192,11 @@ void ExpertSlots::for_each_stretch(const Lease& lease, std::int32_t unit, std::b
 }
 
 Status ExpertSlots::copy(const Lease& lease, std::int32_t unit, std::byte* to) {
-  cudaError_t code = cudaSuccess;
+  Status status;
   for_each_stretch(lease, unit, to, [&](std::byte* there, const std::byte* from, std::uint64_t bytes) {
-    if (code == cudaSuccess) code = cudaMemcpyAsync(there, from, bytes, cudaMemcpyHostToDevice, copy_.get());
+    if (status.ok()) status = device::copy_to_device(there, from, bytes, copy_);
   });
-  MR_CUDA(code);
-  return {};
+  return status;
 }
 
 void ExpertSlots::order_copy(const Lease& lease, std::int32_t unit, std::byte* to) {

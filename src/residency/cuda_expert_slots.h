@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "device/cuda_runtime.h"
+#include "device/device.h"
 #include "residency/budget.h"
 #include "residency/cuda_copies.h"
 #include "residency/cuda_spare_slots.h"
@@ -104,7 +104,7 @@ class ExpertSlots {
   void forget_in_ram(std::int32_t unit);
   bool lies_in_ram(std::int32_t unit) const { return in_ram_[index_.address_of(unit)] != nullptr; }
   /// What has changed is the device's for what is launched on `compute` from here on.
-  Status publish(cudaStream_t compute);
+  Status publish(device::StreamRef compute);
 
   const std::byte* absent() const { return arena_.data(); }
   const std::byte** claimed() const { return claimed_; }
@@ -119,7 +119,7 @@ class ExpertSlots {
   /// By a thread that waits for the driver in the caller's place.
   void order_copy(const Lease& lease, std::int32_t unit, std::byte* to);
   CopyQueue& orders() { return *copies_; }
-  cudaStream_t copy_stream() const { return copy_.get(); }
+  device::StreamRef copy_stream() const { return copy_; }
   void await_copies() { (void)copy_.synchronise(); }  // a lost device says so elsewhere
   std::uint64_t copied_bytes() const { return copied_bytes_; }
   Room& room(std::uint64_t wave) { return rooms_[wave % kExpertRooms]; }

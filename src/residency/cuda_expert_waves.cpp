@@ -58,8 +58,8 @@ Status DeviceExperts::fill_next(std::size_t gpu, const std::function<bool()>& ca
   }
   ExpertSlots::Room& room = slots.room(waves.filled);
   if (waves.filled >= kExpertRooms) {
-    MR_CUDA(cudaEventSynchronize(room.filled.get()));
-    MR_CUDA(cudaStreamWaitEvent(slots.copy_stream(), room.used.get(), 0));
+    MR_RETURN_IF_ERROR(device::wait(room.filled));
+    MR_RETURN_IF_ERROR(device::wait_on_device(slots.copy_stream(), room.used));
   }
   const MutexLock lock(waves_mutex_);
   room.leases.clear();
@@ -110,7 +110,7 @@ Status DeviceExperts::send_to_slot(std::int32_t unit, Lease lease) {
   for (std::size_t g = 0; g < gpus_.size(); ++g) {
     const device::OnGpu on(gpus_[g]->device());
     MR_RETURN_IF_ERROR(gpus_[g]->copy(coming.lease, unit, gpus_[g]->slot_at(slot)));
-    MR_CUDA(cudaEventRecord(coming.arrivals[g].event.get(), gpus_[g]->copy_stream()));
+    MR_RETURN_IF_ERROR(device::record(coming.arrivals[g].event, gpus_[g]->copy_stream()));
   }
   return {};
 }
@@ -151,26 +151,26 @@ Status DeviceExperts::fill(ExpertSlots& gpu, const Layer& layer, LeasedWave& wav
       address = gpu.table().address(bias.ref) + static_cast<std::size_t>(bias.stride * wave.at.first) * sizeof(float);
   }
   const std::size_t entries = count * parts + std::size(layer.biases);
-  MR_CUDA(cudaMemcpyAsync(room.device_table, room.host_table, entries * sizeof(std::byte*), cudaMemcpyHostToDevice,
-                          gpu.copy_stream()));
-  MR_CUDA(cudaEventRecord(room.filled.get(), gpu.copy_stream()));
+  MR_RETURN_IF_ERROR(
+      device::copy_to_device(room.device_table, room.host_table, entries * sizeof(std::byte*), gpu.copy_stream()));
+  MR_RETURN_IF_ERROR(device::record(room.filled, gpu.copy_stream()));
   return {};
 }
 
-Expected<DeviceExperts::Wave> DeviceExperts::acquire(std::size_t gpu, cudaStream_t compute,
+Expected<DeviceExperts::Wave> DeviceExperts::acquire(std::size_t gpu, device::StreamRef compute,
                                                      const std::function<bool()>& cancelled) {
   Waves& waves = waves_[gpu];
   if (waves.filled == waves.acquired) MR_RETURN_IF_ERROR(fill_next(gpu, cancelled));
   const ExpertSlots::Room& room = gpus_[gpu]->room(waves.acquired++);
-  MR_CUDA(cudaStreamWaitEvent(compute, room.filled.get(), 0));
+  MR_RETURN_IF_ERROR(device::wait_on_device(compute, room.filled));
   const Wave wave{waves.next.first, wave_count(waves, waves.next), room.device_table, parts_of_expert()};
   waves.next = after(waves, waves.next);
   return wave;
 }
 
-Status DeviceExperts::let_go(std::size_t gpu, cudaStream_t compute, const std::function<bool()>& cancelled) {
+Status DeviceExperts::let_go(std::size_t gpu, device::StreamRef compute, const std::function<bool()>& cancelled) {
   Waves& waves = waves_[gpu];
-  MR_CUDA(cudaEventRecord(gpus_[gpu]->room(waves.let_go++).used.get(), compute));
+  MR_RETURN_IF_ERROR(device::record(gpus_[gpu]->room(waves.let_go++).used, compute));
   while (waves.filled < waves.let_go + kExpertRooms && !(waves.leased.empty() && waves.ended(waves.leased_to)))
     MR_RETURN_IF_ERROR(fill_next(gpu, cancelled));
   return {};

@@ -133,8 +133,9 @@ void DeviceExperts::find_in_ram() {
 bool DeviceExperts::arrived(const Coming& coming) const {
   for (std::size_t g = 0; g < gpus_.size(); ++g) {
     const Arrival& arrival = coming.arrivals[g];
-    if (!gpus_[g]->orders().recorded(arrival.number) || cudaEventQuery(arrival.event.get()) != cudaSuccess)
-      return false;
+    if (!gpus_[g]->orders().recorded(arrival.number)) return false;
+    const Expected<bool> reached = device::is_reached(arrival.event);
+    if (!reached.ok() || !*reached) return false;
   }
   return true;
 }
@@ -186,7 +187,7 @@ std::uint64_t DeviceExperts::give_way(std::uint64_t bytes) {
   if (spare() == nullptr || spare()->count() == 0) return 0;
   // Copies to slots may be under way, and memory goes without a wait for what the device still does. A lost device says
   // so elsewhere.
-  if (!gpus_.front()->orders().drain().ok() || cudaDeviceSynchronize() != cudaSuccess) return 0;
+  if (!gpus_.front()->orders().drain().ok() || !device::synchronise_gpu().ok()) return 0;
   take_arrivals();
   const int count = spare()->count_without(bytes);
   for (int slot = count; slot < spare()->count(); ++slot) {
@@ -252,7 +253,7 @@ void DeviceExperts::offer(std::int32_t unit, Lease lease) {
   const std::int32_t slot = slots_.slot_of(key_of(unit));
   for (std::size_t g = 0; g < gpus_.size(); ++g) {
     gpus_[g]->order_copy(coming.lease, unit, gpus_[g]->slot_at(slot));
-    coming.arrivals[g].number = gpus_[g]->orders().record(coming.arrivals[g].event.get());
+    coming.arrivals[g].number = gpus_[g]->orders().record(coming.arrivals[g].event);
   }
   reserved_ = std::min(reserved_, slots_.free_slots());
 }

@@ -28,7 +28,7 @@
 
 #include "base/mutex.h"
 #include "base/status.h"
-#include "device/cuda_runtime.h"
+#include "device/device.h"
 #include "residency/budget.h"
 #include "residency/cuda_expert_slots.h"
 #include "residency/cuda_weights.h"
@@ -61,7 +61,7 @@ class DeviceExperts {
   /// all devices.
   Status begin_pass();
   /// What is launched on `compute` of that GPU (its place in `gpus`) from here on sees the new table.
-  Status publish(std::size_t gpu, cudaStream_t compute) { return gpus_[gpu]->publish(compute); }
+  Status publish(std::size_t gpu, device::StreamRef compute) { return gpus_[gpu]->publish(compute); }
   /// All launches of the pass are made and have ended, or it has failed.
   void end_pass();
   /// Slots beyond the plan's go, the last ones first, until `bytes` are free. Between passes only. Returns what was
@@ -118,11 +118,11 @@ class DeviceExperts {
   void begin_waves(std::size_t gpu, std::vector<Layer> layers);
   /// The next wave of the pass. What is launched on `compute` from here on finds it. Errors: io_error, corrupt,
   /// cancelled.
-  Expected<Wave> acquire(std::size_t gpu, cudaStream_t compute, const std::function<bool()>& cancelled);
+  Expected<Wave> acquire(std::size_t gpu, device::StreamRef compute, const std::function<bool()>& cancelled);
   /// Whether the wave that was acquired last was its layer's last.
   bool layer_ended(std::size_t gpu) const { return waves_[gpu].next.first == 0; }
   /// All launches that use the wave are on `compute`.
-  Status let_go(std::size_t gpu, cudaStream_t compute, const std::function<bool()>& cancelled);
+  Status let_go(std::size_t gpu, device::StreamRef compute, const std::function<bool()>& cancelled);
 
   /// Adds what experts have done since the start: figures of slots in passes of few rows (a use is an expert of a
   /// layer, once a pass); bytes to slots, through the rooms, and read in RAM by the GPUs; reads and stalls of the store

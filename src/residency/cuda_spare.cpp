@@ -54,11 +54,11 @@ const std::byte* SpareUnits::kept(std::size_t group) const {
 }
 
 Status SpareUnits::pass_by(std::size_t group, std::uint64_t offset, const std::byte* data, std::uint64_t bytes,
-                           cudaStream_t compute) {
+                           device::StreamRef compute) {
   if (group >= unit_of_.size() || unit_of_[group] < 0) return {};
   Unit& unit = units_[static_cast<std::size_t>(unit_of_[group])];
   if (unit.memory.data() == nullptr || unit.kept) return {};
-  MR_CUDA(cudaMemcpyAsync(unit.memory.data() + offset, data, bytes, cudaMemcpyDeviceToDevice, compute));
+  MR_RETURN_IF_ERROR(device::copy_on_device(unit.memory.data() + offset, data, bytes, compute));
   ++unit.passed_by;
   return {};
 }

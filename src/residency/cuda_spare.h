@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "device/cuda_runtime.h"
+#include "device/device.h"
 #include "residency/budget.h"
 
 namespace millrace::residency {
@@ -31,7 +31,7 @@ class SpareUnits {
   const std::byte* kept(std::size_t group) const;
   /// The group has crossed; `offset`: of it in its unit. Puts a copy of it on `compute` where its unit is to be kept.
   Status pass_by(std::size_t group, std::uint64_t offset, const std::byte* data, std::uint64_t bytes,
-                 cudaStream_t compute);
+                 device::StreamRef compute);
 
   /// Lets units go until `bytes` are free. REQUIRES: no pass is under way. Returns what was freed.
   std::uint64_t give_way(std::uint64_t bytes);

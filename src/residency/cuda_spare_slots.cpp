@@ -4,7 +4,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "device/cuda_range.h"
+#include "device/range.h"
 
 namespace millrace::residency {
 namespace {

@@ -76,13 +76,11 @@ Status DeviceStream::read_ahead() {
   while (disk_.under_way() < kChunks) {
     const std::size_t at = disk_.next_slot();
     if (ever_emptied_[at]) {
-      const cudaError_t code = cudaEventQuery(emptied_[at].get());
-      if (code == cudaErrorNotReady) {
+      MR_ASSIGN_OR_RETURN(const bool empty, device::is_reached(emptied_[at]));
+      if (!empty) {
         // The last chunk landed a moment ago: there are enough reads under way to leave it for later.
         if (disk_.under_way() > 0) return {};
-        MR_CUDA(cudaEventSynchronize(emptied_[at].get()));
-      } else {
-        MR_CUDA(code);
+        MR_RETURN_IF_ERROR(device::wait(emptied_[at]));
       }
     }
     const Chunk& next = chunk(disk_.started());
@@ -145,7 +143,7 @@ bool DeviceStream::place(std::uint64_t n) {
 /// The place is this copy's from here on: what is put on `stream` waits until the launches before are over.
 Status DeviceStream::begin_copy(std::uint64_t n, const device::Stream& stream) {
   const std::uint64_t behind = flight_of(n).behind;
-  if (behind != kNone) MR_CUDA(cudaStreamWaitEvent(stream.get(), flight_of(behind).used.get(), 0));
+  if (behind != kNone) MR_RETURN_IF_ERROR(device::wait_on_device(stream, flight_of(behind).used));
   const Group& group = group_of(n);
   return device::copy_to_device(reinterpret_cast<std::byte*>(table_ + group.first_entry), addresses_of(n),
                                 group.pieces.size() * sizeof(std::byte*), stream);
@@ -153,7 +151,7 @@ Status DeviceStream::begin_copy(std::uint64_t n, const device::Stream& stream) {
 
 Status DeviceStream::finish_copy(std::uint64_t n, const device::Stream& stream) {
   Flight& flight = flight_of(n);
-  MR_CUDA(cudaEventRecord(flight.filled.get(), stream.get()));
+  MR_RETURN_IF_ERROR(device::record(flight.filled, stream));
   flight.issued = n + 1;
   return {};
 }
@@ -180,7 +178,7 @@ Status DeviceStream::copy_from_disk(std::uint64_t n, bool wait) {
     const Chunk& landing = chunk(disk_.taken());
     MR_ASSIGN_OR_RETURN(const std::byte* const from, disk_.take());
     MR_RETURN_IF_ERROR(device::copy_to_device(place_of(n) + landing.group_offset, from, landing.bytes, from_disk_));
-    MR_CUDA(cudaEventRecord(emptied_[at].get(), from_disk_.get()));
+    MR_RETURN_IF_ERROR(device::record(emptied_[at], from_disk_));
     ever_emptied_[at] = true;
     copied_bytes_ += landing.bytes;
     disk_bytes_ += landing.bytes;
@@ -199,9 +197,12 @@ Status DeviceStream::start_read(std::uint64_t n, bool wait) {
   Flight& flight = flight_of(n);
   if (flight.behind != kNone) {
     device::Event& used = flight_of(flight.behind).used;
-    const cudaError_t code = wait ? cudaEventSynchronize(used.get()) : cudaEventQuery(used.get());
-    if (code == cudaErrorNotReady) return {};
-    MR_CUDA(code);
+    if (wait) {
+      MR_RETURN_IF_ERROR(device::wait(used));
+    } else {
+      MR_ASSIGN_OR_RETURN(const bool free, device::is_reached(used));
+      if (!free) return {};
+    }
   }
   reads_.clear();
   for (const Piece& piece : group_of(n).pieces)
@@ -241,8 +242,8 @@ Status DeviceStream::copy_ahead() {
 }
 
 /// Copies before n are not used by any later launch.
-Status DeviceStream::release_before(std::uint64_t n, cudaStream_t compute) {
-  for (; held_ < n; ++held_) MR_CUDA(cudaEventRecord(flight_of(held_).used.get(), compute));
+Status DeviceStream::release_before(std::uint64_t n, device::StreamRef compute) {
+  for (; held_ < n; ++held_) MR_RETURN_IF_ERROR(device::record(flight_of(held_).used, compute));
   return {};
 }
 
@@ -295,7 +296,7 @@ Status DeviceStream::restart() {
   return read_ahead();
 }
 
-Status DeviceStream::acquire_next(cudaStream_t compute) {
+Status DeviceStream::acquire_next(device::StreamRef compute) {
   const std::uint64_t n = next_;
   broken_ = true;  // unless all goes well
   MR_RETURN_IF_ERROR(copy_ahead());
@@ -303,7 +304,7 @@ Status DeviceStream::acquire_next(cudaStream_t compute) {
   if (!issued(n) && !from_disk(n)) return error(Code::internal, "group {} is used before it is in RAM", n);
   if (!issued(n)) MR_RETURN_IF_ERROR(straight() ? read_into_place(n, true) : copy_from_disk(n, true));
   if (flight_of(n).bytes > 0) {
-    MR_CUDA(cudaStreamWaitEvent(compute, flight_of(n).filled.get(), 0));
+    MR_RETURN_IF_ERROR(device::wait_on_device(compute, flight_of(n).filled));
     if (spare_ != nullptr)
       MR_RETURN_IF_ERROR(
           spare_->pass_by(n % groups_.size(), group_of(n).unit_offset, place_of(n), group_of(n).bytes, compute));
@@ -313,7 +314,7 @@ Status DeviceStream::acquire_next(cudaStream_t compute) {
   return {};
 }
 
-Status DeviceStream::acquire(std::size_t group, cudaStream_t compute) {
+Status DeviceStream::acquire(std::size_t group, device::StreamRef compute) {
   if (broken_) MR_RETURN_IF_ERROR(restart());
   const std::uint64_t n = pass_ + group;
   if (n < held_) return error(Code::internal, "group {} is used again behind a later one", group);
@@ -324,9 +325,9 @@ Status DeviceStream::acquire(std::size_t group, cudaStream_t compute) {
   return {};
 }
 
-Status DeviceStream::let_go(cudaStream_t compute) { return release_before(std::min(wanted_, next_), compute); }
+Status DeviceStream::let_go(device::StreamRef compute) { return release_before(std::min(wanted_, next_), compute); }
 
-Status DeviceStream::end_pass(cudaStream_t compute) {
+Status DeviceStream::end_pass(device::StreamRef compute) {
   MR_RETURN_IF_ERROR(release_before(next_, compute));
   broken_ = true;
   MR_RETURN_IF_ERROR(copy_ahead());

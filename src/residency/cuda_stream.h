@@ -22,7 +22,7 @@
 
 #include "base/bytes.h"
 #include "base/status.h"
-#include "device/cuda_runtime.h"
+#include "device/device.h"
 #include "residency/chunk_ring.h"
 #include "residency/cuda_spare.h"
 #include "residency/placement.h"
@@ -68,10 +68,10 @@ class DeviceStream {
   /// What is launched on `compute` from here on finds the group (by index), and those before it of its unit that have
   /// not been let go. Launches that use another unit are all on `compute`. Asking again for a group is free.
   /// REQUIRES: the group, and those before it that are at home in RAM, are there.
-  Status acquire(std::size_t group, cudaStream_t compute);
+  Status acquire(std::size_t group, device::StreamRef compute);
   /// Launches that use groups before the one asked for last are all on `compute`.
-  Status let_go(cudaStream_t compute);
-  Status end_pass(cudaStream_t compute);
+  Status let_go(device::StreamRef compute);
+  Status end_pass(device::StreamRef compute);
   /// Null: no unit is kept in spare memory.
   SpareUnits* spare() const { return spare_.get(); }
   std::uint64_t copied_bytes() const { return copied_bytes_; }
@@ -124,8 +124,8 @@ class DeviceStream {
   Status read_into_place(std::uint64_t n, bool wait);
   Status start_read(std::uint64_t n, bool wait);
   Status copy_ahead();
-  Status acquire_next(cudaStream_t compute);
-  Status release_before(std::uint64_t n, cudaStream_t compute);
+  Status acquire_next(device::StreamRef compute);
+  Status release_before(std::uint64_t n, device::StreamRef compute);
   Status restart();
   Status rebuild();
   void list_chunks();

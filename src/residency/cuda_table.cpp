@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "device/cuda_runtime.h"
+#include "device/device.h"
 
 namespace millrace::residency {
 

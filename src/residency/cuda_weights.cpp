@@ -81,14 +81,14 @@ Status read_to_device(storage::Backend& backend, std::vector<storage::Read> chun
   ChunkRing ring(backend, memory.data(), kLoadingChunks);
   for (const storage::Read& chunk : chunks) {
     while (ring.started() < chunks.size() && ring.under_way() < kChunks) {
-      if (ring.started() >= kLoadingChunks) MR_CUDA(cudaEventSynchronize(copied[ring.next_slot()].get()));
+      if (ring.started() >= kLoadingChunks) MR_RETURN_IF_ERROR(device::wait(copied[ring.next_slot()]));
       ring.start(chunks[ring.started()]);
     }
     while (ahead.left() && !ring.ready()) MR_RETURN_IF_ERROR(ahead.copy_one());
     const std::size_t slot = ring.oldest_slot();
     MR_ASSIGN_OR_RETURN(const std::byte* const bytes, ring.take());
     MR_RETURN_IF_ERROR(device::copy_to_device(chunk.destination, bytes, chunk.bytes, stream));
-    MR_CUDA(cudaEventRecord(copied[slot].get(), stream.get()));
+    MR_RETURN_IF_ERROR(device::record(copied[slot], stream));
     MR_RETURN_IF_ERROR(progress.add(chunk.bytes));
   }
   while (ahead.left()) MR_RETURN_IF_ERROR(ahead.copy_one());
@@ -134,7 +134,7 @@ std::uint64_t DeviceWeights::give_way(std::uint64_t bytes) {
   return stream_ == nullptr || stream_->spare() == nullptr ? 0 : stream_->spare()->give_way(bytes);
 }
 
-Status DeviceWeights::acquire(WeightRef ref, cudaStream_t compute) {
+Status DeviceWeights::acquire(WeightRef ref, device::StreamRef compute) {
   if (stream_ == nullptr || group_of_[table_.index(ref)] < 0) return {};
   const auto group = static_cast<std::size_t>(group_of_[table_.index(ref)]);
   if (fill_ != nullptr && !fill_->has(group))
@@ -142,9 +142,11 @@ Status DeviceWeights::acquire(WeightRef ref, cudaStream_t compute) {
   return stream_->acquire(group, compute);
 }
 
-Status DeviceWeights::let_go(cudaStream_t compute) { return stream_ == nullptr ? Status() : stream_->let_go(compute); }
+Status DeviceWeights::let_go(device::StreamRef compute) {
+  return stream_ == nullptr ? Status() : stream_->let_go(compute);
+}
 
-Status DeviceWeights::end_pass(cudaStream_t compute) {
+Status DeviceWeights::end_pass(device::StreamRef compute) {
   return stream_ == nullptr ? Status() : stream_->end_pass(compute);
 }
 
@@ -238,9 +240,8 @@ class Layout {
       group.bytes += device_room(part);
       return {};
     }
-    void* seen = nullptr;
-    MR_CUDA(cudaHostGetDevicePointer(&seen, host, 0));
-    addresses.push_back(static_cast<const std::byte*>(seen));
+    MR_ASSIGN_OR_RETURN(const std::byte* const seen, device::seen_by_gpu(host));
+    addresses.push_back(seen);
     return {};
   }
 
@@ -278,8 +279,7 @@ Expected<std::unique_ptr<DeviceWeights>> DeviceWeights::load(const UnitTable& un
   if (!begun.ok()) head_start = nullptr;
   MR_ASSIGN_OR_RETURN(weights->arena_, device::DeviceBuffer::allocate(bytes));
   // Wide loads read what lies behind a weight, and make nothing of it; but it shall be something.
-  MR_CUDA(cudaMemset(weights->arena_.data(), 0, bytes));
-  MR_CUDA(cudaDeviceSynchronize());
+  MR_RETURN_IF_ERROR(device::clear_device(weights->arena_));
   if (host > 0) {
     MR_ASSIGN_OR_RETURN(weights->host_, device::PinnedBuffer::allocate(host));
   }

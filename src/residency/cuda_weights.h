@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "device/cuda_runtime.h"
+#include "device/device.h"
 #include "residency/budget.h"
 #include "residency/cuda_table.h"
 #include "residency/head_start.h"
@@ -76,12 +76,12 @@ class DeviceWeights {
   /// Blocks while the disk is read. When it returns ok, the part lies whole in RAM where it is at home there.
   /// Errors: io_error, corrupt, internal (out of order), cancelled; then nothing that reads the weight may be launched,
   /// and the pass is over.
-  Status acquire(WeightRef ref, cudaStream_t compute);
+  Status acquire(WeightRef ref, device::StreamRef compute);
   /// All launches that use parts before the one asked for last are on `compute`: the ring takes their room back before
   /// the unit ends.
-  Status let_go(cudaStream_t compute);
+  Status let_go(device::StreamRef compute);
   /// After a pass's last launch: the ring fills for the next pass.
-  Status end_pass(cudaStream_t compute);
+  Status end_pass(device::StreamRef compute);
   /// All launches of the pass are made, or it has failed.
   void pass_launched();
   /// Units kept in spare VRAM go until `bytes` of it are free; returns what was freed. Between passes only.

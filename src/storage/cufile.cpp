@@ -14,7 +14,7 @@
 #include "storage/pool_backend.h"
 
 #ifdef MILLRACE_HAS_CUDA
-#include "device/cuda_runtime.h"
+#include "device/device.h"
 #endif
 #include "device/gpu.h"
 
@@ -40,7 +40,7 @@ Status use_device(int device) {
 #endif
 }
 
-/// Where there is no GPU, the reason says so in words; a failing cudaSetDevice would not.
+/// Where there is no GPU, the reason says so in words; the call that fails would not.
 Status ready(const CuFileOptions& options) {
   if (options.device >= 0) {
     const auto gpus = device::gpus();

@@ -16,7 +16,7 @@
 //      filled once): cuFile keeps it mapped. Without it every read is as right, but may go through a buffer within the
 //      GPU. Its error costs speed only: log it and go on.
 //   4. For each read: wait on the HOST until nothing on the device uses the destination any more
-//      (cudaEventSynchronize, or cudaEventQuery, of the event behind the last launch that did: cuFile is not ordered
+//      (device::wait(), or is_reached(), of the event behind the last launch that did: cuFile is not ordered
 //      with any stream), then submit({file, offset, bytes, destination}).
 //   5. Completion::wait(): the bytes are in device memory, for every stream's launches from then on; no event is
 //   needed.
@@ -76,7 +76,7 @@ Expected<std::unique_ptr<Backend>> open_cufile(const std::vector<std::string>& p
 class CuFileBuffer {
  public:
   CuFileBuffer() = default;
-  /// `memory`: one cudaMalloc's (DeviceBuffer) or a part of it that no other CuFileBuffer overlaps; mapped virtual
+  /// `memory`: a DeviceBuffer or a part of it that no other CuFileBuffer overlaps; mapped virtual
   /// memory only where it was made capable of GPUDirect RDMA. REQUIRES: the memory outlives
   /// the object, and no read into it is under way when the object goes. Errors: unsupported (no library), io_error
   /// (more than cuFile may pin, not device memory).

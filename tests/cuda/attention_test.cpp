@@ -1,4 +1,4 @@
-// Attention on the GPU: both paths against a plain host version of the contract in cuda_kernels.h, bit for bit, and
+// Attention on the GPU: both paths against a plain host version of the contract in ops.h, bit for bit, and
 // that against softmax in double precision. Over f16 the contract leaves sums of sixteen to the tensor cores: there the
 // paths must agree with one another bit for bit, and with the host's version closely.
 #include <gtest/gtest.h>
@@ -11,8 +11,7 @@
 
 #include "cuda/on_device.h"
 #include "kernels/cuda/capability.h"
-#include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/gates.h"
+#include "kernels/cuda/launchers.h"
 #include "kernels/kernels.h"
 #include "tensor/blocks.h"
 #include "tensor/codec.h"
@@ -136,7 +135,7 @@ class Pass {
     const Array<const std::byte*> blocks_at(addresses(cache_, memory)), plain_at(addresses(plain_, plain_memory));
     const Array<float> q(q_), out(size());
     const Array<std::int32_t> sequence(sequence_), position(position_);
-    const Array<int4> tiles(tiles_);
+    const Array<RowTile> tiles(tiles_);
     const std::size_t bytes =
         attention_workspace_bytes(rows_, c_.heads, c_.head_dim, tiled && c_.head_dim <= 256 ? 0 : max_position);
     const Array<std::byte> workspace(bytes);
@@ -539,7 +538,7 @@ class Pass {
   std::vector<std::int32_t> sequence_, position_;
   std::vector<float> q_;
   Store cache_ = {c_.dtype, 256, {}, {}, {}, {}}, plain_ = {DType::q8_0, 128, {}, {}, {}, {}};
-  std::vector<int4> tiles_;
+  std::vector<RowTile> tiles_;
   std::vector<float> sinks_;  // [heads], or none
 };
 

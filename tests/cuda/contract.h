@@ -1,4 +1,4 @@
-// The contract of the GPU's products (NUMERICS in kernels/cuda/cuda_kernels.h) written down plainly for the host: what
+// The contract of the GPU's products (NUMERICS in kernels/gpu/ops.h) written down plainly for the host: what
 // the kernels of tests/cuda and the CPU's matmul_segments are both compared with. Knows no CUDA.
 #pragma once
 

@@ -1,7 +1,5 @@
 // Gates, factors and routers on the GPU: bit for bit against the CPU's kernels, or a plain host version of the contract
 // in gates.h.
-#include "kernels/cuda/gates.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,7 +8,7 @@
 #include <numeric>
 
 #include "cuda/on_device.h"
-#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/launchers.h"
 
 namespace millrace::kernels::cuda {
 namespace {

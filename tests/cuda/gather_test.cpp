@@ -1,13 +1,12 @@
 // Columns of several devices brought together: here all "devices" are streams of one GPU, which write to each other's
 // memory as several do. Every form, odd widths, many gathers one behind the other, and a device that never comes.
-#include "kernels/cuda/gather.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdlib>
 
 #include "cuda/on_device.h"
+#include "kernels/cuda/launchers.h"
 
 namespace millrace::kernels::cuda {
 namespace {

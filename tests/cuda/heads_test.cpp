@@ -1,6 +1,4 @@
 // The small ops beside gated attention and layers with a state on the GPU: bit for bit what the CPU's kernels give.
-#include "kernels/cuda/heads.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,7 +6,7 @@
 #include <vector>
 
 #include "cuda/on_device.h"
-#include "kernels/cuda/gates.h"
+#include "kernels/cuda/launchers.h"
 
 namespace millrace::kernels::cuda {
 namespace {

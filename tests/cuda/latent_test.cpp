@@ -1,6 +1,4 @@
 // Latent attention's kernels against plain host versions of their contracts in latent.h, bit for bit on odd shapes.
-#include "kernels/cuda/latent.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 
 #include "cuda/on_device.h"
 #include "cuda/weights.h"
+#include "kernels/cuda/launchers.h"
 #include "kernels/kernels.h"
 #include "tensor/codec.h"
 

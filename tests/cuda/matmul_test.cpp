@@ -1,4 +1,4 @@
-// matmul() and matmul_experts() with quantized weights against a host implementation of cuda_kernels.h's NUMERICS, bit
+// matmul() and matmul_experts() with quantized weights against a host implementation of ops.h's NUMERICS, bit
 // for bit, over all dtypes and odd shapes; and that implementation against tensor/codec.h by tolerance.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 
 #include "cuda/contract.h"
 #include "cuda/weights.h"
-#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/launchers.h"
 #include "kernels/kernels.h"
 #include "tensor/blocks.h"
 #include "tensor/codec.h"

@@ -1,4 +1,4 @@
-// Products of few rows, of experts, and of floats on the GPU: the bits of the numerics contract of cuda_kernels.h,
+// Products of few rows, of experts, and of floats on the GPU: the bits of the numerics contract of ops.h,
 // written down plainly for the host in contract.h, over odd shapes; and that contract against decoded weights in
 // double.
 #include <cuda_runtime_api.h>
@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "cuda/contract.h"
-#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/float_matmul.cuh"
+#include "kernels/cuda/launchers.h"
 #include "kernels/kernels.h"
 #include "tensor/block_fields.h"
 #include "tensor/codec.h"

@@ -1,5 +1,5 @@
 // Row ops, mixtures and sampling on the GPU, bit for bit against the CPU's kernels or a plain host version of the
-// contract in cuda_kernels.h.
+// contract in ops.h.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,9 +9,7 @@
 #include <string>
 
 #include "cuda/on_device.h"
-#include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/draw.h"
-#include "kernels/cuda/gates.h"
+#include "kernels/cuda/launchers.h"
 #include "kernels/kernels.h"
 #include "tensor/blocks.h"
 #include "tensor/codec.h"

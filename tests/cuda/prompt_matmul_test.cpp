@@ -12,8 +12,7 @@
 
 #include "cuda/on_device.h"
 #include "cuda/weights.h"
-#include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/prompt_int8.h"
+#include "kernels/cuda/launchers.h"
 #include "kernels/kernels.h"
 #include "tensor/codec.h"
 

@@ -1,8 +1,6 @@
 // Convolution, delta rule and scan on the GPU: outputs and states bit for bit against plain host versions of the
 // contract in kernels/cuda/recurrent.h (the convolution against the CPU's kernel), and near the plain reference. A
 // window has sequences of different lengths, from zeros or from a state, cut into runs in several ways.
-#include "kernels/cuda/recurrent.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,9 +9,7 @@
 #include <vector>
 
 #include "cuda/on_device.h"
-#include "kernels/cuda/delta_chunks.h"
-#include "kernels/cuda/delta_step.h"
-#include "kernels/cuda/heads.h"
+#include "kernels/cuda/launchers.h"
 #include "kernels/kernels.h"
 #include "kernels/ref/ref.h"
 
@@ -514,7 +510,7 @@ TEST_F(CudaDeltaChunks, AreNearTheRule) {
   for (const DeltaShape& shape : shapes) {
     for (int kind = 0; kind < kKinds; ++kind) {
       SCOPED_TRACE(testing::Message() << kind << ": " << shape.keys << " x " << shape.values);
-      ASSERT_TRUE(has_delta_chunks(shape.keys, shape.values));
+      ASSERT_TRUE(delta_chunks_fit(shape.keys, shape.values));
       const Window window = make_window(kind, shape.value_heads * shape.keys * shape.values, random_);
       const DeltaInput in(shape, window.rows(), cpu_, random_);
       std::vector<float> want(static_cast<std::size_t>(window.rows() * shape.value_heads * shape.values)),

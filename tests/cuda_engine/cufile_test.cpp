@@ -3,7 +3,6 @@
 // skipped.
 #include "storage/cufile.h"
 
-#include <cuda_runtime_api.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -20,7 +19,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "device/cuda_runtime.h"
+#include "device/device.h"
 #include "device/gpu.h"
 #include "storage/storage_fixture.h"
 
@@ -30,11 +29,6 @@ namespace {
 constexpr std::uint64_t kFileBytes = 24 * kMiB + 777;  // ends inside a block
 constexpr int kPoison = 0xc3;
 
-::testing::AssertionResult succeeded(cudaError_t code) {
-  if (code == cudaSuccess) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure() << cudaGetErrorString(code);
-}
-
 /// Device memory that knows what should lie in it: poison, but for what was read.
 class Slot {
  public:
@@ -42,8 +36,8 @@ class Slot {
     auto memory = device::DeviceBuffer::allocate(bytes);
     EXPECT_TRUE(memory.ok()) << memory.status().message();
     if (memory.ok()) memory_ = std::move(*memory);
-    EXPECT_TRUE(succeeded(cudaMemset(memory_.data(), kPoison, bytes)));
-    EXPECT_TRUE(succeeded(cudaDeviceSynchronize()));  // cuFile is not ordered with any stream
+    const std::vector<std::byte> poison(bytes, std::byte{kPoison});
+    EXPECT_TRUE(device::write_device(memory_.data(), poison.data(), bytes).ok());
   }
   std::byte* data() const { return memory_.data(); }
   std::uint64_t bytes() const { return expected_.size(); }
@@ -59,9 +53,9 @@ class Slot {
     auto stream = device::Stream::create();
     if (!stream.ok()) return ::testing::AssertionFailure() << stream.status().message();
     std::vector<std::byte> found(bytes());
-    const cudaError_t copied = cudaMemcpyAsync(found.data(), data(), bytes(), cudaMemcpyDeviceToHost, stream->get());
-    if (copied != cudaSuccess) return succeeded(copied);
-    if (const Status done = stream->synchronise(); !done.ok()) return ::testing::AssertionFailure() << done.message();
+    Status done = device::copy_to_host(found.data(), data(), bytes(), *stream);
+    if (done.ok()) done = stream->synchronise();
+    if (!done.ok()) return ::testing::AssertionFailure() << done.message();
     std::uint64_t wrong = 0, first = 0, poison = 0;
     for (std::uint64_t i = bytes(); i-- > 0;) {
       if (found[i] == expected_[i]) continue;

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cuda_engine/on_gpu.h"
-#include "device/cuda_runtime.h"
+#include "device/device.h"
 #include "engine/reference.h"
 #include "engine/support.h"
 #include "kv/model_identity.h"

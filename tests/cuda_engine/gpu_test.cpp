@@ -11,7 +11,7 @@
 #include <filesystem>
 
 #include "cuda_engine/on_gpu.h"
-#include "device/cuda_runtime.h"
+#include "device/device.h"
 #include "engine/reference.h"
 #include "modelfile/quantize.h"
 
@@ -529,23 +529,22 @@ TEST_F(Gpu, AFileThatIsCutWhileItStreamsEndsTheRequestAndNotTheProcess) {
 
 TEST_F(Gpu, VramThatAnotherTakesAfterPlanningIsSaidAndNoCrash) {
   EngineOptions options = on_gpu(draft_path());
-  std::vector<void*> taken;
+  std::vector<device::DeviceBuffer> taken;
   options.watch.on_load = [&](std::uint64_t, std::uint64_t) {
     // All that is left, in ever smaller pieces.
     for (std::size_t bytes = std::size_t{16} << 30; taken.size() < 1000 && bytes >= 1u << 20;) {
-      void* memory = nullptr;
-      if (cudaMalloc(&memory, bytes) == cudaSuccess) {
-        taken.push_back(memory);
+      auto memory = device::DeviceBuffer::allocate(bytes);
+      if (memory.ok()) {
+        taken.push_back(std::move(*memory));
       } else {
-        cudaGetLastError();
         bytes /= 2;
       }
     }
     return true;
   };
   const auto made = Engine::create(options);
-  for (void* memory : taken) cudaFree(memory);
   ASSERT_FALSE(taken.empty());
+  taken.clear();
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.status().code(), Code::out_of_budget) << made.status().message();
   EXPECT_NE(made.status().message().find("out of memory"), std::string::npos) << made.status().message();
@@ -657,13 +656,13 @@ TEST_F(Gpu, ADecodedTokenIsOneLaunchAndOneReadBack) {
   const auto engine = make(on_gpu(moe_path()));
   Request request = greedy(chat(*engine, "Tell a story about a fox."), 100);
   request.ignore_end_tokens = true;
-  std::vector<device::CudaCounters> seen;
-  request.on_text = [&](std::string_view, std::span<const TokenId>) { seen.push_back(device::cuda_counters()); };
+  std::vector<device::DeviceCounters> seen;
+  request.on_text = [&](std::string_view, std::span<const TokenId>) { seen.push_back(device::device_counters()); };
   engine->run(request);  // captures its graphs
   seen.clear();
-  const device::CudaCounters before = device::cuda_counters();
+  const device::DeviceCounters before = device::device_counters();
   const Result result = engine->run(request);
-  const device::CudaCounters after = device::cuda_counters();
+  const device::DeviceCounters after = device::device_counters();
   const auto passes = static_cast<std::uint64_t>(result.tokens.size());  // the prompt is few rows, too
   EXPECT_EQ(after.graph_launches - before.graph_launches, passes);
   EXPECT_EQ(after.synchronisations - before.synchronisations, passes);

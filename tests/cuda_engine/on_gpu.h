@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "device/cuda_runtime.h"
+#include "device/device.h"
 #include "device/gpu.h"
 #include "engine/support.h"
 
@@ -28,13 +28,15 @@ class OnGpu : public ::testing::Test {
   static void poison() {
     constexpr std::size_t kLarge = 128u << 20, kSmall = 256u << 10;
     std::vector<device::DeviceBuffer> pieces;
+    const auto stream = device::Stream::create();
+    ASSERT_TRUE(stream.ok()) << stream.status().message();
     for (int i = 0; i < 33; ++i) {
       auto piece = device::DeviceBuffer::allocate(i == 0 ? kLarge : kSmall);
       if (!piece.ok()) break;
-      ASSERT_EQ(cudaMemset(piece->data(), 0xff, piece->bytes()), cudaSuccess);
+      ASSERT_TRUE(device::fill_device(piece->data(), 0xff, piece->bytes(), *stream).ok());
       pieces.push_back(std::move(*piece));
     }
-    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    ASSERT_TRUE(stream->synchronise().ok());
   }
 };
 

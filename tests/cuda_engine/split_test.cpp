@@ -82,23 +82,23 @@ class Split : public ::testing::Test {
   }
   std::vector<float> to_host(const device::DeviceBuffer& buffer) {
     std::vector<float> values(buffer.bytes() / sizeof(float));
-    EXPECT_EQ(cudaMemcpy(values.data(), buffer.data(), buffer.bytes(), cudaMemcpyDeviceToHost), cudaSuccess);
+    EXPECT_TRUE(device::read_device(values.data(), buffer.data(), buffer.bytes()).ok());
     return values;
   }
 
   /// One job with its launches, `x` handed out and the outputs taken in, until all of it is over.
-  void work_off(HostShare::Job& job, kernels::cuda::TakeInCall& call, const device::DeviceBuffer& x, bool add) {
+  void work_off(HostShare::Job& job, kernels::gpu::TakeInCall& call, const device::DeviceBuffer& x, bool add) {
     job.number = call.number = share_->next_number();
     call.rows = static_cast<std::int32_t>(job.rows);
     call.add = add;
     call.flag = share_->device_output_flag();
     call.seen = share_->seen();
-    ASSERT_EQ(
-        kernels::cuda::hand_out(reinterpret_cast<const float*>(x.data()), job.rows * job.cols, share_->device_input(),
-                                share_->device_input_flag(), job.number, share_->arrived(), stream_.get()),
-        cudaSuccess);
-    ASSERT_EQ(kernels::cuda::take_in(call, stream_.get()), cudaSuccess);
-    share_->add(job, stream_.get());
+    ASSERT_TRUE(kernels::gpu::hand_out(reinterpret_cast<const float*>(x.data()), job.rows * job.cols,
+                                       share_->device_input(), share_->device_input_flag(), job.number,
+                                       share_->arrived(), stream_)
+                    .ok());
+    ASSERT_TRUE(kernels::gpu::take_in(call, stream_).ok());
+    share_->add(job, stream_);
     ASSERT_TRUE(share_->finish().ok());
     ASSERT_TRUE(stream_.synchronise().ok());
   }
@@ -133,7 +133,7 @@ TEST_F(Split, RowsOfTheProcessorLandBesideTheGpus) {
       std::vector<std::vector<float>> biases, before;
       std::vector<device::DeviceBuffer> outs;
       HostShare::Job job;
-      kernels::cuda::TakeInCall call;
+      kernels::gpu::TakeInCall call;
       job.rows = c.rows;
       job.cols = c.cols;
       std::int64_t outputs = 0;
@@ -186,16 +186,18 @@ TEST_F(Split, RowsOfTheProcessorLandBesideTheGpus) {
 
 TEST_F(Split, AFailedPassLetsTheStreamGo) {
   const device::DeviceBuffer out = on_device(random_floats(64));
-  kernels::cuda::TakeInCall call;
+  kernels::gpu::TakeInCall call;
   call.parts[0] = {share_->device_output(), reinterpret_cast<float*>(out.data()), 64, 64};
   call.count = call.rows = 1;
   call.flag = share_->device_output_flag();
   call.seen = share_->seen();
   for (int job = 0; job < 3; ++job) {  // launches whose jobs never come
     call.number = share_->next_number();
-    ASSERT_EQ(kernels::cuda::take_in(call, stream_.get()), cudaSuccess);
+    ASSERT_TRUE(kernels::gpu::take_in(call, stream_).ok());
   }
-  EXPECT_EQ(cudaStreamQuery(stream_.get()), cudaErrorNotReady);
+  const auto idle = device::is_idle(stream_);
+  ASSERT_TRUE(idle.ok());
+  EXPECT_FALSE(*idle);
   share_->abandon();
   EXPECT_TRUE(stream_.synchronise().ok());
 }

@@ -9,7 +9,7 @@
 namespace millrace::exec {
 namespace {
 
-using kernels::cuda::StateRun;
+using kernels::gpu::StateRun;
 
 class StateRuns : public ::testing::Test {
  protected:

@@ -9,20 +9,17 @@
 #include <thread>
 
 #include "cuda_engine/on_gpu.h"
-#include "kernels/cuda/cuda_kernels.h"
+#include "cuda_engine/stall.h"
+#include "kernels/gpu/ops.h"
 #include "residency/cuda_stream.h"
 
 namespace millrace::residency {
 namespace {
 
-namespace cuda = kernels::cuda;
+namespace gpu = kernels::gpu;
 
 constexpr std::int32_t kGroups = 6, kCols = 1024, kRows = 8192;
 constexpr std::uint64_t kGroupBytes = std::uint64_t{kCols} * kRows * sizeof(float);  // crosses in 0.6 ms
-
-void sleep_for(void* microseconds) {
-  std::this_thread::sleep_for(std::chrono::microseconds(reinterpret_cast<std::uintptr_t>(microseconds)));
-}
 
 template <typename T>
 void take(T& to, Expected<T> made) {
@@ -75,22 +72,19 @@ class WeightStream : public engine::test::OnGpu {
     ASSERT_TRUE(stream_->begin_pass(whole).ok());
     for (std::int32_t g = 0; g < kGroups; ++g) {
       const auto group = static_cast<std::size_t>(g);
-      ASSERT_TRUE(stream_->acquire(group, compute_.get()).ok());
-      ASSERT_EQ(cudaLaunchHostFunc(compute_.get(), sleep_for,
-                                   reinterpret_cast<void*>(static_cast<std::uintptr_t>(microseconds[group]))),
-                cudaSuccess);
+      ASSERT_TRUE(stream_->acquire(group, compute_).ok());
+      stall(compute_, std::chrono::microseconds(microseconds[group]));
       if (!whole && own_[group] == 0) continue;
-      const cuda::Matrix matrix{reinterpret_cast<const std::byte* const*>(table_.data()) + g, DType::f32, kRows};
+      const gpu::Matrix matrix{reinterpret_cast<const std::byte* const*>(table_.data()) + g, DType::f32, kRows};
       const auto* ends =
           reinterpret_cast<const std::int32_t*>(tokens_.data()) + (whole || own_[group] == kRows ? 0 : 2);
-      ASSERT_EQ(
-          cuda::embed(matrix, ends, 2, kCols, reinterpret_cast<float*>(found_.data()) + g * 2 * kCols, compute_.get()),
-          cudaSuccess);
+      ASSERT_TRUE(
+          gpu::embed(matrix, ends, 2, kCols, reinterpret_cast<float*>(found_.data()) + g * 2 * kCols, compute_).ok());
     }
-    ASSERT_TRUE(stream_->end_pass(compute_.get()).ok());
+    ASSERT_TRUE(stream_->end_pass(compute_).ok());
     ASSERT_TRUE(compute_.synchronise().ok());
     std::vector<float> found(kGroups * 2 * kCols);
-    ASSERT_EQ(cudaMemcpy(found.data(), found_.data(), found_.bytes(), cudaMemcpyDeviceToHost), cudaSuccess);
+    ASSERT_TRUE(device::read_device(found.data(), found_.data(), found_.bytes()).ok());
     for (std::size_t i = 0; i < found.size(); ++i) {
       const std::size_t group = i / (2 * kCols);
       const float wanted = whole || own_[group] > 0 ? static_cast<float>(group) : 0.0f;

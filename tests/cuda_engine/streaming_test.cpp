@@ -16,7 +16,7 @@
 
 #include "cuda_engine/on_gpu.h"
 #include "device/cpu.h"
-#include "device/cuda_runtime.h"
+#include "device/device.h"
 #include "device/gpu.h"
 #include "engine/support.h"
 #include "synth-model/write.h"

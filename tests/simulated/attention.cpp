@@ -1,4 +1,4 @@
-// Keys, values, latents, and attention over them. Blocks lie as kernels/cuda says. Over f16 and q8_0 the processor's
+// Keys, values, latents, and attention over them. Blocks lie as kernels/gpu says. Over f16 and q8_0 the processor's
 // kernels attend; over other types keys and values are decoded, and sums run as attention() does over f32, which has
 // the GPU's bits so. Rows do not depend on who is beside them either way.
 #include <algorithm>
@@ -6,11 +6,11 @@
 #include <cmath>
 
 #include "kernels.h"
-#include "kernels/cuda/latent.h"
+#include "kernels/gpu/latent.h"
 #include "tensor/blocks.h"
 #include "tensor/kv_codec.h"
 
-namespace millrace::kernels::cuda {
+namespace millrace::kernels::gpu {
 
 namespace {
 
@@ -157,7 +157,7 @@ void prepare(const RopeStoreCall& call) {
   }
 }
 
-/// (M, L, A) of cuda_kernels.h.
+/// (M, L, A) of ops.h.
 struct Merged {
   float most = -INFINITY, total = 0;
   std::vector<float> values;
@@ -402,11 +402,11 @@ void attend_latents(const LatentAttentionCall& call) {
 
 }  // namespace
 
-cudaError_t rope_store(const RopeStoreCall& call, cudaStream_t stream) {
+Status rope_store(const RopeStoreCall& call, device::StreamRef stream) {
   return simulated::launch(stream, call, prepare);
 }
-cudaError_t rotate_heads(float* x, std::int32_t heads, std::int32_t head_dim, std::int32_t span, bool floats, Q8 out,
-                         cudaStream_t stream) {
+Status rotate_heads(float* x, std::int32_t heads, std::int32_t head_dim, std::int32_t span, bool floats, Q8 out,
+                    device::StreamRef stream) {
   return simulated::enqueue(stream, [=] {
     const std::int64_t count = std::int64_t{heads} * head_dim;
     std::vector<float> y(x, x + count);
@@ -417,22 +417,22 @@ cudaError_t rotate_heads(float* x, std::int32_t heads, std::int32_t head_dim, st
 
 std::int32_t attention_tile_rows(std::int32_t group) { return std::max(64 / group, 1); }
 std::size_t attention_workspace_bytes(std::int32_t, std::int32_t, std::int32_t, std::int32_t) { return 256; }
-cudaError_t attention(const AttentionCall& call, cudaStream_t stream) {
+Status attention(const AttentionCall& call, device::StreamRef stream) {
   const bool few = kv_has_few_bits(call.kv.dtype), rotated = call.kv.rotation > 0;
   const bool quantized = few || call.kv.dtype == DType::q8_0 || call.kv.dtype == DType::q4_0;
   if ((few && call.kv.plain.table == nullptr) || (quantized ? call.kv.head_dim % 32 != 0 : rotated) ||
       (rotated && call.out == nullptr))
-    return cudaErrorInvalidValue;
+    return simulated::refused();
   return simulated::launch(stream, call, attend);
 }
 
-cudaError_t store_latent(const LatentStoreCall& call, cudaStream_t stream) {
+Status store_latent(const LatentStoreCall& call, device::StreamRef stream) {
   return simulated::launch(stream, call, store);
 }
 std::size_t latent_workspace_bytes(std::int32_t, std::int32_t, std::int32_t, std::int32_t) { return 256; }
-cudaError_t latent_attention(const LatentAttentionCall& call, cudaStream_t stream) {
-  if (call.kv.head_dim % 8 != 0 || call.v_dim % 4 != 0) return cudaErrorInvalidValue;
+Status latent_attention(const LatentAttentionCall& call, device::StreamRef stream) {
+  if (call.kv.head_dim % 8 != 0 || call.v_dim % 4 != 0) return simulated::refused();
   return simulated::launch(stream, call, attend_latents);
 }
 
-}  // namespace millrace::kernels::cuda
+}  // namespace millrace::kernels::gpu

@@ -1,6 +1,7 @@
 // What devices exchange with the processor and with each other: the same words and flags as on GPUs, waited for by the
 // stream's thread.
-#include "kernels/cuda/exchange.h"
+
+#include "kernels/gpu/exchange.h"
 
 #include <algorithm>
 #include <atomic>
@@ -9,9 +10,9 @@
 
 #include "kernels.h"
 #include "kernels/claimed.h"
-#include "kernels/cuda/gather.h"
+#include "kernels/gpu/gather.h"
 
-namespace millrace::kernels::cuda {
+namespace millrace::kernels::gpu {
 
 namespace {
 
@@ -112,36 +113,36 @@ void gather_all(const GatherCall& call) {
 
 }  // namespace
 
-cudaError_t hand_out(const float* from, std::int64_t count, float* to, std::uint32_t* flag, std::uint32_t number,
-                     std::uint32_t*, cudaStream_t stream) {
+Status hand_out(const float* from, std::int64_t count, float* to, std::uint32_t* flag, std::uint32_t number,
+                std::uint32_t*, device::StreamRef stream) {
   return simulated::enqueue(stream, [=] {
     std::copy_n(from, count, to);
     store(flag, number);
   });
 }
-cudaError_t hand_out_experts(const HandOutExpertsCall& call, cudaStream_t stream) {
+Status hand_out_experts(const HandOutExpertsCall& call, device::StreamRef stream) {
   return simulated::launch(stream, call, [](const HandOutExpertsCall& c) {
     std::copy_n(c.from, c.count, c.to);
     std::copy_n(c.chosen, c.entries, c.to_chosen);
     store(c.flag, c.number);
   });
 }
-cudaError_t take_in(const TakeInCall& call, cudaStream_t stream) { return simulated::launch(stream, call, take_rows); }
-cudaError_t claim_experts(const ClaimExpertsCall& call, cudaStream_t stream) {
-  if (call.experts > kMostClaimedExperts) return cudaErrorInvalidValue;
+Status take_in(const TakeInCall& call, device::StreamRef stream) { return simulated::launch(stream, call, take_rows); }
+Status claim_experts(const ClaimExpertsCall& call, device::StreamRef stream) {
+  if (call.experts > kMostClaimedExperts) return simulated::refused();
   return simulated::launch(stream, call, claim);
 }
-cudaError_t take_in_experts(const TakeInExpertsCall& call, cudaStream_t stream) {
+Status take_in_experts(const TakeInExpertsCall& call, device::StreamRef stream) {
   return simulated::launch(stream, call, take_experts);
 }
 
-cudaError_t gather(const GatherCall& call, cudaStream_t stream) {
-  if (call.devices < 2 || call.devices > kMostGpus) return cudaErrorInvalidValue;
+Status gather(const GatherCall& call, device::StreamRef stream) {
+  if (call.devices < 2 || call.devices > kMostGpus) return simulated::refused();
   return simulated::launch(stream, call, gather_all);
 }
-cudaError_t meet(const GatherCall& call, cudaStream_t stream) {
-  if (call.devices < 2 || call.devices > kMostGpus || call.through_host) return cudaErrorInvalidValue;
+Status meet(const GatherCall& call, device::StreamRef stream) {
+  if (call.devices < 2 || call.devices > kMostGpus || call.through_host) return simulated::refused();
   return simulated::launch(stream, call, meet_others);
 }
 
-}  // namespace millrace::kernels::cuda
+}  // namespace millrace::kernels::gpu

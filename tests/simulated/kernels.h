@@ -1,4 +1,4 @@
-// What the simulated kernels share. Their contracts are those of kernels/cuda; which bits they have says each file.
+// What the simulated kernels share. Their contracts are those of kernels/gpu; which bits they have says each file.
 #pragma once
 
 #include <cstddef>
@@ -7,19 +7,20 @@
 #include <vector>
 
 #include "device.h"
-#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/gpu/ops.h"
 #include "kernels/kernels.h"
 #include "tensor/codec.h"
 
 namespace millrace::simulated {
-
-namespace cuda = kernels::cuda;
 
 /// The processor's kernels.
 inline const kernels::Table& cpu() {
   static const kernels::Table& table = kernels::table(device::best_isa());
   return table;
 }
+
+/// What a launch of a call that no kernel takes gives.
+inline Status refused() { return error(Code::internal, "no simulated kernel takes this call"); }
 
 /// What an entry of a table of addresses leads to; null where there is none.
 template <typename T = float>
@@ -28,7 +29,8 @@ const T* at(const std::byte* const* entry) {
 }
 
 /// Rows of whole blocks of 32 as the GPU's int8: x [rows, cols], x_stride floats apart.
-inline void quantize(const float* x, std::int64_t x_stride, std::int64_t rows, std::int64_t cols, cuda::Q8 out) {
+inline void quantize(const float* x, std::int64_t x_stride, std::int64_t rows, std::int64_t cols,
+                     kernels::gpu::Q8 out) {
   alignas(64) std::int8_t q[32];
   float d;
   std::int32_t sum16[2];
@@ -46,12 +48,13 @@ inline void quantize(const float* x, std::int64_t x_stride, std::int64_t rows, s
   }
 }
 
-inline void to_bf16(const float* x, std::int64_t count, cuda::Bf16* out) {
+inline void to_bf16(const float* x, std::int64_t count, kernels::gpu::Bf16* out) {
   for (std::int64_t i = 0; i < count; ++i) out[i] = f32_to_bf16(x[i]);
 }
 
 /// A result [rows, cols] in the forms that are asked for.
-inline void give_out(const float* y, std::int64_t rows, std::int64_t cols, float* out, cuda::Q8 q8, cuda::Bf16* bf16) {
+inline void give_out(const float* y, std::int64_t rows, std::int64_t cols, float* out, kernels::gpu::Q8 q8,
+                     kernels::gpu::Bf16* bf16) {
   if (q8.q != nullptr) quantize(y, cols, rows, cols, q8);
   if (bf16 != nullptr) to_bf16(y, rows * cols, bf16);
   if (out != nullptr && out != y) std::memcpy(out, y, static_cast<std::size_t>(rows * cols) * sizeof(float));

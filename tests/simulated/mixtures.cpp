@@ -5,11 +5,11 @@
 #include <numeric>
 
 #include "kernels.h"
-#include "kernels/cuda/draw.h"
-#include "kernels/cuda/gates.h"
-#include "kernels/cuda/heads.h"
+#include "kernels/gpu/draw.h"
+#include "kernels/gpu/gates.h"
+#include "kernels/gpu/heads.h"
 
-namespace millrace::kernels::cuda {
+namespace millrace::kernels::gpu {
 
 namespace {
 
@@ -117,8 +117,8 @@ void find_candidates(const float* logits, std::int32_t vocab, Candidates& out) {
 
 }  // namespace
 
-cudaError_t route(const float* scores, std::int32_t rows, std::int32_t experts, std::int32_t top_k, bool normalize,
-                  float scale, std::int32_t* chosen, float* weights, cudaStream_t stream) {
+Status route(const float* scores, std::int32_t rows, std::int32_t experts, std::int32_t top_k, bool normalize,
+             float scale, std::int32_t* chosen, float* weights, device::StreamRef stream) {
   ChooseCall call;
   call.scores = scores;
   call.rows = rows;
@@ -131,13 +131,13 @@ cudaError_t route(const float* scores, std::int32_t rows, std::int32_t experts, 
   call.weights = weights;
   return choose(call, stream);
 }
-cudaError_t choose(const ChooseCall& call, cudaStream_t stream) {
+Status choose(const ChooseCall& call, device::StreamRef stream) {
   return simulated::launch(stream, call, [](const ChooseCall& c) {
     for (std::int64_t r = 0; r < c.rows; ++r) choose_row(c, r);
   });
 }
-cudaError_t sort_entries(const std::int32_t* chosen, std::int32_t entries, std::int32_t experts, std::int32_t* sorted,
-                         std::int32_t* expert_first, cudaStream_t stream) {
+Status sort_entries(const std::int32_t* chosen, std::int32_t entries, std::int32_t experts, std::int32_t* sorted,
+                    std::int32_t* expert_first, device::StreamRef stream) {
   return simulated::enqueue(stream, [=] {
     std::iota(sorted, sorted + entries, 0);
     std::stable_sort(sorted, sorted + entries, [&](std::int32_t a, std::int32_t b) { return chosen[a] < chosen[b]; });
@@ -146,13 +146,13 @@ cudaError_t sort_entries(const std::int32_t* chosen, std::int32_t entries, std::
           static_cast<std::int32_t>(std::count_if(chosen, chosen + entries, [&](std::int32_t c) { return c < e; }));
   });
 }
-cudaError_t combine(const CombineCall& call, cudaStream_t stream) {
+Status combine(const CombineCall& call, device::StreamRef stream) {
   return simulated::launch(stream, call, [](const CombineCall& c) {
     for (std::int64_t r = 0; r < c.rows; ++r) combine_row(c, r);
   });
 }
-cudaError_t combine_experts(const float* expert_out, const float* weights, std::int32_t rows, std::int32_t top_k,
-                            std::int32_t cols, bool residual, float* y, cudaStream_t stream) {
+Status combine_experts(const float* expert_out, const float* weights, std::int32_t rows, std::int32_t top_k,
+                       std::int32_t cols, bool residual, float* y, device::StreamRef stream) {
   CombineCall call;
   call.expert_out = expert_out;
   call.weights = weights;
@@ -165,15 +165,15 @@ cudaError_t combine_experts(const float* expert_out, const float* weights, std::
 }
 
 std::size_t sample_workspace_bytes(std::int32_t, std::int32_t) { return 256; }
-cudaError_t candidates(const float* logits, std::int32_t rows, std::int32_t vocab, Candidates* out, std::byte*,
-                       cudaStream_t stream) {
+Status candidates(const float* logits, std::int32_t rows, std::int32_t vocab, Candidates* out, std::byte*,
+                  device::StreamRef stream) {
   return simulated::enqueue(stream, [=] {
     for (std::int64_t r = 0; r < rows; ++r) find_candidates(logits + r * vocab, vocab, out[r]);
   });
 }
-cudaError_t draw(const float* logits, std::int32_t rows, std::int32_t vocab, const DrawRule* rules, const Candidates*,
-                 std::int32_t* drawn, cudaStream_t stream) {
-  if (vocab > kMostVocab) return cudaErrorInvalidValue;
+Status draw(const float* logits, std::int32_t rows, std::int32_t vocab, const DrawRule* rules, const Candidates*,
+            std::int32_t* drawn, device::StreamRef stream) {
+  if (vocab > kMostVocab) return simulated::refused();
   return simulated::enqueue(stream, [=] {
     std::vector<std::uint64_t> scratch;
     for (std::int64_t r = 0; r < rows; ++r)
@@ -183,4 +183,4 @@ cudaError_t draw(const float* logits, std::int32_t rows, std::int32_t vocab, con
   });
 }
 
-}  // namespace millrace::kernels::cuda
+}  // namespace millrace::kernels::gpu

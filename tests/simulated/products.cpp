@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "kernels.h"
-#include "kernels/cuda/latent.h"
-#include "kernels/cuda/prompt_int8.h"
+#include "kernels/gpu/latent.h"
+#include "kernels/gpu/prompt_int8.h"
 
-namespace millrace::kernels::cuda {
+namespace millrace::kernels::gpu {
 
 namespace {
 
@@ -214,29 +214,29 @@ void head_products(const HeadProductCall& call) {
 
 }  // namespace
 
-cudaError_t matvec(const MatmulCall& call, cudaStream_t stream) {
-  if (call.x_rows > kMatvecRows || call.count > kMostProducts) return cudaErrorInvalidValue;
+Status matvec(const MatmulCall& call, device::StreamRef stream) {
+  if (call.x_rows > kMatvecRows || call.count > kMostProducts) return simulated::refused();
   return simulated::launch(stream, call, products);
 }
-cudaError_t matmul(const MatmulCall& call, cudaStream_t stream) { return simulated::launch(stream, call, products); }
-cudaError_t matmul_prompt(const MatmulCall&, cudaStream_t) { return cudaErrorNotSupported; }
+Status matmul(const MatmulCall& call, device::StreamRef stream) { return simulated::launch(stream, call, products); }
+Status matmul_prompt(const MatmulCall&, device::StreamRef) { return simulated::refused(); }
 PromptProducts prompt_products() { return PromptProducts::none; }
-cudaError_t round_prompt(const Bf16*, std::int32_t, std::int32_t, PromptInt8, cudaStream_t) {
-  return cudaErrorNotSupported;
+Status round_prompt(const Bf16*, std::int32_t, std::int32_t, PromptInt8, device::StreamRef) {
+  return simulated::refused();
 }
-cudaError_t round_prompt(const float*, std::int32_t, std::int32_t, PromptInt8, cudaStream_t) {
-  return cudaErrorNotSupported;
-}
-
-cudaError_t matvec_experts(const ExpertCall& call, cudaStream_t stream) {
-  return call.entries == 0 ? cudaSuccess : simulated::launch(stream, call, multiply_chosen);
-}
-cudaError_t matmul_experts(const ExpertCall& call, cudaStream_t stream) {
-  return call.entries == 0 ? cudaSuccess : simulated::launch(stream, call, multiply_sorted);
+Status round_prompt(const float*, std::int32_t, std::int32_t, PromptInt8, device::StreamRef) {
+  return simulated::refused();
 }
 
-cudaError_t head_product(const HeadProductCall& call, cudaStream_t stream) {
+Status matvec_experts(const ExpertCall& call, device::StreamRef stream) {
+  return call.entries == 0 ? Status() : simulated::launch(stream, call, multiply_chosen);
+}
+Status matmul_experts(const ExpertCall& call, device::StreamRef stream) {
+  return call.entries == 0 ? Status() : simulated::launch(stream, call, multiply_sorted);
+}
+
+Status head_product(const HeadProductCall& call, device::StreamRef stream) {
   return simulated::launch(stream, call, head_products);
 }
 
-}  // namespace millrace::kernels::cuda
+}  // namespace millrace::kernels::gpu

@@ -1,12 +1,12 @@
-// device/cuda_range.h over simulated devices: addresses first, memory where it is asked for.
-#include <cuda_runtime_api.h>
+// device/range.h over simulated devices: addresses first, memory where it is asked for.
+#include "device/range.h"
+
 #include <sys/mman.h>
 
 #include <vector>
 
 #include "base/bytes.h"
 #include "device.h"
-#include "device/cuda_range.h"
 
 namespace millrace::device {
 namespace {
@@ -61,8 +61,7 @@ class SimulatedRange final : public Range {
 }  // namespace
 
 Expected<std::unique_ptr<Range>> reserve_device_range(std::uint64_t bytes) {
-  int device = 0;
-  cudaGetDevice(&device);
+  MR_ASSIGN_OR_RETURN(const int device, present_gpu());
   const std::size_t granules = std::max<std::uint64_t>(1, (bytes + kGranule - 1) / kGranule);
   void* const base = mmap(nullptr, granules * kGranule, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) return error(Code::out_of_budget, "no addresses are left for {}", format_bytes(bytes));

@@ -1,16 +1,16 @@
 // Layers with a state: the processor's convolution, delta rule and scan, run by run. There is no delta rule in chunks,
 // as there is none on a card of 8.0.
-#include "kernels/cuda/recurrent.h"
+
+#include "kernels/gpu/recurrent.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "kernels.h"
-#include "kernels/cuda/delta_chunks.h"
-#include "kernels/cuda/delta_step.h"
-#include "kernels/cuda/heads.h"
+#include "kernels/gpu/delta_chunks.h"
+#include "kernels/gpu/delta_step.h"
 
-namespace millrace::kernels::cuda {
+namespace millrace::kernels::gpu {
 
 namespace {
 
@@ -156,24 +156,24 @@ void step_all(const DeltaStepCall& call) {
   norm.x = mixed.data();
   norm.rows = static_cast<std::int32_t>(rows);
   norm.heads = call.rule.value_heads;
-  gated_norm(norm, nullptr);
+  (void)gated_norm(norm, {});
 }
 
 }  // namespace
 
-cudaError_t convolve(const ConvolveCall& call, cudaStream_t stream) {
+Status convolve(const ConvolveCall& call, device::StreamRef stream) {
   return simulated::launch(stream, call, convolve_all);
 }
-cudaError_t delta_rule(const DeltaRuleCall& call, cudaStream_t stream) {
+Status delta_rule(const DeltaRuleCall& call, device::StreamRef stream) {
   return simulated::launch(stream, call, rule_all);
 }
-cudaError_t scan(const ScanCall& call, cudaStream_t stream) { return simulated::launch(stream, call, scan_all); }
-cudaError_t delta_step(const DeltaStepCall& call, cudaStream_t stream) {
+Status scan(const ScanCall& call, device::StreamRef stream) { return simulated::launch(stream, call, scan_all); }
+Status delta_step(const DeltaStepCall& call, device::StreamRef stream) {
   return simulated::launch(stream, call, step_all);
 }
 
 bool has_delta_chunks() { return false; }
 std::size_t delta_chunks_workspace_bytes(std::int64_t, std::int64_t, std::int64_t, std::int64_t) { return 256; }
-cudaError_t delta_chunks(const DeltaChunksCall&, cudaStream_t) { return cudaErrorNotSupported; }
+Status delta_chunks(const DeltaChunksCall&, device::StreamRef) { return simulated::refused(); }
 
-}  // namespace millrace::kernels::cuda
+}  // namespace millrace::kernels::gpu

@@ -4,11 +4,10 @@
 
 #include "device/gpu.h"
 #include "kernels.h"
-#include "kernels/cuda/capability.h"
-#include "kernels/cuda/gates.h"
-#include "kernels/cuda/heads.h"
+#include "kernels/gpu/gates.h"
+#include "kernels/gpu/heads.h"
 
-namespace millrace::kernels::cuda {
+namespace millrace::kernels::gpu {
 
 namespace {
 
@@ -68,54 +67,48 @@ void activate_all(const ActivateEntriesCall& call) {
 
 }  // namespace
 
-int compiled_capability() { return 80; }
-int multiprocessor_count() { return 2; }
-std::size_t block_shared_bytes() { return device::at_most_block_shared(163 * 1024); }
-bool pretends_less_shared() { return block_shared_bytes() < 163 * 1024; }
-bool fits_block_shared(const void*, std::size_t) { return true; }
-
-cudaError_t embed(const Matrix& table, const std::int32_t* tokens, std::int32_t rows, std::int32_t cols, float* out,
-                  cudaStream_t stream) {
+Status embed(const Matrix& table, const std::int32_t* tokens, std::int32_t rows, std::int32_t cols, float* out,
+             device::StreamRef stream) {
   return simulated::enqueue(stream, [=] {
     for (std::int64_t r = 0; r < rows; ++r)
       decode_row(table.dtype, *table.address + tokens[r] * row_bytes(table.dtype, cols), cols, out + r * cols);
   });
 }
-cudaError_t rms_norm(const NormCall& call, cudaStream_t stream) { return simulated::launch(stream, call, normalize); }
-cudaError_t rms_norm(const float* x, const std::int32_t* x_index, const std::byte* const* weight, std::int32_t rows,
-                     std::int32_t cols, float eps, float* out, Q8 q8, cudaStream_t stream) {
+Status rms_norm(const NormCall& call, device::StreamRef stream) { return simulated::launch(stream, call, normalize); }
+Status rms_norm(const float* x, const std::int32_t* x_index, const std::byte* const* weight, std::int32_t rows,
+                std::int32_t cols, float eps, float* out, Q8 q8, device::StreamRef stream) {
   return rms_norm(NormCall{x, x_index, weight, rows, cols, eps, out, q8, nullptr}, stream);
 }
-cudaError_t quantize_q8(const float* x, std::int64_t x_stride, std::int32_t rows, std::int32_t cols, Q8 out,
-                        cudaStream_t stream) {
+Status quantize_q8(const float* x, std::int64_t x_stride, std::int32_t rows, std::int32_t cols, Q8 out,
+                   device::StreamRef stream) {
   return simulated::enqueue(stream, [=] { simulated::quantize(x, x_stride, rows, cols, out); });
 }
-cudaError_t to_bf16(const float* x, std::int64_t n, Bf16* out, cudaStream_t stream) {
+Status to_bf16(const float* x, std::int64_t n, Bf16* out, device::StreamRef stream) {
   return simulated::enqueue(stream, [=] { simulated::to_bf16(x, n, out); });
 }
-cudaError_t add(float* x, const float* y, std::int64_t n, cudaStream_t stream) {
+Status add(float* x, const float* y, std::int64_t n, device::StreamRef stream) {
   return simulated::enqueue(stream, [=] { cpu().add(x, y, n); });
 }
-cudaError_t gate_mul(Activation activation, float* gate, const float* up, std::int64_t n, cudaStream_t stream) {
+Status gate_mul(Activation activation, float* gate, const float* up, std::int64_t n, device::StreamRef stream) {
   return simulated::enqueue(stream, [=] { cpu().gate_mul(activation, 0, gate, up, n); });
 }
-cudaError_t gather_rows(const float* x, const std::int32_t* index, std::int32_t rows, std::int32_t cols, float* out,
-                        cudaStream_t stream) {
+Status gather_rows(const float* x, const std::int32_t* index, std::int32_t rows, std::int32_t cols, float* out,
+                   device::StreamRef stream) {
   return simulated::enqueue(stream, [=] {
     for (std::int64_t r = 0; r < rows; ++r) std::copy_n(x + std::int64_t{index[r]} * cols, cols, out + r * cols);
   });
 }
 
-cudaError_t scale(float* x, float factor, std::int64_t n, cudaStream_t stream) {
+Status scale(float* x, float factor, std::int64_t n, device::StreamRef stream) {
   return simulated::enqueue(stream, [=] {
     for (std::int64_t i = 0; i < n; ++i) x[i] *= factor;
   });
 }
-cudaError_t add_scaled(float* x, const float* y, float factor, std::int64_t n, cudaStream_t stream) {
+Status add_scaled(float* x, const float* y, float factor, std::int64_t n, device::StreamRef stream) {
   return simulated::enqueue(stream, [=] { cpu().add_scaled(x, y, factor, n); });
 }
-cudaError_t temper(float* x, const std::int32_t* position, float scale, std::int32_t period, std::int32_t rows,
-                   std::int32_t cols, cudaStream_t stream) {
+Status temper(float* x, const std::int32_t* position, float scale, std::int32_t period, std::int32_t rows,
+              std::int32_t cols, device::StreamRef stream) {
   return simulated::enqueue(stream, [=] {
     for (std::int64_t r = 0; r < rows; ++r) {
       const double periods = std::floor(static_cast<double>(position[r]) / period);
@@ -124,14 +117,14 @@ cudaError_t temper(float* x, const std::int32_t* position, float scale, std::int
     }
   });
 }
-cudaError_t gate_rows(Activation activation, float* gate, const float* up, std::int64_t up_stride, std::int32_t rows,
-                      std::int32_t cols, cudaStream_t stream) {
+Status gate_rows(Activation activation, float* gate, const float* up, std::int64_t up_stride, std::int32_t rows,
+                 std::int32_t cols, device::StreamRef stream) {
   return simulated::enqueue(stream, [=] {
     for (std::int64_t r = 0; r < rows; ++r) cpu().gate_mul(activation, 0, gate + r * cols, up + r * up_stride, cols);
   });
 }
-cudaError_t scale_by(float* x, const std::byte* const* scalar, const std::byte* const* bias, std::int64_t rows,
-                     std::int32_t cols, cudaStream_t stream) {
+Status scale_by(float* x, const std::byte* const* scalar, const std::byte* const* bias, std::int64_t rows,
+                std::int32_t cols, device::StreamRef stream) {
   return simulated::enqueue(stream, [=] {
     for (std::int64_t i = 0; i < rows * cols; ++i) {
       x[i] *= *at(scalar);
@@ -139,11 +132,11 @@ cudaError_t scale_by(float* x, const std::byte* const* scalar, const std::byte* 
     }
   });
 }
-cudaError_t softcap(float* x, float cap, std::int64_t n, cudaStream_t stream) {
+Status softcap(float* x, float cap, std::int64_t n, device::StreamRef stream) {
   return simulated::enqueue(stream, [=] { cpu().softcap(x, cap, n); });
 }
 
-cudaError_t pick_heads(const PickCall& call, cudaStream_t stream) {
+Status pick_heads(const PickCall& call, device::StreamRef stream) {
   return simulated::launch(stream, call, [](const PickCall& c) {
     const std::int64_t part = c.cols / c.heads;
     for (int o = 0; o < c.count; ++o)
@@ -152,22 +145,22 @@ cudaError_t pick_heads(const PickCall& call, cudaStream_t stream) {
           std::copy_n(c.x + r * c.cols + h * part + c.first[o], c.head_dim, c.out[o] + (r * c.heads + h) * c.head_dim);
   });
 }
-cudaError_t multiply(float* x, const float* y, std::int64_t n, cudaStream_t stream) {
+Status multiply(float* x, const float* y, std::int64_t n, device::StreamRef stream) {
   return simulated::enqueue(stream, [=] {
     for (std::int64_t i = 0; i < n; ++i) x[i] *= y[i];
   });
 }
-cudaError_t sigmoid_gate(float* x, const float* gate, std::int64_t n, cudaStream_t stream) {
+Status sigmoid_gate(float* x, const float* gate, std::int64_t n, device::StreamRef stream) {
   return simulated::enqueue(stream, [=] { cpu().sigmoid_mul(x, gate, n); });
 }
-cudaError_t sigmoid_gate(const SigmoidGateCall& call, cudaStream_t stream) {
+Status sigmoid_gate(const SigmoidGateCall& call, device::StreamRef stream) {
   return simulated::launch(stream, call, [](const SigmoidGateCall& c) {
     std::vector<float> y(c.x, c.x + 32 * c.blocks);
     cpu().sigmoid_mul(y.data(), c.gate, 32 * c.blocks);
     simulated::give_out(y.data(), c.blocks, 32, c.out, c.out_q8, c.out_bf16);
   });
 }
-cudaError_t sigmoid_gate_rows(float* x, const float* gate, std::int32_t rows, std::int32_t cols, cudaStream_t stream) {
+Status sigmoid_gate_rows(float* x, const float* gate, std::int32_t rows, std::int32_t cols, device::StreamRef stream) {
   return simulated::enqueue(stream, [=] {
     for (std::int64_t r = 0; r < rows; ++r) {
       float factor = 1;
@@ -176,14 +169,14 @@ cudaError_t sigmoid_gate_rows(float* x, const float* gate, std::int32_t rows, st
     }
   });
 }
-cudaError_t l2_norm_heads(float* x, std::int64_t cols, std::int32_t rows, std::int32_t heads, std::int32_t head_dim,
-                          float eps, cudaStream_t stream) {
+Status l2_norm_heads(float* x, std::int64_t cols, std::int32_t rows, std::int32_t heads, std::int32_t head_dim,
+                     float eps, device::StreamRef stream) {
   return simulated::enqueue(stream, [=] {
     for (std::int64_t r = 0; r < rows; ++r) cpu().l2_norm(x + r * cols, heads, head_dim, eps);
   });
 }
-cudaError_t time_step(float* decay, float* step, const std::byte* const* a, const std::byte* const* bias,
-                      std::int32_t rows, std::int32_t cols, cudaStream_t stream) {
+Status time_step(float* decay, float* step, const std::byte* const* a, const std::byte* const* bias, std::int32_t rows,
+                 std::int32_t cols, device::StreamRef stream) {
   return simulated::enqueue(stream, [=] {
     for (std::int64_t i = 0; i < std::int64_t{rows} * cols; ++i) {
       const float value = softplus_f32(step[i] + at(bias)[i % cols]);
@@ -192,22 +185,22 @@ cudaError_t time_step(float* decay, float* step, const std::byte* const* a, cons
     }
   });
 }
-cudaError_t rms_norm_groups(float* x, const std::byte* const* weight, std::int32_t rows, std::int32_t groups,
-                            std::int32_t dim, float eps, cudaStream_t stream) {
+Status rms_norm_groups(float* x, const std::byte* const* weight, std::int32_t rows, std::int32_t groups,
+                       std::int32_t dim, float eps, device::StreamRef stream) {
   return simulated::enqueue(stream, [=] {
     for (std::int64_t i = 0; i < std::int64_t{rows} * groups; ++i)
       cpu().rms_norm(x + i * dim, at(weight) + i % groups * dim, 1, dim, eps, x + i * dim);
   });
 }
-cudaError_t gated_norm(const GatedNormCall& call, cudaStream_t stream) {
-  if (call.head_dim % 32 != 0 || call.head_dim > kMostGatedHeadDim) return cudaErrorInvalidValue;
+Status gated_norm(const GatedNormCall& call, device::StreamRef stream) {
+  if (call.head_dim % 32 != 0 || call.head_dim > kMostGatedHeadDim) return simulated::refused();
   return simulated::launch(stream, call, gate_normal);
 }
-cudaError_t activate(Activation activation, float* x, std::int64_t n, cudaStream_t stream) {
+Status activate(Activation activation, float* x, std::int64_t n, device::StreamRef stream) {
   return simulated::enqueue(stream, [=] { activate_row(activation, x, n); });
 }
-cudaError_t activate_entries(const ActivateEntriesCall& call, cudaStream_t stream) {
+Status activate_entries(const ActivateEntriesCall& call, device::StreamRef stream) {
   return simulated::launch(stream, call, activate_all);
 }
 
-}  // namespace millrace::kernels::cuda
+}  // namespace millrace::kernels::gpu

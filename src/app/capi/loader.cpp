@@ -10,7 +10,7 @@
 #include "base/os/file_info.h"
 #ifdef MILLRACE_HAS_CUDA
 #include "base/log.h"
-#include "device/cuda_runtime.h"
+#include "device/device.h"
 #include "device/gpu.h"
 #include "residency/cuda_bounce.h"
 #include "storage/cufile.h"
@@ -39,9 +39,7 @@ Expected<capi::DeviceReads> device_reads_from_name(const char* name) {
 /// The device that is present on the calling thread.
 Expected<int> present_device() {
   MR_RETURN_IF_ERROR(device::gpus().status());
-  int device = 0;
-  MR_CUDA(cudaGetDevice(&device));
-  return device;
+  return device::present_gpu();
 }
 
 Expected<std::unique_ptr<storage::Backend>> open_to_device(millrace_loader& loader, int device) {

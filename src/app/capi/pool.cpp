@@ -11,8 +11,8 @@
 #include "base/bytes.h"
 #include "residency/weight_store.h"
 #ifdef MILLRACE_HAS_CUDA
-#include "device/cuda_range.h"
-#include "device/cuda_runtime.h"
+#include "device/device.h"
+#include "device/range.h"
 #endif
 
 using namespace millrace;  // NOLINT: the whole file is the border to C
@@ -38,18 +38,21 @@ struct millrace_pool {
   /// Lets go of what nothing reads any more.
   void let_go() {
 #ifdef MILLRACE_HAS_CUDA
+    const auto reached = [](const device::Event& event) {
+      const Expected<bool> there = device::is_reached(event);
+      return there.ok() && *there;
+    };
     for (auto next = leaving.begin(); next != leaving.end();) {
       std::deque<device::Event>& used = next->second.used;
-      while (!used.empty() && cudaEventQuery(used.front().get()) == cudaSuccess) used.pop_front();
+      while (!used.empty() && reached(used.front())) used.pop_front();
       next = used.empty() ? leaving.erase(next) : std::next(next);
     }
-    cudaGetLastError();  // that a launch is still under way is no error
 #endif
   }
   /// Waits until one more is let go of. REQUIRES: there is one.
   void wait_for_one() {
 #ifdef MILLRACE_HAS_CUDA
-    for (device::Event& event : leaving.begin()->second.used) (void)cudaEventSynchronize(event.get());
+    for (device::Event& event : leaving.begin()->second.used) (void)device::wait(event);
 #endif
     leaving.erase(leaving.begin());
   }
@@ -229,7 +232,7 @@ Status release_on(millrace_pool& pool, std::uint32_t piece, void* stream) {
   const auto found = pool.held.find(piece);
   if (found != pool.held.end()) {
     MR_ASSIGN_OR_RETURN(device::Event event, device::Event::create());
-    MR_CUDA(cudaEventRecord(event.get(), static_cast<cudaStream_t>(stream)));
+    MR_RETURN_IF_ERROR(device::record(event, {stream}));
     found->second.used.push_back(std::move(event));
   }
 #else

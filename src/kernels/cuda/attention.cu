@@ -1,6 +1,6 @@
 // Attention of few rows: a block takes a row, a KV head (or one of its heads, where blocks are few) and a chunk of
 // keys. Blocks of a short context form a cluster and merge their chunks there; the chunks of longer ones meet in device
-// memory and are merged by a kernel of their own. Contract and order of sums: cuda_kernels.h. Source: Dao et al.,
+// memory and are merged by a kernel of their own. Contract and order of sums: ops.h. Source: Dao et al.,
 // FlashAttention (2022), and its split over the keys.
 #include <algorithm>
 #include <cstddef>
@@ -14,9 +14,9 @@
 #include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/capability.h"
 #include "kernels/cuda/exp.cuh"
-#include "kernels/cuda/gates.h"
 #include "kernels/cuda/kv_bits.cuh"
 #include "kernels/cuda/landing.cuh"
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/quantize.cuh"
 

@@ -9,8 +9,8 @@
 #include <cstdint>
 
 #include "kernels/cuda/capability.h"
-#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/kv_view.cuh"
+#include "kernels/cuda/launchers.h"
 
 namespace millrace::kernels::cuda {
 

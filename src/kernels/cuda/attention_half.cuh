@@ -1,5 +1,5 @@
 // Attention over keys and values kept as f16, by a warp on the f16 tensor cores: sixteen pairs of a row and a head at a
-// time. Contract and order of sums: AttentionCall in cuda_kernels.h. A row of an instruction's result depends on that
+// time. Contract and order of sums: AttentionCall in ops.h. A row of an instruction's result depends on that
 // row alone, so a pair gets the same bits whoever the other fifteen are.
 //
 // A lane's place in all of this: row = lane / 4 and quarter = lane % 4. Of the sixteen rows of factors it holds row and

@@ -1,6 +1,6 @@
 // Attention of many rows over keys and values kept as f16: a warp takes sixteen (row, head) pairs of a tile that share
 // a KV head, and walks the chunks of keys that any of its block's rows sees, while the copy engine brings the next
-// ones. Contract and order of sums: cuda_kernels.h; what a lane holds: attention_half.cuh. Scores, weights and results
+// ones. Contract and order of sums: ops.h; what a lane holds: attention_half.cuh. Scores, weights and results
 // of a pair stay in the registers of its four lanes. Warps wait for what they read and for the slowest reader before it
 // is overwritten, not for each other's steps, so that one's products run beside another's exponentials. Source: Dao et
 // al., FlashAttention (2022).
@@ -409,7 +409,7 @@ cudaError_t tiles_of(HalfTileArgs args, cudaStream_t stream) {
 cudaError_t attention_half_tiles(const AttentionCall& call, float* f32_out, Q8 q8, cudaStream_t stream) {
   if (call.tile_count <= 0) return cudaSuccess;
   HalfTileArgs args = {head_args(call, f32_out, q8)};
-  args.tiles = call.tiles;
+  args.tiles = reinterpret_cast<const int4*>(call.tiles);
   args.tile_count = call.tile_count;
   switch (call.kv.head_dim) {
     case 64:

@@ -1,5 +1,5 @@
 // Attention over keys and values kept as q8_0 or q4_0, by a warp on the int8 tensor cores: the products of a chunk for
-// up to eight pairs of a row and a head. Contract and order of sums: AttentionCall in cuda_kernels.h.
+// up to eight pairs of a row and a head. Contract and order of sums: AttentionCall in ops.h.
 //
 // The other factor of both products, queries and weights, is rounded to 16 bits beside its largest element: an integer
 // of two digits, 256 high + low, both int8. A tensor core's tile has sixteen rows: the high digits of the eight pairs,

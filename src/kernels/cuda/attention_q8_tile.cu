@@ -1,6 +1,6 @@
 // Attention of many rows over keys and values kept as q8_0, q4_0 or in few bits: a warp takes eight (row, head) pairs
 // of a tile that share a KV head, and walks the chunks of keys that any of its block's rows sees, while the copy engine
-// brings the next ones. Contract and order of sums: cuda_kernels.h; the products of a chunk: attention_q8.cuh. Scores,
+// brings the next ones. Contract and order of sums: ops.h; the products of a chunk: attention_q8.cuh. Scores,
 // weights and results of a pair stay in the registers of its four lanes.
 #include <algorithm>
 #include <cstddef>
@@ -235,7 +235,7 @@ cudaError_t tiles_of(const Q8TileArgs& args, cudaStream_t stream) {
 cudaError_t attention_q8_tiles(const AttentionCall& call, float* f32_out, Q8 q8, cudaStream_t stream) {
   if (call.tile_count <= 0) return cudaSuccess;
   Q8TileArgs args = {head_args(call, f32_out, q8)};
-  args.tiles = call.tiles;
+  args.tiles = reinterpret_cast<const int4*>(call.tiles);
   args.tile_count = call.tile_count;
   args.slices = (attention_tile_rows(args.group) * args.group + kPairs - 1) / kPairs;
   switch (call.kv.head_dim) {

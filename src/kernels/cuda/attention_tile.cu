@@ -1,5 +1,5 @@
 // Attention of many rows over f32 keys and values: a block takes up to 64 (row, head) pairs of a tile that share a KV
-// head, and walks the chunks of keys that any of its rows sees. Contract and order of sums: cuda_kernels.h.
+// head, and walks the chunks of keys that any of its rows sees. Contract and order of sums: ops.h.
 //
 // Two products a chunk on the FP32 units, each as a register-tiled loop over slabs that pass through shared memory in
 // two buffers: scores = q K (channels x 128 keys), and chunk result = weights V (keys x head_dim). The loads of a slab
@@ -437,7 +437,7 @@ cudaError_t tiles_of(TileArgs args, cudaStream_t stream) {
 cudaError_t attention_tiles(const AttentionCall& call, float* f32_out, Q8 q8, cudaStream_t stream) {
   if (call.tile_count <= 0) return cudaSuccess;
   TileArgs args = {head_args(call, f32_out, q8)};
-  args.tiles = call.tiles;
+  args.tiles = reinterpret_cast<const int4*>(call.tiles);
   args.tile_count = call.tile_count;
   switch (call.kv.head_dim) {
     case 64:

@@ -1,13 +1,13 @@
 // Attention of few rows over f16 with heads of 512, for devices whose blocks of threads have 99 KiB of shared memory: a
 // chunk's keys, or its values, are 129 KiB. They come by halves, a block of the cache at a time, into one place. Every
 // score hangs on its own key, and a channel's sum goes on from half to half in registers, so the bits are those of
-// attention.cu. Contract and order of sums: AttentionCall in cuda_kernels.h.
+// attention.cu. Contract and order of sums: AttentionCall in ops.h.
 #include <algorithm>
 #include <cstddef>
 
 #include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/attention_chunks.cuh"
-#include "kernels/cuda/gates.h"
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/quantize.cuh"
 

@@ -12,8 +12,8 @@
 #include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/capability.h"
-#include "kernels/cuda/delta_chunks.h"
 #include "kernels/cuda/exp.cuh"
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/recurrent.cuh"
 
@@ -617,7 +617,7 @@ bool has_delta_chunks() {
 
 cudaError_t delta_chunks(const DeltaChunksCall& call, cudaStream_t stream) {
   if (call.rule.runs.sequences <= 0) return cudaSuccess;
-  if (!has_delta_chunks(call.rule.key_dim, call.rule.value_dim)) return cudaErrorInvalidValue;
+  if (!delta_chunks_fit(call.rule.key_dim, call.rule.value_dim)) return cudaErrorInvalidValue;
   if (call.rule.key_dim <= kFewKeys) return delta_chunks_of<kFewKeys>(call, stream);
   return delta_chunks_of<kMostChunkKeys>(call, stream);
 }

@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/cuda/delta_step.h"
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/gated_norm.cuh"
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/recurrent.cuh"
 #include "kernels/cuda/softplus.cuh"

@@ -8,9 +8,8 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/draw.h"
 #include "kernels/cuda/exp.cuh"
-#include "kernels/cuda/gates.h"
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/logit_order.cuh"
 #include "kernels/cuda/pdl.cuh"
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "kernels/claimed.h"
-#include "kernels/cuda/exchange.h"
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/pdl.cuh"
 
 namespace millrace::kernels::cuda {

@@ -1,7 +1,7 @@
 // Products of many rows with float weights (F32, F16, BF16), which matmul() and matmul_experts() hand over.
 #pragma once
 
-#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/launchers.h"
 
 namespace millrace::kernels::cuda {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/exp.cuh"
-#include "kernels/cuda/heads.h"
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/norm_sum.cuh"
 #include "kernels/cuda/quantize.cuh"
 

@@ -2,7 +2,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/exp.cuh"
-#include "kernels/cuda/gates.h"
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/pdl.cuh"
 
 namespace millrace::kernels::cuda {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/gather.h"
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/quantize.cuh"
 

@@ -5,7 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/elements.cuh"
-#include "kernels/cuda/latent.h"
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/pdl.cuh"
 
 namespace millrace::kernels::cuda {

@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/gated_norm.cuh"
-#include "kernels/cuda/heads.h"
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/norm_sum.cuh"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/quantize.cuh"

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/launchers.h"
 
 namespace millrace::kernels::cuda {
 

@@ -8,8 +8,8 @@
 
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/kv_view.cuh"
-#include "kernels/cuda/latent.h"
 #include "kernels/cuda/latent_tile.cuh"
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/norm_sum.cuh"
 #include "kernels/cuda/pdl.cuh"
 #include "tensor/encode_blocks.h"

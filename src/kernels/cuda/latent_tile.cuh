@@ -1,7 +1,7 @@
 // Latent attention on the f16 tensor cores, for latent.cu; contract in latent.h.
 #pragma once
 
-#include "kernels/cuda/latent.h"
+#include "kernels/cuda/launchers.h"
 
 namespace millrace::kernels::cuda {
 

@@ -14,14 +14,14 @@
 #include <cstdint>
 
 #include "kernels/cuda/async_copy.cuh"
-#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/exp.cuh"
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/pdl.cuh"
 
 namespace millrace::kernels::cuda {
 
 struct TileProduct {
-  const std::byte* const* weight = nullptr;  // entries, as in cuda_kernels.h; null where there is none
+  const std::byte* const* weight = nullptr;  // entries, as in ops.h; null where there is none
   const std::byte* const* up = nullptr;      // gated: `weight` is the gate's
   const std::byte* const* bias = nullptr;    // experts: each has `rows` of it, bias_stride behind the last one's
   const std::byte* const* up_bias = nullptr;

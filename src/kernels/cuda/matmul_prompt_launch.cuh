@@ -4,8 +4,8 @@
 
 #include <cuda_bf16.h>
 
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/matmul_args.cuh"
-#include "kernels/cuda/prompt_int8.h"
 
 namespace millrace::kernels::cuda {
 

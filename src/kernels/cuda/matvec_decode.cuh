@@ -10,8 +10,8 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/grid_words.cuh"
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/spread.cuh"
 #include "kernels/cuda/ue4m3.cuh"
 #include "tensor/blocks.h"

@@ -15,8 +15,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/exp.cuh"
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/matvec_copy.cuh"
 #include "kernels/cuda/matvec_decode.cuh"
 #include "kernels/cuda/pdl.cuh"

@@ -1,13 +1,12 @@
 // Mixtures of experts: the router's choice, the order in which products take the chosen entries, and the weighted sum
-// of what the experts gave. Contracts in cuda_kernels.h and heads.h.
+// of what the experts gave. Contracts in ops.h and heads.h.
 #include <cuda_runtime.h>
 
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/exp.cuh"
-#include "kernels/cuda/heads.h"
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/pdl.cuh"
 
 namespace millrace::kernels::cuda {

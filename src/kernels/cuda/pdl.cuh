@@ -10,7 +10,7 @@
 #include <cstddef>
 
 #include "kernels/cuda/capability.h"
-#include "kernels/cuda/launches.h"
+#include "kernels/gpu/launches.h"
 
 namespace millrace::kernels::cuda {
 

@@ -1,8 +1,8 @@
 // Activations of prompts in int8: see prompt_int8.h.
 #include <cuda_bf16.h>
 
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/pdl.cuh"
-#include "kernels/cuda/prompt_int8.h"
 #include "kernels/cuda/tf32.cuh"
 
 namespace millrace::kernels::cuda {

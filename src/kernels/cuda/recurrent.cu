@@ -13,9 +13,9 @@
 
 #include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/exp.cuh"
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/recurrent.cuh"
-#include "kernels/cuda/recurrent.h"
 
 namespace millrace::kernels::cuda {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/recurrent.h"
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/warp.cuh"
 
 namespace millrace::kernels::cuda {

@@ -1,5 +1,5 @@
 // Ops that work row by row: embedding, RMS norm with int8 quantization, sums, and what prepares queries, keys and
-// values for attention. Contracts in cuda_kernels.h.
+// values for attention. Contracts in ops.h.
 //
 // A row's result does not depend on how many rows share the launch: whatever is summed is summed inside one block (RMS
 // norm) or one warp (the norm of a head), in an order that follows from the row's length alone.
@@ -12,13 +12,12 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/gated_norm.cuh"
-#include "kernels/cuda/heads.h"
 #include "kernels/cuda/kv_bits.cuh"
 #include "kernels/cuda/kv_view.cuh"
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/norm_sum.cuh"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/quantize.cuh"

@@ -1,4 +1,4 @@
-// The largest logits of a row, for the sampler on the host. Contract in cuda_kernels.h.
+// The largest logits of a row, for the sampler on the host. Contract in ops.h.
 //
 // A logit and its id become one number that orders as the contract says: by logit, then by the smaller id, NaN after
 // everything. Such keys are all different, so "the 64 largest" has one answer however the work is cut. Stretches of 64
@@ -9,8 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/gates.h"
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/logit_order.cuh"
 #include "kernels/cuda/pdl.cuh"
 

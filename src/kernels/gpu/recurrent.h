@@ -1,6 +1,6 @@
-// The contract of what layers with a state compute on a CUDA device: a causal convolution over channels, the gated
+// The contract of what layers with a state compute on a GPU: a causal convolution over channels, the gated
 // delta rule, the selective scan. What they compute and how a state lies says kernels/recurrent.h. Rules as in
-// cuda_kernels.h.
+// ops.h.
 //
 // Rows of a window are cut into runs, a sequence's at the borders of its blocks. A kernel goes through a sequence's
 // runs in order with the state at hand, and leaves it behind each run that has a place for it.
@@ -15,15 +15,13 @@
 //    have the CPU's bits.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/gpu/ops.h"
 #include "kernels/recurrent.h"
 
-namespace millrace::kernels::cuda {
+namespace millrace::kernels::gpu {
 
 constexpr std::int32_t kMostStateKeys = 256;
 
@@ -63,7 +61,7 @@ constexpr std::int32_t kConvolvedHead = 128;
 constexpr std::size_t convolve_workspace_bytes(std::int64_t runs, std::int64_t taps, std::int64_t channels) {
   return static_cast<std::size_t>(runs * (taps - 1) * channels) * sizeof(float);
 }
-cudaError_t convolve(const ConvolveCall& call, cudaStream_t stream);
+Status convolve(const ConvolveCall& call, device::StreamRef stream);
 
 /// out = the rule over every head's state. beta goes through a sigmoid first.
 struct DeltaRuleCall {
@@ -77,7 +75,7 @@ struct DeltaRuleCall {
   bool tiled = false;                             // value head h reads key head h % key_heads; else neighbours share
   float scale = 1;                                // of the queries
 };
-cudaError_t delta_rule(const DeltaRuleCall& call, cudaStream_t stream);
+Status delta_rule(const DeltaRuleCall& call, device::StreamRef stream);
 
 /// out = the scan over every head's state.
 struct ScanCall {
@@ -90,6 +88,6 @@ struct ScanCall {
   std::int32_t heads = 0, head_dim = 0;           // head_dim: a multiple of kScanLanes
   std::int32_t groups = 0, keys = 0;              // keys: even, at most kMostStateKeys
 };
-cudaError_t scan(const ScanCall& call, cudaStream_t stream);
+Status scan(const ScanCall& call, device::StreamRef stream);
 
-}  // namespace millrace::kernels::cuda
+}  // namespace millrace::kernels::gpu

@@ -1,31 +1,31 @@
 // The contract of what some architectures do beside the usual: factors on embeddings, sums and logits, caps on logits,
-// routers other than a softmax over all experts, heads of 512. Rules as in cuda_kernels.h.
+// routers other than a softmax over all experts, heads of 512. Rules as in ops.h.
 #pragma once
-
-#include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <cstdint>
 
+#include "base/status.h"
+#include "device/device.h"
 #include "kernels/kernels.h"
 
-namespace millrace::kernels::cuda {
+namespace millrace::kernels::gpu {
 
-cudaError_t scale(float* x, float factor, std::int64_t n, cudaStream_t stream);  // x *= factor
-cudaError_t add_scaled(float* x, const float* y, float factor, std::int64_t n,
-                       cudaStream_t stream);  // fma(factor, y, x)
+Status scale(float* x, float factor, std::int64_t n, device::StreamRef stream);  // x *= factor
+Status add_scaled(float* x, const float* y, float factor, std::int64_t n,
+                  device::StreamRef stream);  // fma(factor, y, x)
 /// x [rows, cols] times 1 + scale * ln(floor(position / period) + 1), each row by its position.
-cudaError_t temper(float* x, const std::int32_t* position, float scale, std::int32_t period, std::int32_t rows,
-                   std::int32_t cols, cudaStream_t stream);
+Status temper(float* x, const std::int32_t* position, float scale, std::int32_t period, std::int32_t rows,
+              std::int32_t cols, device::StreamRef stream);
 /// gate [rows, cols] = gated(gate, up), a row of `up` up_stride floats behind the one before it.
-cudaError_t gate_rows(Activation activation, float* gate, const float* up, std::int64_t up_stride, std::int32_t rows,
-                      std::int32_t cols, cudaStream_t stream);
+Status gate_rows(Activation activation, float* gate, const float* up, std::int64_t up_stride, std::int32_t rows,
+                 std::int32_t cols, device::StreamRef stream);
 /// x [rows, cols] = x * the number at `scalar`, the entry of a float32 vector of one; then + bias, the entry of a
 /// float32 [cols], or none.
-cudaError_t scale_by(float* x, const std::byte* const* scalar, const std::byte* const* bias, std::int64_t rows,
-                     std::int32_t cols, cudaStream_t stream);
+Status scale_by(float* x, const std::byte* const* scalar, const std::byte* const* bias, std::int64_t rows,
+                std::int32_t cols, device::StreamRef stream);
 /// x = cap * tanh(x / cap), with the CPU's bits.
-cudaError_t softcap(float* x, float cap, std::int64_t n, cudaStream_t stream);
+Status softcap(float* x, float cap, std::int64_t n, device::StreamRef stream);
 
 /// attention() takes heads of so many channels in f16 alone.
 constexpr std::int32_t kWideHeadDim = 512;
@@ -60,6 +60,6 @@ struct ChooseCall {
   std::int32_t* chosen = nullptr;                  // [rows, top_k]
   float* weights = nullptr;                        // [rows, top_k]
 };
-cudaError_t choose(const ChooseCall& call, cudaStream_t stream);
+Status choose(const ChooseCall& call, device::StreamRef stream);
 
-}  // namespace millrace::kernels::cuda
+}  // namespace millrace::kernels::gpu

@@ -1,16 +1,14 @@
-// The contract of the small ops beside gated attention, layers with a state and mixtures on a CUDA device. Where
-// nothing else is said they have the CPU's bits (kernels/kernels.h, exec/ops.h). Rules as in cuda_kernels.h.
+// The contract of the small ops beside gated attention, layers with a state and mixtures on a GPU. Where
+// nothing else is said they have the CPU's bits (kernels/kernels.h, exec/ops.h). Rules as in ops.h.
 #pragma once
-
-#include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/gpu/ops.h"
 #include "kernels/kernels.h"
 
-namespace millrace::kernels::cuda {
+namespace millrace::kernels::gpu {
 
 /// out[i] [rows, heads, head_dim], of one or two: of each head the channels from first[i] on of the h-th of `heads`
 /// equal parts of x [rows, cols]. No out is x.
@@ -22,10 +20,10 @@ struct PickCall {
   std::int32_t first[2] = {};
   float* out[2] = {};
 };
-cudaError_t pick_heads(const PickCall& call, cudaStream_t stream);
-cudaError_t multiply(float* x, const float* y, std::int64_t n, cudaStream_t stream);  // x *= y
+Status pick_heads(const PickCall& call, device::StreamRef stream);
+Status multiply(float* x, const float* y, std::int64_t n, device::StreamRef stream);  // x *= y
 /// x [rows, cols] /= 1 + e^-gate; gate: [rows, cols].
-cudaError_t sigmoid_gate(float* x, const float* gate, std::int64_t n, cudaStream_t stream);
+Status sigmoid_gate(float* x, const float* gate, std::int64_t n, device::StreamRef stream);
 /// The same of whole blocks of 32, with the result in other forms. What is null is not written.
 struct SigmoidGateCall {
   const float *x = nullptr, *gate = nullptr;  // [blocks, 32]
@@ -34,22 +32,22 @@ struct SigmoidGateCall {
   Q8 out_q8;
   Bf16* out_bf16 = nullptr;
 };
-cudaError_t sigmoid_gate(const SigmoidGateCall& call, cudaStream_t stream);
+Status sigmoid_gate(const SigmoidGateCall& call, device::StreamRef stream);
 /// x [rows, cols] *= 1 / (1 + e^-gate); gate: [rows].
-cudaError_t sigmoid_gate_rows(float* x, const float* gate, std::int32_t rows, std::int32_t cols, cudaStream_t stream);
+Status sigmoid_gate_rows(float* x, const float* gate, std::int32_t rows, std::int32_t cols, device::StreamRef stream);
 /// The first `heads` heads of each row of x [rows, cols], in place: divided by sqrt(sum of squares + eps).
-cudaError_t l2_norm_heads(float* x, std::int64_t cols, std::int32_t rows, std::int32_t heads, std::int32_t head_dim,
-                          float eps, cudaStream_t stream);
+Status l2_norm_heads(float* x, std::int64_t cols, std::int32_t rows, std::int32_t heads, std::int32_t head_dim,
+                     float eps, device::StreamRef stream);
 /// step = ln(1 + e^(step + bias)), decay = e^(a * step); [rows, cols] each. decay may be step, which is not kept then.
 /// a, bias: entries of float32 [cols].
-cudaError_t time_step(float* decay, float* step, const std::byte* const* a, const std::byte* const* bias,
-                      std::int32_t rows, std::int32_t cols, cudaStream_t stream);
+Status time_step(float* decay, float* step, const std::byte* const* a, const std::byte* const* bias, std::int32_t rows,
+                 std::int32_t cols, device::StreamRef stream);
 /// Each of the `groups` equal parts of x's rows [rows, groups * dim], in place: x / rms(x) * its part of weight [groups
 /// * dim], eps beside the mean of squares. Thread t of 256 adds elements t, t + 256, ... by one fma each; lanes of a
 /// warp by a tree (16, 8, 4, 2, 1), then the warps in ascending order, from +0. The CPU's bits it has not.
-cudaError_t rms_norm_groups(float* x, const std::byte* const* weight, std::int32_t rows, std::int32_t groups,
-                            std::int32_t dim, float eps, cudaStream_t stream);
-/// rms_norm() of cuda_kernels.h with the result in other forms. What is null is not written.
+Status rms_norm_groups(float* x, const std::byte* const* weight, std::int32_t rows, std::int32_t groups,
+                       std::int32_t dim, float eps, device::StreamRef stream);
+/// rms_norm() of ops.h with the result in other forms. What is null is not written.
 struct NormCall {
   const float* x = nullptr;
   const std::int32_t* x_index = nullptr;
@@ -60,7 +58,7 @@ struct NormCall {
   Q8 out_q8;
   Bf16* out_bf16 = nullptr;
 };
-cudaError_t rms_norm(const NormCall& call, cudaStream_t stream);
+Status rms_norm(const NormCall& call, device::StreamRef stream);
 /// Of each head of a row: gated(gate, x / rms(x) * weight), with the bits of rms_norm() and gate_rows() one after the
 /// other. What is null is not written.
 struct GatedNormCall {
@@ -75,8 +73,8 @@ struct GatedNormCall {
   Bf16* out_bf16 = nullptr;
 };
 constexpr std::int32_t kMostGatedHeadDim = 512;
-cudaError_t gated_norm(const GatedNormCall& call, cudaStream_t stream);
-cudaError_t activate(Activation activation, float* x, std::int64_t n, cudaStream_t stream);  // x = activation(x) * 1
+Status gated_norm(const GatedNormCall& call, device::StreamRef stream);
+Status activate(Activation activation, float* x, std::int64_t n, device::StreamRef stream);  // x = activation(x) * 1
 
 /// What stands between the products of experts that have no gate: an entry's row of x becomes activation(x) * 1, in
 /// place, or only as int8 in q8 where that is set. Entries as in ExpertCall.
@@ -90,7 +88,7 @@ struct ActivateEntriesCall {
   const std::int32_t* expert_first = nullptr;
   std::int32_t experts = 0;
 };
-cudaError_t activate_entries(const ActivateEntriesCall& call, cudaStream_t stream);
+Status activate_entries(const ActivateEntriesCall& call, device::StreamRef stream);
 
 /// What a mixture's experts gave of each row r, and an expert beside them that all rows share: y[r] (+)= (the sum over
 /// places k ascending of fma(weights[r, k], expert_out[r, k], acc) from +0) + shared[r] / (1 + e^-gate[r]).
@@ -105,6 +103,6 @@ struct CombineCall {
   bool residual = false;
   float* y = nullptr;  // [rows, cols]
 };
-cudaError_t combine(const CombineCall& call, cudaStream_t stream);
+Status combine(const CombineCall& call, device::StreamRef stream);
 
-}  // namespace millrace::kernels::cuda
+}  // namespace millrace::kernels::gpu

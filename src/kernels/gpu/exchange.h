@@ -3,20 +3,21 @@
 // device as a whole.
 //
 // A flag holds the number of the last exchange that is done. Numbers grow by one and may wrap.
-// Thread-safety and errors: as cuda_kernels.h.
+// Thread-safety and errors: as ops.h.
 #pragma once
-
-#include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <cstdint>
 
-namespace millrace::kernels::cuda {
+#include "base/status.h"
+#include "device/device.h"
+
+namespace millrace::kernels::gpu {
 
 /// Copies floats [count] to `to` and then sets *flag to `number`; both lie in page-locked memory, as the device sees
 /// it. `from` and `to` on 16-byte edges. `arrived`: a word in device memory, 0 before and after.
-cudaError_t hand_out(const float* from, std::int64_t count, float* to, std::uint32_t* flag, std::uint32_t number,
-                     std::uint32_t* arrived, cudaStream_t stream);
+Status hand_out(const float* from, std::int64_t count, float* to, std::uint32_t* flag, std::uint32_t number,
+                std::uint32_t* arrived, device::StreamRef stream);
 
 /// Likewise floats [count], and then numbers [numbers]: rows and the experts that their router chose.
 struct HandOutExpertsCall {
@@ -30,7 +31,7 @@ struct HandOutExpertsCall {
   std::uint32_t number = 0;
   std::uint32_t* arrived = nullptr;
 };
-cudaError_t hand_out_experts(const HandOutExpertsCall& call, cudaStream_t stream);
+Status hand_out_experts(const HandOutExpertsCall& call, device::StreamRef stream);
 
 /// Rows that the processor computed: to[r * to_stride + i] = (or +=) from[r * cols + i].
 struct TakenIn {
@@ -50,7 +51,7 @@ struct TakeInCall {
 };
 /// Waits on the device until *flag has reached `number`, then copies. The processor MUST set the flag, come what may:
 /// whatever follows on the stream waits with it.
-cudaError_t take_in(const TakeInCall& call, cudaStream_t stream);
+Status take_in(const TakeInCall& call, device::StreamRef stream);
 
 /// Who computes with which of a mixture's experts, those of some rows: the GPU with those that have slots in its
 /// memory, and with some of the others, which it reads across the link where they lie; the processor with the rest. Of
@@ -67,7 +68,7 @@ struct ClaimExpertsCall {
 };
 constexpr std::int32_t kMostClaimedExperts = 1024;
 /// REQUIRES: experts <= kMostClaimedExperts.
-cudaError_t claim_experts(const ClaimExpertsCall& call, cudaStream_t stream);
+Status claim_experts(const ClaimExpertsCall& call, device::StreamRef stream);
 
 /// Results of experts that the processor computed.
 struct TakeInExpertsCall {
@@ -82,6 +83,6 @@ struct TakeInExpertsCall {
   std::uint32_t* seen = nullptr;
 };
 /// As take_in: waits for the flag, then overwrites the entries that are the processor's.
-cudaError_t take_in_experts(const TakeInExpertsCall& call, cudaStream_t stream);
+Status take_in_experts(const TakeInExpertsCall& call, device::StreamRef stream);
 
-}  // namespace millrace::kernels::cuda
+}  // namespace millrace::kernels::gpu

@@ -5,14 +5,12 @@
 // order.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/gpu/ops.h"
 
-namespace millrace::kernels::cuda {
+namespace millrace::kernels::gpu {
 
 /// Few values go in words that say themselves when they have come: two floats, each beside the number of its gather. No
 /// fence is waited for then, and no flag behind them.
@@ -69,9 +67,9 @@ struct GatherCall {
 };
 
 /// A wait of more than five minutes sets `failed`.
-cudaError_t gather(const GatherCall& call, cudaStream_t stream);
+Status gather(const GatherCall& call, device::StreamRef stream);
 /// The same behind a kernel that has stored what the device made in all devices' memory itself (ProductCopies): nothing
 /// is left to do but to say so, and to wait for the others. Not through the host.
-cudaError_t meet(const GatherCall& call, cudaStream_t stream);
+Status meet(const GatherCall& call, device::StreamRef stream);
 
-}  // namespace millrace::kernels::cuda
+}  // namespace millrace::kernels::gpu

@@ -1,5 +1,5 @@
 // The gated delta rule over the rows of prompts, in chunks on the tensor cores. What it computes and how a state lies
-// says kernels/recurrent.h; runs are those of recurrent.h. Rules as in cuda_kernels.h. Source: the form with chunks of
+// says kernels/recurrent.h; runs are those of recurrent.h. Rules as in ops.h. Source: the form with chunks of
 // Gated Delta Networks (arXiv:2412.06464).
 //
 // A run is a chunk. With its rows' decays multiplied up to row i as G[i], S the state before it, and
@@ -15,19 +15,17 @@
 // them where runs end.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/recurrent.h"
+#include "kernels/gpu/recurrent.h"
 
-namespace millrace::kernels::cuda {
+namespace millrace::kernels::gpu {
 
 constexpr std::int32_t kChunkRows = 64, kMostChunkKeys = 128;
 
 /// Whether it has heads of such a shape.
-constexpr bool has_delta_chunks(std::int64_t key_dim, std::int64_t value_dim) {
+constexpr bool delta_chunks_fit(std::int64_t key_dim, std::int64_t value_dim) {
   return key_dim > 0 && key_dim % 4 == 0 && key_dim <= kMostChunkKeys && value_dim % kStateLanes == 0;
 }
 /// Whether the current device has room for it: compute capability 9.0 and 10.0.
@@ -43,6 +41,6 @@ struct DeltaChunksCall {
   DeltaRuleCall rule;
   std::byte* workspace = nullptr;  // delta_chunks_workspace_bytes() of all runs of the table
 };
-cudaError_t delta_chunks(const DeltaChunksCall& call, cudaStream_t stream);
+Status delta_chunks(const DeltaChunksCall& call, device::StreamRef stream);
 
-}  // namespace millrace::kernels::cuda
+}  // namespace millrace::kernels::gpu

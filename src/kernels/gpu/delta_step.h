@@ -1,14 +1,12 @@
-// A gated delta net of one row of each sequence, between its products, in one launch. Rules as in cuda_kernels.h.
+// A gated delta net of one row of each sequence, between its products, in one launch. Rules as in ops.h.
 #pragma once
-
-#include <cuda_runtime_api.h>
 
 #include <cstdint>
 
-#include "kernels/cuda/heads.h"
-#include "kernels/cuda/recurrent.h"
+#include "kernels/gpu/heads.h"
+#include "kernels/gpu/recurrent.h"
 
-namespace millrace::kernels::cuda {
+namespace millrace::kernels::gpu {
 
 /// time_step() that leaves decays alone, convolve(), l2_norm_heads() of queries and keys, delta_rule() and gated_norm()
 /// of what it gives, with the bits of one after the other. What these change in place, and what the rule gives, is not
@@ -22,6 +20,6 @@ struct DeltaStepCall {
   GatedNormCall norm;                                             // x: not read
 };
 constexpr std::int32_t kDeltaTaps = 4, kMostDeltaKeys = 128, kMostDeltaValues = 128;
-cudaError_t delta_step(const DeltaStepCall& call, cudaStream_t stream);
+Status delta_step(const DeltaStepCall& call, device::StreamRef stream);
 
-}  // namespace millrace::kernels::cuda
+}  // namespace millrace::kernels::gpu

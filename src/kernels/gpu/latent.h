@@ -1,17 +1,15 @@
-// The contract of latent attention on a CUDA device, in its absorbed form: what prepares queries and stores latents,
-// products by heads, and attention over latents. Rules as in cuda_kernels.h. A view of the cache has one KV head of
+// The contract of latent attention on a GPU, in its absorbed form: what prepares queries and stores latents,
+// products by heads, and attention over latents. Rules as in ops.h. A view of the cache has one KV head of
 // head_dim channels a token, which lie as values do: [64, head_dim] at v_offset, in q8_0 int8 and behind them their
 // scales, [64, head_dim / 32]; k_offset counts nothing.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/gpu/ops.h"
 
-namespace millrace::kernels::cuda {
+namespace millrace::kernels::gpu {
 
 /// The last `rotary` channels of each head of q, in place, and the shared key turn by cos_sin ([rows, rotary / 2]
 /// pairs; channels 2i and 2i + 1 are a pair); then [c | key] goes into the cache at each row's position, as q8_0 with
@@ -30,7 +28,7 @@ struct LatentStoreCall {
   float eps = 0;
 };
 constexpr std::int32_t kMostNormedLatent = 1024;  // and a multiple of 4
-cudaError_t store_latent(const LatentStoreCall& call, cudaStream_t stream);
+Status store_latent(const LatentStoreCall& call, device::StreamRef stream);
 
 /// Head h of a row of out is the product of matrix h with the first k channels of head h of x; behind its n channels
 /// comes what x has left of the head. Lane l of 32 takes the elements e with e % 32 == l in ascending order from +0,
@@ -51,7 +49,7 @@ struct HeadProductCall {
   /// low, and a step adds high high, high low and low high.
   bool prompt = false;
 };
-cudaError_t head_product(const HeadProductCall& call, cudaStream_t stream);
+Status head_product(const HeadProductCall& call, device::StreamRef stream);
 
 constexpr std::int32_t kLatentSpan = 128;  // keys at absolute positions
 constexpr std::int32_t kMostLatentDim = 1024, kMostLatentValues = 512;
@@ -85,6 +83,6 @@ struct LatentAttentionCall {
 /// For `rows` rows at once, or as many as take no more than 32 MiB, and for one at least.
 std::size_t latent_workspace_bytes(std::int32_t rows, std::int32_t heads, std::int32_t v_dim,
                                    std::int32_t max_position);
-cudaError_t latent_attention(const LatentAttentionCall& call, cudaStream_t stream);
+Status latent_attention(const LatentAttentionCall& call, device::StreamRef stream);
 
-}  // namespace millrace::kernels::cuda
+}  // namespace millrace::kernels::gpu

@@ -1,7 +1,7 @@
 // How a thread's launches follow each other (pdl.cuh).
 #pragma once
 
-namespace millrace::kernels::cuda {
+namespace millrace::kernels::gpu {
 
 /// While one lives, kernels that its thread launches begin when those before them have ended. Else their blocks may be
 /// placed earlier, which hides the gap between two launches, but leaves them where the one before had ended first: the
@@ -21,4 +21,4 @@ class PlainLaunches {
   const bool before_;
 };
 
-}  // namespace millrace::kernels::cuda
+}  // namespace millrace::kernels::gpu

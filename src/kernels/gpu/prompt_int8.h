@@ -4,14 +4,12 @@
 // Thread-safety: pure but for the stream.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/gpu/ops.h"
 
-namespace millrace::kernels::cuda {
+namespace millrace::kernels::gpu {
 
 /// What a segment of a row has beside its int8, each [padded rows]: d, then d times the sums of 32 elements each, then
 /// d times those of 16 each, sums rounded to tf32.
@@ -31,7 +29,7 @@ inline PromptInt8 prompt_int8_at(std::byte* memory, std::int64_t rows, std::int6
 /// x rounded to bfloat16, whichever form it comes in (launches before may leave either); then d = amax / 127 of the
 /// segment and q = round to nearest even of x * (1 / d); all zero where amax is below 2^-120, and d NaN where an
 /// element is not finite. x: [rows, cols], dense, 16-byte aligned; cols: a multiple of 8.
-cudaError_t round_prompt(const Bf16* x, std::int32_t rows, std::int32_t cols, PromptInt8 out, cudaStream_t stream);
-cudaError_t round_prompt(const float* x, std::int32_t rows, std::int32_t cols, PromptInt8 out, cudaStream_t stream);
+Status round_prompt(const Bf16* x, std::int32_t rows, std::int32_t cols, PromptInt8 out, device::StreamRef stream);
+Status round_prompt(const float* x, std::int32_t rows, std::int32_t cols, PromptInt8 out, device::StreamRef stream);
 
-}  // namespace millrace::kernels::cuda
+}  // namespace millrace::kernels::gpu

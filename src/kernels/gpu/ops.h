@@ -1,4 +1,4 @@
-// The contract of every op that computes on a CUDA device. Launchers only: they put work on a stream and return.
+// The contract of every op that computes on a GPU. Launchers only: they put work on a stream and return.
 //
 // NUMERICS. A row of a result depends on that row's inputs and the weights alone, never on how many rows, tiles or
 // blocks share the launch. Everything is of one class (matvec and matmul of the same row give the same bits), but for
@@ -33,15 +33,15 @@
 // Thread-safety: pure but for the stream. Errors: a launcher returns the launch's error; bad arguments are our own bug.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <cstdint>
 
+#include "base/status.h"
+#include "device/device.h"
 #include "kernels/activation.h"
 #include "tensor/dtype.h"
 
-namespace millrace::kernels::cuda {
+namespace millrace::kernels::gpu {
 
 constexpr int kSegment = 256;
 constexpr int kMatvecRows = 4;                           // rows of activations that matvec takes at most
@@ -175,12 +175,12 @@ struct ExpertCall {
 // --- Products (matvec.cu, matmul.cu). Every dtype that computes. ---
 
 /// x_rows <= kMatvecRows. Reads each weight once; bound by device memory.
-cudaError_t matvec(const MatmulCall& call, cudaStream_t stream);
+Status matvec(const MatmulCall& call, device::StreamRef stream);
 /// Any x_rows; tensor cores for quantized dtypes.
-cudaError_t matmul(const MatmulCall& call, cudaStream_t stream);
+Status matmul(const MatmulCall& call, device::StreamRef stream);
 /// Any x_rows, x_rounded or x_bf16 as prompt_products() says; all products of one dtype that has them
 /// (has_prompt_product()). Bound by the tensor cores. gated: silu or gelu.
-cudaError_t matmul_prompt(const MatmulCall& call, cudaStream_t stream);
+Status matmul_prompt(const MatmulCall& call, device::StreamRef stream);
 /// What the current device multiplies a prompt's rows by.
 enum class PromptProducts : std::uint8_t {
   none,  // matmul()
@@ -202,29 +202,29 @@ constexpr bool has_prompt_product(PromptProducts products, DType dtype) {
   }
 }
 /// For few entries (decode): each entry reads its expert's matrix.
-cudaError_t matvec_experts(const ExpertCall& call, cudaStream_t stream);
+Status matvec_experts(const ExpertCall& call, device::StreamRef stream);
 /// For many entries (prompts, batches): each touched expert is read once for all its entries, as far as tiles allow.
-cudaError_t matmul_experts(const ExpertCall& call, cudaStream_t stream);
+Status matmul_experts(const ExpertCall& call, device::StreamRef stream);
 
 // --- Row ops (rows.cu) ---
 
 /// out[r] = the table's row tokens[r], decoded. Any dtype. cols as in the table.
-cudaError_t embed(const Matrix& table, const std::int32_t* tokens, std::int32_t rows, std::int32_t cols, float* out,
-                  cudaStream_t stream);
+Status embed(const Matrix& table, const std::int32_t* tokens, std::int32_t rows, std::int32_t cols, float* out,
+             device::StreamRef stream);
 /// out[r] = x[r] / rms(x[r]) * weight, and its int8 form. out or q8.q may be null (then it is not written).
 /// x_index: if set, output row r reads x[x_index[r]]. weight: entry of a float32 vector.
-cudaError_t rms_norm(const float* x, const std::int32_t* x_index, const std::byte* const* weight, std::int32_t rows,
-                     std::int32_t cols, float eps, float* out, Q8 q8, cudaStream_t stream);
-cudaError_t quantize_q8(const float* x, std::int64_t x_stride, std::int32_t rows, std::int32_t cols, Q8 out,
-                        cudaStream_t stream);
+Status rms_norm(const float* x, const std::int32_t* x_index, const std::byte* const* weight, std::int32_t rows,
+                std::int32_t cols, float eps, float* out, Q8 q8, device::StreamRef stream);
+Status quantize_q8(const float* x, std::int64_t x_stride, std::int32_t rows, std::int32_t cols, Q8 out,
+                   device::StreamRef stream);
 /// To nearest even. n: a multiple of 8.
-cudaError_t to_bf16(const float* x, std::int64_t n, Bf16* out, cudaStream_t stream);
-cudaError_t add(float* x, const float* y, std::int64_t n, cudaStream_t stream);  // x += y
+Status to_bf16(const float* x, std::int64_t n, Bf16* out, device::StreamRef stream);
+Status add(float* x, const float* y, std::int64_t n, device::StreamRef stream);  // x += y
 /// gate = gated(gate, up)
-cudaError_t gate_mul(Activation activation, float* gate, const float* up, std::int64_t n, cudaStream_t stream);
+Status gate_mul(Activation activation, float* gate, const float* up, std::int64_t n, device::StreamRef stream);
 /// out[r] = x[index[r]]
-cudaError_t gather_rows(const float* x, const std::int32_t* index, std::int32_t rows, std::int32_t cols, float* out,
-                        cudaStream_t stream);
+Status gather_rows(const float* x, const std::int32_t* index, std::int32_t rows, std::int32_t cols, float* out,
+                   device::StreamRef stream);
 
 /// Where the keys and values of a layer lie: blocks of 64 tokens, K [head_dim, 64] and V [64, head_dim] a head. In
 /// q8_0 those are int8 and their float16 scales follow, K's as [head_dim / 32, 64] and V's as [64, head_dim / 32]; in
@@ -280,12 +280,12 @@ struct RopeStoreCall {
   std::int32_t rotary = 0;
   bool neox = false;
 };
-cudaError_t rope_store(const RopeStoreCall& call, cudaStream_t stream);
+Status rope_store(const RopeStoreCall& call, device::StreamRef stream);
 
 /// Heads of x, [heads, head_dim] over all rows, rotated by pieces of `span` (at least 32, a divisor of head_dim, which
 /// is 512 at most): in place where the floats are wanted, and their int8 form, if out is set.
-cudaError_t rotate_heads(float* x, std::int32_t heads, std::int32_t head_dim, std::int32_t span, bool floats, Q8 out,
-                         cudaStream_t stream);
+Status rotate_heads(float* x, std::int32_t heads, std::int32_t head_dim, std::int32_t span, bool floats, Q8 out,
+                    device::StreamRef stream);
 
 // --- Attention (attention.cu) ---
 
@@ -312,6 +312,11 @@ cudaError_t rotate_heads(float* x, std::int32_t heads, std::int32_t head_dim, st
 /// is rotated, q is (rope_store), and the result is rotated at the end.
 /// Over few bits the same, their levels being the integers and a scale that of all sets within its channels; and of the
 /// blocks that a row sees in plain ones those are q8_0.
+/// Rows of one sequence that are worked together.
+struct alignas(16) RowTile {
+  std::int32_t first_row = 0, rows = 0, sequence = 0, last_position = 0;
+};
+
 struct AttentionCall {
   RowView rows;
   KvView kv;
@@ -326,10 +331,10 @@ struct AttentionCall {
   /// Host's bound on the positions of the pass: every position < max_position. A captured graph keeps it, so it is a
   /// multiple of kAttentionChunk with room.
   std::int32_t max_position = 0;
-  /// For many rows: tiles of rows of one sequence, made by the host (device memory). tile_rows says how many rows a
-  /// tile has at most; int4 {first row, rows, sequence, largest position}. Over few bits a tile's rows lie in one
-  /// block. None: rows are few and worked one by one.
-  const int4* tiles = nullptr;
+  /// For many rows: tiles of rows of one sequence, made by the host (device memory). attention_tile_rows() says how
+  /// many rows a tile has at most. Over few bits a tile's rows lie in one block. None: rows are few and worked one by
+  /// one.
+  const RowTile* tiles = nullptr;
   std::int32_t tile_count = 0;
   std::byte* workspace = nullptr;  // attention_workspace_bytes()
 };
@@ -340,22 +345,22 @@ std::size_t attention_workspace_bytes(std::int32_t rows, std::int32_t heads, std
                                       std::int32_t max_position);
 /// head_dim 64, 80 (in f16 and f32 alone), 96, 128, 256; in f16 512 (rows singly, 64 at
 /// once).
-cudaError_t attention(const AttentionCall& call, cudaStream_t stream);
+Status attention(const AttentionCall& call, device::StreamRef stream);
 
 // --- Mixtures (moe.cu) ---
 
 /// probabilities = softmax(scores[r]); chosen: the top_k largest in descending order (ties: the smaller index);
 /// weights: their probabilities, divided by their sum if normalize, times scale. scores: [rows, experts], experts <=
 /// 1024, top_k <= 32.
-cudaError_t route(const float* scores, std::int32_t rows, std::int32_t experts, std::int32_t top_k, bool normalize,
-                  float scale, std::int32_t* chosen, float* weights, cudaStream_t stream);
+Status route(const float* scores, std::int32_t rows, std::int32_t experts, std::int32_t top_k, bool normalize,
+             float scale, std::int32_t* chosen, float* weights, device::StreamRef stream);
 /// sorted: [entries] and expert_first: [experts + 1], as ExpertCall wants them. Deterministic.
-cudaError_t sort_entries(const std::int32_t* chosen, std::int32_t entries, std::int32_t experts, std::int32_t* sorted,
-                         std::int32_t* expert_first, cudaStream_t stream);
+Status sort_entries(const std::int32_t* chosen, std::int32_t entries, std::int32_t experts, std::int32_t* sorted,
+                    std::int32_t* expert_first, device::StreamRef stream);
 /// y[r] (+)= sum over places k ascending of fma(weights[r, k], expert_out[r * top_k + k], acc) from +0. residual: the
 /// sum is added to y, else stored.
-cudaError_t combine_experts(const float* expert_out, const float* weights, std::int32_t rows, std::int32_t top_k,
-                            std::int32_t cols, bool residual, float* y, cudaStream_t stream);
+Status combine_experts(const float* expert_out, const float* weights, std::int32_t rows, std::int32_t top_k,
+                       std::int32_t cols, bool residual, float* y, device::StreamRef stream);
 
 // --- Sampling (sample.cu) ---
 
@@ -368,7 +373,7 @@ struct Candidates {
   std::int32_t count;   // min(vocab, kCandidates)
 };
 std::size_t sample_workspace_bytes(std::int32_t rows, std::int32_t vocab);
-cudaError_t candidates(const float* logits, std::int32_t rows, std::int32_t vocab, Candidates* out,
-                       std::byte* workspace, cudaStream_t stream);
+Status candidates(const float* logits, std::int32_t rows, std::int32_t vocab, Candidates* out, std::byte* workspace,
+                  device::StreamRef stream);
 
-}  // namespace millrace::kernels::cuda
+}  // namespace millrace::kernels::gpu

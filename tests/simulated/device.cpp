@@ -1,0 +1,424 @@
+// device/device.h and the GPUs of device/gpu.h over simulated devices. See device.h.
+#include "device.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "base/bytes.h"
+#include "device/gpu.h"
+
+namespace millrace {
+namespace {
+
+using Work = std::function<void()>;
+using Clock = std::chrono::steady_clock;
+
+std::uint64_t number_of(const char* name, std::uint64_t otherwise) {
+  const char* const said = std::getenv(name);
+  return said == nullptr ? otherwise : std::strtoull(said, nullptr, 10);
+}
+int device_count() { return static_cast<int>(number_of("MILLRACE_SIMULATED_GPUS", 1)); }
+std::uint64_t capacity() { return number_of("MILLRACE_SIMULATED_VRAM", 6144) * kMiB; }
+bool valid(int device) { return device >= 0 && device < device_count(); }
+Status no_device(int device) { return error(Code::unsupported, "there is no simulated GPU {}", device); }
+
+thread_local int present = 0;
+std::atomic<std::uint64_t> graph_launches{0}, kernel_launches{0}, host_copies{0}, synchronisations{0}, allocations{0};
+
+/// What each device has given out.
+struct Memory {
+  std::mutex mutex;
+  std::map<int, std::uint64_t> used;
+  std::map<void*, int> device_of;  // of DeviceBuffers
+
+  static Memory& get() {
+    static Memory memory;
+    return memory;
+  }
+};
+
+struct EventState {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::uint64_t asked = 0, reached = 0;
+  Clock::time_point when{};
+
+  std::uint64_t number() {
+    const std::lock_guard lock(mutex);
+    return asked;
+  }
+  void await(std::uint64_t number) {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return reached >= number; });
+  }
+};
+/// What stands on streams keeps the state, also when the event has gone.
+using SharedEvent = std::shared_ptr<EventState>;
+const SharedEvent& state_of(device::EventRef event) { return *static_cast<SharedEvent*>(event.native); }
+
+using Recorded = std::vector<Work>;
+
+struct StreamState {
+  explicit StreamState(int of) : device(of), thread([this] { work(); }) {}
+  ~StreamState() {
+    {
+      const std::lock_guard lock(mutex);
+      stops = true;
+    }
+    changed.notify_all();
+    thread.join();
+  }
+
+  void add(Work one) {
+    {
+      const std::lock_guard lock(mutex);
+      if (recorded != nullptr) return recorded->push_back(std::move(one));
+      queue.push_back(std::move(one));
+    }
+    changed.notify_all();
+  }
+  bool idle() {
+    const std::lock_guard lock(mutex);
+    return queue.empty() && !busy;
+  }
+  void drain() {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return queue.empty() && !busy; });
+  }
+  void work() {
+    std::unique_lock lock(mutex);
+    while (true) {
+      changed.wait(lock, [&] { return stops || !queue.empty(); });
+      if (queue.empty()) return;
+      const Work one = std::move(queue.front());
+      queue.pop_front();
+      busy = true;
+      lock.unlock();
+      present = device;
+      one();
+      lock.lock();
+      busy = false;
+      if (queue.empty()) changed.notify_all();
+    }
+  }
+
+  const int device;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<Work> queue;
+  std::shared_ptr<Recorded> recorded;
+  bool busy = false, stops = false;
+  std::thread thread;
+};
+StreamState& state_of(device::StreamRef stream) { return *static_cast<StreamState*>(stream.native); }
+
+struct Streams {
+  std::mutex mutex;
+  std::set<StreamState*> all;
+
+  static Streams& get() {
+    static Streams streams;
+    return streams;
+  }
+};
+
+void drain_device(int device) {
+  Streams& streams = Streams::get();
+  std::vector<StreamState*> its;
+  {
+    const std::lock_guard lock(streams.mutex);
+    for (StreamState* const stream : streams.all)
+      if (stream->device == device) its.push_back(stream);
+  }
+  for (StreamState* const stream : its) stream->drain();
+}
+
+Work copy(void* to, const void* from, std::size_t bytes) {
+  return [=] { std::memcpy(to, from, bytes); };
+}
+
+}  // namespace
+
+namespace simulated {
+
+Status enqueue(device::StreamRef stream, std::function<void()> work) {
+  if (stream.native == nullptr) {
+    work();
+  } else {
+    state_of(stream).add(std::move(work));
+  }
+  return {};
+}
+
+bool take(int device, std::uint64_t bytes) {
+  Memory& memory = Memory::get();
+  const std::lock_guard lock(memory.mutex);
+  if (memory.used[device] + bytes > capacity()) return false;
+  memory.used[device] += bytes;
+  return true;
+}
+
+void give(int device, std::uint64_t bytes) {
+  Memory& memory = Memory::get();
+  const std::lock_guard lock(memory.mutex);
+  memory.used[device] -= bytes;
+}
+
+}  // namespace simulated
+
+namespace device {
+
+using simulated::enqueue;
+
+std::string built_cuda_version() { return {}; }
+std::string driver_cuda_version() { return {}; }
+
+Expected<std::vector<Gpu>> gpus() {
+  constexpr std::uint64_t kBlockShared = 163 * kKiB;
+  std::vector<Gpu> found;
+  for (int i = 0; i < device_count(); ++i)
+    found.push_back({i, "Simulated GPU", capacity(), 8, 0, 2, at_most_block_shared(kBlockShared)});
+  if (found.empty()) return error(Code::unsupported, "MILLRACE_SIMULATED_GPUS is 0");
+  return found;
+}
+
+DeviceCounters device_counters() {
+  return {graph_launches.load(), kernel_launches.load(), host_copies.load(), synchronisations.load(),
+          allocations.load()};
+}
+void count_kernels(std::uint64_t kernels) { kernel_launches += kernels; }
+
+Status use_gpu(int index) {
+  if (!valid(index)) return no_device(index);
+  present = index;
+  return {};
+}
+Expected<int> present_gpu() { return present; }
+Status synchronise_gpu() {
+  drain_device(present);
+  return {};
+}
+OnGpu::OnGpu(int index) : before_(present) {
+  if (valid(index)) present = index;
+}
+OnGpu::~OnGpu() { present = before_; }
+Status allow_stores_to(int other) { return valid(other) ? Status() : no_device(other); }
+
+Expected<VramState> vram_state() {
+  Memory& memory = Memory::get();
+  const std::lock_guard lock(memory.mutex);
+  return VramState{capacity() - memory.used[present], capacity()};
+}
+Expected<VramState> vram_state_without_context(int index) {
+  const OnGpu on(index);
+  return vram_state();
+}
+
+Expected<DeviceBuffer> DeviceBuffer::allocate(std::size_t bytes) {
+  const std::size_t taken = allocation_bytes(std::max<std::size_t>(bytes, 1));
+  const Status full = error(Code::out_of_budget, "{} of VRAM: the simulated GPU is out of memory", format_bytes(bytes));
+  if (!simulated::take(present, taken)) return full;
+  void* const data = mmap(nullptr, taken, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED) {
+    simulated::give(present, taken);
+    return full;
+  }
+  if (taken <= kMiB) std::memset(data, 0xcb, taken);  // nobody may count on zeros
+  {
+    Memory& memory = Memory::get();
+    const std::lock_guard lock(memory.mutex);
+    memory.device_of[data] = present;
+  }
+  ++allocations;
+  DeviceBuffer buffer;
+  buffer.data_ = static_cast<std::byte*>(data);
+  buffer.bytes_ = bytes;
+  return buffer;
+}
+
+DeviceBuffer::~DeviceBuffer() {
+  if (data_ == nullptr) return;
+  int its = 0;
+  {
+    Memory& memory = Memory::get();
+    const std::lock_guard lock(memory.mutex);
+    const auto found = memory.device_of.find(data_);
+    its = found->second;
+    memory.device_of.erase(found);
+  }
+  drain_device(its);  // freeing waits for the device, as CUDA's does
+  const std::size_t taken = allocation_bytes(std::max<std::size_t>(bytes_, 1));
+  munmap(data_, taken);
+  simulated::give(its, taken);
+}
+
+std::uint64_t allocation_bytes(std::uint64_t bytes) {
+  return bytes < kMiB ? round_up(bytes, 512) : round_up(bytes, 2 * kMiB);
+}
+
+Expected<PinnedBuffer> PinnedBuffer::allocate(std::size_t bytes, bool) {
+  PinnedBuffer buffer;
+  MR_ASSIGN_OR_RETURN(buffer.memory_, HostBuffer::reserve(bytes, Pages::normal));
+  buffer.registered_ = true;
+  return buffer;
+}
+PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
+  std::swap(memory_, other.memory_);
+  std::swap(registered_, other.registered_);
+  return *this;
+}
+PinnedBuffer::~PinnedBuffer() {
+  if (registered_) drain_device(present);
+}
+Expected<std::byte*> seen_by_gpu(const void* host) { return static_cast<std::byte*>(const_cast<void*>(host)); }
+
+Expected<Stream> Stream::create() {
+  auto* const made = new StreamState(present);
+  {
+    Streams& streams = Streams::get();
+    const std::lock_guard lock(streams.mutex);
+    streams.all.insert(made);
+  }
+  Stream stream;
+  stream.stream_ = {made};
+  return stream;
+}
+Stream::~Stream() {
+  if (stream_.native == nullptr) return;
+  StreamState& state = state_of(stream_);
+  {
+    Streams& streams = Streams::get();
+    const std::lock_guard lock(streams.mutex);
+    streams.all.erase(&state);
+  }
+  state.drain();
+  delete &state;
+}
+Status Stream::synchronise() const {
+  ++synchronisations;
+  state_of(stream_).drain();
+  return {};
+}
+Expected<bool> is_idle(StreamRef stream) { return stream.native == nullptr || state_of(stream).idle(); }
+
+Expected<Event> Event::create(bool) {
+  Event event;
+  event.event_ = {new SharedEvent(std::make_shared<EventState>())};
+  return event;
+}
+Event::~Event() { delete static_cast<SharedEvent*>(event_.native); }
+Status record(EventRef event, StreamRef stream) {
+  const SharedEvent state = state_of(event);
+  std::uint64_t number = 0;
+  {
+    const std::lock_guard lock(state->mutex);
+    number = ++state->asked;
+  }
+  return enqueue(stream, [state, number] {
+    {
+      const std::lock_guard lock(state->mutex);
+      state->reached = std::max(state->reached, number);
+      state->when = Clock::now();
+    }
+    state->changed.notify_all();
+  });
+}
+Expected<bool> is_reached(EventRef event) {
+  const SharedEvent& state = state_of(event);
+  const std::lock_guard lock(state->mutex);
+  return state->reached >= state->asked;
+}
+Status wait(EventRef event) {
+  const SharedEvent& state = state_of(event);
+  state->await(state->number());
+  return {};
+}
+Status wait_on_device(StreamRef stream, EventRef event) {
+  const SharedEvent state = state_of(event);
+  return enqueue(stream, [state, number = state->number()] { state->await(number); });
+}
+Expected<float> milliseconds(EventRef begin, EventRef end) {
+  const auto when = [](EventRef event) {
+    const SharedEvent& state = state_of(event);
+    const std::lock_guard lock(state->mutex);
+    return state->when;
+  };
+  return std::chrono::duration<float, std::milli>(when(end) - when(begin)).count();
+}
+
+Status RecordedPass::begin(const Stream& stream) {
+  StreamState& state = state_of(stream);
+  const std::lock_guard lock(state.mutex);
+  state.recorded = std::make_shared<Recorded>();
+  return {};
+}
+Expected<RecordedPass> RecordedPass::end(const Stream& stream) {
+  StreamState& state = state_of(stream);
+  const std::lock_guard lock(state.mutex);
+  RecordedPass pass;
+  pass.pass_ = new std::shared_ptr<const Recorded>(std::exchange(state.recorded, nullptr));
+  return pass;
+}
+RecordedPass::~RecordedPass() { delete static_cast<std::shared_ptr<const Recorded>*>(pass_); }
+Status RecordedPass::launch(const Stream& stream) const {
+  ++graph_launches;
+  return enqueue(stream, [works = *static_cast<std::shared_ptr<const Recorded>*>(pass_)] {
+    for (const Work& work : *works) work();
+  });
+}
+
+ProfilerRange::ProfilerRange(const char*) {}
+ProfilerRange::~ProfilerRange() = default;
+
+Status copy_to_host(void* host, const void* device, std::size_t bytes, StreamRef stream) {
+  ++host_copies;
+  return enqueue(stream, copy(host, device, bytes));
+}
+Status copy_to_device(void* device, const void* host, std::size_t bytes, StreamRef stream) {
+  return enqueue(stream, copy(device, host, bytes));
+}
+Status copy_on_device(void* to, const void* from, std::size_t bytes, StreamRef stream) {
+  return enqueue(stream, copy(to, from, bytes));
+}
+Status fill_device(void* device, std::uint8_t value, std::size_t bytes, StreamRef stream) {
+  return enqueue(stream, [=] { std::memset(device, value, bytes); });
+}
+Status write_device(void* device, const void* host, std::size_t bytes) {
+  std::memcpy(device, host, bytes);
+  return {};
+}
+Status read_device(void* host, const void* device, std::size_t bytes) {
+  std::memcpy(host, device, bytes);
+  return {};
+}
+Status read_device_rows(void* host, std::size_t host_pitch, const void* device, std::size_t device_pitch,
+                        std::size_t bytes, std::size_t rows) {
+  for (std::size_t r = 0; r < rows; ++r)
+    std::memcpy(static_cast<std::byte*>(host) + r * host_pitch,
+                static_cast<const std::byte*>(device) + r * device_pitch, bytes);
+  return {};
+}
+Status move_on_device(void* to, const void* from, std::size_t bytes) {
+  std::memcpy(to, from, bytes);
+  return {};
+}
+Status clear_device(const DeviceBuffer& memory) {
+  std::memset(memory.data(), 0, memory.bytes());
+  return {};
+}
+
+}  // namespace device
+}  // namespace millrace
