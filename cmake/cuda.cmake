@@ -60,24 +60,24 @@ if(NOT MILLRACE_CUDA STREQUAL "OFF")
 endif()
 message(STATUS "GPU support: ${MILLRACE_CUDA} ${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_ARCHITECTURES}")
 
-# millrace_uses_cuda(TARGET): all of a target's files see CUDA's headers and MILLRACE_HAS_CUDA.
+# millrace_uses_cuda(TARGET): all of a target's files see CUDA's headers and MILLRACE_HAS_GPU.
 function(millrace_uses_cuda target)
-  target_compile_definitions(${target} PRIVATE MILLRACE_HAS_CUDA)
+  target_compile_definitions(${target} PRIVATE MILLRACE_HAS_GPU)
   target_include_directories(${target} SYSTEM PRIVATE ${cuda_include})
 endfunction()
 
-# millrace_gpu_sources(TARGET DEPS...): moves the target's files that know CUDA, those named cuda_* and those that ask for
-# MILLRACE_HAS_CUDA, into an object library of their own. All other files are compiled alike with and without the GPU part, so
-# that switching it on or off compiles nothing twice.
+# millrace_gpu_sources(TARGET DEPS...): moves the target's files that only the GPU part has, those of src/ROOM/gpu and those
+# named cuda_*, and those that ask for MILLRACE_HAS_GPU, into an object library of their own. All other files are compiled alike
+# with and without the GPU part, so that switching it on or off compiles nothing twice.
+set(gpu_files "/(gpu/|cuda_)[^/]*\\.cpp$")
 function(millrace_gpu_sources target)
   get_target_property(sources ${target} SOURCES)
   set(knowing)
   foreach(source IN LISTS sources)
-    get_filename_component(name ${source} NAME)
-    if(name MATCHES "^cuda_.*\\.cpp$")
+    if(source MATCHES "${gpu_files}")
       list(APPEND knowing ${source})
     elseif(source MATCHES "\\.cpp$" AND EXISTS ${source})
-      file(STRINGS ${source} asks REGEX "^#ifn?def MILLRACE_HAS_CUDA" LIMIT_COUNT 1)
+      file(STRINGS ${source} asks REGEX "^#ifn?def MILLRACE_HAS_GPU" LIMIT_COUNT 1)
       if(asks)
         list(APPEND knowing ${source})
       endif()
@@ -89,7 +89,7 @@ function(millrace_gpu_sources target)
   list(REMOVE_ITEM sources ${knowing})
   set_target_properties(${target} PROPERTIES SOURCES "${sources}")
   if(NOT MILLRACE_HAS_CUDA)
-    list(FILTER knowing EXCLUDE REGEX "/cuda_[^/]*\\.cpp$")
+    list(FILTER knowing EXCLUDE REGEX "${gpu_files}")
   endif()
   if(NOT knowing)
     return()

@@ -92,7 +92,7 @@ function(millrace_units target)
 endfunction()
 
 # millrace_room(NAME PUBLIC deps... PRIVATE deps... HEADERS <headers>...): the library millrace_NAME from src/NAME/**.cpp.
-# A file named cuda_*.cpp is left out where there is no CUDA (millrace_gpu_sources).
+# Files of src/NAME/gpu and those named cuda_*.cpp are left out where there is no GPU part (millrace_gpu_sources).
 # A file named *_avx2.cpp, *_avx512.cpp or *_vnni.cpp is compiled for that instruction set; nothing else is.
 function(millrace_room name)
   cmake_parse_arguments(ARG "" "" "PUBLIC;PRIVATE;HEADERS" ${ARGN})

@@ -24,22 +24,22 @@ CUDA = re.compile(r"#\s*include\s+(?:<(?:cuda|cufile|nvml|nvtx)\w*|\"(?:device/c
 BLOCK_COMMENT = re.compile(r"/\*.*?\*/", re.S)
 LINE_COMMENT = re.compile(r"//[^\n]*")
 STRUCT = re.compile(r"^struct (\w*Options)\b[^;{]*\{\n(.*?)^\};", re.M | re.S)
-PLANNING = re.compile(r"^(?:residency/(?:plan\w*|homes\w*|predict\w*)|engine/(?:setup\w*|\w*_plan|\w*_setup|limits\w*))\.(?:h|cpp)$")
+PLANNING = re.compile(r"^(?:residency/(?:plan\w*|homes\w*|predict\w*)|engine/(?:setup\w*|\w*_plan|\w*_setup|limits\w*|gpu/plan|gpu/setup))\.(?:h|cpp)$")
 WORDS = ("expert", "draft", "shard")
 
 # What keeps weights in more than one memory and copies them from one to the other.
 MOVING = re.compile(r"^residency/(?:ordered_ring|chunk_ring|tile_\w+|slot_table|ram_fill"
-                    r"|cuda_(?:stream|bounce|copies|table|spare\w*|expert_slots|expert_waves|experts))\.(?:h|cpp)$")
+                    r"|gpu/(?:stream|bounce|copies|table|spare\w*|expert_slots|expert_waves|experts))\.(?:h|cpp)$")
 
 # The worst that each figure may be, and what it has to become; goal None: less than it is.
 RECORDS = {
     "posix": (0, 0),
-    "cuda": (39, 0),
-    "cuda_files": (50, 0),
+    "cuda": (0, 0),
+    "cuda_files": (0, 0),
     "planning": (4347, 2600),  # 4,281 before demand was a value of its own, KV was counted by chunks, and encoders had no longer contexts than positions; then vision towers
     "moving": (3028, 1900),
     "options": (12, 12),
-    "expert": (194, 90),  # 189 before readers, families of mixtures and options had files of their own; then encoders of mixtures
+    "expert": (196, 90),  # 189 before readers, families of mixtures and options had files of their own; then encoders of mixtures; then CUDA's launchers apart from the contracts
     "draft": (84, 45),
     "shard": (32, 12),
     "lines": (143_000, None),  # to the next thousand; 132,000 before the architectures beyond the first 22, 134,000 before indexers, 135,000 before GPT-2 to Apertus, 136,000 before encoders and their tokenizers, 137,000 before pictures, cross-encoders and prompts by int8

@@ -10,7 +10,7 @@ namespace {
 
 using namespace kernels::cuda;
 
-constexpr int kMostMatvecEntries = 64;  // more go to matmul_experts (exec/cuda_mixtures.cpp)
+constexpr int kMostMatvecEntries = 64;  // more go to matmul_experts (exec/gpu/mixtures.cpp)
 
 /// Gate and up together, or down. sorted: for matmul_experts.
 ExpertCall make_call(Case& c, const Mixture& m, int rows, bool gated, bool sorted) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -36,6 +37,8 @@ DeviceCounters device_counters() {
 }
 
 void count_kernels(std::uint64_t kernels) { kernel_launches += kernels; }
+
+void load_all_kernels_first() { setenv("CUDA_MODULE_LOADING", "EAGER", 0); }
 
 Status use_gpu(int index) {
   MR_CUDA(cudaSetDevice(index));

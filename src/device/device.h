@@ -31,6 +31,10 @@ DeviceCounters device_counters();
 /// For launchers' callers: kernels put on a stream by hand.
 void count_kernels(std::uint64_t kernels);
 
+/// To be called before any other call, where several GPUs will compute: kernels are loaded when the program
+/// starts, not at their first launch. A driver that loads one may wait for a device, and that for another one, whose
+/// launch waits for the driver.
+void load_all_kernels_first();
 /// Makes device `index` this thread's, and ready for work. Errors: unsupported.
 Status use_gpu(int index);
 /// The number of the present device.

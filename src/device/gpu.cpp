@@ -16,7 +16,7 @@ std::uint64_t at_most_block_shared(std::uint64_t bytes) {
   return std::min(bytes, most);
 }
 
-#ifndef MILLRACE_HAS_CUDA
+#ifndef MILLRACE_HAS_GPU
 
 std::string built_cuda_version() { return {}; }
 std::string driver_cuda_version() { return {}; }

@@ -1,6 +1,6 @@
 // Host memory for weights and for reads: anonymous pages, huge where that is asked for, backed on demand.
 // Move-only RAII. Page-aligned host memory, page-locked and device memory are distinct types, so that a wrong pairing
-// does not compile; the last two come with the CUDA executor.
+// does not compile; the last two come with the GPU's executor.
 // Thread-safety: a buffer has one owner; advise calls on disjoint ranges may run at the same time.
 #pragma once
 

@@ -32,7 +32,7 @@ Expected<ClusterStage> plan_stage(EngineOptions options, const ClusterHost& host
   options.planning.find_rates = false;  // this machine's would be another's
   options.device.choice = host.vram_bytes > 0 ? DeviceChoice::cuda : DeviceChoice::cpu;
   options.memory.vram_bytes = host.vram_bytes;
-  Expected<Parts> planned = host.vram_bytes > 0 ? assemble_cuda_on_paper(options) : assemble_plan(options);
+  Expected<Parts> planned = host.vram_bytes > 0 ? assemble_gpu_on_paper(options) : assemble_plan(options);
   if (!planned.ok()) return planned.status().with_context(host.name);
   ClusterStage stage;
   stage.layers = layers;

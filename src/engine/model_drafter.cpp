@@ -105,7 +105,7 @@ DraftHabits draft_habits(const SpeculateOptions& speculate) {
 }
 
 Expected<std::unique_ptr<ModelDrafter>> ModelDrafter::load(const DraftModelPlan& plan, Parts& target) {
-  auto parts = target.draft.place == DraftPlace::gpu ? assemble_cuda_draft(plan, target) : assemble(plan.options);
+  auto parts = target.draft.place == DraftPlace::gpu ? assemble_gpu_draft(plan, target) : assemble(plan.options);
   if (!parts.ok()) return parts.status();
   return std::unique_ptr<ModelDrafter>(new ModelDrafter(std::make_unique<Parts>(std::move(*parts)), plan.vocab));
 }

@@ -283,15 +283,15 @@ Expected<std::unique_ptr<exec::Executor>> GpuParts::executor_aside(const Parts& 
   return error(Code::unsupported, "nobody computes beside these weights");
 }
 
-#ifndef MILLRACE_HAS_CUDA
-Expected<Parts> assemble_cuda(const EngineOptions& /*options*/, const DraftModelPlan* /*draft*/, bool /*load*/,
-                              const std::function<Status(const Parts&)>& /*accept*/) {
+#ifndef MILLRACE_HAS_GPU
+Expected<Parts> assemble_gpu(const EngineOptions& /*options*/, const DraftModelPlan* /*draft*/, bool /*load*/,
+                             const std::function<Status(const Parts&)>& /*accept*/) {
   return device::gpus().status().with_context("--device cuda");
 }
-Expected<Parts> assemble_cuda_draft(const DraftModelPlan& /*draft*/, Parts& /*target*/) {
+Expected<Parts> assemble_gpu_draft(const DraftModelPlan& /*draft*/, Parts& /*target*/) {
   return device::gpus().status();
 }
-Expected<Parts> assemble_cuda_on_paper(const EngineOptions& /*options*/) { return device::gpus().status(); }
+Expected<Parts> assemble_gpu_on_paper(const EngineOptions& /*options*/) { return device::gpus().status(); }
 #endif
 
 namespace {
@@ -429,7 +429,7 @@ Expected<Taken> choose_device(const EngineOptions& options, const DraftModelPlan
   // And these to the GPU.
   const bool for_gpu = speaks_of_layers(options) || options.planning.follow != nullptr;
   std::optional<Parts> better;
-  Expected<Parts> parts = assemble_cuda(options, draft, load, [&](const Parts& gpu) -> Status {
+  Expected<Parts> parts = assemble_gpu(options, draft, load, [&](const Parts& gpu) -> Status {
     if (open && !for_gpu) better = better_on_cpu(options, draft, gpu);
     return better ? error(Code::cancelled, "the CPU is faster") : Status();
   });

@@ -27,12 +27,12 @@ struct DraftModelPlan;
 struct Parts;
 class UsageKeeper;
 
-/// What only a GPU run has (engine/cuda_setup.cpp).
+/// What only a GPU run has (engine/gpu/setup.cpp).
 struct GpuParts {
   virtual ~GpuParts() = default;
   /// What those who hold weights have done since the start. What comes to memory to stay is loading, and not among it.
   virtual void add_to(residency::StoreCounters& counters) const = 0;
-  /// An executor beside the target's, over the same weights (exec::CudaOptions::aside), with room for its graphs.
+  /// An executor beside the target's, over the same weights (exec::GpuOptions::aside), with room for its graphs.
   /// Errors: out_of_budget, unsupported.
   virtual Expected<std::unique_ptr<exec::Executor>> executor_aside(const Parts& target);
   /// As WeightStore::expert_usage(); empty where all experts are in VRAM.
@@ -101,16 +101,16 @@ residency::SavedPlan saved_plan(const Parts& parts);
 /// The model on a GPU, up to the plan (load = false) or ready for a pass. `accept` sees the parts once there is a plan,
 /// before a weight is read; what it returns other than ok is the error. Errors: unsupported (no GPU, or built without
 /// CUDA: says which), out_of_budget (does not fit; says what would), and those of every part.
-Expected<Parts> assemble_cuda(const EngineOptions& options, const DraftModelPlan* draft, bool load,
-                              const std::function<Status(const Parts&)>& accept);
+Expected<Parts> assemble_gpu(const EngineOptions& options, const DraftModelPlan* draft, bool load,
+                             const std::function<Status(const Parts&)>& accept);
 
 /// Up to the plan, on paper: for options.vram_bytes of a GPU that need not be here, and a machine whose rates are
 /// options.rates. Errors: those of a plan; unsupported (built without CUDA).
-Expected<Parts> assemble_cuda_on_paper(const EngineOptions& options);
+Expected<Parts> assemble_gpu_on_paper(const EngineOptions& options);
 
 /// The draft model on the GPU of `target`, whose budgets grant what it takes and outlive it. REQUIRES: target's seat
 /// for it is there. Errors: those of every part.
-Expected<Parts> assemble_cuda_draft(const DraftModelPlan& draft, Parts& target);
+Expected<Parts> assemble_gpu_draft(const DraftModelPlan& draft, Parts& target);
 
 // What both ways share (setup.cpp).
 

@@ -147,7 +147,7 @@ class Fuser {
         if (s.attention.latent_values == 0) attention.leaves = leaves(wanted(at, s.out));
         return attention;
       }
-      case Kind::store_index:  // check_cuda() has refused these
+      case Kind::store_index:  // check_gpu() has refused these
       case Kind::select:
       case Kind::moe:  // experts() has taken it
         break;

@@ -1,5 +1,5 @@
 // Which launches a program's steps become on a GPU: a list, made once when passes are prepared and walked by every
-// pass (exec/cuda_emitter.h). Neighbours are one launch where a kernel does them at once with the bits that one after
+// pass (exec/gpu/emitter.h). Neighbours are one launch where a kernel does them at once with the bits that one after
 // the other would give. Which results later steps read, and in which form, is looked up in the program, never guessed.
 // Pure: it needs no GPU, and is tested without one. Thread-safety: so from any thread.
 #pragma once

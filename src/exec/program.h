@@ -306,7 +306,7 @@ struct Program {
 struct PassLimits {
   std::int64_t max_rows = 0;   // tokens in a pass
   std::int64_t work_rows = 0;  // that go through a block at once, the others after them, before the next block comes:
-                               // so large is a buffer of worked rows. 0: all. The CUDA executor's
+                               // so large is a buffer of worked rows. 0: all. The GPU executor's
   std::int64_t max_sequences = 1;
   std::int64_t max_logit_rows = 0;
   std::int64_t max_positions = 0;  // context

@@ -109,7 +109,7 @@ int threads_beside_gpu(int asked) {
   return asked > 0 ? asked : processors >= kMany ? processors - 1 : processors;
 }
 
-#ifndef MILLRACE_HAS_CUDA
+#ifndef MILLRACE_HAS_GPU
 Status measure_gpu(Rates& /*rates*/, const HostWork& /*work*/, const GpuEffort& /*effort*/) {
   return device::gpus().status();
 }

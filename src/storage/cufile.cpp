@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "storage/pool_backend.h"
 
-#ifdef MILLRACE_HAS_CUDA
+#ifdef MILLRACE_HAS_GPU
 #include "device/device.h"
 #endif
 #include "device/gpu.h"
@@ -33,7 +33,7 @@ constexpr std::array<std::string_view, 6> kRemote = {"lustre", "wekafs", "gpfs",
 /// cuFile works in the calling thread's CUDA context.
 Status use_device(int device) {
   if (device < 0) return {};
-#ifdef MILLRACE_HAS_CUDA
+#ifdef MILLRACE_HAS_GPU
   return device::use_gpu(device);
 #else
   return device::gpus().status();

@@ -2,7 +2,7 @@
 #include <string>
 
 #include "engine/reference.h"
-#include "exec/cuda_executor.h"
+#include "exec/gpu/executor.h"
 #include "exec/small_model.h"
 
 namespace millrace::exec {
@@ -15,16 +15,16 @@ Status check(std::int64_t head_dim, DType kv_dtype, std::uint64_t block_shared_b
   shape.layers = 1;
   shape.head_dim = head_dim;
   const test::SmallModel model(shape);
-  return check_cuda(model.program(), model.units(), {kv_dtype, block_shared_bytes});
+  return check_gpu(model.program(), model.units(), {kv_dtype, block_shared_bytes});
 }
 
-TEST(CheckCuda, TakesUsualHeadsInEveryFormatOnEveryDevice) {
+TEST(CheckGpu, TakesUsualHeadsInEveryFormatOnEveryDevice) {
   for (const std::int64_t head_dim : {64, 80, 96, 128, 256})
     for (const DType dtype : {DType::f16, DType::f32, DType::q8_0, DType::q4_0, DType::q3_k, DType::q2_0})
       EXPECT_EQ(check(head_dim, dtype, kRtx4090).ok(), head_dim < 256 || dtype != DType::f32) << head_dim;
 }
 
-TEST(CheckCuda, SaysWhatHeadsOf256InF32Need) {
+TEST(CheckGpu, SaysWhatHeadsOf256InF32Need) {
   EXPECT_TRUE(check(256, DType::f32, kA100).ok());
   const Status status = check(256, DType::f32, kRtx4090);
   EXPECT_EQ(status.code(), Code::unsupported);
@@ -32,12 +32,12 @@ TEST(CheckCuda, SaysWhatHeadsOf256InF32Need) {
     EXPECT_NE(status.message().find(word), std::string::npos) << status.message();
 }
 
-TEST(CheckCuda, TakesHeadsOf512InF16OnEveryDevice) {
+TEST(CheckGpu, TakesHeadsOf512InF16OnEveryDevice) {
   EXPECT_TRUE(check(512, DType::f16, kA100).ok());
   EXPECT_TRUE(check(512, DType::f16, kRtx4090).ok());
 }
 
-TEST(CheckCuda, SaysWhatHeadsOf512Need) {
+TEST(CheckGpu, SaysWhatHeadsOf512Need) {
   for (const DType dtype : {DType::f32, DType::q8_0, DType::q4_0, DType::q3_k}) {
     const Status status = check(512, dtype, kA100);
     EXPECT_EQ(status.code(), Code::unsupported);
@@ -46,7 +46,7 @@ TEST(CheckCuda, SaysWhatHeadsOf512Need) {
   }
 }
 
-TEST(CheckCuda, NamesHeadsThatNoKernelHas) {
+TEST(CheckGpu, NamesHeadsThatNoKernelHas) {
   for (const std::int64_t head_dim : {32, 48, 192, 576}) {
     const Status status = check(head_dim, DType::f16, kA100);
     EXPECT_EQ(status.code(), Code::unsupported);
@@ -55,7 +55,7 @@ TEST(CheckCuda, NamesHeadsThatNoKernelHas) {
 }
 
 /// docs/reference/models-and-file-types.md says so.
-TEST(CheckCuda, TakesEveryCheckpointThatRunsOnAGpu) {
+TEST(CheckGpu, TakesEveryCheckpointThatRunsOnAGpu) {
   for (const engine::test::Checkpoint& checkpoint : engine::test::kCheckpoints) {
     SCOPED_TRACE(checkpoint.name);
     const auto engine = engine::test::make(engine::test::roomy(checkpoint.model()));
@@ -63,7 +63,7 @@ TEST(CheckCuda, TakesEveryCheckpointThatRunsOnAGpu) {
     const model::Model& model = engine->model();
     for (const std::uint64_t block_shared : {kA100, kRtx4090}) {
       if (block_shared == kRtx4090 && checkpoint.kv == DType::f32) continue;
-      const Status status = check_cuda(model.program(), model.units(), {checkpoint.kv, block_shared});
+      const Status status = check_gpu(model.program(), model.units(), {checkpoint.kv, block_shared});
       EXPECT_EQ(status.ok(), checkpoint.gpu) << status.message();
     }
   }

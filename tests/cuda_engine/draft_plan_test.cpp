@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "base/bytes.h"
-#include "engine/cuda_draft.h"
+#include "engine/gpu/draft.h"
 #include "engine/setup.h"
 #include "engine/support.h"
 #include "engine/within.h"
@@ -91,10 +91,9 @@ class DraftPlan : public ::testing::Test {
     Planned planned;
     Parts& parts = planned.parts;
     std::vector<std::string> paths;
-    planned.status = open_model(options, kCudaTileBytes, false, parts, paths);
+    planned.status = open_model(options, kGpuTileBytes, false, parts, paths);
     if (!planned.status.ok()) return planned;
-    CudaPlanner planner(options, {.free_bytes = 8'000'000'000, .context_bytes = kContext, .multiprocessors = 40},
-                        parts);
+    GpuPlanner planner(options, {.free_bytes = 8'000'000'000, .context_bytes = kContext, .multiprocessors = 40}, parts);
     planned.status = draft != nullptr ? seat_draft(options, *draft, gpu(), planner, parts) : planner.plan();
     if (!planned.status.ok()) return planned;
     planned.movers = planner.homes().movers;
@@ -113,7 +112,7 @@ TEST_F(DraftPlan, WithRoomForBothItIsInVram) {
   // Of a small model a pass of a usual CPU is shorter than a GPU's turn.
   const EngineOptions roomy = options(0, slow_cpu());
   const DraftModelPlan model = draft(roomy);
-  const auto taken = plan_cuda_draft(model, gpu());
+  const auto taken = plan_gpu_draft(model, gpu());
   ASSERT_TRUE(taken.ok()) << taken.status().message();
   const Planned planned = plan(roomy, &model);
   ASSERT_TRUE(planned.status.ok()) << planned.status.message();

@@ -40,7 +40,7 @@ TEST_P(PredictionsInVram, AreNearWhatWasMeasured) {
   options.memory.ram_bytes = 100'000'000'000;
   options.demand.context_tokens = std::max<std::int64_t>(512, measured.work.context + measured.work.prompt_tokens);
   options.demand.max_sequences = measured.work.sequences;
-  const auto parts = assemble_cuda_on_paper(options);
+  const auto parts = assemble_gpu_on_paper(options);
   ASSERT_TRUE(parts.ok()) << parts.status().message();
   const double predicted = residency::predict_tokens_per_second(parts->plan, kH100, measured.work);
   EXPECT_NEAR(predicted / measured.tokens_per_second, 1, 0.15) << predicted << " predicted";

@@ -1,6 +1,8 @@
 // The processor's half of shared products, with a real device on the other side: random shapes against the reference
 // kernels, queued jobs in order, and a stream that is let go when a pass fails.
 
+#include "exec/gpu/split.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,7 +12,6 @@
 
 #include "device/cpu.h"
 #include "device/gpu.h"
-#include "exec/cuda_split.h"
 
 namespace millrace::exec {
 namespace {

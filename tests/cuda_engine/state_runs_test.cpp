@@ -1,10 +1,11 @@
 // Which runs of rows go over which states: tables alone, no GPU needed.
+#include "exec/gpu/state_runs.h"
+
 #include <gtest/gtest.h>
 
 #include <memory>
 
 #include "base/bytes.h"
-#include "exec/cuda_state_runs.h"
 
 namespace millrace::exec {
 namespace {

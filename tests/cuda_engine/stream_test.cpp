@@ -1,6 +1,8 @@
 // The ring through which layers cross to the device, by itself: what launches find behind the table's entries when the
 // device is late, with and without units that are kept in spare memory, and where some passes need only a part of them.
 
+#include "residency/gpu/stream.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +13,6 @@
 #include "cuda_engine/on_gpu.h"
 #include "cuda_engine/stall.h"
 #include "kernels/gpu/ops.h"
-#include "residency/cuda_stream.h"
 
 namespace millrace::residency {
 namespace {

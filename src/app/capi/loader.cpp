@@ -8,11 +8,11 @@
 
 #include "app/capi/common.h"
 #include "base/os/file_info.h"
-#ifdef MILLRACE_HAS_CUDA
+#ifdef MILLRACE_HAS_GPU
 #include "base/log.h"
 #include "device/device.h"
 #include "device/gpu.h"
-#include "residency/cuda_bounce.h"
+#include "residency/gpu/bounce.h"
 #include "storage/cufile.h"
 #endif
 
@@ -35,7 +35,7 @@ Expected<capi::DeviceReads> device_reads_from_name(const char* name) {
   return error(Code::invalid_argument, "options.device_reads: use auto, cufile or ring");
 }
 
-#ifdef MILLRACE_HAS_CUDA
+#ifdef MILLRACE_HAS_GPU
 /// The device that is present on the calling thread.
 Expected<int> present_device() {
   MR_RETURN_IF_ERROR(device::gpus().status());
@@ -160,7 +160,7 @@ Status wait_for(millrace_loader& loader, std::uint64_t read) {
 }  // namespace
 
 Expected<storage::Backend*> millrace_loader::to_device() {
-#ifdef MILLRACE_HAS_CUDA
+#ifdef MILLRACE_HAS_GPU
   MR_ASSIGN_OR_RETURN(const int device, present_device());
   const MutexLock lock(mutex);
   std::unique_ptr<storage::Backend>& made = to_devices[device];
@@ -174,7 +174,7 @@ Expected<storage::Backend*> millrace_loader::to_device() {
 }
 
 const storage::Backend* millrace_loader::to_device_if_made() const {
-#ifdef MILLRACE_HAS_CUDA
+#ifdef MILLRACE_HAS_GPU
   if (const auto device = present_device(); device.ok()) {
     const MutexLock lock(mutex);
     if (const auto made = to_devices.find(*device); made != to_devices.end()) return made->second.get();

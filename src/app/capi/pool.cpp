@@ -10,7 +10,7 @@
 #include "app/capi/loader.h"
 #include "base/bytes.h"
 #include "residency/weight_store.h"
-#ifdef MILLRACE_HAS_CUDA
+#ifdef MILLRACE_HAS_GPU
 #include "device/device.h"
 #include "device/range.h"
 #endif
@@ -21,7 +21,7 @@ struct millrace_pool {
   struct Held {
     residency::Lease lease;
     std::uint64_t acquired = 0;
-#ifdef MILLRACE_HAS_CUDA
+#ifdef MILLRACE_HAS_GPU
     std::deque<device::Event> used;  // behind what still reads it, launched by those who have released it
 #endif
   };
@@ -37,7 +37,7 @@ struct millrace_pool {
   std::uint64_t slots() const { return static_cast<std::uint64_t>(store->expert_slots()); }
   /// Lets go of what nothing reads any more.
   void let_go() {
-#ifdef MILLRACE_HAS_CUDA
+#ifdef MILLRACE_HAS_GPU
     const auto reached = [](const device::Event& event) {
       const Expected<bool> there = device::is_reached(event);
       return there.ok() && *there;
@@ -51,7 +51,7 @@ struct millrace_pool {
   }
   /// Waits until one more is let go of. REQUIRES: there is one.
   void wait_for_one() {
-#ifdef MILLRACE_HAS_CUDA
+#ifdef MILLRACE_HAS_GPU
     for (device::Event& event : leaving.begin()->second.used) (void)device::wait(event);
 #endif
     leaving.erase(leaving.begin());
@@ -128,7 +128,7 @@ Expected<bool> is_on_device(const char* memory) {
 /// What the store reads by; for a pool on a device also where to. Errors: unsupported (no GPU, mmap).
 Expected<storage::Backend*> choose_backend(millrace_loader& loader, bool on_device, residency::StoreOptions& options) {
   if (on_device) {
-#ifdef MILLRACE_HAS_CUDA
+#ifdef MILLRACE_HAS_GPU
     options.range = [](std::uint64_t bytes) { return device::reserve_device_range(bytes); };
 #endif
     return loader.to_device();
@@ -219,7 +219,7 @@ Status release(millrace_pool& pool, std::uint32_t piece) {
   if (--found->second.acquired > 0) return {};
   // What others have launched may still read it.
   auto last = pool.held.extract(found);
-#ifdef MILLRACE_HAS_CUDA
+#ifdef MILLRACE_HAS_GPU
   if (!last.mapped().used.empty()) pool.leaving.insert(std::move(last));
 #endif
   pool.let_go();
@@ -228,7 +228,7 @@ Status release(millrace_pool& pool, std::uint32_t piece) {
 
 Status release_on(millrace_pool& pool, std::uint32_t piece, void* stream) {
   if (!pool.on_device) return error(Code::invalid_argument, "the pool is in host memory, which no stream reads");
-#ifdef MILLRACE_HAS_CUDA
+#ifdef MILLRACE_HAS_GPU
   const auto found = pool.held.find(piece);
   if (found != pool.held.end()) {
     MR_ASSIGN_OR_RETURN(device::Event event, device::Event::create());

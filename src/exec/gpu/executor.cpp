@@ -1,0 +1,465 @@
+// The pass of the GPU's executor: recording, upload, graph, read-back.
+#include "exec/gpu/executor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "device/gpu.h"
+#include "exec/gpu/executor_impl.h"
+#include "exec/routing.h"
+#include "kernels/gpu/delta_chunks.h"
+#include "kernels/gpu/gates.h"
+#include "kernels/gpu/latent.h"
+#include "kernels/gpu/launches.h"
+
+namespace millrace::exec {
+namespace {
+
+namespace gpu = kernels::gpu;
+
+constexpr std::size_t kMostGraphs = 64;
+// Kernels of more rows than that fill the device, so that nothing is won by placing blocks of the next one early, and
+// much is lost (launches.h): prompts of Qwen3.6-35B came at 17,300 instead of 21,300 tokens a second.
+// Of dense layers a few dozen rows still gain (8B Q4_K on an H100: 16 sequences 3,248 and 3,487 tokens a second, 32
+// 4,849 and 5,052, 64 5,722 and 5,599), of mixtures they do not (30B-A3B, 32: 1,627 and 1,527).
+constexpr std::int64_t kOverlappedRows = 32, kOverlappedRowsOfMixtures = 4;
+
+std::string_view numerics_of(gpu::PromptProducts prompts) {
+  switch (prompts) {
+    case gpu::PromptProducts::bf16:
+      return "cuda 5, prompts bf16";
+    case gpu::PromptProducts::int8:
+      return "cuda 5, prompts int8";
+    case gpu::PromptProducts::none:
+      break;
+  }
+  return "cuda 5";
+}
+
+}  // namespace
+
+std::uint64_t gpu_activation_bytes(const PassShape& shape) { return make_gpu_layout(shape).bytes; }
+
+Expected<std::unique_ptr<Executor>> make_gpu_executor(const residency::UnitTable& units,
+                                                      residency::DeviceWeights& weights, residency::Budget& vram,
+                                                      const GpuOptions& options) {
+  const device::OnGpu on(options.device);
+  MR_ASSIGN_OR_RETURN(device::Stream stream, device::Stream::create());
+  MR_ASSIGN_OR_RETURN(device::Gpu found, device::gpu(options.device));
+  return std::unique_ptr<Executor>(std::make_unique<GpuExecutor>(units, weights, vram, options,
+                                                                 GpuTraits{options.kv_dtype, found.block_shared_bytes},
+                                                                 std::move(stream), std::move(found.name)));
+}
+
+GpuExecutor::GpuExecutor(const residency::UnitTable& units, residency::DeviceWeights& weights, residency::Budget& vram,
+                         const GpuOptions& options, const GpuTraits& traits, device::Stream stream, std::string name)
+    : units_(units),
+      weights_(weights),
+      vram_(vram),
+      options_(options),
+      traits_(traits),
+      stream_(std::move(stream)),
+      name_(std::move(name)),
+      prompt_products_(options.prompt_products ? gpu::prompt_products() : gpu::PromptProducts::none),
+      delta_chunks_(prompt_products_ == gpu::PromptProducts::bf16 && gpu::has_delta_chunks()),
+      numerics_(numerics_of(prompt_products_)) {}
+
+GpuExecutor::~GpuExecutor() {
+  (void)stream_.synchronise();  // nothing may still use the memory
+}
+
+std::string GpuExecutor::describe() const { return fmt::format("cuda:{} {}", options_.device, name_); }
+
+/// Has the GPU attention for heads of so many channels?
+static Status check_heads(std::int64_t head_dim, const GpuTraits& traits) {
+  constexpr std::int64_t kHeadDims[] = {64, 80, 96, 128, 256};
+  if (std::find(std::begin(kHeadDims), std::end(kHeadDims), head_dim) != std::end(kHeadDims)) {
+    if (head_dim < gpu::kWideFloatHeadDim || traits.kv_dtype != DType::f32 ||
+        traits.block_shared_bytes >= gpu::kWideHeadShared)
+      return {};
+    return error(Code::unsupported,
+                 "the GPU's attention for heads of {} channels, as this model's, over KV in f32 takes {} KiB of shared "
+                 "memory, and this GPU gives {} KiB; use --kv f16, or --device cpu",
+                 head_dim, gpu::kWideHeadShared / kKiB, traits.block_shared_bytes / kKiB);
+  }
+  if (head_dim != gpu::kWideHeadDim)
+    return error(Code::unsupported,
+                 "the GPU's attention takes heads of {} and {} channels, and this model's have {}; use --device cpu",
+                 fmt::join(kHeadDims, ", "), gpu::kWideHeadDim, head_dim);
+  if (traits.kv_dtype != DType::f16)
+    return error(
+        Code::unsupported,
+        "the GPU's attention takes heads of {} channels, as this model's, over KV in f16 alone, not in {}; use "
+        "--kv f16, or --device cpu",
+        head_dim, info(traits.kv_dtype).name);
+  return {};
+}
+
+/// Has it attention over such latents?
+static Status check_latents(const Attention& attention) {
+  if (attention.window == 0 && attention.sinks.none() && attention.head_dim % 32 == 0 && attention.v_dim() % 4 == 0 &&
+      attention.head_dim <= gpu::kMostLatentDim && attention.v_dim() <= gpu::kMostLatentValues)
+    return {};
+  return error(
+      Code::unsupported,
+      "the GPU's attention over latents takes multiples of 32 channels up to {}, of which {} are values, without "
+      "windows and sinks, and this model's have {} and {}; use --device cpu",
+      gpu::kMostLatentDim, gpu::kMostLatentValues, attention.head_dim, attention.v_dim());
+}
+
+/// Queries of a rotated cache are rotated by the launch that stores their keys, or that turns them: is there one? In
+/// q8_0 a cache may lie as it is.
+static Status check_queries(const Program& program, const GpuTraits& traits) {
+  if (!kv_is_rotated(traits.kv_dtype) || traits.kv_dtype == DType::q8_0 || program.turns_queries()) return {};
+  return error(
+      Code::unsupported,
+      "the GPU's attention over KV in less than 8 bits takes queries behind RoPE or the store of their keys; use "
+      "--kv q8_0");
+}
+
+/// One launch normalises heads, rotates them and stores keys, in this order.
+static Status check_heads_order(const Program& program) {
+  std::vector<Act> rotated, normalized;  // since the last attention
+  const auto holds = [](const std::vector<Act>& acts, Act act) {
+    return std::find(acts.begin(), acts.end(), act) != acts.end();
+  };
+  for (const Step& step : program.steps) {
+    if (step.kind == Step::Kind::rope) rotated.push_back(step.out);
+    const bool norm = step.kind == Step::Kind::rms_norm_heads && !step.weight.none();
+    if (norm && holds(rotated, step.out))
+      return error(Code::unsupported, "the GPU part normalises heads before it rotates them alone; use --device cpu");
+    if (norm) normalized.push_back(step.out);
+    if (step.kind != Step::Kind::attention) continue;
+    if (holds(normalized, step.a) && rotated.empty() && step.attention.latent_values == 0)
+      return error(Code::unsupported, "the GPU part normalises heads only where it rotates them; use --device cpu");
+    rotated.clear();
+    normalized.clear();
+  }
+  return {};
+}
+
+/// Every product reads the residual stream through a norm, which makes the form in which the product takes it.
+static Status check_stream_reads(const Program& program) {
+  for (const Step& step : program.steps)
+    if (step.kind == Step::Kind::copy && program.buffer(step.a).rows == Rows::whole)
+      return error(Code::unsupported,
+                   "the GPU part has no layers that read the residual stream without a norm; use --device cpu");
+  return {};
+}
+
+/// Has it states with so many keys?
+static Status check_states(const Step& step) {
+  const std::int64_t keys = step.kind == Step::Kind::scan ? step.scan.keys : step.delta_rule.key_dim;
+  if (keys <= gpu::kMostStateKeys) return {};
+  return error(Code::unsupported, "the GPU part takes states of up to {} keys, not of {}; use --device cpu",
+               gpu::kMostStateKeys, keys);
+}
+
+std::int64_t gpu_prompt_chunk(const Program& program) {
+  static_assert(gpu::kChunkRows == kv::kBlockTokens);  // a run is a chunk (state_runs.h)
+  const bool chunks = std::any_of(program.steps.begin(), program.steps.end(), [](const Step& step) {
+    return step.kind == Step::Kind::delta_rule &&
+           gpu::delta_chunks_fit(step.delta_rule.key_dim, step.delta_rule.value_dim);
+  });
+  return chunks ? gpu::kChunkRows : 1;
+}
+
+Status GpuExecutor::takes_pictures(bool sees_ahead) const {
+  if (!sees_ahead) return {};
+  return error(Code::unsupported,
+               "the GPU part has no pictures whose rows see each other, as this model's do; use --device cpu");
+}
+
+std::int64_t GpuExecutor::prompt_chunk() const { return delta_chunks_ ? gpu_prompt_chunk(programs_[0]) : 1; }
+
+Status check_gpu(const Program& program, const residency::UnitTable& units, const GpuTraits& traits) {
+  using kernels::Activation;
+  for (const Rope& rope : program.ropes)
+    if (rope.last && rope.neox)
+      return error(Code::unsupported,
+                   "the GPU part rotates the last channels of a head in pairs of neighbours alone; use --device cpu");
+  for (const Step& step : program.steps) {
+    if (step.kind == Step::Kind::logits && units.part(step.weight).rows > gpu::kMostVocab)
+      return error(Code::unsupported, "the GPU part takes vocabularies of up to {} tokens, not of {}; use --device cpu",
+                   gpu::kMostVocab, units.part(step.weight).rows);
+    if (step.kind == Step::Kind::logits && !step.weight2.none())
+      return error(Code::unsupported, "the GPU part has no heads with a bias; use --device cpu");
+    if (step.kind == Step::Kind::gated && step.activation != Activation::silu && step.activation != Activation::gelu)
+      return error(Code::unsupported, "the GPU part has dense layers with SiLU and GELU alone; use --device cpu");
+    if (step.kind == Step::Kind::delta_rule || step.kind == Step::Kind::scan) MR_RETURN_IF_ERROR(check_states(step));
+    if (step.kind == Step::Kind::select || step.kind == Step::Kind::store_index)
+      return error(Code::unsupported,
+                   "the GPU part has no attention over keys that an indexer chooses yet; use --device cpu");
+    if (step.activation == Activation::limited || step.experts.activation == Activation::limited)
+      return error(Code::unsupported, "the GPU part has no SiLU with a limit yet; use --device cpu");
+    if (step.activation == Activation::gelu_erf || step.experts.activation == Activation::gelu_erf || step.xielu)
+      return error(Code::unsupported,
+                   "the GPU part has GELU in its tanh form alone, and no xIELU yet; use --device cpu");
+    if (step.row_of != RowOf::token)
+      return error(Code::unsupported, "the GPU part has no embeddings of positions or types yet; use --device cpu");
+    if (step.kind == Step::Kind::sigmoid_gate && program.buffer(step.b).cols != 1 &&
+        program.buffer(step.b).cols != program.buffer(step.a).cols)
+      return error(Code::unsupported, "the GPU part has no gates of whole heads yet; use --device cpu");
+    if (step.kind == Step::Kind::moe && step.experts.groups > 1 && step.experts.group_best != 2)
+      return error(Code::unsupported, "the GPU part ranks groups of experts by their two best alone; use --device cpu");
+    if (step.kind != Step::Kind::attention) continue;
+    if (step.attention.cap > 0)
+      return error(Code::unsupported, "the GPU's attention has no cap on scores yet; use --device cpu");
+    if (!step.attention.slopes.empty())
+      return error(Code::unsupported,
+                   "the GPU's attention has no scores that fall with distance (ALiBi) yet; use --device cpu");
+    if (!step.attention.causal)
+      return error(Code::unsupported, "the GPU part has causal attention alone; use --device cpu");
+    if (step.attention.latent_values == 0 && step.attention.v_dim() != step.attention.head_dim)
+      return error(Code::unsupported,
+                   "the GPU's attention takes keys and values of one size, and this model's have {} and {} channels; "
+                   "use --device cpu",
+                   step.attention.head_dim, step.attention.v_dim());
+    MR_RETURN_IF_ERROR(step.attention.latent_values > 0 ? check_latents(step.attention)
+                                                        : check_heads(step.attention.head_dim, traits));
+  }
+  MR_RETURN_IF_ERROR(check_queries(program, traits));
+  MR_RETURN_IF_ERROR(check_heads_order(program));
+  MR_RETURN_IF_ERROR(check_stream_reads(program));
+  return fuse(program, units, {}).status();
+}
+
+Status GpuExecutor::prepare(const Program& program, const PassLimits& limits) {
+  const device::OnGpu on(options_.device);
+  MR_RETURN_IF_ERROR(check_gpu(program, units_, traits_));
+  if (limits.routed_layers > 0 && options_.routing == nullptr)
+    return error(Code::internal, "experts come with the rows of {} layers, and nobody brings them",
+                 limits.routed_layers);
+  if (options_.aside)
+    for (const WeightRef weight : program.weights())
+      if (weights_.moves(weight))
+        return error(Code::internal, "{} moves, and these passes come between others", part(weight).name);
+  for (const bool hidden : {false, true}) programs_[hidden ? 1 : 0] = program.of_passes(hidden);
+  PassShape shape = pass_shape(program, units_, limits);
+  for (const Step& step : program.steps)
+    if (step.kind == Step::Kind::gated && !options_.fuse)
+      shape.separate_gate = std::max(shape.separate_gate, program.buffer(step.out).cols);
+  shape_ = shape;
+  layout_ = make_gpu_layout(shape);
+  cos_sin_.assign(program.ropes.size(), {});
+  MR_ASSIGN_OR_RETURN(reservation_, vram_.reserve("activations", layout_.bytes));
+  MR_ASSIGN_OR_RETURN(memory_, device::DeviceBuffer::allocate(layout_.bytes));
+  MR_RETURN_IF_ERROR(device::clear_device(memory_));
+  const PassRows rows = make_pass_rows(shape, shape.max_rows, shape.max_logit_rows, shape.max_sequences, true,
+                                       most_states(shape, shape.max_rows));
+  MR_ASSIGN_OR_RETURN(rows_host_, device::PinnedBuffer::allocate(rows.bytes));
+  results_bytes_ = static_cast<std::uint64_t>(shape.max_logit_rows) *
+                   std::max<std::uint64_t>(sizeof(gpu::Candidates) + sizeof(std::int32_t),
+                                           static_cast<std::uint64_t>(shape.vocab) * 4);
+  MR_ASSIGN_OR_RETURN(results_host_, device::PinnedBuffer::allocate(results_bytes_));
+  MR_RETURN_IF_ERROR(prepare_given());
+  picture_cols_ = 0;
+  for (const Step& step : programs_[0].steps)
+    if (step.by_picture || step.kind == Step::Kind::add_picture)
+      picture_cols_ = std::max(picture_cols_, step.first + programs_[0].buffer(step.out).cols);
+  MR_RETURN_IF_ERROR(prepare_share());
+  MR_RETURN_IF_ERROR(prepare_experts());
+  return prepare_launches();
+}
+
+/// Page-locked, so that a captured pass may copy from it.
+Status GpuExecutor::prepare_given() {
+  given_cols_ = 0;
+  for (const Step& step : programs_[0].steps)
+    if (step.kind == Step::Kind::given) given_cols_ = programs_[0].buffer(step.out).cols;
+  if (given_cols_ == 0) return {};
+  const auto bytes = static_cast<std::uint64_t>(shape_.max_rows * given_cols_) * sizeof(float);
+  MR_ASSIGN_OR_RETURN(given_host_, device::PinnedBuffer::allocate(bytes));
+  return {};
+}
+
+Status GpuExecutor::prepare_launches() {
+  for (const bool hidden : {false, true}) {
+    for (const Class of : {kGenerated, kShared, kPrompt}) {
+      if (of == kShared && share_ == nullptr) continue;
+      FuseOptions options;
+      options.neighbours = options_.fuse;
+      options.prompt = of == kPrompt;
+      options.prompt_dtypes = [this](DType dtype) { return gpu::has_prompt_product(prompt_products_, dtype); };
+      options.experts_from_host = options_.experts.slots != nullptr;
+      if (of == kShared)
+        options.host_rows = [this](WeightRef ref) { return part(ref).rows - weights_.device_rows(ref); };
+      MR_ASSIGN_OR_RETURN(launches_[hidden ? 1 : 0][of], fuse(programs_[hidden ? 1 : 0], units_, options));
+    }
+  }
+  return {};
+}
+
+Status GpuExecutor::prepare_share() {
+  if (!weights_.splits() || options_.processor.pool == nullptr) return {};
+  std::int64_t most_rows = 0;
+  for (std::size_t u = 0; u < units_.units().size(); ++u) {
+    const auto& parts = units_.units()[u].parts;
+    for (std::size_t p = 0; p < parts.size(); ++p) {
+      const WeightRef ref{static_cast<std::int32_t>(u), static_cast<std::int32_t>(p)};
+      most_rows = std::max(most_rows, parts[p].rows - weights_.device_rows(ref));
+    }
+  }
+  const auto products = static_cast<std::int64_t>(Step().products.size());
+  const HostShare::Sizes sizes{std::min(kSplitRows, shape_.max_rows), shape_.widest_input, products * most_rows};
+  MR_ASSIGN_OR_RETURN(share_, HostShare::create(sizes, *options_.processor.pool, *options_.processor.kernels,
+                                                *options_.processor.ram, options_.trace));
+  return {};
+}
+
+// --- Launch ---
+
+Status GpuExecutor::run(const kv::Batch& batch, const std::function<bool()>& cancelled) {
+  const device::OnGpu on(options_.device);  // the thread may be another than the one that loaded
+  cancelled_ = cancelled;
+  may_guess_ = guessing_ = false;
+  status_ = begin_pass(batch);
+  if (status_.ok() && cancelled_ && cancelled_()) status_ = error(Code::cancelled, "stopped");
+  if (status_.ok() && rows_ > 0) status_ = launch_all();
+  if (meanwhile_) std::exchange(meanwhile_, {})();
+  batch_ = nullptr;
+  ++counters_.passes;
+  counters_.rows += static_cast<std::uint64_t>(rows_);
+  counters_.weight_bytes += pass_weight_bytes_;
+  const std::uint64_t pass_ns = Trace::now_ns() - pass_begin_ns_;
+  counters_.pass_ns += pass_ns;
+  if (may_guess_ && status_.ok()) trial_.passed(static_cast<double>(pass_ns) * 1e-9 / static_cast<double>(rows_));
+  if (share_ != nullptr) {
+    counters_.host_bytes = share_->weight_bytes();
+    counters_.host_ns = share_->compute_ns();
+  }
+  if (expert_share_ != nullptr) {
+    counters_.host_bytes = expert_share_->weight_bytes();
+    counters_.host_ns = expert_share_->compute_ns();
+  }
+  return status_;
+}
+
+/// The pass on the stream, and its end.
+Status GpuExecutor::launch_all() {
+  const device::ProfilerRange range(few_rows() ? "decode pass" : "prompt pass");
+  const gpu::PlainLaunches launches(rows_ > (shape_.top_k > 0 ? kOverlappedRowsOfMixtures : kOverlappedRows));
+  Status status = upload_rows();
+  if (status.ok() && !options_.aside) status = weights_.begin_pass(split(), cancelled_);
+  if (status.ok()) status = begin_experts();
+  if (status.ok()) status = launch_pass();
+  if (!options_.aside) weights_.pass_launched();
+  if (share_ != nullptr && !status.ok()) share_->abandon();  // or the stream would wait for ever
+  if (expert_share_ != nullptr && !status.ok()) expert_share_->abandon();
+  if (meanwhile_) std::exchange(meanwhile_, {})();
+  // The rows' buffer is written again by the next pass, so this one must have ended, also when it failed half-way.
+  Status ended = stream_.synchronise();
+  if (has_all_experts()) options_.experts.slots->end_pass();
+  if (status.ok()) status = std::move(ended);
+  if (status.ok() && shards_.failed != nullptr && std::atomic_ref(*shards_.failed).load() != 0)
+    status = error(Code::io_error, "another GPU has given the pass up, or did not answer for five minutes");
+  if (status.ok()) status = tell_trace();
+  return status;
+}
+
+Status GpuExecutor::mark(const char* row, const char* name) {
+  if (options_.trace == nullptr) return {};
+  if (mark_count_ == marks_.size()) {
+    MR_ASSIGN_OR_RETURN(device::Event event, device::Event::create(true));
+    marks_.push_back({std::move(event)});
+  }
+  Mark& mark = marks_[mark_count_++];
+  mark.row = row;
+  mark.name = name;
+  MR_RETURN_IF_ERROR(device::record(mark.end, stream_));
+  return {};
+}
+
+bool GpuExecutor::waits() const {
+  return options_.trace == nullptr && (options_.aside || !weights_.streams()) && options_.experts.slots == nullptr;
+}
+
+/// The marks' times, on the host's clock: the last one ended when the pass did.
+Status GpuExecutor::tell_trace() {
+  if (options_.trace == nullptr || mark_count_ == 0) return {};
+  const std::uint64_t end = Trace::now_ns();
+  const auto before_end = [&](const Mark& mark) { return device::milliseconds(mark.end, marks_[mark_count_ - 1].end); };
+  MR_ASSIGN_OR_RETURN(float previous, before_end(marks_[0]));
+  for (std::size_t i = 1; i < mark_count_; ++i) {
+    MR_ASSIGN_OR_RETURN(const float ms, before_end(marks_[i]));
+    options_.trace->add(marks_[i].row, marks_[i].name,
+                        end - static_cast<std::uint64_t>(static_cast<double>(previous) * 1e6),
+                        end - static_cast<std::uint64_t>(static_cast<double>(ms) * 1e6));
+    previous = ms;
+  }
+  mark_count_ = 0;
+  return {};
+}
+
+Status GpuExecutor::launch_pass() {
+  // Generated rows come first; where they do not, the pass is none that comes again.
+  const bool in_order = windows_.size() == 1 || (windows_.size() == 2 && windows_.back().prompt);
+  const bool graph = options_.graphs && few_rows() && waits() && in_order && states_.repeat && pictures_.empty();
+  if (!graph) {
+    MR_RETURN_IF_ERROR(mark("copy", "begin"));
+    MR_RETURN_IF_ERROR(device::copy_to_device(at(layout_.rows), rows_host_.data(), pass_rows_.bytes, stream_));
+    MR_RETURN_IF_ERROR(mark("copy", "rows to the GPU"));
+    MR_RETURN_IF_ERROR(emit());
+    MR_RETURN_IF_ERROR(bring_results());
+    return mark("copy", "results to the host");
+  }
+  const std::int64_t generated = windows_.front().prompt ? 0 : windows_.front().rows;
+  const GraphKey key{rows_,           generated, logit_rows_,    batch_->sequences.size(),
+                     position_bound_, top_only_, draws_.empty(), batch_->wants_hidden};
+  auto found = graphs_.find(key);
+  if (found == graphs_.end()) {
+    if (graphs_.size() >= kMostGraphs) graphs_.clear();
+    MR_RETURN_IF_ERROR(device::RecordedPass::begin(stream_));
+    Status status = device::copy_to_device(at(layout_.rows), rows_host_.data(), pass_rows_.bytes, stream_);
+    if (status.ok()) status = emit();
+    if (status.ok()) status = bring_results();
+    Expected<device::RecordedPass> captured = device::RecordedPass::end(stream_);
+    MR_RETURN_IF_ERROR(status);
+    if (!captured.ok()) return captured.status();
+    found = graphs_.emplace(key, Captured{std::move(*captured), pass_weight_bytes_}).first;
+  }
+  pass_weight_bytes_ = found->second.weight_bytes;
+  return found->second.graph.launch(stream_);
+}
+
+Status GpuExecutor::bring_results() {
+  if (logit_rows_ == 0 || !options_.brings_results) return {};
+  const auto rows = static_cast<std::uint64_t>(logit_rows_);
+  if (!top_only_)
+    return device::copy_to_host(results_host_.data(), at(layout_.logits),
+                                rows * static_cast<std::uint64_t>(shape_.vocab) * sizeof(float), stream_);
+  const std::uint64_t found = rows * sizeof(gpu::Candidates);
+  MR_RETURN_IF_ERROR(device::copy_to_host(results_host_.data(), at(layout_.candidates), found, stream_));
+  if (draws_.empty()) return {};
+  return device::copy_to_host(results_host_.data() + found, at(layout_.drawn), rows * sizeof(std::int32_t), stream_);
+}
+
+Logits GpuExecutor::last_logits() const {
+  const auto* data = brought_top_only_ ? nullptr : reinterpret_cast<const float*>(results_host_.data());
+  return {data, logit_rows_, shape_.vocab};
+}
+
+TopLogits GpuExecutor::last_top_logits(std::int64_t row) const {
+  const auto* const rows = reinterpret_cast<const gpu::Candidates*>(results_host_.data());
+  const gpu::Candidates& found = rows[row];
+  const auto* const drawn = reinterpret_cast<const std::int32_t*>(rows + logit_rows_);
+  const auto count = static_cast<std::size_t>(found.count);
+  return {{found.logit, count}, {found.id, count}, found.finite != 0, draws_.empty() ? -1 : drawn[row]};
+}
+
+/// Once the pass has ended: the stream was waited for, and nothing writes the buffer before the next pass.
+Status GpuExecutor::read_hidden(std::int64_t first, std::int64_t rows, float* out) const {
+  if (failed() || hidden_.buffer < 0 || first < 0 || rows < 0 || first + rows > rows_)
+    return error(Code::internal, "rows {} to {} of a pass of {} have no states", first, first + rows, rows_);
+  const auto buffer = static_cast<std::size_t>(hidden_.buffer);
+  const std::int64_t cols = shape_.buffers[buffer].cols;
+  return device::read_device(out, at<float>(layout_.buffers[buffer]) + first * cols,
+                             static_cast<std::size_t>(rows * cols) * sizeof(float));
+}
+
+}  // namespace millrace::exec

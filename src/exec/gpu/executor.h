@@ -1,0 +1,86 @@
+// The GPU's executor: a program on one GPU, weights at home in its memory or streamed to it, with the processor's help
+// where the weights are placed so (split.h).
+//
+// Which steps become one launch is decided when passes are prepared (exec/fusion.h); a pass puts those launches on one
+// stream. A decode step is recorded once per shape and replayed: one upload of the pass's rows, one
+// launch, one read-back. Thread-safety: one thread calls, the one that made it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "base/thread_pool.h"
+#include "base/trace.h"
+#include "exec/executor.h"
+#include "residency/gpu/experts.h"
+#include "residency/gpu/weights.h"
+
+namespace millrace::exec {
+
+/// The processor's share of layers at home in RAM, where the weights have one. All or none; they outlive the executor.
+struct ProcessorShare {
+  ThreadPool* pool = nullptr;
+  const kernels::Table* kernels = nullptr;
+  residency::Budget* ram = nullptr;
+};
+
+/// A mixture's experts where they are not all in VRAM. With all of ProcessorShare.
+struct ExpertSlotUse {
+  residency::DeviceExperts* slots = nullptr;  // null: all experts are in VRAM
+  // Which of their GPUs this is. Where there are several, others begin and end the passes of `slots`, and the executor
+  // of the first GPU alone hands rows out to the processor.
+  std::size_t gpu = 0;
+  Prefetch prefetch = Prefetch::off;  // of experts that are guessed, from the disk to RAM
+};
+
+/// Of a program that other devices compute, too (exec/gpu/shards.h): the blocks of sequences lie there on the first
+/// of them, in its layout; here in this one's, at the address that `own_block` says. Empty: in that of sequences.
+struct SharedBlocks {
+  std::optional<kv::Layout> layout;
+  std::function<const std::byte*(std::size_t group, const std::byte* block)> own_block;
+};
+
+struct GpuOptions {
+  int device = 0;
+  bool graphs = true;
+  bool fuse = true;  // off: a step a launch, for tests that compare
+  // Rows of prompts go through products of their own where the device has them (kernels::gpu::matmul_prompt), several
+  // times as fast, and of another rounding than those of generated tokens.
+  bool prompt_products = true;
+  ProcessorShare processor;
+  DType kv_dtype = DType::f16;  // of the sequences
+  ExpertSlotUse experts;
+  const Routing* routing = nullptr;  // chooses in the routers' place, in passes of limits that say so; may be null
+  SharedBlocks blocks;
+  bool brings_results = true;  // to host memory
+  bool aside = false;          // its passes are between those of another executor of the weights, and need only VRAM's
+  Trace* trace = nullptr;      // if set, passes are not replayed as graphs, and every launch and copy is timed into it
+};
+
+/// What of the device and of the KV on it decides what the executor can do.
+struct GpuTraits {
+  DType kv_dtype = DType::f16;
+  std::uint64_t block_shared_bytes = 0;  // device::Gpu
+};
+
+/// What the GPU's executor cannot do of a program, by name and with what to do; so that a model is refused before its
+/// weights are loaded, and by prepare(). Pure: needs no GPU. Errors: unsupported.
+Status check_gpu(const Program& program, const residency::UnitTable& units, const GpuTraits& traits);
+
+/// Executor::prompt_chunk() of a GPU that works prompts in chunks. Pure.
+std::int64_t gpu_prompt_chunk(const Program& program);
+
+/// RAM that prepare() reserves for experts beside the GPU. Pure.
+std::uint64_t expert_share_bytes(const PassShape& shape, const kernels::Table& kernels, int threads);
+
+/// Bytes of device memory that prepare() reserves. Pure.
+std::uint64_t gpu_activation_bytes(const PassShape& shape);
+
+/// `units`, `weights` and `vram` outlive the executor. Sequences of its batches have their blocks on the device.
+/// Errors: io_error.
+Expected<std::unique_ptr<Executor>> make_gpu_executor(const residency::UnitTable& units,
+                                                      residency::DeviceWeights& weights, residency::Budget& vram,
+                                                      const GpuOptions& options);
+
+}  // namespace millrace::exec
