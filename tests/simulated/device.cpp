@@ -10,10 +10,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <thread>
 #include <vector>
 
@@ -36,14 +36,35 @@ bool valid(int device) { return device >= 0 && device < device_count(); }
 Status no_device(int device) { return error(Code::unsupported, "there is no simulated GPU {}", device); }
 
 thread_local int present = 0;
+
+/// What is to become of a device, and whether it has.
+struct Fault {
+  std::atomic<std::int64_t> launches_left{INT64_MAX};
+  std::atomic<bool> lost{false};
+};
+Fault& fault_of(int device) {
+  static Fault faults[8];
+  return faults[device];
+}
+Status lost(int device) { return error(Code::io_error, "the simulated GPU {} is lost", device); }
+/// What a call about a device gives that may be lost.
+Status here(int device) { return fault_of(device).lost ? lost(device) : Status(); }
+
 std::atomic<std::uint64_t> graph_launches{0}, kernel_launches{0}, host_copies{0}, synchronisations{0}, allocations{0};
 
 /// What each device has given out.
 struct Memory {
   std::mutex mutex;
   std::map<int, std::uint64_t> used;
-  std::map<void*, int> device_of;  // of DeviceBuffers
+  std::map<void*, int> device_of;                       // of DeviceBuffers
+  std::map<const std::byte*, std::size_t> page_locked;  // PinnedBuffers
 
+  bool is_page_locked(const void* at, std::size_t bytes) {
+    const auto* const first = static_cast<const std::byte*>(at);
+    const std::lock_guard lock(mutex);
+    auto next = page_locked.upper_bound(first);
+    return next != page_locked.begin() && first + bytes <= std::prev(next)->first + std::prev(next)->second;
+  }
   static Memory& get() {
     static Memory memory;
     return memory;
@@ -54,15 +75,19 @@ struct EventState {
   std::mutex mutex;
   std::condition_variable changed;
   std::uint64_t asked = 0, reached = 0;
+  int device = 0;  // that it was recorded on last
   Clock::time_point when{};
 
   std::uint64_t number() {
     const std::lock_guard lock(mutex);
     return asked;
   }
+  /// Ends as well where the device is lost that would reach it.
   void await(std::uint64_t number) {
+    constexpr std::chrono::milliseconds kLookAgain{10};
     std::unique_lock lock(mutex);
-    changed.wait(lock, [&] { return reached >= number; });
+    while (!changed.wait_for(lock, kLookAgain, [&] { return reached >= number || fault_of(device).lost; })) {
+    }
   }
 };
 /// What stands on streams keeps the state, also when the event has gone.
@@ -108,7 +133,7 @@ struct StreamState {
       busy = true;
       lock.unlock();
       present = device;
-      one();
+      if (!fault_of(device).lost) one();
       lock.lock();
       busy = false;
       if (queue.empty()) changed.notify_all();
@@ -125,9 +150,10 @@ struct StreamState {
 };
 StreamState& state_of(device::StreamRef stream) { return *static_cast<StreamState*>(stream.native); }
 
+/// All that there are; whoever waits for one keeps it.
 struct Streams {
   std::mutex mutex;
-  std::set<StreamState*> all;
+  std::map<StreamState*, std::shared_ptr<StreamState>> all;
 
   static Streams& get() {
     static Streams streams;
@@ -137,13 +163,13 @@ struct Streams {
 
 void drain_device(int device) {
   Streams& streams = Streams::get();
-  std::vector<StreamState*> its;
+  std::vector<std::shared_ptr<StreamState>> its;
   {
     const std::lock_guard lock(streams.mutex);
-    for (StreamState* const stream : streams.all)
+    for (const auto& [raw, stream] : streams.all)
       if (stream->device == device) its.push_back(stream);
   }
-  for (StreamState* const stream : its) stream->drain();
+  for (const auto& stream : its) stream->drain();
 }
 
 Work copy(void* to, const void* from, std::size_t bytes) {
@@ -156,12 +182,26 @@ namespace simulated {
 
 Status enqueue(device::StreamRef stream, std::function<void()> work) {
   if (stream.native == nullptr) {
+    MR_RETURN_IF_ERROR(here(present));
     work();
-  } else {
-    state_of(stream).add(std::move(work));
+    return {};
   }
+  StreamState& state = state_of(stream);
+  Fault& fault = fault_of(state.device);
+  if (fault.launches_left.fetch_sub(1) <= 0) fault.lost = true;
+  MR_RETURN_IF_ERROR(here(state.device));
+  state.add(std::move(work));
   return {};
 }
+
+void lose_after(int device, std::uint64_t launches) {
+  fault_of(device).launches_left = static_cast<std::int64_t>(launches);
+}
+void restore(int device) {
+  fault_of(device).launches_left = INT64_MAX;
+  fault_of(device).lost = false;
+}
+bool is_lost(int device) { return fault_of(device).lost; }
 
 bool take(int device, std::uint64_t bytes) {
   Memory& memory = Memory::get();
@@ -210,7 +250,7 @@ Status use_gpu(int index) {
 Expected<int> present_gpu() { return present; }
 Status synchronise_gpu() {
   drain_device(present);
-  return {};
+  return here(present);
 }
 OnGpu::OnGpu(int index) : before_(present) {
   if (valid(index)) present = index;
@@ -219,6 +259,7 @@ OnGpu::~OnGpu() { present = before_; }
 Status allow_stores_to(int other) { return valid(other) ? Status() : no_device(other); }
 
 Expected<VramState> vram_state() {
+  MR_RETURN_IF_ERROR(here(present));
   Memory& memory = Memory::get();
   const std::lock_guard lock(memory.mutex);
   return VramState{capacity() - memory.used[present], capacity()};
@@ -229,6 +270,7 @@ Expected<VramState> vram_state_without_context(int index) {
 }
 
 Expected<DeviceBuffer> DeviceBuffer::allocate(std::size_t bytes) {
+  MR_RETURN_IF_ERROR(here(present));
   const std::size_t taken = allocation_bytes(std::max<std::size_t>(bytes, 1));
   const Status full = error(Code::out_of_budget, "{} of VRAM: the simulated GPU is out of memory", format_bytes(bytes));
   if (!simulated::take(present, taken)) return full;
@@ -274,6 +316,9 @@ Expected<PinnedBuffer> PinnedBuffer::allocate(std::size_t bytes, bool) {
   PinnedBuffer buffer;
   MR_ASSIGN_OR_RETURN(buffer.memory_, HostBuffer::reserve(bytes, Pages::normal));
   buffer.registered_ = true;
+  Memory& memory = Memory::get();
+  const std::lock_guard lock(memory.mutex);
+  memory.page_locked[buffer.data()] = buffer.bytes();
   return buffer;
 }
 PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
@@ -282,38 +327,44 @@ PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
   return *this;
 }
 PinnedBuffer::~PinnedBuffer() {
-  if (registered_) drain_device(present);
+  if (!registered_) return;
+  for (int i = 0; i < device_count(); ++i) drain_device(i);
+  Memory& memory = Memory::get();
+  const std::lock_guard lock(memory.mutex);
+  memory.page_locked.erase(data());
 }
 Expected<std::byte*> seen_by_gpu(const void* host) { return static_cast<std::byte*>(const_cast<void*>(host)); }
 
 Expected<Stream> Stream::create() {
-  auto* const made = new StreamState(present);
-  {
-    Streams& streams = Streams::get();
-    const std::lock_guard lock(streams.mutex);
-    streams.all.insert(made);
-  }
+  MR_RETURN_IF_ERROR(here(present));
+  auto made = std::make_shared<StreamState>(present);
   Stream stream;
-  stream.stream_ = {made};
+  stream.stream_ = {made.get()};
+  Streams& streams = Streams::get();
+  const std::lock_guard lock(streams.mutex);
+  streams.all.emplace(made.get(), std::move(made));
   return stream;
 }
 Stream::~Stream() {
   if (stream_.native == nullptr) return;
-  StreamState& state = state_of(stream_);
+  Streams& streams = Streams::get();
+  std::shared_ptr<StreamState> its;
   {
-    Streams& streams = Streams::get();
     const std::lock_guard lock(streams.mutex);
-    streams.all.erase(&state);
+    its = std::move(streams.all.extract(&state_of(stream_)).mapped());
   }
-  state.drain();
-  delete &state;
+  its->drain();
 }
 Status Stream::synchronise() const {
   ++synchronisations;
   state_of(stream_).drain();
-  return {};
+  return here(state_of(stream_).device);
 }
-Expected<bool> is_idle(StreamRef stream) { return stream.native == nullptr || state_of(stream).idle(); }
+Expected<bool> is_idle(StreamRef stream) {
+  if (stream.native == nullptr) return true;
+  MR_RETURN_IF_ERROR(here(state_of(stream).device));
+  return state_of(stream).idle();
+}
 
 Expected<Event> Event::create(bool) {
   Event event;
@@ -327,6 +378,7 @@ Status record(EventRef event, StreamRef stream) {
   {
     const std::lock_guard lock(state->mutex);
     number = ++state->asked;
+    if (stream.native != nullptr) state->device = state_of(stream).device;
   }
   return enqueue(stream, [state, number] {
     {
@@ -340,12 +392,14 @@ Status record(EventRef event, StreamRef stream) {
 Expected<bool> is_reached(EventRef event) {
   const SharedEvent& state = state_of(event);
   const std::lock_guard lock(state->mutex);
-  return state->reached >= state->asked;
+  if (state->reached >= state->asked) return true;
+  MR_RETURN_IF_ERROR(here(state->device));
+  return false;
 }
 Status wait(EventRef event) {
   const SharedEvent& state = state_of(event);
   state->await(state->number());
-  return {};
+  return here(state->device);
 }
 Status wait_on_device(StreamRef stream, EventRef event) {
   const SharedEvent state = state_of(event);
@@ -384,12 +438,18 @@ Status RecordedPass::launch(const Stream& stream) const {
 ProfilerRange::ProfilerRange(const char*) {}
 ProfilerRange::~ProfilerRange() = default;
 
+// Memory that is not page-locked may change or go once these have returned, as with CUDA's copies.
 Status copy_to_host(void* host, const void* device, std::size_t bytes, StreamRef stream) {
   ++host_copies;
-  return enqueue(stream, copy(host, device, bytes));
+  MR_RETURN_IF_ERROR(enqueue(stream, copy(host, device, bytes)));
+  if (stream.native != nullptr && !Memory::get().is_page_locked(host, bytes)) state_of(stream).drain();
+  return {};
 }
 Status copy_to_device(void* device, const void* host, std::size_t bytes, StreamRef stream) {
-  return enqueue(stream, copy(device, host, bytes));
+  if (Memory::get().is_page_locked(host, bytes)) return enqueue(stream, copy(device, host, bytes));
+  const auto* const first = static_cast<const std::byte*>(host);
+  const auto kept = std::make_shared<const std::vector<std::byte>>(first, first + bytes);
+  return enqueue(stream, [device, kept] { std::memcpy(device, kept->data(), kept->size()); });
 }
 Status copy_on_device(void* to, const void* from, std::size_t bytes, StreamRef stream) {
   return enqueue(stream, copy(to, from, bytes));
@@ -398,10 +458,12 @@ Status fill_device(void* device, std::uint8_t value, std::size_t bytes, StreamRe
   return enqueue(stream, [=] { std::memset(device, value, bytes); });
 }
 Status write_device(void* device, const void* host, std::size_t bytes) {
+  MR_RETURN_IF_ERROR(here(present));
   std::memcpy(device, host, bytes);
   return {};
 }
 Status read_device(void* host, const void* device, std::size_t bytes) {
+  MR_RETURN_IF_ERROR(here(present));
   std::memcpy(host, device, bytes);
   return {};
 }
@@ -413,10 +475,12 @@ Status read_device_rows(void* host, std::size_t host_pitch, const void* device, 
   return {};
 }
 Status move_on_device(void* to, const void* from, std::size_t bytes) {
+  MR_RETURN_IF_ERROR(here(present));
   std::memcpy(to, from, bytes);
   return {};
 }
 Status clear_device(const DeviceBuffer& memory) {
+  MR_RETURN_IF_ERROR(here(present));
   std::memset(memory.data(), 0, memory.bytes());
   return {};
 }

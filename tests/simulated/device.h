@@ -27,6 +27,12 @@ Status launch(device::StreamRef stream, const Call& call, Work work) {
   return enqueue(stream, [call, work] { work(call); });
 }
 
+/// Behind so many more things that come onto its streams, the device is lost, as one is that fell off its bus: what is
+/// under way is dropped, and every call about it fails, until restore().
+void lose_after(int device, std::uint64_t launches);
+void restore(int device);
+bool is_lost(int device);
+
 /// Takes bytes of a device's memory, or gives them back. False: it has not so many.
 bool take(int device, std::uint64_t bytes);
 void give(int device, std::uint64_t bytes);

@@ -27,8 +27,17 @@ void store(std::uint32_t* word, std::uint32_t value) { std::atomic_ref(*word).st
 /// A short rest between looks, since the threads that are waited for need the processor, too.
 void rest() { std::this_thread::sleep_for(std::chrono::microseconds(20)); }
 
+/// Nothing that waits on a lost device goes on.
+bool here_is_lost() {
+  const Expected<int> device = device::present_gpu();
+  return device.ok() && simulated::is_lost(*device);
+}
+
 void await(const std::uint32_t* flag, std::uint32_t number, std::uint32_t* seen) {
-  while (static_cast<std::int32_t>(load(flag) - number) < 0) rest();
+  while (static_cast<std::int32_t>(load(flag) - number) < 0) {
+    if (here_is_lost()) return;
+    rest();
+  }
   store(seen, number);
 }
 
@@ -78,7 +87,7 @@ void meet_others(const GatherCall& call) {
   const Clock::time_point until = Clock::now() + kMostWait;
   for (int d = 0; d < call.devices; ++d) {
     while (d != call.index && static_cast<std::int32_t>(load(&own.told[d]) - number) < 0) {
-      if (Clock::now() > until) store(call.failed, 1);
+      if (Clock::now() > until || here_is_lost()) store(call.failed, 1);
       if (load(call.failed) != 0) {
         own.failed = 1;
         return;
