@@ -99,6 +99,8 @@ class Pictures(Case):
         made = self.good("/api/generate", prompt="what is it?", images=[encoded("baseline.jpg")], stream=False, options=options)
         self.assertEqual(made["response"], answer)
         self.assertTrue(all(token >= 0 for token in made["context"]))
+        alone = self.good("/api/generate", images=[encoded("baseline.jpg")], stream=False, options=options)  # asks for itself, and loads nothing
+        self.assertGreater(alone["eval_count"], 0)
         outcome = run("run", self.model, "what is it?", "--image", PICTURES / "baseline.jpg", "--temp", "0", "-n", ANSWER, "--ctx", "512")
         self.assertEqual((outcome.code, outcome.out.strip()), (0, answer.strip()), outcome.err)
 

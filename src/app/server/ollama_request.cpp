@@ -194,7 +194,7 @@ Expected<OllamaRequest> parse_ollama_generate(const Json& body, const ModelInfo&
   fields.flag("raw", raw);
   MR_RETURN_IF_ERROR(fields.status());
   MR_ASSIGN_OR_RETURN(const std::string markers, take_pictures(body, job.pictures));
-  out.empty = job.prompt.empty();
+  out.empty = job.prompt.empty() && markers.empty();  // a picture asks for itself
   if (!suffix.empty()) job.fill.emplace().suffix = suffix;
   job.chat = !raw && !job.fill;
   if (!job.chat && !markers.empty()) fields.fail("images", "go with neither raw nor suffix");
