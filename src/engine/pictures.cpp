@@ -56,6 +56,7 @@ bool belongs(Projector projector, std::string_view architecture) {
     case Projector::gemma3:
       return architecture == "gemma3";
     case Projector::gemma4:
+    case Projector::gemma4u:
       return architecture == "gemma4";
     case Projector::pixtral:
       return architecture == "llama" || architecture == "mistral3";
@@ -206,13 +207,12 @@ exec::PassLimits limits_of(std::int64_t rows) {
 }
 
 Needs needs_of(const model::Tower& tower, std::int64_t rows, int threads, const exec::CpuOptions& options) {
-  const std::int64_t cols = tower.patch_cols + (tower.table_side > 0 ? tower.dim : 0),
-                     table = tower.table_side * tower.table_side * tower.dim;
+  const std::int64_t cols = tower.patch_cols + (tower.has_places() ? tower.dim : 0);
   const auto shape = exec::pass_shape(tower.program, tower.units, limits_of(rows));
   const kv::Layout layout = tower.program.layout.with(DType::f32, kv::kOnHost);
   const std::uint64_t block =
       round_up(static_cast<std::uint64_t>(layout.bytes_per_token() * kv::kBlockTokens), device::kPageBytes);
-  return {static_cast<std::uint64_t>(rows * cols + table) * sizeof(float),
+  return {static_cast<std::uint64_t>(rows * cols + tower.table_numbers(rows)) * sizeof(float),
           exec::cpu_activation_bytes(shape, threads, options) + ring_plan(tower.units).weight_memory_bytes() +
               block * static_cast<std::uint64_t>(kv::blocks_for(rows))};
 }

@@ -441,7 +441,7 @@ void CpuExecutor::attention(Act out, Act q, std::int64_t layer, const Attention&
   } else if (!attention.causal) {
     call.newest = find_newest(attention.window);
     if (call.newest == nullptr) return;
-  } else {
+  } else if (attention.whole_pictures) {
     call.newest = find_seen_ahead();
     if (failed()) return;
   }

@@ -161,6 +161,10 @@ void CpuExecutor::do_step(const Step& step) {
       return merge_rows(step.out, step.a, step.by_channel);
     case Kind::mean_rows:
       return mean_rows(step.out, step.a);
+    case Kind::clamp:
+      return clamp(step.out, step.least, step.most);
+    case Kind::standardize:
+      return standardize(step.out, step.weight, step.weight2);
     case Kind::gather:  // prepare() has refused it
       return fail(error(Code::internal, "the CPU has nobody to gather from"));
   }
@@ -355,6 +359,33 @@ void CpuExecutor::mean_rows(Act out, Act x) {
       for (std::int64_t i = 1; i < merge; ++i) table_.add(sum, data(x) + (r * merge + i) * cols, cols);
       for (std::int64_t c = 0; c < cols; ++c) sum[c] *= each;
     }
+  });
+}
+
+void CpuExecutor::clamp(Act x, float least, float most) {
+  if (!ready()) return;
+  const std::int64_t cols = cols_of(x);
+  for_rows(rows_of(x), cols, [&](std::int64_t begin, std::int64_t end) {
+    for (float* at = data(x) + begin * cols; at != data(x) + end * cols; ++at)
+      *at = std::min(std::max(*at, least), most);
+  });
+}
+
+void CpuExecutor::standardize(Act x, WeightRef bias, WeightRef scale) {
+  if (!ready()) return;
+  const std::int64_t cols = cols_of(x);
+  const float* const shift = vector_of(bias, cols, 0);
+  if (shift == nullptr) return;
+  float* const less = at<float>(layout_.vectors[0]);  // the scale's lease ends that of the bias
+  if (shift != less) std::copy_n(shift, cols, less);
+  const float* const times = vector_of(scale, cols, 1);
+  if (times == nullptr) return;
+  for_rows(rows_of(x), cols, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r)
+      for (std::int64_t c = 0; c < cols; ++c) {
+        float& value = data(x)[r * cols + c];
+        value = (value - less[c]) * times[c];
+      }
   });
 }
 

@@ -103,6 +103,8 @@ class CpuExecutor final : public Executor {
   void add_picture(Act x, std::int64_t first);
   void merge_rows(Act out, Act x, bool by_channel);
   void mean_rows(Act out, Act x);
+  void clamp(Act x, float least, float most);
+  void standardize(Act x, WeightRef bias, WeightRef scale);
   void rms_norm(Act out, Act x, WeightRef weight, float eps);
   void layer_norm(Act out, Act x, WeightRef weight, WeightRef bias, float eps);
   void rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps);

@@ -196,6 +196,9 @@ class Fuser {
       case Kind::merge_rows:
       case Kind::mean_rows:
         return broken(at, "rows that become one");
+      case Kind::clamp:
+      case Kind::standardize:
+        return broken(at, "what towers alone do");
     }
     return broken(at, "it has no launch");
   }

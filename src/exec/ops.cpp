@@ -123,6 +123,20 @@ void Ops::scale(Act x, WeightRef scalar, WeightRef bias) {
   step.weight2 = bias;
 }
 
+void Ops::clamp(Act x, float least, float most) {
+  Step& step = record(Kind::clamp);
+  step.out = step.a = x;
+  step.least = least;
+  step.most = most;
+}
+
+void Ops::standardize(Act x, WeightRef bias, WeightRef scale) {
+  Step& step = record(Kind::standardize);
+  step.out = step.a = x;
+  step.weight = bias;
+  step.weight2 = scale;
+}
+
 void Ops::copy(Act out, Act x) {
   Step& step = record(Kind::copy);
   step.out = out;

@@ -56,6 +56,9 @@ class Ops {
   /// x = x * scalar, a float32 vector of one; then + bias, one of x's cols, where there is one. Rounded in between.
   void scale(Act x, WeightRef scalar, WeightRef bias = {});
   void add_vector(Act x, WeightRef vector) { scale(x, {}, vector); }  // to each row; one of x's cols
+  void clamp(Act x, float least, float most);                         // x = min(max(x, least), most)
+  /// x = (x - bias) * scale, both float32 vectors of x's cols.
+  void standardize(Act x, WeightRef bias, WeightRef scale);
   void copy(Act out, Act x);
   /// Products of one input with up to three weights (Q, K, V), the input prepared once.
   void matmul(std::span<const Product> products, Act x);
@@ -133,6 +136,7 @@ class Ops {
   void merge_by(std::int64_t rows) { program_.merge = rows; }
   std::int64_t merged_rows() const { return program_.merge; }
   std::int64_t cols(Act act) const { return program_.buffer(act).cols; }
+  Rows rows(Act act) const { return program_.buffer(act).rows; }
   /// out, of Rows::merged = those rows of x side by side: it has so many times the columns. by_channel: first channel 0
   /// of all of them, then channel 1.
   void merge_rows(Act out, Act x, bool by_channel = false);

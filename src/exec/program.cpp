@@ -36,13 +36,13 @@ class Written {
 
 std::string_view name(Step::Kind kind) {
   static constexpr std::string_view names[] = {
-      "embed",       "norm",        "heads' norm",     "layer norm",   "add",        "scale",
-      "copy",        "matmul",      "matmul by heads", "gated",        "gate",       "temper",
-      "rope",        "store kv",    "store latent",    "store index",  "select",     "attention",
-      "moe",         "heads",       "multiply",        "sigmoid gate", "l2 norm",    "decay",
-      "convolution", "delta rule",  "time step",       "scan",         "activation", "rows",
-      "logits",      "states",      "given",           "join",         "gather",     "picture",
-      "merge rows",  "mean of rows"};
+      "embed",       "norm",         "heads' norm",     "layer norm",   "add",        "scale",
+      "copy",        "matmul",       "matmul by heads", "gated",        "gate",       "temper",
+      "rope",        "store kv",     "store latent",    "store index",  "select",     "attention",
+      "moe",         "heads",        "multiply",        "sigmoid gate", "l2 norm",    "decay",
+      "convolution", "delta rule",   "time step",       "scan",         "activation", "rows",
+      "logits",      "states",       "given",           "join",         "gather",     "picture",
+      "merge rows",  "mean of rows", "clamp",           "standardize"};
   return names[static_cast<std::size_t>(kind)];
 }
 

@@ -84,6 +84,8 @@ struct Attention {
   // Not causal: a row sees its segment alone, which ends PictureRow::ahead rows behind it and begins behind the last
   // row of the one before.
   bool segments = false;
+  // Causal: a picture's row also sees those of its picture behind it (PictureRow::ahead).
+  bool whole_pictures = true;
 
   std::int64_t v_dim() const { return latent_values > 0 ? latent_values : value_dim > 0 ? value_dim : head_dim; }
 };
@@ -216,6 +218,8 @@ struct Step {
     add_picture,
     merge_rows,
     mean_rows,
+    clamp,
+    standardize,
   };
   Kind kind = Kind::embed;
   bool for_hidden = false;  // only in passes whose final states are wanted (kv::Batch::wants_hidden)
@@ -225,12 +229,14 @@ struct Step {
   Act out, a, b, c;
   std::array<Product, 3> products{};
   int product_count = 0;
-  // Norms, tables; layer_norm: and a bias; scale: a scalar and a bias; gated: gate and up; moe: the router; logits: the
-  // head and its bias; decay, time_step: a and its bias; convolve: taps and bias; scan: the skip's.
+  // Norms, tables; layer_norm: and a bias; scale: a scalar and a bias; standardize: a bias and a scale; gated: gate and
+  // up; moe: the router; logits: the head and its bias; decay, time_step: a and its bias; convolve: taps and bias;
+  // scan: the skip's.
   WeightRef weight, weight2;
   float eps = 0;
-  float factor = 1;  // embed: of the embeddings; add: of what is added; scale, logits: of them
-  float cap = 0;     // logits: they become cap * tanh(logit / cap); 0: they stay
+  float factor = 1;           // embed: of the embeddings; add: of what is added; scale, logits: of them
+  float cap = 0;              // logits: they become cap * tanh(logit / cap); 0: they stay
+  float least = 0, most = 0;  // clamp
   kernels::Activation activation = kernels::Activation::silu;  // gated, gate, activate
   float limit = 0;                                             // gated, gate: of Activation::limited
   std::optional<kernels::Xielu> xielu;                         // activate: in place of the activation

@@ -225,7 +225,7 @@ void Decoder::attend(std::int64_t index) {
   if (own) ops_.store_kv(index, k, v);
   ops_.attention(attended, q, index,
                  {heads, kv_heads, spec.head_dim, spec.scale, spec.window, layer.sinks, 0, spec.value_dim, 0,
-                  spec.score_cap, slopes(spec, heads), spec.causal});
+                  spec.score_cap, slopes(spec, heads), spec.causal, false, spec.whole_pictures});
   if (spec.value_scale != 1) ops_.scale(attended, spec.value_scale);
   if (gated) ops_.sigmoid_gate(attended, gate);
   if (spec.gates_heads) ops_.sigmoid_gate(attended, head_gate);

@@ -1,8 +1,8 @@
 // Gemma 4: layers that see a window and layers that see all, with heads of two sizes and rotations of two bases; scores
 // that are not scaled, values that are normalised; each layer's result times a number of its own. 26B-A4B and 31B: in
 // the layers that see all values made of the keys, experts beside the dense feed-forward. E2B and E4B: last layers that
-// see the keys of earlier ones, and embeddings of its own for every layer. Sources: the model cards of Gemma 4 and
-// Gemma 3n.
+// see the keys of earlier ones, and embeddings of its own for every layer. In the larger models a picture's rows see
+// each other in the layers that see a window. Sources: the model cards of Gemma 4 and Gemma 3n.
 #include <algorithm>
 #include <cmath>
 
@@ -81,6 +81,7 @@ Expected<DecoderSpec> gemma4_spec(const modelfile::Model& file, const Hyperparam
     layer.attention.kv_heads = layers.kv_heads[at];
     layer.attention.head_dim = layer.attention.value_dim = local ? layers.local_head_dim : hp.head_dim;
     layer.attention.window = local ? layers.window : 0;
+    layer.attention.whole_pictures = local;
     layer.attention.rope = local ? 0 : 1;
     layer.attention.reads = index < first_shared ? -1 : keeper(layers, index, first_shared);
     if (index >= first_shared &&

@@ -182,7 +182,10 @@ Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file, std
   if (hp.architecture != "mamba2") read_heads(keys, file, hp);
   hp.pooling = static_cast<Pooling>(std::min<std::int64_t>(keys.optional("pooling_type", 0, 0, 255), 5));
   hp.deepstack_layers = keys.optional("n_deepstack_layers", 0, 0, hp.layers);
-  hp.pictures_see_ahead = hp.architecture == "gemma3";
+  // No key says so: Gemma 4's models with embeddings of each layer were trained without it.
+  hp.pictures_see_ahead =
+      hp.architecture == "gemma3" ||
+      (hp.architecture == "gemma4" && keys.optional("embedding_length_per_layer_input", 0, 0, kMostDim) == 0);
   hp.causal = keys.optional_bool("attention.causal", !is_encoder(hp.architecture));
   if (const modelfile::TensorInfo* const positions = file.find("position_embd.weight");
       positions != nullptr && !hp.causal) {

@@ -63,6 +63,7 @@ struct AttentionSpec {
   float max_bias = 0;             // of ALiBi: the least head's slope is its power of 1/2; 0: distance counts nothing
   std::int64_t window = 0;        // the nearest keys that a token sees; 0: all
   bool causal = true;             // else a token also sees the keys behind its own, a window's on both sides
+  bool whole_pictures = true;     // causal: a picture's rows see each other, in models whose pictures do
   exec::Temperature temperature;  // of the queries; scale 0: none
   int rope = 0;                   // index into DecoderSpec::ropes; kNoRope: heads are not rotated
   HeadNorm norm = HeadNorm::none;

@@ -43,7 +43,7 @@ struct Hyperparameters {
   Pooling pooling = Pooling::none;  // where the file does not say
   bool causal = true;               // false: tokens see those behind them, so that a model embeds texts and writes none
   std::int64_t deepstack_layers = 0;  // the first ones, behind which rows of pictures add columns of their own
-  bool pictures_see_ahead = false;    // a picture's rows see each other
+  bool pictures_see_ahead = false;    // a picture's rows see each other, in some layers at least
   std::int64_t most_positions = 0;  // then: no context is longer, because the file has an embedding for each; 0: any is
 };
 

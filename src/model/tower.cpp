@@ -9,9 +9,27 @@
 
 namespace millrace::model {
 
-exec::Rope tower_rope(const TowerSpec& spec) {
+namespace {
+
+constexpr std::uint8_t kByRow = 1, kByCol = 2;
+
+/// Of the first or the last half of a head, by one axis.
+exec::Rope half_rope(const TowerSpec& spec, std::uint8_t axis, bool last) {
+  constexpr double kTheta = 100;
+  exec::Rope rope;
+  rope.rotary = spec.head_dim / 2;
+  rope.neox = true;
+  rope.last = last;
+  for (std::int64_t i = 0; i < rope.rotary / 2; ++i) {
+    const double turn = static_cast<double>(2 * i) / static_cast<double>(rope.rotary);
+    rope.inv_freq.push_back(static_cast<float>(std::pow(kTheta, -turn)));
+    rope.axes.push_back(axis);
+  }
+  return rope;
+}
+
+exec::Rope whole_rope(const TowerSpec& spec) {
   constexpr double kTheta = 10000;
-  constexpr std::uint8_t kByRow = 1, kByCol = 2;
   exec::Rope rope;
   rope.rotary = spec.head_dim;
   rope.neox = spec.rope == TowerRope::halves;
@@ -26,6 +44,25 @@ exec::Rope tower_rope(const TowerSpec& spec) {
     rope.axes.push_back(by_row ? kByRow : kByCol);
   }
   return rope;
+}
+
+}  // namespace
+
+std::vector<exec::Rope> tower_ropes(const TowerSpec& spec) {
+  switch (spec.rope) {
+    case TowerRope::none:
+      return {};
+    case TowerRope::halves:
+    case TowerRope::alternating:
+      return {whole_rope(spec)};
+    case TowerRope::by_half_heads:
+      return {half_rope(spec, kByCol, false), half_rope(spec, kByRow, true)};
+  }
+  return {};
+}
+
+std::int64_t Tower::table_numbers(std::int64_t patches) const {
+  return dim * (table_side * table_side + std::min(2 * table_lines, patches + 1));
 }
 
 Expected<Tower> load_tower(const modelfile::Model& mmproj, std::uint64_t tile_bytes) {
@@ -88,6 +125,22 @@ void add_places(const Tower& tower, const vision::Patches& patches, const Places
   }
 }
 
+/// The embeddings of each patch's column and row.
+Status add_lines(const modelfile::Model& mmproj, const modelfile::TensorInfo& learned, const Tower& tower,
+                 const vision::Patches& patches, const Places& places, std::vector<float>& input) {
+  const std::int64_t dim = tower.dim, stride = tower.patch_cols + dim;
+  MR_ASSIGN_OR_RETURN(const std::vector<float> cols, read_rows(mmproj, learned, 0, patches.cols));
+  MR_ASSIGN_OR_RETURN(const std::vector<float> rows, read_rows(mmproj, learned, tower.table_lines, patches.rows));
+  for (std::int64_t i = 0; i < patches.rows * patches.cols; ++i) {
+    const vision::Place place = places(i);
+    float* const out = input.data() + i * stride + tower.patch_cols;
+    for (std::int64_t d = 0; d < dim; ++d)
+      out[d] =
+          cols[static_cast<std::size_t>(place.col * dim + d)] + rows[static_cast<std::size_t>(place.row * dim + d)];
+  }
+  return {};
+}
+
 }  // namespace
 
 Expected<std::vector<float>> tower_input(const modelfile::Model& mmproj, const Tower& tower,
@@ -101,13 +154,20 @@ Expected<std::vector<float>> tower_input(const modelfile::Model& mmproj, const T
   if (fixed && (patches.rows != tower.table_side || patches.cols != tower.table_side))
     return error(Code::invalid_argument, "{} x {} patches where this tower has places for {} x {}", patches.rows,
                  patches.cols, tower.table_side, tower.table_side);
+  if (tower.table_lines > 0 && std::max(patches.rows, patches.cols) > tower.table_lines)
+    return error(Code::invalid_argument, "{} x {} patches where this tower has places for {} rows and columns",
+                 patches.rows, patches.cols, tower.table_lines);
   const Places places(tower, patches);
-  const std::int64_t stride = tower.patch_cols + (tower.table_side > 0 ? tower.dim : 0);
+  const std::int64_t stride = tower.patch_cols + (tower.has_places() ? tower.dim : 0);
   std::vector<float> input(static_cast<std::size_t>(rows * stride));
   for (std::int64_t i = 0; i < rows; ++i)
     std::copy_n(patches.pixels.data() + places.index(i) * patches.dim, patches.dim, input.data() + i * stride);
-  if (tower.table_side == 0) return input;
+  if (!tower.has_places()) return input;
   MR_ASSIGN_OR_RETURN(const modelfile::TensorInfo* const learned, mmproj.require("v.position_embd.weight"));
+  if (tower.table_lines > 0) {
+    MR_RETURN_IF_ERROR(add_lines(mmproj, *learned, tower, patches, places, input));
+    return input;
+  }
   MR_ASSIGN_OR_RETURN(const std::vector<float> table, read_rows(mmproj, *learned, 0, learned->rows()));
   add_places(tower, patches, places, table, input);
   return input;

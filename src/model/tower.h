@@ -21,13 +21,17 @@ namespace millrace::model {
 struct Tower {
   vision::Spec spec;
   std::int64_t layers = 0, dim = 0;
-  std::int64_t cols = 0;        // of a token's row: the decoder's width, and as much for each layer that adds some
-  std::int64_t patch_cols = 0;  // of a patch's pixels
-  std::int64_t window = 0;      // tokens a side of the windows that some layers see alone; 0: all layers see all
-  std::int64_t table_side = 0;  // of the square of learned places; 0: there are none
+  std::int64_t cols = 0;         // of a token's row: the decoder's width, and as much for each layer that adds some
+  std::int64_t patch_cols = 0;   // of a patch's pixels
+  std::int64_t window = 0;       // tokens a side of the windows that some layers see alone; 0: all layers see all
+  std::int64_t table_side = 0;   // of the square of learned places; 0: there is none
+  std::int64_t table_lines = 0;  // learned columns, and as many learned rows; 0: there are none
   residency::UnitTable units;
-  exec::Program program;  // handed (kv::Batch::given): [patches, patch_cols + dim, or patch_cols without a table]
+  exec::Program program;  // handed (kv::Batch::given): [patches, patch_cols + dim, or patch_cols without places]
 
+  bool has_places() const { return table_side > 0 || table_lines > 0; }
+  /// Numbers of learned places that tower_input() reads at once for so many patches, at most.
+  std::int64_t table_numbers(std::int64_t patches) const;
   /// Rows of a pass with so many patches.
   std::int64_t tokens(std::int64_t patches) const { return patches / program.merge; }
 };

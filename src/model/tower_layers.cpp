@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "model/keys.h"
@@ -36,12 +37,24 @@ Expected<TowerSpec> read_windows(Keys& keys, TowerSpec spec) {
   return error(Code::corrupt, "clip.vision.window_size is less than a token's {} pixels", spec.vision.token_side());
 }
 
+/// No layers: a token's pixels are projected. Source: Hugging Face transformers' Gemma4UnifiedVisionEmbedder.
+Expected<TowerSpec> read_bare(Keys& keys, TowerSpec spec) {
+  spec.dim = keys.required("vision.embedding_length", 8, kMostDim);
+  spec.out_dim = keys.required("vision.projection_dim", 1, 1 << 20);
+  spec.eps = static_cast<float>(keys.optional_float("vision.attention.layer_norm_epsilon", 1e-6, 0, 1));
+  spec.heads = 1;  // of what no layer keeps
+  spec.head_dim = 8;
+  MR_RETURN_IF_ERROR(keys.status());
+  return spec;
+}
+
 }  // namespace
 
 Expected<TowerSpec> read_tower_spec(const modelfile::Model& mmproj) {
   TowerSpec spec;
   MR_ASSIGN_OR_RETURN(spec.vision, vision::read_spec(mmproj));
   Keys keys(mmproj);
+  if (spec.vision.projector == Projector::gemma4u) return read_bare(keys, spec);
   spec.layers = keys.required("vision.block_count", 1, kMostLayers);
   spec.dim = keys.required("vision.embedding_length", 8, kMostDim);
   spec.ff_dim = keys.required("vision.feed_forward_length", 1, kMostDim);
@@ -69,15 +82,20 @@ Expected<TowerSpec> read_tower_spec(const modelfile::Model& mmproj) {
       spec.layer_norms = false;
       spec.gated = true;
       return spec;
-    case Projector::gemma3:
+    case Projector::gemma4:
+      spec.rope = TowerRope::by_half_heads;
+      spec.layer_norms = false;
+      spec.gated = true;
+      spec.norms_heads = spec.norms_results = true;
+      spec.scales_scores = false;
+      spec.activation = Activation::gelu;  // the file does not say so
+      spec.quick_gelu = false;
       return spec;
-    default:
-      return error(Code::unsupported,
-                   "towers of projector type '{}' are not computed yet; qwen2vl_merger, qwen2.5vl_merger, "
-                   "qwen3vl_merger, pixtral and "
-                   "gemma3 are",
-                   vision::projector_name(spec.vision.projector));
+    case Projector::gemma3:
+    case Projector::gemma4u:
+      return spec;
   }
+  return spec;
 }
 
 TowerBuilder::TowerBuilder(const modelfile::Model& mmproj, const TowerSpec& spec)
@@ -102,10 +120,107 @@ exec::Product TowerBuilder::product(Act out, const std::string& stem, std::int64
   return {out, units_.unscaled(stem + ".weight", cols, rows), units_.optional_vector(stem + ".bias", rows)};
 }
 
-/// out = W x (+ b), as wide as both buffers are.
+/// A tensor of one number, which becomes part of the program.
+float TowerBuilder::number(const std::string& name, float fallback) {
+  const modelfile::TensorInfo* const tensor = file_.find(name);
+  if (tensor == nullptr) return fallback;
+  units_.ignore(name);
+  float value = 0;
+  const auto read = [&]() -> Status {
+    if (tensor->dtype != DType::f32 || tensor->bytes != sizeof(value))
+      return error(Code::corrupt, "{} is no number in float32", name);
+    if (files_.empty()) {
+      MR_ASSIGN_OR_RETURN(files_, modelfile::open_files(file_.paths()));
+    }
+    MR_RETURN_IF_ERROR(files_[static_cast<std::size_t>(tensor->file)].read_at(
+        tensor->offset, std::as_writable_bytes(std::span(&value, 1))));
+    return std::isnan(value) ? error(Code::corrupt, "{} is no number; fetch the file again", name) : Status();
+  };
+  if (status_.ok()) status_ = read();
+  return value;
+}
+
+/// `name`: a product's, and ".input" or ".output".
+Bounds TowerBuilder::bounds(const std::string& name) {
+  const Bounds none;
+  Bounds read;
+  read.least = number(name + "_min", none.least);
+  read.most = number(name + "_max", none.most);
+  if (read.least > read.most && status_.ok())
+    status_ = error(Code::corrupt, "{}_min is {}, more than {}_max, {}", name, read.least, name, read.most);
+  return read;
+}
+
+bool TowerBuilder::has_bounds(const std::string& stem) const {
+  return std::ranges::any_of(std::array{"input_min", "input_max", "output_min", "output_max"},
+                             [&](const char* bound) { return file_.find(stem + "." + bound) != nullptr; });
+}
+
+/// out = W x (+ b), as wide as both buffers are; x and the result clamped where the file says so.
 void TowerBuilder::multiply(Act out, const std::string& stem, Act x) {
+  const Bounds of_input = bounds(stem + ".input"), of_result = bounds(stem + ".output");
+  if (of_input.any()) {
+    const bool merged = ops_.rows(x) == Rows::merged;
+    const Act clamped =
+        ops_.buffer(merged ? "clamped tokens" : "clamped", ops_.cols(x), merged ? Rows::merged : Rows::worked);
+    ops_.copy(clamped, x);
+    ops_.clamp(clamped, of_input.least, of_input.most);
+    x = clamped;
+  }
   const exec::Product made = product(out, stem, ops_.cols(x), ops_.cols(out));
   ops_.matmul(std::span(&made, 1), x);
+  if (of_result.any()) ops_.clamp(out, of_result.least, of_result.most);
+}
+
+/// Finds the learned places, rows of which are handed to a pass.
+void TowerBuilder::list_places() {
+  const modelfile::TensorInfo* const table = file_.find("v.position_embd.weight");
+  const bool by_lines = spec_.vision.projector == Projector::gemma4 || spec_.vision.projector == Projector::gemma4u;
+  if (table == nullptr) {
+    if (by_lines && status_.ok()) status_ = file_.require("v.position_embd.weight").status();
+    return;
+  }
+  units_.ignore("v.position_embd.weight");
+  const std::int64_t rows = table->rows();
+  if (by_lines) {
+    tower_.table_lines = rows / 2;
+    if (table->cols() == spec_.dim && table->shape.size() == 3 && table->shape[2] == 2 && rows > 0) return;
+    status_ = error(Code::corrupt, "v.position_embd.weight is {} x {}, no two tables of places in {} channels",
+                    table->cols(), rows, spec_.dim);
+    return;
+  }
+  tower_.table_side = std::llround(std::sqrt(static_cast<double>(rows)));
+  if (table->cols() != spec_.dim || tower_.table_side * tower_.table_side != rows || tower_.table_side > kMostSide)
+    status_ = error(Code::corrupt, "v.position_embd.weight is {} x {}, no square of places in {} channels",
+                    table->cols(), rows, spec_.dim);
+}
+
+/// The patches, and the embeddings of their places.
+void TowerBuilder::take_patches(Act patch) {
+  if (!tower_.has_places()) return ops_.given(patch);
+  const Act given = ops_.buffer("given", tower_.patch_cols + spec_.dim, Rows::whole);
+  place_ = ops_.buffer("place", spec_.dim, Rows::whole);
+  ops_.given(given);
+  ops_.pick_heads(patch, given, 1, tower_.patch_cols, 0);
+  ops_.pick_heads(place_, given, 1, spec_.dim, tower_.patch_cols);
+}
+
+/// x = norm(norm(W norm(patch) + b) + the embedding of its place), which is all that such a tower has.
+void TowerBuilder::embed_normed() {
+  constexpr float kEps = 1e-5f;  // no key has it
+  const Act patch = ops_.buffer("patch", tower_.patch_cols, Rows::whole);
+  const auto normalize = [&](Act x, const std::string& stem) {
+    const Norm by = norm(stem, ops_.cols(x));
+    ops_.layer_norm(x, x, by.weight, by.bias, kEps);
+  };
+  begin_unit();
+  take_patches(patch);
+  normalize(patch, "v.patch_norm.1");
+  multiply(x_, "v.patch_embd", patch);
+  normalize(x_, "v.patch_norm.2");
+  ops_.add(x_, place_);
+  normalize(x_, "v.patch_norm.3");
+  units_.end();
 }
 
 /// x = W patch (+ b) + the embedding of its place. Of two filters, a film's frames, a picture has both.
@@ -117,22 +232,11 @@ void TowerBuilder::embed() {
                             units_.optional_vector("v.patch_embd.bias", dim)};
   const bool film = units_.has("v.patch_embd.weight.1");
   const exec::Product second{h_, film ? units_.filters("v.patch_embd.weight.1", side, 3, dim) : WeightRef(), {}};
-  if (tower_.table_side > 0) {
-    const Act place = ops_.buffer("place", dim, Rows::whole),
-              given = ops_.buffer("given", tower_.patch_cols + dim, Rows::whole);
-    ops_.given(given);
-    ops_.pick_heads(patch, given, 1, tower_.patch_cols, 0);
-    ops_.pick_heads(place, given, 1, dim, tower_.patch_cols);
-    ops_.matmul(std::span(&first, 1), patch);
-    if (film) ops_.matmul(std::span(&second, 1), patch);
-    if (film) ops_.add(x_, h_);
-    ops_.add(x_, place);
-  } else {
-    ops_.given(patch);
-    ops_.matmul(std::span(&first, 1), patch);
-    if (film) ops_.matmul(std::span(&second, 1), patch);
-    if (film) ops_.add(x_, h_);
-  }
+  take_patches(patch);
+  ops_.matmul(std::span(&first, 1), patch);
+  if (film) ops_.matmul(std::span(&second, 1), patch);
+  if (film) ops_.add(x_, h_);
+  if (tower_.has_places()) ops_.add(x_, place_);
   if (units_.has("v.pre_ln.weight")) normalize(x_, x_, norm("v.pre_ln", dim), spec_.layer_norms);
   units_.end();
 }
@@ -152,35 +256,58 @@ void TowerBuilder::list_projections(const std::string& stem, std::array<exec::Pr
   }
 }
 
-/// x += W_out attention(rope(W_q h), rope(W_k h), W_v h), h = norm(x), among all patches.
+void TowerBuilder::turn_heads(Act q, Act k, Act v, const std::string& stem) {
+  if (spec_.norms_heads) {
+    ops_.rms_norm_heads(q, units_.vector(stem + "attn_q_norm.weight", spec_.head_dim), spec_.head_dim, spec_.eps);
+    ops_.rms_norm_heads(k, units_.vector(stem + "attn_k_norm.weight", spec_.head_dim), spec_.head_dim, spec_.eps);
+    ops_.rms_norm_heads(v, {}, spec_.head_dim, spec_.eps);
+  }
+  for (std::size_t rope = 0; rope < tower_ropes(spec_).size(); ++rope)
+    for (const Act heads : {q, k}) ops_.rope(heads, spec_.heads, spec_.head_dim, static_cast<int>(rope));
+}
+
+/// x += h, what attention or the feed-forward gave.
+void TowerBuilder::add_result(const std::string& norm_stem) {
+  if (spec_.norms_results) normalize(h_, h_, norm(norm_stem, spec_.dim), spec_.layer_norms);
+  ops_.add(x_, h_);
+}
+
 void TowerBuilder::layer(int index) {
+  ops_.begin_layer();
+  begin_unit(index);
+  attend(index);
+  feed_forward(index);
+  units_.end();
+}
+
+/// x += W_out attention(rope(W_q h), rope(W_k h), W_v h), h = norm(x), among all patches.
+void TowerBuilder::attend(int index) {
   const std::int64_t width = spec_.heads * spec_.head_dim;
   const std::string stem = fmt::format("v.blk.{}.", index);
   const Act q = ops_.buffer("q", width), k = ops_.buffer("k", width), v = ops_.buffer("v", width),
             attended = ops_.buffer("attended", width);
-  ops_.begin_layer();
   ops_.begin_block();
-  begin_unit(index);
   normalize(h_, x_, norm(stem + "ln1", spec_.dim), spec_.layer_norms);
-  std::array<exec::Product, 3> qkv{exec::Product{q, {}, {}}, {k, {}, {}}, {v, {}, {}}};
-  list_projections(stem, qkv);
-  ops_.matmul(qkv, h_);
-  if (spec_.rope != TowerRope::none) {
-    ops_.rope(q, spec_.heads, spec_.head_dim, 0);
-    ops_.rope(k, spec_.heads, spec_.head_dim, 0);
+  if (has_bounds(stem + "attn_q") || has_bounds(stem + "attn_k") || has_bounds(stem + "attn_v")) {
+    multiply(q, stem + "attn_q", h_);
+    multiply(k, stem + "attn_k", h_);
+    multiply(v, stem + "attn_v", h_);
+  } else {
+    std::array<exec::Product, 3> qkv{exec::Product{q, {}, {}}, {k, {}, {}}, {v, {}, {}}};
+    list_projections(stem, qkv);
+    ops_.matmul(qkv, h_);
   }
+  turn_heads(q, k, v, stem);
   ops_.store_kv(0, k, v);
   exec::Attention attention;
   attention.heads = attention.kv_heads = spec_.heads;
   attention.head_dim = spec_.head_dim;
-  attention.scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim));
+  attention.scale = spec_.scales_scores ? 1.0f / std::sqrt(static_cast<float>(spec_.head_dim)) : 1.0f;
   attention.causal = false;
   attention.segments = spec_.window > 0 && (spec_.full_every == 0 || (index + 1) % spec_.full_every != 0);
   ops_.attention(attended, q, 0, attention);
   multiply(h_, stem + "attn_out", attended);
-  ops_.add(x_, h_);
-  feed_forward(index);
-  units_.end();
+  add_result(stem + "attn_post_norm");
 }
 
 /// x += W_down (act(W_gate h) * W_up h), or W_down act(W_up h), h = norm(x).
@@ -190,7 +317,7 @@ void TowerBuilder::feed_forward(int index) {
   ops_.begin_block();
   normalize(h_, x_, norm(stem + "ln2", spec_.dim), spec_.layer_norms);
   if (spec_.gated) {
-    if (units_.has(stem + "ffn_gate.bias")) {
+    if (units_.has(stem + "ffn_gate.bias") || has_bounds(stem + "ffn_gate") || has_bounds(stem + "ffn_up")) {
       const Act factors = ops_.buffer("factors", spec_.ff_dim);
       multiply(hidden, stem + "ffn_gate", h_);
       multiply(factors, stem + "ffn_up", h_);
@@ -209,7 +336,7 @@ void TowerBuilder::feed_forward(int index) {
     activate(hidden);
     multiply(h_, stem + (swapped ? "ffn_up" : "ffn_down"), hidden);
   }
-  ops_.add(x_, h_);
+  add_result(stem + "ffn_post_norm");
 }
 
 void TowerBuilder::activate(Act x) {
@@ -278,13 +405,42 @@ Act TowerBuilder::merge_by_mean() {
   return out;
 }
 
+/// Gemma 4's: the mean of a token's patches, as long as the width is wide, each channel moved and scaled in some
+/// models, a norm without a weight, and a matrix.
+Act TowerBuilder::merge_by_scaled_mean() {
+  const Act token = ops_.buffer("token", spec_.dim, Rows::merged),
+            out = ops_.buffer("out", spec_.out_dim, Rows::merged);
+  ops_.mean_rows(token, x_);
+  if (spec_.vision.projector == Projector::gemma4) ops_.scale(token, std::sqrt(static_cast<float>(spec_.dim)));
+  if (units_.has("v.std_bias") || units_.has("v.std_scale"))
+    ops_.standardize(token, units_.vector("v.std_bias", spec_.dim), units_.vector("v.std_scale", spec_.dim));
+  ops_.rms_norm_heads(token, {}, spec_.dim, spec_.eps);
+  multiply(out, "mm.input_projection", token);
+  return out;
+}
+
+Act TowerBuilder::merge() {
+  switch (spec_.vision.projector) {
+    case Projector::pixtral:
+      return merge_by_matrix();
+    case Projector::gemma3:
+      return merge_by_mean();
+    case Projector::gemma4:
+    case Projector::gemma4u:
+      return merge_by_scaled_mean();
+    case Projector::qwen2vl:
+    case Projector::qwen25vl:
+    case Projector::qwen3vl:
+      break;
+  }
+  return merge_by_norm_and_two();
+}
+
 void TowerBuilder::project() {
   ops_.begin_layer();
   ops_.begin_block();
   begin_unit();
-  Act out = spec_.vision.projector == Projector::pixtral  ? merge_by_matrix()
-            : spec_.vision.projector == Projector::gemma3 ? merge_by_mean()
-                                                          : merge_by_norm_and_two();
+  Act out = merge();
   units_.end();
   std::int64_t cols = spec_.out_dim;
   for (const Act added : added_) {
@@ -298,22 +454,18 @@ void TowerBuilder::project() {
 }
 
 Expected<Tower> TowerBuilder::build(std::uint64_t tile_bytes) {
-  if (const modelfile::TensorInfo* const table = file_.find("v.position_embd.weight"); table != nullptr) {
-    tower_.table_side = std::llround(std::sqrt(static_cast<double>(table->rows())));
-    if (table->cols() != spec_.dim || tower_.table_side * tower_.table_side != table->rows() ||
-        tower_.table_side > kMostSide)
-      return error(Code::corrupt, "v.position_embd.weight is {} x {}, no square of places in {} channels",
-                   table->cols(), table->rows(), spec_.dim);
-    units_.ignore("v.position_embd.weight");  // rows of it are handed to a pass
-  }
+  list_places();
   const std::int64_t merge = spec_.vision.merge * spec_.vision.merge;
   ops_.merge_by(merge);
   kv::LayerKv kept{kv::Keeps::attention, spec_.heads, spec_.head_dim, spec_.head_dim};
   ops_.keep(kv::Layout(std::span(&kept, 1)));
-  if (spec_.rope != TowerRope::none) ops_.add_rope(tower_rope(spec_));
+  for (exec::Rope& rope : tower_ropes(spec_)) ops_.add_rope(std::move(rope));
   x_ = ops_.buffer("x", spec_.dim, Rows::whole);
   h_ = ops_.buffer("h", spec_.dim);
-  embed();
+  if (spec_.vision.projector == Projector::gemma4u)
+    embed_normed();
+  else
+    embed();
   for (int index = 0; index < spec_.layers; ++index) {
     layer(index);
     if (units_.has(fmt::format("v.deepstack.{}.fc1.weight", index))) added_.push_back(deepstack(index, x_));
@@ -321,6 +473,7 @@ Expected<Tower> TowerBuilder::build(std::uint64_t tile_bytes) {
   project();
   units_.ignore("v.token_embd.img_break");  // the decoder's own embeddings have it
   units_.refuse_unused_of({"v.", "mm."}, {"mm.a."});
+  MR_RETURN_IF_ERROR(status_);
   MR_RETURN_IF_ERROR(units_.status());
   MR_ASSIGN_OR_RETURN(tower_.program, ops_.finish());
   tower_.units.cut(tile_bytes);

@@ -3,20 +3,23 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "exec/ops.h"
 #include "model/tower.h"
 #include "model/unit_builder.h"
+#include "modelfile/file_io.h"
 
 namespace millrace::model {
 
 /// How patches are turned by their rows and columns.
 enum class TowerRope : std::uint8_t {
   none,
-  halves,      // half-split pairs: the first half of the angles by rows, the others by columns, of one set of bases
-  alternating  // pairs of neighbours: likewise, but the bases alternate between both
+  halves,        // half-split pairs: the first half of the angles by rows, the others by columns, of one set of bases
+  alternating,   // pairs of neighbours: likewise, but the bases alternate between both
+  by_half_heads  // a head's first half by columns, its second by rows, half-split pairs each
 };
 
 struct TowerSpec {
@@ -24,8 +27,11 @@ struct TowerSpec {
   std::int64_t layers = 0, dim = 0, ff_dim = 0, heads = 0, head_dim = 0;
   std::int64_t out_dim = 0;  // the decoder's width
   float eps = 1e-6f;
-  bool layer_norms = true;  // else RMSNorm
-  bool gated = false;       // feed-forwards have a gate
+  bool layer_norms = true;     // else RMSNorm
+  bool gated = false;          // feed-forwards have a gate
+  bool norms_heads = false;    // those of queries and keys by a weight, those of values without one
+  bool norms_results = false;  // of attention and of the feed-forward, before they are added
+  bool scales_scores = true;   // by the root of a head's width
   kernels::Activation activation = kernels::Activation::gelu;
   bool quick_gelu = false;  // in its place: x / (1 + e^(-1.702 x))
   TowerRope rope = TowerRope::none;
@@ -34,8 +40,15 @@ struct TowerSpec {
 };
 Expected<TowerSpec> read_tower_spec(const modelfile::Model& mmproj);
 
-/// The angles of a patch's row and column. REQUIRES: spec.rope is not none.
-exec::Rope tower_rope(const TowerSpec& spec);
+/// The angles of a patch's row and column: heads are turned by one after the other.
+std::vector<exec::Rope> tower_ropes(const TowerSpec& spec);
+
+/// What a product's inputs and results are clamped to, where the file has numbers beside its weight.
+struct Bounds {
+  float least = -std::numeric_limits<float>::infinity(), most = std::numeric_limits<float>::infinity();
+  bool any() const { return *this != Bounds(); }
+  bool operator==(const Bounds&) const = default;
+};
 
 /// Lists weights and records steps at once: a pass uses them in the order in which they are named.
 class TowerBuilder {
@@ -55,16 +68,27 @@ class TowerBuilder {
   void normalize(Act out, Act x, const Norm& norm, bool layer_norm);
   exec::Product product(Act out, const std::string& stem, std::int64_t cols, std::int64_t rows);
   void multiply(Act out, const std::string& stem, Act x);
+  Bounds bounds(const std::string& name);
+  bool has_bounds(const std::string& stem) const;
+  float number(const std::string& name, float fallback);
   void list_projections(const std::string& stem, std::array<exec::Product, 3>& qkv);
+  void list_places();
+  void take_patches(Act patch);
   void embed();
+  void embed_normed();
   void layer(int index);
+  void attend(int index);
+  void turn_heads(Act q, Act k, Act v, const std::string& stem);
   void feed_forward(int index);
+  void add_result(const std::string& norm_stem);
   void activate(Act x);
   Act deepstack(int index, Act before);
   void project();
+  Act merge();
   Act merge_by_norm_and_two();  // of Qwen's
   Act merge_by_matrix();        // of Pixtral's
   Act merge_by_mean();          // of Gemma 3's
+  Act merge_by_scaled_mean();   // of Gemma 4's
   Act two_products(const std::string& first, const std::string& second, Act x, std::int64_t hidden);
 
   const modelfile::Model& file_;
@@ -73,7 +97,10 @@ class TowerBuilder {
   UnitBuilder units_;
   exec::Ops ops_;
   Act x_, h_;
-  std::vector<Act> added_;  // what layers give beside the last one's
+  Act place_;                           // embeddings of patches' places, where there are some
+  std::vector<Act> added_;              // what layers give beside the last one's
+  Status status_;                       // beside that of units_
+  std::vector<modelfile::File> files_;  // of the numbers that a program has, opened for the first
 };
 
 }  // namespace millrace::model

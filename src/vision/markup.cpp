@@ -21,6 +21,7 @@ const Markup& markup(Projector projector) {
     case Projector::gemma3:
       return kGemma3;
     case Projector::gemma4:
+    case Projector::gemma4u:
       return kGemma4;
     case Projector::pixtral:
       return kPixtral;

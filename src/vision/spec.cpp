@@ -12,14 +12,15 @@ namespace {
 constexpr std::array<float, 3> kClipMean = {0.48145466f, 0.4578275f, 0.40821073f};
 constexpr std::array<float, 3> kClipDeviation = {0.26862954f, 0.26130258f, 0.27577711f};
 constexpr std::array<float, 3> kHalf = {0.5f, 0.5f, 0.5f};
+constexpr std::array<float, 3> kNone = {0, 0, 0}, kOne = {1, 1, 1};
 
 struct Named {
   std::string_view name;  // clip.projector_type
   Spec spec;              // where the file has no key
 };
 
-const std::array<Named, 6>& table() {
-  static const std::array<Named, 6> specs = {{
+const std::array<Named, 7>& table() {
+  static const std::array<Named, 7> specs = {{
       {"qwen3vl_merger",
        {.projector = Projector::qwen3vl,
         .patch = 16,
@@ -64,6 +65,14 @@ const std::array<Named, 6>& table() {
         .most_tokens = 280,
         .mean = kHalf,
         .deviation = kHalf}},
+      {"gemma4uv",
+       {.projector = Projector::gemma4u,
+        .patch = 16,
+        .merge = 3,
+        .resize = Resize::budget,
+        .most_tokens = 280,
+        .mean = kNone,
+        .deviation = kOne}},
       {"pixtral",
        {.projector = Projector::pixtral,
         .patch = 16,
@@ -111,6 +120,17 @@ Status take(const modelfile::Model& mmproj, std::string_view key, bool positive,
   }
   std::copy(found.begin(), found.end(), value.begin());
   return {};
+}
+
+/// Gemma 4 without a tower: a token's patches are one, and its matrix says how large.
+Status join_patches(const modelfile::Model& mmproj, Spec& spec) {
+  spec.patch *= spec.merge;
+  spec.merge = 1;
+  const modelfile::TensorInfo* const matrix = mmproj.find("v.patch_embd.weight");
+  if (matrix == nullptr) return {};
+  spec.patch = std::llround(std::sqrt(static_cast<double>(matrix->cols()) / 3));
+  if (spec.patch >= 1 && spec.patch <= 256 && 3 * spec.patch * spec.patch == matrix->cols()) return {};
+  return error(Code::corrupt, "v.patch_embd.weight has {} columns, no square of pixels in 3 channels", matrix->cols());
 }
 
 std::int64_t floor_to(double side, std::int64_t unit) {
@@ -176,6 +196,13 @@ std::string_view projector_name(Projector projector) {
   return "";
 }
 
+Spec usual_spec(Projector projector) {
+  for (const Named& named : table()) {
+    if (named.spec.projector == projector) return named.spec;
+  }
+  return {};
+}
+
 Expected<Spec> read_spec(const modelfile::Model& mmproj) {
   MR_ASSIGN_OR_RETURN(const std::string type, projector_type(mmproj));
   const auto* const named =
@@ -188,7 +215,8 @@ Expected<Spec> read_spec(const modelfile::Model& mmproj) {
   }
   Spec spec = named->spec;
   MR_RETURN_IF_ERROR(take(mmproj, "clip.vision.patch_size", 1, 256, spec.patch));
-  const bool scaled = spec.projector == Projector::gemma3 || spec.projector == Projector::gemma4;
+  const bool scaled = spec.projector == Projector::gemma3 || spec.projector == Projector::gemma4 ||
+                      spec.projector == Projector::gemma4u;
   MR_RETURN_IF_ERROR(take(mmproj, scaled ? "clip.vision.projector.scale_factor" : "clip.vision.spatial_merge_size", 1,
                           16, spec.merge));
   if (spec.resize == Resize::square || spec.resize == Resize::longest) {
@@ -211,6 +239,7 @@ Expected<Spec> read_spec(const modelfile::Model& mmproj) {
   // Gemma 4's processor leaves pixels in [0, 1], which its files' mean and deviation say; its tower then maps them to
   // [-1, 1], and that is done here.
   if (spec.projector == Projector::gemma4) spec.mean = spec.deviation = kHalf;
+  if (spec.projector == Projector::gemma4u) MR_RETURN_IF_ERROR(join_patches(mmproj, spec));
   return spec;
 }
 

@@ -13,7 +13,7 @@
 
 namespace millrace::vision {
 
-enum class Projector : std::uint8_t { qwen2vl, qwen25vl, qwen3vl, gemma3, gemma4, pixtral };
+enum class Projector : std::uint8_t { qwen2vl, qwen25vl, qwen3vl, gemma3, gemma4, gemma4u, pixtral };
 /// As `clip.projector_type` has it: "qwen3vl_merger", "gemma3" and so on.
 std::string_view projector_name(Projector projector);
 
@@ -38,6 +38,8 @@ struct Spec {
   std::int64_t token_side() const { return patch * merge; }  // pixels
 };
 
+/// What a file without keys of its own means.
+Spec usual_spec(Projector projector);
 /// Errors: unsupported (names the projector type and those that work), not_found and corrupt (name the key).
 Expected<Spec> read_spec(const modelfile::Model& mmproj);
 

@@ -48,7 +48,10 @@ inline VisionReference read_vision(const std::string& name) {
     return read;
   };
   VisionReference reference;
-  const std::int32_t merge = name == "gemma3" ? 4 : 2;
+  static const std::map<std::string, std::int32_t> kMerges = {
+      {"gemma3", 4}, {"gemma4", 3}, {"gemma4-moe", 3}, {"gemma4-moe-unified", 1}};
+  const auto known = kMerges.find(name);
+  const std::int32_t merge = known == kMerges.end() ? 2 : known->second;
   for (std::int32_t pictures = numbers(1)[0]; pictures > 0 && file; --pictures) {
     const auto head = numbers(4);
     VisionPicture picture;
@@ -141,8 +144,10 @@ inline double relative(std::span<const float> a, std::span<const float> b) {
 
 /// Every text fits, and KV is exact enough for the tolerance.
 inline EngineOptions sees(const std::string& name) {
-  EngineOptions options = roomy(MILLRACE_TEST_DATA "/reference/" + name.substr(0, name.find("-quick")) + ".gguf");
+  const std::string decoder = name.substr(0, std::min(name.find("-quick"), name.find("-unified")));
+  EngineOptions options = roomy(MILLRACE_TEST_DATA "/reference/" + decoder + ".gguf");
   options.model.mmproj = vision_path(name + "-mmproj.gguf");
+  if (name == "gemma4") options.kv.dtype = DType::f32;  // as without pictures (reference.h)
   options.demand.context_tokens = 256;
   options.demand.max_sequences = 4;
   return options;

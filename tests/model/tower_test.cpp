@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "model/rope.h"
 #include "model/tiny_model.h"
 
@@ -86,8 +88,69 @@ TEST(Tower, RefusesWhatItCannotCompute) {
   tiny.keys["clip.vision.attention.head_count"] = Value(std::uint32_t{0});
   EXPECT_NE(refusal(tiny).find("head_count"), std::string::npos);
   tiny = qwen_tower();
-  tiny.keys["clip.projector_type"] = Value(std::string("gemma4v"));
-  EXPECT_NE(refusal(tiny).find("gemma4v"), std::string::npos);
+  tiny.keys["clip.projector_type"] = Value(std::string("internvl"));
+  EXPECT_NE(refusal(tiny).find("internvl"), std::string::npos);
+}
+
+/// One layer of Gemma 4's, of the same width: patches of 8 x 8 pixels, 3 x 3 of them a token, 5 columns and rows.
+TinyModel gemma_tower() {
+  TinyModel tiny;
+  tiny.keys["general.architecture"] = Value(std::string("clip"));
+  tiny.keys["clip.vision.projector_type"] = Value(std::string("gemma4v"));
+  const std::pair<const char*, std::uint32_t> numbers[] = {{"patch_size", 8u},      {"embedding_length", 16u},
+                                                           {"projection_dim", 24u}, {"feed_forward_length", 32u},
+                                                           {"block_count", 1u},     {"attention.head_count", 2u}};
+  for (const auto& [name, value] : numbers) tiny.keys[std::string("clip.vision.") + name] = Value(value);
+  tiny.add("v.patch_embd.weight", {8, 8, 3, 16});
+  tiny.add("v.position_embd.weight", {16, 5, 2});
+  for (const char* norm : {"ln1", "ln2", "attn_post_norm", "ffn_post_norm"})
+    tiny.add(std::string("v.blk.0.") + norm + ".weight", {16});
+  for (const char* norm : {"attn_q_norm", "attn_k_norm"}) tiny.add(std::string("v.blk.0.") + norm + ".weight", {8});
+  for (const char* product : {"attn_q", "attn_k", "attn_v", "attn_out"})
+    tiny.add(std::string("v.blk.0.") + product + ".weight", {16, 16});
+  for (const char* product : {"ffn_gate", "ffn_up"}) tiny.add(std::string("v.blk.0.") + product + ".weight", {16, 32});
+  tiny.add("v.blk.0.ffn_down.weight", {32, 16});
+  tiny.add("mm.input_projection.weight", {16, 24});
+  return tiny;
+}
+
+TEST(Tower, RefusesBoundsAndPlacesThatAreNone) {
+  const auto steps = [](const TinyModel& tiny) {
+    const auto tower = load_tower(tiny.open("tower_test"), 1 << 20);
+    EXPECT_TRUE(tower.ok()) << tower.status().message();
+    return tower.ok() ? tower->program.steps.size() : 0;
+  };
+  TinyModel tiny = gemma_tower();
+  const std::size_t without = steps(tiny);
+  tiny.add("v.blk.0.ffn_down.input_max", {1});
+  tiny.tensor("v.blk.0.ffn_down.input_max").values = {2.5f};
+  EXPECT_EQ(steps(tiny), without + 2);  // a copy, clamped
+  tiny.add("v.blk.0.ffn_down.input_min", {1});
+  tiny.tensor("v.blk.0.ffn_down.input_min").values = {3.5f};
+  EXPECT_NE(refusal(tiny).find("ffn_down.input_min is 3.5, more than"), std::string::npos) << refusal(tiny);
+  tiny.tensor("v.blk.0.ffn_down.input_min").values = {std::nanf("")};
+  EXPECT_NE(refusal(tiny).find("ffn_down.input_min is no number"), std::string::npos);
+  tiny = gemma_tower();
+  tiny.add("v.blk.0.attn_q.output_max", {2});
+  EXPECT_NE(refusal(tiny).find("attn_q.output_max is no number"), std::string::npos);
+  tiny = gemma_tower();
+  tiny.tensor("v.position_embd.weight").shape = {16, 10};
+  EXPECT_NE(refusal(tiny).find("no two tables of places"), std::string::npos);
+  tiny.remove("v.position_embd.weight");
+  EXPECT_NE(refusal(tiny).find("v.position_embd.weight"), std::string::npos);
+  tiny = gemma_tower();
+  tiny.add("v.std_bias", {16});
+  EXPECT_NE(refusal(tiny).find("v.std_scale"), std::string::npos);
+  const modelfile::Model file = gemma_tower().open("tower_test");
+  const auto tower = load_tower(file, 1 << 20);
+  ASSERT_TRUE(tower.ok());
+  vision::Patches patches;
+  patches.rows = 3;
+  patches.cols = 6;
+  patches.dim = 3 * 8 * 8;
+  patches.pixels.assign(static_cast<std::size_t>(18 * patches.dim), 0.5f);
+  EXPECT_NE(tower_input(file, *tower, patches).status().message().find("places for 5 rows and columns"),
+            std::string::npos);
 }
 
 /// An audio tower's projector in the same file is nobody's here.

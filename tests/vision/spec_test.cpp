@@ -60,6 +60,7 @@ TEST(Spec, ScreenshotsBecomeThisManyTokens) {
   EXPECT_EQ(tokens("qwen2.5vl_merger"), 2691);
   EXPECT_EQ(tokens("gemma3"), 256);
   EXPECT_EQ(tokens("gemma4v"), 264);
+  EXPECT_EQ(tokens("gemma4uv"), 264);
   EXPECT_EQ(tokens("pixtral"), 1705);  // without the marks between the rows
 }
 
@@ -91,7 +92,7 @@ TEST(Spec, FilesThatAreOffAreRefusedInWords) {
             "file that belongs to the model");
   EXPECT_EQ(message(test::GgufImage().text("clip.projector_type", "internvl")),
             "pictures by the projector type 'internvl' are not supported yet; these are: qwen3vl_merger, "
-            "qwen2.5vl_merger, qwen2vl_merger, gemma3, gemma4v, pixtral");
+            "qwen2.5vl_merger, qwen2vl_merger, gemma3, gemma4v, gemma4uv, pixtral");
   const auto with = [](std::string_view key, std::uint32_t value) {
     return test::GgufImage().text("clip.projector_type", "qwen3vl_merger").number(key, value);
   };
@@ -108,7 +109,7 @@ TEST(Spec, FilesThatAreOffAreRefusedInWords) {
 
 TEST(Spec, EachProjectorHasItsNameAndMarkup) {
   for (const Projector one : {Projector::qwen2vl, Projector::qwen25vl, Projector::qwen3vl, Projector::gemma3,
-                              Projector::gemma4, Projector::pixtral}) {
+                              Projector::gemma4, Projector::gemma4u, Projector::pixtral}) {
     EXPECT_EQ(golden_spec(std::string(projector_name(one))).projector, one);
     EXPECT_FALSE(markup(one).marker.empty());
     EXPECT_FALSE(markup(one).place.empty());

@@ -13,6 +13,7 @@ import dataclasses
 import re
 import struct
 import sys
+import types
 import zlib
 from pathlib import Path
 
@@ -50,6 +51,9 @@ class Vision:
     sizes: list  # of the pictures, in tokens: (rows, columns)
     merge: int = MERGE
     breaks: bool = False  # rows of tokens end in a token of their own
+    patch: int = PATCH
+    text_changes: dict = dataclasses.field(default_factory=dict)  # of the text's configuration
+    compose: object = None  # puts in what the class has not
 
 
 def qwen_inputs(pictures, merge):
@@ -141,6 +145,82 @@ def gemma_tensors(name, values):
     return [(f"v.blk.{layer}.{parts[part]}.{ending}", values)]
 
 
+GEMMA4_PATCH, GEMMA4_MERGE, GEMMA4_LINES = 4, 3, 20
+
+
+def gemma4_inputs(pictures, merge, patch=GEMMA4_PATCH, scaled=True):
+    """Patches of all pictures, as many of each as the largest has, each with its column and row; -1: there is none."""
+    rows, places = [], []
+    for picture in pictures:
+        patches = patches_of(picture, merge, patch).reshape(-1, 3, patch, patch).transpose(0, 2, 3, 1)
+        rows.append(patches.reshape(len(patches), -1))
+        height, width = picture.shape[1] // patch, picture.shape[2] // patch
+        grid = np.stack(np.meshgrid(np.arange(width), np.arange(height)), axis=-1)
+        cells = grid.reshape(height // merge, merge, width // merge, merge, 2).transpose(0, 2, 1, 3, 4)
+        places.append(cells.reshape(-1, 2))
+    most = max(len(patches) for patches in rows)
+    values = np.zeros((len(rows), most, rows[0].shape[1]), np.float32)
+    positions = np.full((len(rows), most, 2), -1)
+    for index, (patches, at) in enumerate(zip(rows, places)):
+        values[index, : len(patches)] = (patches + 1) / 2 if scaled else patches
+        positions[index, : len(at)] = at
+    return {"pixel_values": torch.tensor(values), "image_position_ids": torch.tensor(positions)}
+
+
+def gemma4_unified_inputs(pictures, merge):
+    return gemma4_inputs(pictures, merge, GEMMA4_PATCH * GEMMA4_MERGE, scaled=False)
+
+
+def by_channel(values, patch):
+    """The last axis is row, column, channel; it becomes channel, row, column."""
+    apart = values.reshape(*values.shape[:-1], patch, patch, 3)
+    return np.ascontiguousarray(np.moveaxis(apart, -1, -3))
+
+
+def gemma4_tensors(name, values):
+    name = name.removeprefix("model.")
+    if name == "vision_tower.patch_embedder.input_proj.weight":
+        return [("v.patch_embd.weight", by_channel(values, GEMMA4_PATCH))]
+    names = {"vision_tower.patch_embedder.position_embedding_table": "v.position_embd.weight",
+             "vision_tower.std_bias": "v.std_bias", "vision_tower.std_scale": "v.std_scale",
+             "embed_vision.embedding_projection.weight": "mm.input_projection.weight"}
+    if name in names:
+        return [(names[name], values)]
+    layer, part, ending = re.fullmatch(r"vision_tower\.encoder\.layers\.(\d+)\.(.+)\.(\w+)", name).groups()
+    parts = {"input_layernorm": "ln1", "post_attention_layernorm": "attn_post_norm", "pre_feedforward_layernorm": "ln2",
+             "post_feedforward_layernorm": "ffn_post_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+             "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_out", "self_attn.q_norm": "attn_q_norm",
+             "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+             "mlp.down_proj": "ffn_down"}
+    return [(f"v.blk.{layer}.{parts[part.removesuffix('.linear')]}.{ending}", values.reshape(values.shape or (1,)))]
+
+
+def gemma4_unified_tensors(name, values):
+    name, side = name.removeprefix("model.embed_vision."), GEMMA4_PATCH * GEMMA4_MERGE
+    if name == "pos_embedding":
+        return [("v.position_embd.weight", np.ascontiguousarray(values.transpose(1, 0, 2)))]
+    if name == "multimodal_embedder.embedding_projection.weight":
+        return [("mm.input_projection.weight", values)]
+    stem, ending = name.rsplit(".", 1)
+    names = {"patch_ln1": "v.patch_norm.1", "patch_dense": "v.patch_embd", "patch_ln2": "v.patch_norm.2",
+             "pos_norm": "v.patch_norm.3"}
+    if stem == "patch_ln1" or name == "patch_dense.weight":
+        values = by_channel(values, side).reshape(values.shape)
+    return [(f"{names[stem]}.{ending}", values)]
+
+
+def put_unified_embedder(net):
+    """Gemma 4 12B's, which has no tower, in front of the decoder that the other Gemma 4 models have as well."""
+    from transformers import Gemma4UnifiedVisionConfig
+    from transformers.models.gemma4_unified import modeling_gemma4_unified as unified
+
+    width = 32
+    config = Gemma4UnifiedVisionConfig(patch_size=GEMMA4_PATCH, pooling_kernel_size=GEMMA4_MERGE, mm_embed_dim=width,
+                                       mm_posemb_size=GEMMA4_LINES, output_proj_dims=width)
+    net.model.embed_vision = unified.Gemma4UnifiedVisionEmbedder(config, net.config.text_config)
+    net.model.get_image_features = types.MethodType(unified.Gemma4UnifiedModel.get_image_features, net.model)
+
+
 DEEPSTACK = [1]
 QWEN_VISION = {"depth": 2, "hidden_size": WIDTH, "intermediate_size": FF, "num_heads": HEADS, "patch_size": PATCH,
                "spatial_merge_size": MERGE, "temporal_patch_size": 2, "out_hidden_size": 32,
@@ -151,6 +231,15 @@ TOKENS = {"image_token_id": IMAGE, "video_token_id": 3, "vision_start_token_id":
 GEMMA_TOKENS = {"image_token_index": IMAGE, "image_token_id": IMAGE, "boi_token_index": 3, "eoi_token_index": 4,
                 "mm_tokens_per_image": 4}
 SIZES = [(3, 2), (1, 4)]
+GEMMA4_VISION = {"model_type": "gemma4_vision", "num_hidden_layers": 2, "hidden_size": WIDTH, "intermediate_size": FF,
+                 "num_attention_heads": HEADS, "num_key_value_heads": HEADS, "head_dim": WIDTH // HEADS,
+                 "patch_size": GEMMA4_PATCH, "pooling_kernel_size": GEMMA4_MERGE, "position_embedding_size": GEMMA4_LINES,
+                 "rope_parameters": {"rope_type": "axial", "rope_theta": 100.0}}
+GEMMA4_TOKENS = {"image_token_id": IMAGE, "video_token_id": 3, "audio_token_id": 4, "boi_token_id": 5, "eoi_token_id": 6,
+                 "audio_config": None}
+GEMMA4_KEYS = {"clip.vision.projector_type": "gemma4v", "clip.vision.image_size": 224,
+               "clip.vision.projector.scale_factor": GEMMA4_MERGE, "clip.vision.image_mean": [0.0] * 3,
+               "clip.vision.image_std": [1.0] * 3, "clip.vision.attention.layer_norm_epsilon": 1e-6}
 
 MODELS = [
     Vision("qwen35", zoo.QWEN35, "Qwen3_5Config", "Qwen3_5ForConditionalGeneration", QWEN_VISION, TOKENS, QWEN_KEYS,
@@ -191,27 +280,46 @@ MODELS = [
            GEMMA_TOKENS,
            {"clip.projector_type": "gemma3", "clip.use_gelu": True, "clip.vision.image_size": 8 * PATCH,
             "clip.vision.attention.layer_norm_epsilon": 1e-6}, gemma_tensors, gemma_inputs, [(2, 2), (2, 2)], merge=4),
+    # E2B's: products are clamped, and pictures are read as text is.
+    Vision("gemma4", zoo.GEMMA4, "Gemma4Config", "Gemma4ForConditionalGeneration",
+           GEMMA4_VISION | {"use_clipped_linears": True}, GEMMA4_TOKENS, GEMMA4_KEYS, gemma4_tensors, gemma4_inputs, SIZES,
+           merge=GEMMA4_MERGE, patch=GEMMA4_PATCH),
+    # 26B-A4B's: channels are standardized, and in layers that see 16 tokens the rows of a picture of 20 see each other.
+    Vision("gemma4-moe", zoo.GEMMA4_MOE, "Gemma4Config", "Gemma4ForConditionalGeneration",
+           GEMMA4_VISION | {"standardize": True}, GEMMA4_TOKENS, GEMMA4_KEYS, gemma4_tensors, gemma4_inputs,
+           [(4, 5), (2, 3)], merge=GEMMA4_MERGE, patch=GEMMA4_PATCH,
+           text_changes={"use_bidirectional_attention": "vision"}),
+    Vision("gemma4-moe-unified", zoo.GEMMA4_MOE, "Gemma4Config", "Gemma4ForConditionalGeneration", None, GEMMA4_TOKENS,
+           GEMMA4_KEYS | {"clip.vision.projector_type": "gemma4uv", "clip.vision.patch_size": GEMMA4_PATCH,
+                          "clip.vision.embedding_length": 32, "clip.vision.block_count": 0,
+                          "clip.vision.feed_forward_length": 0, "clip.vision.attention.head_count": 0},
+           gemma4_unified_tensors, gemma4_unified_inputs, SIZES, merge=1, patch=GEMMA4_PATCH * GEMMA4_MERGE,
+           text_changes={"use_bidirectional_attention": "vision"}, compose=put_unified_embedder),
 ]
 
 
-def patches_of(picture, merge):
+def patches_of(picture, merge, patch=PATCH):
     """[patches, channel x y x x]: those of a token are neighbours, row by row in it, and so are tokens."""
     _, height, width = picture.shape
-    side = merge * PATCH
-    cells = picture.reshape(3, height // side, merge, PATCH, width // side, merge, PATCH)
-    return np.ascontiguousarray(cells.transpose(1, 4, 2, 5, 0, 3, 6)).reshape(-1, 3 * PATCH * PATCH)
+    side = merge * patch
+    cells = picture.reshape(3, height // side, merge, patch, width // side, merge, patch)
+    return np.ascontiguousarray(cells.transpose(1, 4, 2, 5, 0, 3, 6)).reshape(-1, 3 * patch * patch)
 
 
 def build(vision):
-    text = copy.deepcopy(vision.text.config)
-    values = {"text_config": text, "vision_config": dict(vision.vision), **vision.top,
+    text = copy.deepcopy(vision.text.config) | vision.text_changes
+    values = {"text_config": text, "vision_config": vision.vision and dict(vision.vision), **vision.top,
               "tie_word_embeddings": text["tie_word_embeddings"]}
     module = importlib_of(vision)
     config = getattr(module, vision.config_class)(**values)
     config._attn_implementation = "eager"
-    net = getattr(module, vision.model_class)(config).float().eval().requires_grad_(False)
+    net = getattr(module, vision.model_class)(config)
+    if vision.compose:
+        vision.compose(net)
+    net = net.float().eval().requires_grad_(False)
     for part in (net.config, net.config.text_config, net.config.vision_config):
-        part._attn_implementation = "eager"
+        if part is not None:
+            part._attn_implementation = "eager"
     return net
 
 
@@ -227,9 +335,13 @@ def is_text(name):
 
 def draw(name, shape, random):
     normal = random.standard_normal(shape)
+    if name.endswith(("_min", "_max")):  # some of what is clamped lies outside
+        return (1.2 + 0.2 * np.abs(normal)) * (-1 if name.endswith("_min") else 1)
+    if name.endswith("std_scale"):
+        return 0.5 + np.abs(normal)
     own = name.rsplit(".", 2)[-2]
     if name.endswith("bias"):
-        return 0.3 * normal
+        return 0.3 * normal * (10 if name.endswith("std_bias") else 1)
     if ("norm" in own or own.startswith("ln")) and len(shape) == 1:
         return 1 + 0.25 * normal - (1 if "soft_emb_norm" in name else 0)
     if "pos_embed" in name or "position_embedding" in name:
@@ -259,7 +371,7 @@ def fill(vision, net):
             tensor.copy_(torch.from_numpy(text[name.replace("model.language_model.", "model.")]))
             continue
         values = draw(name, tuple(tensor.shape), random).astype(np.float16).astype(np.float32)
-        weights[name] = np.ascontiguousarray(values).reshape(values.shape)
+        weights[name] = np.asarray(values, order="C")
         tensor.copy_(torch.from_numpy(weights[name]))
     return weights
 
@@ -324,18 +436,19 @@ def answer(vision, net, pictures, prompt, wanted):
 def tower_file(vision, weights):
     keys = {"general.architecture": "clip", "general.type": "mmproj", "general.name": "tiny random tower",
             "clip.has_vision_encoder": True,
-            "clip.vision.patch_size": PATCH, "clip.vision.embedding_length": WIDTH,
+            "clip.vision.patch_size": vision.patch, "clip.vision.embedding_length": WIDTH,
             "clip.vision.feed_forward_length": FF, "clip.vision.attention.head_count": HEADS,
-            "clip.vision.block_count": vision.vision.get("depth", vision.vision.get("num_hidden_layers")),
+            "clip.vision.block_count": (vision.vision or {}).get("depth", (vision.vision or {}).get("num_hidden_layers")),
             "clip.vision.projection_dim": vision.text.config["hidden_size"],
             "clip.vision.image_mean": [0.5, 0.5, 0.5], "clip.vision.image_std": [0.5, 0.5, 0.5], **vision.keys}
     tensors = []
     for name, values in weights.items():
         tensors += vision.tensors(name, values)
 
-    def kind(values):
-        return gguf.TENSOR_F32 if values.ndim == 1 else gguf.TENSOR_F16
-    return gguf.pack(keys, [(name, values, kind(values)) for name, values in tensors])
+    def kind(name, values):
+        is_exact = values.ndim == 1 or (values.ndim == 3 and name == "v.position_embd.weight")
+        return gguf.TENSOR_F32 if is_exact else gguf.TENSOR_F16
+    return gguf.pack(keys, [(name, values, kind(name, values)) for name, values in tensors])
 
 
 def check_felt(vision, net, weights, picture):
@@ -343,7 +456,7 @@ def check_felt(vision, net, weights, picture):
     state, random = net.state_dict(), np.random.default_rng(1)
     for name, values in weights.items():
         noise = random.standard_normal(values.shape).astype(np.float32)
-        state[name].copy_(torch.from_numpy(values + np.float32(0.3) * np.abs(values).mean() * noise))
+        state[name].copy_(torch.from_numpy(np.asarray(values + np.float32(0.3) * np.abs(values).mean() * noise, np.float32)))
         changed = np.linalg.norm(features(vision, net, picture) - whole) / np.linalg.norm(whole)
         state[name].copy_(torch.from_numpy(values))
         # The bias of keys shifts all scores of a query alike.
@@ -354,7 +467,7 @@ def check_felt(vision, net, weights, picture):
 def write(vision, folder):
     net = build(vision)
     random = np.random.default_rng(zlib.crc32(vision.name.encode()))
-    side = vision.merge * PATCH
+    side = vision.merge * vision.patch
     pictures = [random.standard_normal((3, rows * side, cols * side)).astype(np.float16).astype(np.float32)
                 for rows, cols in vision.sizes]
     best, weights = None, fill(vision, net)
@@ -375,7 +488,7 @@ def write(vision, folder):
     (folder / f"{vision.name}-mmproj.gguf").write_bytes(tower_file(vision, weights))
     parts = [struct.pack("<i", len(pictures))]
     for picture, (rows, cols) in zip(pictures, vision.sizes):
-        patches, states = patches_of(picture, vision.merge), features(vision, net, picture)
+        patches, states = patches_of(picture, vision.merge, vision.patch), features(vision, net, picture)
         parts += [struct.pack("<4i", rows, cols, patches.shape[1], states.shape[1]), patches.tobytes(), states.tobytes()]
     parts.append(struct.pack("<2i", len(prompts), zoo.VOCABULARY))
     for prompt, (first, tokens, _) in zip(prompts, answers):
