@@ -37,40 +37,13 @@ void find_mmproj(ModelOptions& model) {
 
 namespace {
 
-using vision::Projector;
-
 constexpr std::uint64_t kTileBytes = 4 * kMiB;  // small beside a picture's activations
 constexpr int kRingSlots = 8;
 constexpr std::uint64_t kMostKept = 512 * kMiB;  // of results, an eighth of --ram at most
 constexpr std::uint64_t kMostHeader = 16 * kMiB;
 
-/// Whether a decoder of this architecture was trained with such a tower.
-bool belongs(Projector projector, std::string_view architecture) {
-  switch (projector) {
-    case Projector::qwen3vl:
-      return architecture == "qwen35" || architecture == "qwen35moe" || architecture == "qwen3vl" ||
-             architecture == "qwen3vlmoe";
-    case Projector::qwen2vl:
-    case Projector::qwen25vl:
-      return architecture == "qwen2vl";
-    case Projector::gemma3:
-      return architecture == "gemma3";
-    case Projector::gemma4:
-    case Projector::gemma4u:
-      return architecture == "gemma4";
-    case Projector::pixtral:
-      return architecture == "llama" || architecture == "mistral3";
-  }
-  return false;
-}
-
 Status check_belongs(const model::Tower& tower, const model::Hyperparameters& hp) {
-  const std::string_view name = vision::projector_name(tower.spec.projector);
-  if (!belongs(tower.spec.projector, hp.architecture))
-    return error(Code::unsupported,
-                 "its projector type '{}' does not belong to models of {}; give --mmproj the file that was published "
-                 "with the model",
-                 name, hp.architecture);
+  MR_RETURN_IF_ERROR(vision::check_belongs(tower.spec.projector, hp.architecture));
   const std::int64_t wanted = hp.model_dim * (1 + hp.deepstack_layers);
   if (tower.cols == wanted) return {};
   return error(Code::unsupported,

@@ -30,19 +30,48 @@ Expected<modelfile::Model> header(const std::string& path) {
 
 /// Why the file is not this model's; ok: it may be. Its rows are as wide as the model, or wider by as much for each
 /// layer that adds some (deepstack).
-Status check_belongs(const std::string& mmproj_path, const modelfile::Model& model) {
+Status check_fits(const std::string& mmproj_path, const modelfile::Model& model) {
   MR_ASSIGN_OR_RETURN(const std::string architecture, model.get_string("general.architecture"));
   MR_ASSIGN_OR_RETURN(const std::int64_t width, model.get_int(architecture + ".embedding_length"));
   MR_ASSIGN_OR_RETURN(const std::int64_t layers, model.get_int_or(architecture + ".n_deepstack_layers", 0));
   MR_ASSIGN_OR_RETURN(const modelfile::Model mmproj, header(mmproj_path));
-  MR_RETURN_IF_ERROR(read_spec(mmproj).status());
+  MR_ASSIGN_OR_RETURN(const Spec spec, read_spec(mmproj));
+  MR_RETURN_IF_ERROR(check_belongs(spec.projector, architecture));
   MR_ASSIGN_OR_RETURN(const std::int64_t projected, mmproj.get_int("clip.vision.projection_dim"));
   if (projected != width && projected != width * (1 + layers))
     return error(Code::invalid_argument, "its rows have {} values, the model's {}", projected, width);
   return {};
 }
 
+/// Whether a decoder of this architecture was trained with such a tower.
+bool belongs(Projector projector, std::string_view architecture) {
+  switch (projector) {
+    case Projector::qwen3vl:
+      return architecture == "qwen35" || architecture == "qwen35moe" || architecture == "qwen3vl" ||
+             architecture == "qwen3vlmoe";
+    case Projector::qwen2vl:
+    case Projector::qwen25vl:
+      return architecture == "qwen2vl";
+    case Projector::gemma3:
+      return architecture == "gemma3";
+    case Projector::gemma4:
+    case Projector::gemma4u:
+      return architecture == "gemma4";
+    case Projector::pixtral:
+      return architecture == "llama" || architecture == "mistral3";
+  }
+  return false;
+}
+
 }  // namespace
+
+Status check_belongs(Projector projector, std::string_view architecture) {
+  if (belongs(projector, architecture)) return {};
+  return error(Code::unsupported,
+               "its projector type '{}' does not belong to models of {}; give --mmproj the file that was published "
+               "with the model",
+               projector_name(projector), architecture);
+}
 
 const std::vector<std::string>& MmprojFolders::files_in(const std::string& folder) {
   const auto [known, added] = known_.try_emplace(folder);
@@ -69,7 +98,7 @@ std::string mmproj_for(const std::string& model_path, const std::string& given, 
   const auto model = header(model_path);
   if (!model.ok()) return {};
   std::erase_if(files, [&](const std::string& path) {
-    const Status belongs = check_belongs(path, *model);
+    const Status belongs = check_fits(path, *model);
     if (!belongs.ok()) log::info("{} is no mmproj file of {}: {}", path, model_path, belongs.message());
     return !belongs.ok();
   });

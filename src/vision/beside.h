@@ -4,9 +4,16 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/status.h"
+#include "vision/spec.h"
+
 namespace millrace::vision {
+
+/// Errors: unsupported (decoders of this architecture are not trained with such a tower; both are named).
+Status check_belongs(Projector projector, std::string_view architecture);
 
 /// Whether a file is called like one: "mmproj" stands in its name.
 bool is_mmproj_name(const std::string& path);
@@ -21,8 +28,8 @@ class MmprojFolders {
 };
 
 /// `given`: a path, which is the answer; "off": none; empty: the file in the model's folder that has "mmproj" in its
-/// name, projects to the model's own width, and is the only one. Empty where there is none; the log says why one that
-/// lies there is not taken.
+/// name, belongs to models of this architecture and width, and is the only one. Empty where there is none; the log says
+/// why one that lies there is not taken.
 std::string mmproj_for(const std::string& model_path, const std::string& given, MmprojFolders& folders);
 inline std::string mmproj_for(const std::string& model_path, const std::string& given) {
   MmprojFolders folders;

@@ -18,7 +18,8 @@ class Beside : public testing::Test {
   void SetUp() override {
     folder_ = fs::temp_directory_path() / ("millrace-beside-" + std::to_string(::getpid()));
     fs::create_directories(folder_);
-    write("model.gguf", test::GgufImage().text("general.architecture", "qwen3").number("qwen3.embedding_length", 64));
+    write("model.gguf",
+          test::GgufImage().text("general.architecture", "qwen3vl").number("qwen3vl.embedding_length", 64));
   }
   void TearDown() override { fs::remove_all(folder_); }
 
@@ -45,6 +46,15 @@ TEST_F(Beside, TheOneThatFitsIsTaken) {
   write_mmproj("mmproj-F16.gguf", 64);
   EXPECT_EQ(mmproj_for(path("model.gguf"), ""), path("mmproj-F16.gguf"));
   EXPECT_EQ(mmproj_for(path("mmproj-F16.gguf"), ""), "");
+}
+
+TEST_F(Beside, ATowerOfAnotherFamilyIsLeftAlone) {
+  write_mmproj("mmproj-gemma.gguf", 64, "gemma3");
+  EXPECT_EQ(mmproj_for(path("model.gguf"), ""), "");
+  write_mmproj("mmproj-F16.gguf", 64);
+  EXPECT_EQ(mmproj_for(path("model.gguf"), ""), path("mmproj-F16.gguf"));
+  EXPECT_TRUE(check_belongs(Projector::gemma4u, "gemma4").ok());
+  EXPECT_NE(check_belongs(Projector::gemma3, "qwen3vl").message().find("gemma3"), std::string::npos);
 }
 
 TEST_F(Beside, OfTwoNoneIsTakenAndWhatIsGivenIs) {
