@@ -227,9 +227,7 @@ Status Converter::plan_tensors() {
     header_.set_integer("nextn_predict_layers", mapping.draft_blocks);
     header_.set_integer("block_count", layers + mapping.draft_blocks);
   }
-  if (mapping.beside > 0)
-    report_.left_out.push_back(
-        fmt::format("{} tensors of what sees or hears: text alone is converted", mapping.beside));
+  if (mapping.hears > 0) report_.left_out.push_back(fmt::format("{} tensors of what hears", mapping.hears));
   if (mapping.unused > 0)
     report_.left_out.push_back(
         fmt::format("{} tensors of heads and poolers, which no sentence vector goes through", mapping.unused));

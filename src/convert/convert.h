@@ -33,7 +33,7 @@ struct ConvertReport {
   std::string architecture, model_type;
   std::string type;  // "BF16": what was asked for, or what most of the weights are
   std::uint64_t tensors = 0, bytes = 0;
-  std::vector<std::string> left_out;  // lines that say what has not come along
+  std::vector<std::string> left_out;  // lines that say what has not come along, beside what sees (convert/mmproj.h)
 };
 
 /// `in`: a folder, or a .safetensors file whose folder has the rest. `out`: the GGUF file, which is written beside its

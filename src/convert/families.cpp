@@ -93,12 +93,13 @@ constexpr std::array kFamilies{&kLlama,
 struct Alias {
   std::string_view model_type, is;
 };
-constexpr Alias kAliases[] = {{"gemma3", "gemma3_text"},       {"gemma4", "gemma4_text"},
-                              {"qwen3_5", "qwen3_5_text"},     {"qwen3_5_moe", "qwen3_5_moe_text"},
-                              {"glm4v_moe_text", "glm4_moe"},  {"qwen2_5_vl_text", "qwen2_vl_text"},
-                              {"qwen2_5_vl", "qwen2_vl_text"}, {"qwen2_vl", "qwen2_vl_text"},
-                              {"qwen3_vl", "qwen3_vl_text"},   {"qwen3_vl_moe", "qwen3_vl_moe_text"},
-                              {"minimax", "minimax_m2"},       {"glm_moe_lite", "glm4_moe_lite"}};
+constexpr Alias kAliases[] = {{"gemma3", "gemma3_text"},         {"gemma4", "gemma4_text"},
+                              {"gemma4_unified", "gemma4_text"}, {"gemma4_unified_text", "gemma4_text"},
+                              {"qwen3_5", "qwen3_5_text"},       {"qwen3_5_moe", "qwen3_5_moe_text"},
+                              {"glm4v_moe_text", "glm4_moe"},    {"qwen2_5_vl_text", "qwen2_vl_text"},
+                              {"qwen2_5_vl", "qwen2_vl_text"},   {"qwen2_vl", "qwen2_vl_text"},
+                              {"qwen3_vl", "qwen3_vl_text"},     {"qwen3_vl_moe", "qwen3_vl_moe_text"},
+                              {"minimax", "minimax_m2"},         {"glm_moe_lite", "glm4_moe_lite"}};
 
 constexpr KeyRule kCommonKeys[] = {
     {"num_hidden_layers", "block_count"},

@@ -99,7 +99,9 @@ std::string our_name(const NameRule& rule, std::int64_t layer) {
 }
 
 Duty duty_of(std::string_view name) {
-  constexpr std::array<std::string_view, 12> kBeside = {"model.embed_vision.",
+  constexpr std::array<std::string_view, 14> kBeside = {"model.embed_vision.",
+                                                        "vision_embedder.",
+                                                        "model.vision_embedder.",
                                                         "model.embed_audio.",
                                                         "visual.",
                                                         "model.visual.",
@@ -142,7 +144,7 @@ Expected<Mapping> map_names(const std::vector<std::string>& names, const Family&
       if (duty == Duty::unknown)
         return error(Code::unsupported, "tensor '{}' is none that this version knows of models of type {}", shown,
                      family.model_type);
-      if (duty == Duty::beside) ++mapping.beside;
+      if (duty == Duty::beside && names[i].find("audio") != std::string::npos) ++mapping.hears;
       continue;
     }
     if (parsed.layer >= layers + most_draft_blocks) {

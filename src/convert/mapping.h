@@ -47,7 +47,7 @@ struct Group {
 
 struct Mapping {
   std::vector<Group> groups;  // in the order of the file: embedding, layers, what is behind them
-  std::size_t beside = 0;     // tensors of parts that are left out
+  std::size_t hears = 0;      // tensors of what hears, which are left out
   std::size_t unused = 0;     // and of Family::unused
   std::int64_t draft_blocks = 0;
 };

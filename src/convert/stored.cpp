@@ -236,4 +236,9 @@ Expected<std::vector<NamedTensor>> stored_tensors(const Checkpoint& checkpoint,
   return all;
 }
 
+Expected<NamedTensor> stored_tensor(const Checkpoint& checkpoint, const std::vector<modelfile::File>& files,
+                                    const Config& config, const CheckpointTensor& tensor) {
+  return Reader(checkpoint, files, config).read(tensor);
+}
+
 }  // namespace millrace::convert

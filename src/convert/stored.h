@@ -23,4 +23,8 @@ struct NamedTensor {
 Expected<std::vector<NamedTensor>> stored_tensors(const modelfile::Checkpoint& checkpoint,
                                                   const std::vector<modelfile::File>& files, const Config& config);
 
+/// One of them, which is not of integers.
+Expected<NamedTensor> stored_tensor(const modelfile::Checkpoint& checkpoint, const std::vector<modelfile::File>& files,
+                                    const Config& config, const modelfile::CheckpointTensor& tensor);
+
 }  // namespace millrace::convert

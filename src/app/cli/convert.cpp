@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/say.h"
 #include "convert/export.h"
+#include "convert/mmproj.h"
 #include "engine/engine.h"
 
 namespace millrace::cli {
@@ -25,6 +26,7 @@ namespace {
 struct ConvertFlags {
   std::string in, out, dtype = "keep", name, imatrix;
   int threads = 0;
+  bool no_mmproj = false;
   FetchFlags fetch;
 };
 
@@ -64,8 +66,24 @@ Status try_pass(const std::string& path, int threads) {
   return error(Code::corrupt, "it gives logits that are no numbers");
 }
 
-int convert_folder(const std::string& in, const std::string& out, const std::string& imatrix,
-                   convert::ConvertOptions& options, const Program& program) {
+/// What sees, beside the model.
+int convert_sight(const std::string& in, const std::string& out, convert::ConvertOptions& options,
+                  const Program& program) {
+  Progress progress("Converting what sees", Unit::bytes, program.quiet);
+  follow(progress, options.work);
+  const auto report = convert::convert_mmproj(in, out, options);
+  progress.finish();
+  if (!report.ok()) return fail(report.status().with_context(out + " is whole, and has no mmproj file"));
+  if (!report->left_out.empty()) log::warn("left out: {}", report->left_out);
+  if (!report->path.empty())
+    fmt::print("{}: {}, {} tensors, {}\n", report->path, report->projector, report->tensors,
+               format_bytes(report->bytes));
+  return 0;
+}
+
+int convert_folder(const ConvertFlags& flags, const std::string& in, convert::ConvertOptions& options,
+                   const Program& program) {
+  const std::string &out = flags.out, &imatrix = flags.imatrix;
   std::error_code ignored;
   const std::string folder =
       std::filesystem::is_directory(in, ignored) ? in : std::filesystem::absolute(in).parent_path().string();
@@ -85,7 +103,7 @@ int convert_folder(const std::string& in, const std::string& out, const std::str
   for (const std::string& line : report->left_out) log::warn("left out: {}", line);
   fmt::print("{}: {} as {}, {} tensors, {}\n", out, report->model_type, report->architecture, report->tensors,
              format_bytes(report->bytes));
-  return 0;
+  return flags.no_mmproj ? 0 : convert_sight(in, out, options, program);
 }
 
 int execute_convert(const ConvertFlags& flags, const Program& program) {
@@ -100,7 +118,7 @@ int execute_convert(const ConvertFlags& flags, const Program& program) {
   if (importance->has_value()) options.importance = &**importance;
   options.name = flags.name;
   options.work.threads = flags.threads;
-  if (!is_on_hub(flags.in)) return convert_folder(flags.in, flags.out, flags.imatrix, options, program);
+  if (!is_on_hub(flags.in)) return convert_folder(flags, flags.in, options, program);
   PullPrinter printer(program.quiet);
   store::PullOptions pull = pull_options(flags.fetch, printer);
   pull.type = options.type;
@@ -108,7 +126,7 @@ int execute_convert(const ConvertFlags& flags, const Program& program) {
   const auto checkpoint = store::fetch_checkpoint(store, flags.in, pull);
   if (!checkpoint.ok()) return fail(checkpoint.status());
   if (options.name.empty()) options.name = flags.in.substr(flags.in.rfind('/') + 1);
-  const int code = convert_folder(checkpoint->folder, flags.out, flags.imatrix, options, program);
+  const int code = convert_folder(flags, checkpoint->folder, options, program);
   if (code != 0) return code;
   checkpoint->remove();
   if (!program.quiet) say(stderr, "{} of safetensors are deleted again\n", format_bytes(checkpoint->bytes));
@@ -159,6 +177,7 @@ void add_convert(CLI::App& app, const Program& program, int& exit_code) {
       "--imatrix", flags->imatrix,
       "What `millrace imatrix` found, or llama.cpp's tool: errors count as much as what they are multiplied by");
   command->add_option("--name", flags->name, "The model's name (default: the folder's)");
+  command->add_flag("--no-mmproj", flags->no_mmproj, "Leave out what sees pictures; else an mmproj file goes beside");
   command->add_option("-t,--threads", flags->threads, "Threads (default: all processors)")->check(CLI::Range(0, 1024));
   add_fetch_flags(*command, flags->fetch);
   command->callback([flags, &program, &exit_code] { exit_code = execute_convert(*flags, program); });
