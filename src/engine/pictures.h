@@ -27,6 +27,7 @@ struct Hyperparameters;
 namespace millrace::engine {
 
 struct EngineOptions;
+struct ModelOptions;
 
 /// SHA-256 of a picture's file, or what was made of that.
 using PictureKey = std::array<std::byte, 32>;
