@@ -708,6 +708,18 @@ constexpr ConfigClass kClasses[] = {
      .felt = R"(["hidden_act", "hidden_size", "intermediate_size", "layer_norm_eps", "num_attention_heads",
         "num_hidden_layers", "num_key_value_heads", "qk_layernorm", "vocab_size"])",
      .partial_by_default = true},
+    {.model_type = "phimoe",
+     .defaults = R"({"attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2, "hidden_act":
+        "silu", "hidden_size": 4096, "input_jitter_noise": 0.0, "intermediate_size": 6400, "lm_head_bias": false,
+        "max_position_embeddings": 131072, "num_attention_heads": 32, "num_experts_per_tok": 2, "num_hidden_layers":
+        32, "num_key_value_heads": 8, "num_local_experts": 16, "output_router_logits": false, "pad_token_id": null,
+        "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.001, "router_jitter_noise": 0.01,
+        "sliding_window": null, "tie_word_embeddings": false, "use_cache": true, "vocab_size": 32064})",
+     .aliases = R"({})",
+     .felt = R"(["attention_bias", "hidden_act", "hidden_size", "input_jitter_noise", "intermediate_size", "lm_head_bias",
+        "num_attention_heads", "num_experts_per_tok", "num_hidden_layers", "num_key_value_heads",
+        "num_local_experts", "rms_norm_eps", "sliding_window", "vocab_size"])",
+     .partial_by_default = false},
     {.model_type = "afmoe",
      .defaults = R"({"attention_bias": false, "attention_dropout": 0.0, "bos_token_id": null, "eos_token_id": null,
         "global_attn_every_n_layers": 4, "head_dim": 128, "hidden_act": "silu", "hidden_size": 2048,

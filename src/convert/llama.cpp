@@ -7,15 +7,6 @@ namespace {
 
 constexpr Names kNames[] = {kTopNames, kAttentionNames, kFfnNorm, kDenseNames};
 
-constexpr NameRule kMixtralExperts[] = {
-    {"model.layers.#.block_sparse_moe.gate.weight", "blk.#.ffn_gate_inp.weight"},
-    {"model.layers.#.block_sparse_moe.experts.*.w1.weight", "blk.#.ffn_gate_exps.weight", Form::experts},
-    {"model.layers.#.block_sparse_moe.experts.*.w3.weight", "blk.#.ffn_up_exps.weight", Form::experts},
-    {"model.layers.#.block_sparse_moe.experts.*.w2.weight", "blk.#.ffn_down_exps.weight", Form::experts},
-    {"model.layers.#.block_sparse_moe.switch_mlp.gate_proj.weight", "blk.#.ffn_gate_exps.weight"},
-    {"model.layers.#.block_sparse_moe.switch_mlp.up_proj.weight", "blk.#.ffn_up_exps.weight"},
-    {"model.layers.#.block_sparse_moe.switch_mlp.down_proj.weight", "blk.#.ffn_down_exps.weight"},
-};
 constexpr Names kMixtralNames[] = {kTopNames, kAttentionNames, kFfnNorm, kMixtralExperts, kExpertNames};
 constexpr KeyRule kMixtralKeys[] = {{"num_local_experts", "expert_count"},
                                     {"num_experts_per_tok", "expert_used_count"}};

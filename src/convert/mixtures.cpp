@@ -1,8 +1,9 @@
 // Mixtures whose checkpoints differ by a few names and keys: OLMoE, ERNIE 4.5, dots.llm1, DeepSeek's of 2024, Ling 2,
-// Hunyuan's, K-EXAONE and Trinity.
+// Hunyuan's, K-EXAONE, Trinity and Phi-3.5-MoE.
 #include <algorithm>
 
 #include "convert/names.h"
+#include "convert/rope.h"
 
 namespace millrace::convert {
 namespace {
@@ -342,6 +343,44 @@ Status write_cohere2moe(const Header& header, nlohmann::json& config) {
   return {};
 }
 
+// Phi-3.5-MoE.
+constexpr NameRule kPhiMoeBiases[] = {
+    {"model.layers.#.input_layernorm.bias", "blk.#.attn_norm.bias"},
+    {"model.layers.#.post_attention_layernorm.bias", "blk.#.ffn_norm.bias"},
+    {"model.norm.bias", "output_norm.bias"},
+    {"lm_head.bias", "output.bias"},
+};
+constexpr Names kPhiMoeNames[] = {kTopNames, kAttentionNames, kFfnNorm, kPhiMoeBiases, kMixtralExperts};
+constexpr KeyRule kPhiMoeKeys[] = {{"num_local_experts", "expert_count"}, {"num_experts_per_tok", "expert_used_count"}};
+
+/// Both sets of factors go with one magnitude in GGUF.
+void read_phimoe(Config& config, Header& header) {
+  header.set_integer("rope.dimension_count", header.integer("attention.key_length"));
+  shorten_to_window(config, header);
+  config.expect("hidden_act", "silu");
+  config.expect("router_jitter_noise", 0.01);
+  config.expect("num_experts_per_tok", 2);
+  config.disregard({"attention_bias", "lm_head_bias"});  // there are such tensors, or none
+  config.disregard({"input_jitter_noise"});              // of training
+  Config rope = rotation_of(config);
+  if (!rope.has("short_mscale")) return;
+  const double magnitude = rope.number("short_mscale", 1);
+  rope.expect("long_mscale", magnitude);
+  header.set_number("rope.scaling.attn_factor", magnitude);
+  config.fail(rope.status());
+}
+
+Status write_phimoe(const Header& header, nlohmann::json& config) {
+  config["sliding_window"] = nullptr;
+  config["router_jitter_noise"] = 0.01;
+  config["lm_head_bias"] = true;
+  if (header.text("rope.scaling.type", "none") != "longrope") return {};
+  nlohmann::json& rope = config["rope_parameters"];
+  rope["short_mscale"] = rope["long_mscale"] = header.number("rope.scaling.attn_factor", 1);
+  rope["original_max_position_embeddings"] = header.integer("rope.scaling.original_context_length");
+  return {};
+}
+
 }  // namespace
 
 const Family kOlmoe{.model_type = "olmoe",
@@ -421,5 +460,13 @@ const Family kCohere2Moe{.model_type = "cohere2_moe",
                          .pre = "command-r",
                          .read = read_cohere2moe,
                          .write = write_cohere2moe};
+
+const Family kPhiMoe{.model_type = "phimoe",
+                     .model_class = "PhimoeForCausalLM",
+                     .architecture = "phimoe",
+                     .names = kPhiMoeNames,
+                     .keys = {kPhiMoeKeys},
+                     .read = read_phimoe,
+                     .write = write_phimoe};
 
 }  // namespace millrace::convert

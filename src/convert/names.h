@@ -58,6 +58,17 @@ inline constexpr NameRule kExpertNames[] = {
     {"model.layers.#.mlp.switch_mlp.down_proj.weight", "blk.#.ffn_down_exps.weight"},
 };
 
+/// Experts as Mixtral names them.
+inline constexpr NameRule kMixtralExperts[] = {
+    {"model.layers.#.block_sparse_moe.gate.weight", "blk.#.ffn_gate_inp.weight"},
+    {"model.layers.#.block_sparse_moe.experts.*.w1.weight", "blk.#.ffn_gate_exps.weight", Form::experts},
+    {"model.layers.#.block_sparse_moe.experts.*.w3.weight", "blk.#.ffn_up_exps.weight", Form::experts},
+    {"model.layers.#.block_sparse_moe.experts.*.w2.weight", "blk.#.ffn_down_exps.weight", Form::experts},
+    {"model.layers.#.block_sparse_moe.switch_mlp.gate_proj.weight", "blk.#.ffn_gate_exps.weight"},
+    {"model.layers.#.block_sparse_moe.switch_mlp.up_proj.weight", "blk.#.ffn_up_exps.weight"},
+    {"model.layers.#.block_sparse_moe.switch_mlp.down_proj.weight", "blk.#.ffn_down_exps.weight"},
+};
+
 /// One expert that every token goes through.
 inline constexpr NameRule kSharedExpertsNames[] = {
     {"model.layers.#.mlp.shared_experts.gate_proj.weight", "blk.#.ffn_gate_shexp.weight"},

@@ -37,6 +37,21 @@ void choose_by_selection(const Experts& experts, const float* scores, const floa
   kernels::top_k(selection, experts.count, experts.top_k, chosen);
 }
 
+/// Gating::sparse_mixer. A score's distance is relative to its own size or the chosen one's, the larger.
+void weigh_sparsely(const Experts& experts, const float* scores, const std::int32_t* chosen, float* weight) {
+  constexpr float kNear = 0.02f;
+  for (std::int32_t k = 0; k < experts.top_k; ++k) {
+    const float most = scores[chosen[k]];
+    float total = 0;
+    for (std::int32_t e = 0; e < experts.count; ++e) {
+      const bool taken = std::find(chosen, chosen + k, e) != chosen + k;
+      const bool far = (most - scores[e]) / std::max(std::abs(scores[e]), most) > kNear;
+      if (!taken && !far) total += kernels::exp_f32(scores[e] - most);
+    }
+    weight[k] = 1.0f / total;  // which has the chosen one's own 1
+  }
+}
+
 }  // namespace
 
 void choose_experts(const kernels::Table& table, const Experts& experts, const float* bias, float* scores,
@@ -50,6 +65,7 @@ void choose_experts(const kernels::Table& table, const Experts& experts, const f
     kernels::top_k(scores, experts.count, experts.top_k, chosen);
   for (std::int32_t k = 0; k < experts.top_k; ++k) weight[k] = scores[chosen[k]];
   if (experts.gating == Gating::softmax_chosen) table.softmax(weight, experts.top_k);
+  if (experts.gating == Gating::sparse_mixer) weigh_sparsely(experts, scores, chosen, weight);
   float total = 0;
   for (std::int32_t k = 0; k < experts.top_k; ++k) total += weight[k];
   for (std::int32_t k = 0; k < experts.top_k; ++k)

@@ -42,11 +42,14 @@ struct Buffer {
   Rows rows = Rows::worked;
 };
 
-/// How a router's scores become the experts' weights. Numbers as in the GGUF key expert_gating_func.
+/// How a router's scores become the experts' weights. Numbers as in the GGUF key expert_gating_func, which has none for
+/// the last.
 enum class Gating : std::uint8_t {
   softmax = 1,         // of all scores, then the largest are chosen
   sigmoid = 2,         // of each score
   softmax_chosen = 3,  // the largest scores are chosen, then softmax of those
+  sparse_mixer = 255,  // the largest scores are chosen; each one's share of a softmax over those not yet chosen that
+                       // come within 2 % of it. Source: GRIN (arXiv:2409.12136)
 };
 
 /// Rotary position embedding: angles of position p are p * inv_freq.

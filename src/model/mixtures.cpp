@@ -1,7 +1,8 @@
 // Mixtures that differ in a few points: where dense layers stand, how the router's scores become weights, whether heads
-// are normalised; Command A's halves what its experts give together, and rotates in its dense layers whatever these
-// see. Sources: Qwen1.5-MoE's, dots.llm1's, Ling's, Hunyuan's, Trinity's, K-EXAONE's and Command A's model cards; OLMoE
-// (arXiv:2409.02060), DeepSeekMoE (arXiv:2401.06066), ERNIE 4.5 (2025); keys and names as in the GGUF specification.
+// are normalised; Phi-3.5-MoE has LayerNorm and SparseMixer; Command A's halves what its experts give together, and
+// rotates in its dense layers whatever these see. Sources: Qwen1.5-MoE's, dots.llm1's, Ling's, Hunyuan's, Trinity's,
+// K-EXAONE's and Command A's model cards; OLMoE (arXiv:2409.02060), DeepSeekMoE (arXiv:2401.06066), ERNIE 4.5 (2025);
+// keys and names as in the GGUF specification.
 #include <cmath>
 
 #include "model/architectures.h"
@@ -134,6 +135,13 @@ Expected<DecoderSpec> exaone_moe_spec(const modelfile::Model& file, const Hyperp
   MR_ASSIGN_OR_RETURN(const std::vector<std::int64_t> windows, read_windows(file, hp, kPeriod));
   for (std::size_t index = 0; index < spec.layers.size(); ++index) spec.layers[index].attention.window = windows[index];
   leave_unrotated_where_all_is_seen(spec);
+  return spec;
+}
+
+Expected<DecoderSpec> phimoe_spec(const modelfile::Model& file, const Hyperparameters& hp) {
+  MR_ASSIGN_OR_RETURN(DecoderSpec spec, read(file, hp, {.may_have_biases = true, .normalizes = false}));
+  spec.layer_norms = true;
+  for (LayerSpec& layer : spec.layers) layer.mixture.gating = exec::Gating::sparse_mixer;  // files name none
   return spec;
 }
 

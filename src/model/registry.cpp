@@ -84,6 +84,7 @@ constexpr std::array kArchitectures{
     Entry{"pangu-embedded", qwen2_spec},
     Entry{"phi2", phi2_spec},
     Entry{"phi3", phi3_spec},
+    Entry{"phimoe", phimoe_spec},
     Entry{"qwen", qwen_spec},
     Entry{"qwen2", qwen2_spec},
     Entry{"qwen2moe", qwen2moe_spec},

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
@@ -136,6 +138,23 @@ TEST(RoundTripOfShards, GivesTheSameTensors) {
   const auto converted = convert(folder.file("checkpoint"), folder.file("again.gguf"), {});
   ASSERT_TRUE(converted.ok()) << converted.status().message();
   expect_same(reference("qwen3moe"), folder.file("again.gguf"));
+}
+
+/// What GGUF has no key for: another reach of SparseMixer, and a magnitude for each set of rotation factors.
+TEST(RoundTripOfPhiMoe, RefusesWhatTheFileCannotHold) {
+  const Folder folder;
+  const std::string checkpoint = folder.file("checkpoint"), path = checkpoint + "/config.json";
+  ASSERT_TRUE(export_checkpoint(reference("phimoe"), checkpoint, {}).ok());
+  const auto config = nlohmann::json::parse(std::ifstream(path));
+  for (const auto& [pointer, word] : {std::pair("/router_jitter_noise", "router_jitter_noise"),
+                                      std::pair("/rope_scaling/long_mscale", "long_mscale")}) {
+    nlohmann::json changed = config;
+    changed.at(nlohmann::json::json_pointer(pointer)) = 0.5;
+    std::ofstream(path) << changed.dump();
+    const auto converted = convert(checkpoint, folder.file("again.gguf"), {});
+    ASSERT_FALSE(converted.ok()) << word;
+    EXPECT_NE(converted.status().message().find(word), std::string::npos) << converted.status().message();
+  }
 }
 
 }  // namespace

@@ -39,7 +39,11 @@ def odd(model, head_dim):
         changes |= {"head_dim": head_dim, "num_key_value_heads": 1}
         if "query_pre_attn_scalar" in model.config:  # no key of GGUF's: readers take a head's width
             changes["query_pre_attn_scalar"] = head_dim
-    return copy.deepcopy(model.config) | changes
+    config = copy.deepcopy(model.config) | changes
+    for key in ("short_factor", "long_factor"):  # one for each pair of a head's channels
+        if "head_dim" in changes and key in config["rope_parameters"]:
+            config["rope_parameters"][key] = (config["rope_parameters"][key] * 2)[: head_dim // 2]
+    return config
 
 
 def make(model, config, folder):
@@ -123,7 +127,7 @@ def walk(model, config):
                 "yarn exact": {"factor": 4.0, "original_max_position_embeddings": 16, "truncate": False},
                 "linear": {"factor": 4.0}}
     flat = config.get("rope_parameters")
-    if flat and "rope_theta" in flat and model.module not in ("phi3",):
+    if flat and "rope_theta" in flat and model.module not in ("phi3", "phimoe"):
         for name, scaling in scalings.items():
             extra = {key: flat[key] for key in ("partial_rotary_factor", "llama_4_scaling_beta", "mrope_section") if key in flat}
             yield name, config | {"rope_parameters": {"rope_type": name.split()[0], "rope_theta": 1e4, **scaling, **extra}}

@@ -210,6 +210,7 @@ constexpr Checkpoint kCheckpoints[] = {
     on_cpus("codeshell", "CodeShell"),
     on_cpus("apertus", "Apertus"),
     on_cpus("minicpm3", "MiniCPM 3"),
+    on_cpus("phimoe", "Phi-3.5-MoE", true),
     on_cpus("cohere2moe", "Command A mixtures", true),
     {"qwen", "Qwen of 2023"},
     {"pangu-embedded", "openPangu Embedded"},

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 #include <vector>
 
@@ -43,6 +44,24 @@ TEST(ExpertChoice, WeightsAreThoseOfTheRoutersScores) {
     EXPECT_NEAR(two.weight[first] / two.weight[1 - first], all.weight[0] / all.weight[2], 1e-5f);
     EXPECT_NEAR(two.weight[0] + two.weight[1], 1, 1e-6f);
   }
+}
+
+TEST(ExpertChoice, SparseMixerWeighsWhatComesNear) {
+  Experts experts = of(5, 2, Gating::sparse_mixer);
+  experts.normalize = false;
+  const Choice alone = choose(experts, {4, 3, 2, -1, 0});
+  EXPECT_EQ(alone.chosen, (std::vector<std::int32_t>{0, 1}));
+  EXPECT_EQ(alone.weight, (std::vector<float>{1, 1}));
+  // The second comes near the first, the third near the second alone.
+  const Choice near = choose(experts, {4, 3.95f, 3.9f, -1, 0});
+  EXPECT_EQ(near.chosen, (std::vector<std::int32_t>{0, 1}));
+  EXPECT_NEAR(near.weight[0], 1 / (1 + std::exp(-0.05)), 1e-5);
+  EXPECT_NEAR(near.weight[1], 1 / (1 + std::exp(-0.05)), 1e-5);
+  // Below zero, by the size of the score itself: -1.019 is near to -1, -1.03 is not.
+  const Choice negative = choose(experts, {-1.019f, -1, -1.03f, -2, -3});
+  EXPECT_EQ(negative.chosen, (std::vector<std::int32_t>{1, 0}));
+  EXPECT_NEAR(negative.weight[0], 1 / (1 + std::exp(-0.019)), 1e-5);
+  EXPECT_NEAR(negative.weight[1], 1 / (1 + std::exp(-0.011)), 1e-5);
 }
 
 TEST(ExpertChoice, ABiasOfZerosAndGroupsOfAllChangeNothing) {

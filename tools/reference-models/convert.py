@@ -146,13 +146,13 @@ def rope_keys(config):
             "rope.scaling.yarn_beta_fast": whole["beta_fast"],
             "rope.scaling.yarn_beta_slow": whole["beta_slow"],
         }
-    if whole["rope_type"] == "longrope" and "original_max_position_embeddings" in config:
-        original = config["original_max_position_embeddings"]
+    original = config.get("original_max_position_embeddings", whole.get("original_max_position_embeddings"))
+    if whole["rope_type"] == "longrope" and original:
         stretch = config["max_position_embeddings"] / original
         keys |= {
             "rope.scaling.type": "longrope",
             "rope.scaling.original_context_length": original,
-            "rope.scaling.attn_factor": math.sqrt(1 + math.log(stretch) / math.log(original)),
+            "rope.scaling.attn_factor": whole.get("short_mscale", math.sqrt(1 + math.log(stretch) / math.log(original))),
         }
     if "partial_rotary_factor" in rope:
         keys["rope.dimension_count"] = int(head_dim(config) * rope["partial_rotary_factor"])

@@ -181,5 +181,26 @@ COHERE2MOE = Model(
           "expert_shared_feed_forward_length": "intermediate_size", "expert_gating_func": 2, "expert_weights_norm": True},
 )
 
+PHIMOE_SHORT = [1 + i * i / 961 for i in range(32)]
+
+
+def phimoe_rope(short=PHIMOE_SHORT, magnitude=1.2):
+    return rope(rope_type="longrope", short_factor=short, long_factor=[1.5 + i / 5 for i in range(32)],
+                short_mscale=magnitude, long_mscale=magnitude, original_max_position_embeddings=256)
+
+
+# Phi-3.5-MoE: LayerNorm, biases, and weights of experts by SparseMixer. transformers takes the short factors in longer
+# contexts, too, so there is no reference for the long ones: they are read as Phi-3's.
+PHIMOE = Model(
+    "phimoe", "phimoe", "phimoe", "PhimoeConfig", "PhimoeForCausalLM",
+    small(max_position_embeddings=1024, attention_bias=True, lm_head_bias=True, num_local_experts=6,
+          num_experts_per_tok=2, router_jitter_noise=0.01, sliding_window=None, rope_parameters=phimoe_rope()),
+    variants={"none comes near": {"router_jitter_noise": 1e-9}, "all come near": {"router_jitter_noise": 1e9},
+              "no short factors": {"rope_parameters": phimoe_rope(short=[1.0] * 32)},
+              "no magnitude": {"rope_parameters": phimoe_rope(magnitude=1.0)}},
+    keys={"rope.dimension_count": 64, "vocab_size": VOCABULARY},
+    names={"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"},
+)
+
 MODELS = [GPT2, STARCODER, GPTNEOX, GPTNEOX_SEQUENTIAL, FALCON, FALCON_40B, BLOOM, MPT, JAIS2, CODESHELL, QWEN, PANGU,
-          APERTUS, MINICPM3, COHERE2MOE]
+          APERTUS, MINICPM3, COHERE2MOE, PHIMOE]

@@ -207,6 +207,8 @@ Status check_gpu(const Program& program, const residency::UnitTable& units, cons
       return error(Code::unsupported, "the GPU part has no gates of whole heads yet; use --device cpu");
     if (step.kind == Step::Kind::moe && step.experts.groups > 1 && step.experts.group_best != 2)
       return error(Code::unsupported, "the GPU part ranks groups of experts by their two best alone; use --device cpu");
+    if (step.kind == Step::Kind::moe && step.experts.gating == Gating::sparse_mixer)
+      return error(Code::unsupported, "the GPU part has no routers with SparseMixer yet; use --device cpu");
     if (step.kind != Step::Kind::attention) continue;
     if (step.attention.cap > 0)
       return error(Code::unsupported, "the GPU's attention has no cap on scores yet; use --device cpu");
