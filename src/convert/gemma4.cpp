@@ -79,6 +79,8 @@ void read_overrides(Config& config, const std::vector<std::string>& kinds) {
 }
 
 void prepare(Config& config) {
+  // 12B's class has no embeddings of layers, and so its files do not say that there are none.
+  if (config.text("model_type", "") == "gemma4_unified_text") config.set("hidden_size_per_layer_input", 0);
   if (!config.flag("enable_moe_block", false))
     for (const char* key : {"num_experts", "top_k_experts", "moe_intermediate_size"}) config.drop(key);
   read_overrides(config, kinds_of(config));

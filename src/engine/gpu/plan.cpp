@@ -51,9 +51,8 @@ Expected<Vram> open_gpu(int index) {
   vram.context_bytes =
       before.ok() && before->free_bytes > after.free_bytes ? before->free_bytes - after.free_bytes : kUsualContextBytes;
   vram.context_bytes += kDriverMargin;
-  MR_ASSIGN_OR_RETURN(const std::vector<device::Gpu> found, device::gpus());
-  for (const device::Gpu& gpu : found)
-    if (gpu.index == index) vram.multiprocessors = gpu.multiprocessors;
+  MR_ASSIGN_OR_RETURN(const device::Gpu gpu, device::gpu(index));
+  vram.multiprocessors = gpu.multiprocessors;
   return vram;
 }
 
