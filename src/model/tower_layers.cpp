@@ -262,8 +262,8 @@ void TowerBuilder::turn_heads(Act q, Act k, Act v, const std::string& stem) {
     ops_.rms_norm_heads(k, units_.vector(stem + "attn_k_norm.weight", spec_.head_dim), spec_.head_dim, spec_.eps);
     ops_.rms_norm_heads(v, {}, spec_.head_dim, spec_.eps);
   }
-  for (std::size_t rope = 0; rope < tower_ropes(spec_).size(); ++rope)
-    for (const Act heads : {q, k}) ops_.rope(heads, spec_.heads, spec_.head_dim, static_cast<int>(rope));
+  for (const int rope : ropes_)
+    for (const Act heads : {q, k}) ops_.rope(heads, spec_.heads, spec_.head_dim, rope);
 }
 
 /// x += h, what attention or the feed-forward gave.
@@ -459,7 +459,7 @@ Expected<Tower> TowerBuilder::build(std::uint64_t tile_bytes) {
   ops_.merge_by(merge);
   kv::LayerKv kept{kv::Keeps::attention, spec_.heads, spec_.head_dim, spec_.head_dim};
   ops_.keep(kv::Layout(std::span(&kept, 1)));
-  for (exec::Rope& rope : tower_ropes(spec_)) ops_.add_rope(std::move(rope));
+  for (exec::Rope& rope : tower_ropes(spec_)) ropes_.push_back(ops_.add_rope(std::move(rope)));
   x_ = ops_.buffer("x", spec_.dim, Rows::whole);
   h_ = ops_.buffer("h", spec_.dim);
   if (spec_.vision.projector == Projector::gemma4u)

@@ -98,6 +98,7 @@ class TowerBuilder {
   exec::Ops ops_;
   Act x_, h_;
   Act place_;                           // embeddings of patches' places, where there are some
+  std::vector<int> ropes_;              // by which heads turn, one after the other
   std::vector<Act> added_;              // what layers give beside the last one's
   Status status_;                       // beside that of units_
   std::vector<modelfile::File> files_;  // of the numbers that a program has, opened for the first
