@@ -2,12 +2,14 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
 import unittest
 
 import npm
+import test_pictures
 from harness import DEMO, DRAFT, ROOT, Case
 from serving import Server, lines
 
@@ -22,9 +24,34 @@ class Page(Case):
         with tempfile.TemporaryDirectory() as store, Server(DEMO, env={"MILLRACE_MODELS": store}) as server:
             if any(server.request("GET", f"/page/{name}")[0] != 200 for name in ("marked.js", "purify.js", "highlight.js", "pdf.js")):
                 self.skipTest("built without libjs-marked, node-dompurify, libjs-highlight.js or libjs-pdf")
-            done = subprocess.run([npm.NODE, "page.mjs", server.url, CHROMIUM, *filter(None, [os.environ.get("MILLRACE_PICTURES")])],
-                                  cwd=npm.CLIENTS, capture_output=True, text=True, timeout=300)
-            self.assertEqual(done.returncode, 0, f"{done.stdout}\n{done.stderr}\n{server.messages()}")
+            self.in_browser(server, "page.mjs", *filter(None, [os.environ.get("MILLRACE_PICTURES")]))
+
+    @unittest.skipIf(npm.why_not(), npm.why_not())
+    @unittest.skipIf(CHROMIUM is None, "chromium is not installed")
+    def test_pictures(self):
+        npm.install_clients()
+        with tempfile.TemporaryDirectory() as folder:
+            test_pictures.make_seeing(pathlib.Path(folder))
+            blind = pathlib.Path(DEMO).stem
+            (pathlib.Path(folder) / f"{blind}.gguf").symlink_to(DEMO)
+            with Server("--models", folder, "--threads", "2", "--ctx", "512") as server:
+                self.in_browser(server, "page_pictures.mjs", "sees", blind, test_pictures.PICTURES)
+
+    def in_browser(self, server, script, *words):
+        done = subprocess.run([npm.NODE, script, server.url, CHROMIUM, *words], cwd=npm.CLIENTS, capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, 0, f"{done.stdout}\n{done.stderr}\n{server.messages()}")
+
+    def test_the_page_knows_the_limits_of_pictures(self):
+        def number(path, pattern):
+            found = re.search(pattern, (ROOT / "src/app" / path).read_text())
+            self.assertIsNotNone(found, path)
+            return eval(re.sub(r"\bu\b|(?<=\d)u\b|'", "", found[1]))  # "20u << 20", "64'000'000"
+        page = (ROOT / "src/app/web/pictures.js").read_text()
+        limits = {name: eval(value) for name, value in re.findall(r"(\w+): ([\d_ *]+)[,}]", re.search(r"export const limits = (.*);", page)[1])}
+        self.assertEqual(limits, {"bytes": number("generate/pictures.h", r"kMostPictureBytes = ([^;]+);"),
+                                  "pixels": number("../image/decode.h", r"kMostPixels = ([^;]+);"),
+                                  "side": number("../image/decode.cpp", r"kMostSide = ([^;]+);"),
+                                  "request": number("server/http.h", r"body_bytes = ([^;]+);")})
 
     def test_plain_clients_and_the_policy(self):
         with Server(DEMO) as server:

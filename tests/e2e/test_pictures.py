@@ -38,6 +38,14 @@ def make_model(source, target):
     middle.unlink()
 
 
+def make_seeing(folder):
+    """A model in the folder that reads pictures, and its mmproj file."""
+    model = folder / "sees.gguf"
+    make_model(MODELS / "qwen35.gguf", model)
+    with_keys(TOWERS / "qwen35-mmproj.gguf", folder / "mmproj-sees.gguf", {"clip.vision.image_min_pixels": 1024, "clip.vision.image_max_pixels": 4096})
+    return model
+
+
 def encoded(name):
     return base64.b64encode((PICTURES / name).read_bytes()).decode()
 
@@ -58,10 +66,7 @@ class Pictures(Case):
     @classmethod
     def setUpClass(cls):
         cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
-        cls.model = cls.folder / "sees.gguf"
-        make_model(MODELS / "qwen35.gguf", cls.model)
-        with_keys(TOWERS / "qwen35-mmproj.gguf", cls.folder / "mmproj-sees.gguf",
-                  {"clip.vision.image_min_pixels": 1024, "clip.vision.image_max_pixels": 4096})
+        cls.model = make_seeing(cls.folder)
         cls.server = Server(cls.model, "--threads", "2", "--ctx", "512")
         cls.addClassCleanup(cls.server.__exit__)
 

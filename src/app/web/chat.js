@@ -1,8 +1,9 @@
 // A conversation with a model: sends, reads the stream, keeps what came.
 import {lines, post} from './api.js';
 import {addTurn, branch, messagesUntil, newConversation, showBranch} from './conversations.js';
-import {saveConversation} from './database.js';
-import {$, button, make} from './dom.js';
+import {loadPictures, saveConversation} from './database.js';
+import {$, button, complain, make} from './dom.js';
+import {readsPictures, shortName} from './models.js';
 import {asked, askForKey, systemPrompt} from './settings.js';
 import {ComingTurn, scrollToEnd, showTurns, turnElement} from './turns.js';
 import {duration, number, rough, t} from './words.js';
@@ -27,6 +28,7 @@ export function openConversation(other) {
   conversation = other;
   showTurns(conversation, actions);
   say('');
+  complain();
   onChange();
 }
 
@@ -52,9 +54,9 @@ const actions = {
     showBranch(conversation, place);
     changedTree();
   },
-  edit(place, content) {
+  edit(place, content, files) {
     if (running) return;
-    const {role, parent, files, model} = conversation.turns[place];
+    const {role, parent, model} = conversation.turns[place];
     if (role === 'user') {
       addUser(parent, content, files);
       changedTree();
@@ -81,8 +83,8 @@ function changedTree() {
   showTurns(conversation, actions);
   save(conversation);
 }
-function save(which) {
-  saveConversation(which).catch(error => say(error.message));
+export function save(which) {
+  saveConversation(which).catch(error => complain(error.message));
   onChange();
 }
 
@@ -127,7 +129,7 @@ class Reading {
 
 async function answer() {
   const mine = conversation, parent = mine.head, model = $('model').value;
-  const turn = {role: 'assistant', content: '', model: model.replace(/:latest$/, '')};
+  const turn = {role: 'assistant', content: '', model: shortName(model)};
   const abort = running = new AbortController();
   busy(true);
   $('spoken').replaceChildren();
@@ -144,7 +146,10 @@ async function answer() {
   try {
     save(mine);
     const system = systemPrompt();
-    const messages = messagesUntil(mine, parent);
+    const turns = branch(mine).map(at => mine.turns[at]);
+    const messages = messagesUntil(mine, parent, await loadPictures([{...mine, turns}]));
+    const asks = messages.slice(messages.findLastIndex(message => message.role === 'assistant') + 1);
+    if (asks.some(message => message.images) && !await readsPictures()) throw new Error(t('cannotSee', {model: shortName(model)}));
     const request = {model, prompt_progress: true, ...asked(), messages: system ? [{role: 'system', content: system}, ...messages] : messages};
     for await (const part of lines(await post('api/chat', request, abort.signal))) {
       if (part.error) throw new Error(part.error);

@@ -1,5 +1,11 @@
 // Where a message is written, and the files that go with it.
-import {$, button, make} from './dom.js';
+import {current} from './chat.js';
+import {branch, fresh, picturesOf} from './conversations.js';
+import {dropPicture, holdPicture} from './database.js';
+import {$, complain, make} from './dom.js';
+import {listFiles} from './files.js';
+import {readsPictures, shortName} from './models.js';
+import {isPicture, readPicture, roomBeside} from './pictures.js';
 import {bytes, t} from './words.js';
 import {newWorker} from './worker.js';
 
@@ -8,7 +14,8 @@ const MOST_PDF_BYTES = 50_000_000, PDF_PATIENCE = 60_000;  // bytes, most of the
 /// Fingers have no Shift+Enter: there Enter breaks the line, and the button sends.
 const fingers = matchMedia('(pointer: coarse)').matches;
 
-let files = [];
+let files = [], coming = 0;
+let taking = Promise.resolve(), sending = false;  // until the files that were given are read; a message waits for them
 
 function grow() {
   $('prompt').style.height = 'auto';
@@ -16,15 +23,13 @@ function grow() {
 }
 
 function showFiles() {
-  $('files').replaceChildren(...files.map(file => {
-    const item = make('li', 'file');
-    const name = make('bdi', '', file.name);
-    item.append(name, make('span', 'words', bytes(file.text.length)), button('✕', 'plain small', () => {
-      files = files.filter(other => other !== file);
-      showFiles();
-    }, t('removeFile', {name: file.name})));
-    return item;
-  }));
+  listFiles($('files'), current(), files, file => {
+    files = files.filter(other => other !== file);
+    if (file.picture) dropPicture(file.picture);
+    showFiles();
+    if (files.length === 0) $('prompt').focus();
+  });
+  if (coming > 0) $('files').append(make('li', 'words', t('readingFiles')));
 }
 
 /// The text of a file. Throws, in the reader's words, what is none.
@@ -53,16 +58,57 @@ function pdfText(data, name) {
   }).finally(() => worker.terminate());
 }
 
-async function take(list) {
+/// A picture as one of a message's files. Throws, in the reader's words, what the server would not take.
+async function pictureOf(file) {
+  const turns = branch(current()).map(place => current().turns[place]);
+  const others = [...picturesOf(turns), ...files.filter(one => one.picture)];
+  const {blob, type, ...size} = await readPicture(file, roomBeside(others.map(one => one.size)));
+  const picture = fresh();
+  holdPicture(picture, blob);
+  return {name: file.name, type, size: blob.size, picture, ...(size.width ? {scaled: size} : {})};
+}
+
+async function takeAll(list) {
+  const problems = new Set();
+  const unseen = list.some(isPicture) && !await readsPictures();
+  if (unseen) problems.add(cannotSee());
   for (const file of list) {
     try {
-      files.push({name: file.name, text: await textOf(file)});
+      if (!isPicture(file)) files.push({name: file.name, text: await textOf(file)});
+      else if (!unseen) files.push(await pictureOf(file));
     } catch (error) {
-      $('status').textContent = error.message;
+      problems.add(error.message);
     }
   }
+  complain(...problems);
+}
+function take(list) {
+  if (coming++ === 0) showFiles();
+  taking = taking.then(() => takeAll(list)).catch(error => complain(error.message)).finally(() => {
+    --coming;
+    showFiles();
+    $('prompt').focus();
+  });
+}
+
+const cannotSee = () => t('cannotSee', {model: shortName($('model').value)});
+/// True, with a complaint, where the message has pictures and the chosen model reads none.
+async function isUnseen() {
+  const unseen = files.some(file => file.picture) && !await readsPictures();
+  complain(...(unseen ? [cannotSee()] : []));
+  return unseen;
+}
+
+/// Gives the message to `send`; it stays where it is if that returns false.
+async function submit(send) {
+  await taking;
+  if (await isUnseen()) return;
+  const content = $('prompt').value.trim();
+  if ((!content && files.length === 0) || send({content, files}) === false) return;
+  $('prompt').value = '';
+  files = [];
   showFiles();
-  $('prompt').focus();
+  grow();
 }
 
 /// `send`: called with {content, files} of a message; false leaves it where it is.
@@ -78,13 +124,11 @@ export function setUpComposer(send) {
   };
   $('ask').onsubmit = event => {
     event.preventDefault();
-    const content = $('prompt').value.trim();
-    if ((!content && files.length === 0) || send({content, files}) === false) return;
-    $('prompt').value = '';
-    files = [];
-    showFiles();
-    grow();
+    if (sending) return;
+    sending = true;
+    submit(send).finally(() => { sending = false; });
   };
+  $('model').addEventListener('change', () => { if (files.some(file => file.picture)) isUnseen(); });
   $('attach').onclick = () => $('attach-file').click();
   $('attach-file').onchange = () => {
     take([...$('attach-file').files]);
@@ -97,8 +141,10 @@ export function setUpComposer(send) {
     take([...event.dataTransfer.files]);
   };
   $('prompt').onpaste = event => {
-    if (event.clipboardData.files.length === 0) return;
+    const {files: given, types} = event.clipboardData;
+    // Office programs put a picture of a text beside it.
+    if (given.length === 0 || (types.includes('text/plain') && types.includes('text/html'))) return;
     event.preventDefault();
-    take([...event.clipboardData.files]);
+    take([...given]);
   };
 }

@@ -4,12 +4,13 @@
 //   {id, title, created, changed, turns: [{parent, role, content, ...}], head}
 //
 // A turn's name is its place in `turns`; `parent` is the place of the turn before it, always a smaller one, or -1.
-// Roles: user (maybe `files` [{name, text}]), assistant (maybe `thinking`, `seconds` of thought, `calls`
-// [{name, arguments}], `model`, `note`), tool (`name`).
+// Roles: user (maybe `files`), assistant (maybe `thinking`, `seconds` of thought, `calls` [{name, arguments}], `model`,
+// `note`), tool (`name`). A file is {name, text}, or {name, type, size, picture}: `picture` is an id, by which the bytes are
+// kept apart (database.js). Branches share the pictures of their conversation, two conversations none.
 
 export const FORMAT = 'millrace-conversations';
 
-const fresh = () => Date.now().toString(36) + Math.random().toString(36).slice(2, 10);
+export const fresh = () => Date.now().toString(36) + Math.random().toString(36).slice(2, 10);
 
 export function newConversation() {
   const now = Date.now();
@@ -55,14 +56,23 @@ function fenced(name, text) {
   return `${name}\n${fence}${kind}\n${text.replace(/\n?$/, '\n')}${fence}`;
 }
 
-/// What the API is sent of the branch that is shown, up to and with `place`.
-export function messagesUntil(conversation, place) {
+const asText = file => file.picture ? `[${file.name}: the picture is no longer there]` : fenced(file.name, file.text);
+
+/// The files of these turns that are pictures.
+export const picturesOf = turns => turns.flatMap(turn => turn.files ?? []).filter(file => file.picture);
+
+/// What the API is sent of the branch that is shown, up to and with `place`. `pictures`: base64 by ids; where one is
+/// missing, the model reads a note.
+export function messagesUntil(conversation, place, pictures) {
   const places = branch(conversation);
   return places.slice(0, places.indexOf(place) + 1).map(at => {
     const turn = conversation.turns[at];
     if (turn.role === 'tool') return {role: 'tool', tool_name: turn.name, content: turn.content};
-    const content = [...(turn.files ?? []).map(file => fenced(file.name, file.text)), turn.content].filter(Boolean).join('\n\n');
+    const files = (turn.files ?? []).filter(file => !pictures.has(file.picture));
+    const content = [...files.map(asText), turn.content].filter(Boolean).join('\n\n');
     const message = {role: turn.role, content};
+    const images = picturesOf([turn]).filter(file => pictures.has(file.picture)).map(file => pictures.get(file.picture));
+    if (images.length > 0) message.images = images;
     if (turn.calls?.length) message.tool_calls = turn.calls.map(call => ({function: {name: call.name, arguments: call.arguments}}));
     return message;
   });
@@ -73,32 +83,62 @@ export function matches(conversation, words) {
   return [conversation.title, ...conversation.turns.map(turn => turn.content)].some(text => text.toLowerCase().includes(wanted));
 }
 
-export function toMarkdown(conversation) {
+/// `pictures`: base64 by ids. They stand in the text as data URLs.
+export function toMarkdown(conversation, pictures) {
+  const markdown = file => pictures.has(file.picture)
+    ? `![${file.name.replace(/[\\\[\]]/g, '\\$&')}](data:${file.type};base64,${pictures.get(file.picture)})` : asText(file);
   const parts = branch(conversation).map(at => {
     const turn = conversation.turns[at];
-    const files = (turn.files ?? []).map(file => fenced(file.name, file.text) + '\n\n').join('');
+    const files = (turn.files ?? []).map(file => markdown(file) + '\n\n').join('');
     const calls = (turn.calls ?? []).map(call => '\n\n' + fenced(call.name, JSON.stringify(call.arguments))).join('');
     return `## ${turn.model ?? turn.name ?? turn.role}\n\n${files}${turn.content}${calls}`;
   });
   return `# ${conversation.title}\n\n${parts.join('\n\n')}\n`;
 }
 
-export const toJson = conversations => JSON.stringify({format: FORMAT, version: 1, conversations}, null, 1);
+/// `pictures`: base64 by ids. Each conversation takes its own along, once, however many branches show it.
+export function toJson(conversations, pictures) {
+  const whole = conversations.map(conversation => {
+    const own = picturesOf(conversation.turns).filter(file => pictures.has(file.picture)).map(file => [file.picture, pictures.get(file.picture)]);
+    return own.length > 0 ? {...conversation, pictures: Object.fromEntries(own)} : conversation;
+  });
+  return JSON.stringify({format: FORMAT, version: 1, conversations: whole}, null, 1);
+}
 
 /// Conversations out of a file, which anybody may have written: what is none is left out. Throws where it holds none.
-export function fromJson(text) {
+/// `keep`: called with the base64 of a picture; returns {type, size, picture} of it, or null where it is none.
+export function fromJson(text, keep) {
   const file = JSON.parse(text);
-  const list = Array.isArray(file) ? [{turns: linked(file)}] : file?.format === FORMAT ? file.conversations : [];
-  const good = (Array.isArray(list) ? list : []).map(checked).filter(conversation => conversation.turns.length > 0);
+  const list = Array.isArray(file) ? [linked(file)] : file?.format === FORMAT ? file.conversations : [];
+  const good = (Array.isArray(list) ? list : []).map(one => checked(one, keep)).filter(conversation => conversation.turns.length > 0);
   if (good.length === 0) throw new Error('no conversations');
   return good;
 }
 /// A bare list of messages, as APIs take them.
-const linked = messages => messages.map((message, i) => ({...message, parent: i - 1}));
+function linked(messages) {
+  const pictures = {};
+  const turns = messages.map((message, i) => {
+    const images = Array.isArray(message?.images) ? message.images : [];
+    const files = images.map((data, at) => {
+      const name = `image ${at + 1}`, picture = `${i} ${name}`;
+      pictures[picture] = data;
+      return {name, picture};
+    });
+    return {...message, parent: i - 1, ...(files.length > 0 ? {files} : {})};
+  });
+  return {turns, pictures};
+}
 
 const text = value => typeof value === 'string' ? value : '';
-function checked(given) {
+function checked(given, keep) {
   const conversation = newConversation();
+  const kept = new Map();  // what became of a picture, by the id that it had
+  const fileOf = file => {
+    const name = text(file?.name), id = text(file?.picture);
+    if (!id) return [{name, text: text(file?.text)}];
+    if (!kept.has(id)) kept.set(id, Object.hasOwn(given.pictures ?? {}, id) ? keep(text(given.pictures[id])) : null);
+    return kept.get(id) ? [{name, ...kept.get(id)}] : [];
+  };
   for (const turn of Array.isArray(given?.turns) ? given.turns : []) {
     const parent = turn?.parent;
     if (!['user', 'assistant', 'tool'].includes(turn?.role)) break;
@@ -106,7 +146,7 @@ function checked(given) {
     const one = {role: turn.role, content: text(turn.content)};
     for (const name of ['thinking', 'model', 'name', 'note']) if (text(turn[name])) one[name] = turn[name];
     if (Number.isFinite(turn.seconds)) one.seconds = turn.seconds;
-    if (Array.isArray(turn.files)) one.files = turn.files.map(file => ({name: text(file?.name), text: text(file?.text)}));
+    if (Array.isArray(turn.files)) one.files = turn.files.flatMap(fileOf);
     if (Array.isArray(turn.calls)) one.calls = turn.calls.map(call => ({name: text(call?.name), arguments: call?.arguments ?? {}}));
     addTurn(conversation, parent, one);
   }

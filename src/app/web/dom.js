@@ -22,6 +22,12 @@ export function button(text, className, onclick, label) {
   return element;
 }
 
+/// Says above the message what went wrong with it, a paragraph a problem, until the next call.
+export function complain(...problems) {
+  const old = [...$('problem').children].map(paragraph => paragraph.textContent);
+  if (old.join('\n') !== problems.join('\n')) $('problem').replaceChildren(...problems.map(text => make('p', '', text)));
+}
+
 /// Puts a text into the clipboard. On plain HTTP from another machine browsers have no clipboard object.
 export async function copyText(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);

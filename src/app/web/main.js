@@ -2,6 +2,7 @@
 import {isRunning, send, setUpChat, stop} from './chat.js';
 import {setUpComposer} from './composer.js';
 import {$, keep, kept} from './dom.js';
+import {setUpPictures} from './files.js';
 import {lookAtMachine} from './machine.js';
 import {listModels, refreshNames, setUpModels} from './models.js';
 import {setUpSettings} from './settings.js';
@@ -40,6 +41,7 @@ $('theme').onclick = () => {
 };
 
 document.addEventListener('keydown', event => {
+  if ($('picture').open) return;  // the dialog has the keys
   if (event.key === 'Escape' && isRunning()) stop();
   if (event.key === '/' && !/INPUT|TEXTAREA|SELECT/.test(document.activeElement.tagName)) {
     event.preventDefault();
@@ -53,6 +55,7 @@ fillWords();
 offerLanguages($('language'));
 setUpSettings(refreshNames);
 setUpComposer(send);
+setUpPictures();
 setUpModels();
 setUpSidebar();
 setUpChat(refreshSidebar);

@@ -4,7 +4,7 @@ import {$, button, keep, kept, make} from './dom.js';
 import {askForKey, showDefaults} from './settings.js';
 import {bytes, t} from './words.js';
 
-const short = name => name.replace(/:latest$/, '');
+export const shortName = name => name.replace(/:latest$/, '');
 let chosen = null;  // by the reader, on this page
 
 /// Fills the list to choose from. What the reader chose stays; else it is the model that is loaded (of several the one
@@ -25,10 +25,21 @@ export async function refreshNames() {
   const before = kept('model'), running = names.filter(name => loaded.has(name));
   const pick = there(chosen) ?? (running.includes(before) ? before : running[0]) ?? there(before) ?? names[0] ?? '';
   const changed = $('model').value !== pick;
-  $('model').replaceChildren(...names.map(name => new Option((loaded.has(name) ? '● ' : '') + short(name), name)));
+  $('model').replaceChildren(...names.map(name => new Option((loaded.has(name) ? '● ' : '') + shortName(name), name)));
   $('model').value = pick;
   if (changed && pick) showDefaults(pick);
   return {models, loaded};
+}
+
+/// Whether the model that is chosen reads pictures. Asked each time: an mmproj file may have come since. Where the server
+/// does not answer, it refuses pictures itself if it must.
+export async function readsPictures() {
+  try {
+    const {capabilities} = await (await post('api/show', {model: $('model').value})).json();
+    return !capabilities || capabilities.includes('vision');
+  } catch {
+    return true;
+  }
 }
 
 export async function listModels() {
@@ -38,7 +49,7 @@ export async function listModels() {
 }
 function item(model, loaded) {
   const entry = make('li');
-  entry.append(make('span', 'name', short(model.name)));
+  entry.append(make('span', 'name', shortName(model.name)));
   entry.append(make('span', 'about', `${model.details.parameter_size} ${model.details.quantization_level}, ${bytes(model.size)}`));
   if (loaded) {
     entry.append(make('span', 'loaded', t('loaded', {size: bytes(loaded.size)})));

@@ -64,7 +64,7 @@ const inputs = () => [...PARAMETERS.map(([name]) => $(name)), $('think'), ...TEX
 export async function showDefaults(model) {
   let own = {};
   try {
-    const about = await (await post('/api/show', {model})).json();
+    const about = await (await post('api/show', {model})).json();
     own = Object.fromEntries((about.parameters ?? '').split('\n').map(line => line.trim().split(/\s+/, 2)));
     $('system').placeholder = about.system ?? '';
     if (!about.template && about.capabilities?.includes('completion')) $('status').textContent = t('noTemplate');

@@ -1,8 +1,9 @@
 // The list of conversations: open, search, rename, remove, export, import.
-import {current, openConversation} from './chat.js';
-import {fromJson, matches, newConversation, toJson, toMarkdown} from './conversations.js';
-import {allConversations, removeConversation, saveConversation} from './database.js';
+import {current, openConversation, save} from './chat.js';
+import {fresh, fromJson, matches, newConversation, toJson, toMarkdown} from './conversations.js';
+import {allConversations, holdPicture, loadPictures, removeConversation, saveConversation} from './database.js';
 import {$, button, download, make} from './dom.js';
+import {fromBase64} from './pictures.js';
 import {number, t} from './words.js';
 
 /// Shows the list as it is kept now, and the title of the conversation that is open.
@@ -34,6 +35,21 @@ function drawer(open) {
   if (open) $('search').focus();
 }
 
+/// Does it, and notes the error if it fails.
+async function noted(work) {
+  try {
+    await work();
+  } catch (error) {
+    $('side-note').textContent = error.message;
+  }
+}
+function keepPicture(base64) {
+  const blob = fromBase64(base64), picture = fresh();
+  if (!blob) return null;
+  holdPicture(picture, blob);
+  return {type: blob.type, size: blob.size, picture};
+}
+
 const fileName = title => (title.replace(/[^\p{L}\p{N}]+/gu, '-').replace(/^-|-$/g, '') || 'millrace').slice(0, 60);
 
 export function setUpSidebar() {
@@ -48,11 +64,10 @@ export function setUpSidebar() {
     $('side-note').textContent = '';
     refreshSidebar();
   };
-  $('title').onchange = async () => {
+  $('title').onchange = () => {
     const conversation = current();
     conversation.title = $('title').value.trim() || conversation.title;
-    await saveConversation(conversation);
-    refreshSidebar();
+    save(conversation);
   };
   $('title').onkeydown = event => { if (event.key === 'Enter') $('title').blur(); };
   $('remove').onclick = async () => {
@@ -62,20 +77,30 @@ export function setUpSidebar() {
     await removeConversation(conversation.id);
     refreshSidebar();
   };
-  $('export').onclick = () => download(fileName(current().title) + '.md', 'text/markdown', toMarkdown(current()));
-  $('export-all').onclick = async () => download('millrace-conversations.json', 'application/json', toJson(await allConversations()));
+  $('export').onclick = () => noted(async () => {
+    const one = current();
+    download(fileName(one.title) + '.md', 'text/markdown', toMarkdown(one, await loadPictures([one])));
+  });
+  $('export-all').onclick = () => noted(async () => {
+    const all = await allConversations();
+    download('millrace-conversations.json', 'application/json', toJson(all, await loadPictures(all)));
+  });
   $('import').onclick = () => $('import-file').click();
   $('import-file').onchange = async () => {
     const [file] = $('import-file').files;
     $('import-file').value = '';
     if (!file) return;
+    let conversations;
     try {
-      const conversations = fromJson(await file.text());
-      for (const conversation of conversations) await saveConversation(conversation);
-      $('side-note').textContent = t('imported', {n: number(conversations.length)});
+      conversations = fromJson(await file.text(), keepPicture);
     } catch {
       $('side-note').textContent = t('importBad', {name: file.name});
+      return;
     }
+    await noted(async () => {
+      for (const conversation of conversations) await saveConversation(conversation);
+      $('side-note').textContent = t('imported', {n: number(conversations.length)});
+    });
     refreshSidebar();
   };
 }

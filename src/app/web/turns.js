@@ -1,10 +1,11 @@
 // The turns of a conversation as elements, with what can be done to each: copy, edit, answer once more, go to another branch.
 import {branch, siblings} from './conversations.js';
 import {$, button, copyText, make} from './dom.js';
+import {fileElement, listFiles} from './files.js';
 import {Drawing} from './markdown.js';
 import {duration, number, t} from './words.js';
 
-/// Draws the branch that is shown. `actions`: edit(place, text), again(place), show(place), results(place, [text, ...]).
+/// Draws the branch that is shown. `actions`: edit(place, text, files), again(place), show(place), results(place, [text, ...]).
 export function showTurns(conversation, actions) {
   $('log').replaceChildren(...branch(conversation).map(place => turnElement(conversation, place, actions)));
   scrollToEnd();
@@ -24,7 +25,7 @@ export function turnElement(conversation, place, actions) {
     element.drawn = new Drawing(body).finish(turn.content);
     appendCalls(element, conversation, place, actions);
   } else {
-    for (const file of turn.files ?? []) body.append(fileElement(file));
+    for (const file of turn.files ?? []) body.append(fileElement(conversation, file));
     if (turn.name) body.append(make('b', '', t('resultOf', {name: turn.name})));
     const said = make('div', 'said', turn.content);
     said.dir = 'auto';
@@ -76,16 +77,6 @@ function thoughtElement(turn) {
   return thought;
 }
 
-function fileElement(file) {
-  const details = make('details', 'file');
-  const name = make('summary');
-  name.append(make('bdi', '', file.name));
-  const text = make('pre', '', file.text);
-  text.tabIndex = 0;
-  details.append(name, text);
-  return details;
-}
-
 /// The calls of an answer; where it is the last turn, with a field for each result.
 function appendCalls(element, conversation, place, actions) {
   const turn = conversation.turns[place];
@@ -126,25 +117,33 @@ function appendTools(element, conversation, place, actions) {
     setTimeout(() => { copy.textContent = t('copy'); }, 1500);
   });
   if (turn.content) tools.append(copy);
-  if (turn.role !== 'tool') tools.append(button(t('edit'), 'plain small edit', () => editTurn(element, turn, place, actions)));
+  if (turn.role !== 'tool') tools.append(button(t('edit'), 'plain small edit', () => editTurn(element, conversation, place, actions)));
   if (turn.role === 'assistant') tools.append(button(t('again'), 'plain small again', () => actions.again(place)));
   if (turn.note) tools.append(make('span', 'words', turn.note));
   element.append(tools);
 }
 
-/// Another text instead: the old one stays as a branch.
-function editTurn(element, turn, place, actions) {
-  const form = make('form', 'editor'), field = make('textarea');
+/// Another text instead, and fewer files: the old turn stays as a branch.
+function editTurn(element, conversation, place, actions) {
+  const turn = conversation.turns[place];
+  const form = make('form', 'editor'), list = make('ul', 'files'), field = make('textarea');
+  let files = turn.files ?? [];
+  listFiles(list, conversation, files, function remove(file) {
+    files = files.filter(other => other !== file);
+    listFiles(list, conversation, files, remove);
+    if (files.length === 0) field.focus();
+  });
   field.value = turn.content;
   field.rows = Math.min(12, turn.content.split('\n').length + 1);
   field.dir = 'auto';
   field.setAttribute('aria-label', t('edit'));
   const row = make('div', 'row');
   row.append(make('button', 'small', t(turn.role === 'user' ? 'send' : 'save')), button(t('cancel'), 'plain small', () => form.replaceWith(...old)));
-  form.append(field, row);
+  form.append(list, field, row);
   form.onsubmit = event => {
     event.preventDefault();
-    actions.edit(place, field.value.trim());
+    const content = field.value.trim();
+    if (turn.role !== 'user' || content || files.length > 0) actions.edit(place, content, files);
   };
   const old = [...element.childNodes];
   element.replaceChildren(form);

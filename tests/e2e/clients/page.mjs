@@ -1,45 +1,12 @@
 // The page in a real browser: node page.mjs BASE_URL CHROMIUM [FOLDER FOR PICTURES]
 // What has to be the same each time (hostile answers, long ones) comes from streams made here; the rest from the model.
 import assert from 'node:assert/strict';
-import {readFile, writeFile} from 'node:fs/promises';
+import {readFile, rm, writeFile} from 'node:fs/promises';
 import {tmpdir} from 'node:os';
-import {chromium} from 'playwright-core';
+import {answers, answerWith, browser, open, pieces, problems, rest, runAll, say, settled} from './page_kit.mjs';
 
-const [, , base, executablePath, pictures] = process.argv;
-const browser = await chromium.launch({executablePath, args: ['--no-sandbox']});
-const problems = [];
-
-async function open(options = {}, prepare = async () => {}) {
-  const page = await (await browser.newContext({viewport: {width: 1100, height: 760}, locale: 'en-GB', ...options})).newPage();
-  page.on('pageerror', error => problems.push(String(error)));
-  page.on('console', message => message.type() === 'error' && problems.push(message.text()));
-  page.on('request', request => request.url().startsWith(base) || /^(data|blob):/.test(request.url()) || problems.push('asked ' + request.url()));
-  await prepare(page);
-  page.setDefaultTimeout(15_000);
-  await page.goto(base);
-  await page.waitForFunction(() => document.querySelector('#model').options.length > 0);
-  return page;
-}
+const [pictures] = rest;
 const picture = async (page, name) => pictures && page.screenshot({path: `${pictures}/${name}.png`});
-const settled = page => page.waitForFunction(() => !document.querySelector('#send').hidden, null, {timeout: 60000});
-async function answers(page) {
-  await page.evaluate(() => Promise.all([...document.querySelectorAll('.turn')].map(turn => turn.drawn)));
-  return page.locator('.turn.assistant .text').allTextContents();
-}
-async function say(page, text) {
-  await page.fill('#prompt', text);
-  await page.press('#prompt', 'Enter');
-}
-/// The next questions get this answer, a message a piece; what was asked is put into `asked`.
-async function answerWith(page, messages, asked = []) {
-  await page.unroute('**/api/chat');
-  const lines = [...messages.map(message => ({message})), {message: {content: ''}, done: true, prompt_eval_count: 3, eval_count: 9, eval_duration: 1e9}];
-  await page.route('**/api/chat', route => {
-    asked.push(route.request().postDataJSON());
-    return route.fulfill({contentType: 'application/x-ndjson', body: lines.map(line => JSON.stringify(line)).join('\n') + '\n'});
-  });
-}
-const pieces = text => text.match(/[^]{1,7}/gu).map(content => ({content}));
 /// The Machine tab sees the model as if it came from the disk and nobody guessed.
 const asIfStreamed = page => page.route('**/api/millrace/live', async route => {
   const live = await (await route.fetch()).json();
@@ -138,6 +105,7 @@ async function conversations(page) {
   await writeFile(file, '{"format": 1}');
   await page.setInputFiles('#import-file', file);
   await page.waitForFunction(() => /no conversations/.test(document.querySelector('#side-note').textContent));
+  await rm(file);
 }
 
 const MARKDOWN = `# Title
@@ -273,7 +241,7 @@ async function pdfs(page) {
   await printer.close();
   await page.click('#new');
   const asked = [], attach = (name, buffer) => page.setInputFiles('#attach-file', {name, mimeType: 'application/pdf', buffer});
-  const refused = name => page.waitForFunction(name => document.querySelector('#status').textContent.startsWith(name), name);
+  const refused = name => page.waitForFunction(name => document.querySelector('#problem').textContent.startsWith(name), name);
   await attach('blank.pdf', blank);
   await refused('blank.pdf');
   await attach('broken.pdf', Buffer.from('%PDF-1.4 and nothing else'));
@@ -301,8 +269,9 @@ async function toolsAndThoughts(page) {
   await page.fill('#schema', '{"type": "object"}');
   await answerWith(page, [{thinking: 'Hm. '}, {thinking: 'Rain?'}, {content: 'Let me look.'}, {content: '', tool_calls: [{function: {name: 'weather', arguments: {city: 'Rome'}}}]}], asked);
   await page.setInputFiles('#attach-file', [{name: 'notes.md', mimeType: 'text/markdown', buffer: Buffer.from('a ``` fence')},
-                                            {name: 'picture.png', mimeType: 'image/png', buffer: Buffer.from([0x89, 0, 0xff])}]);
-  await page.waitForFunction(() => /picture.png/.test(document.querySelector('#status').textContent));
+                                            {name: 'sound.bin', mimeType: 'application/octet-stream', buffer: Buffer.from([0x89, 0, 0xff])}]);
+  await page.waitForFunction(() => /sound.bin/.test(document.querySelector('#problem').textContent));
+  await page.waitForSelector('li.file');
   assert.equal(await page.locator('li.file').count(), 1, 'what is no text is refused');
   await say(page, 'What is the weather?');
   await settled(page);
@@ -506,13 +475,7 @@ async function trouble() {
 
 try {
   const page = await open();
-  const parts = {talk, conversations, markdown, readable, hostile, longAnswers, pdfs, toolsAndThoughts, machine, named};
-  for (const [name, part] of Object.entries(parts)) {
-    const began = performance.now();
-    await part(page);
-    assert.deepEqual(problems, [], name);
-    console.log(`${name}: ${((performance.now() - began) / 1000).toFixed(1)} s`);
-  }
+  await runAll(page, {talk, conversations, markdown, readable, hostile, longAnswers, pdfs, toolsAndThoughts, machine, named});
   await phone();
   await inOtherLanguages();
   await trouble();
