@@ -5,9 +5,11 @@
 #include <string_view>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "base/words.h"
+#include "base/work_grant.h"
 #include "modelfile/gguf.h"
 #include "vision/spec.h"
 
@@ -17,24 +19,30 @@ namespace {
 namespace fs = std::filesystem;
 
 bool wanted(std::string_view key) {
-  return key.starts_with("general.architecture") || key.starts_with("clip.") || key.ends_with(".embedding_length") ||
-         key.ends_with(".n_deepstack_layers");
+  return key == "general.architecture" || key == "general.alignment" || key.starts_with("clip.") ||
+         key.ends_with(".embedding_length") || key.ends_with(".n_deepstack_layers");
 }
 
-Expected<modelfile::Model> header(const std::string& path) {
+constexpr std::uint64_t kMostHeader = 4 * kMiB;  // of an mmproj file
+
+/// What is read of a model: numbers alone.
+Expected<modelfile::Model> outline(const std::string& path) {
   modelfile::OpenOptions options;
-  options.skip_vocabulary = true;
+  options.outline = true;
   options.wanted = wanted;
   return modelfile::Model::open(path, options);
 }
 
-/// Why the file is not this model's; ok: it may be. Its rows are as wide as the model, or wider by as much for each
-/// layer that adds some (deepstack).
+/// As the public one. Rows are as wide as the model, or wider by as much for each layer that adds some (deepstack).
 Status check_fits(const std::string& mmproj_path, const modelfile::Model& model) {
   MR_ASSIGN_OR_RETURN(const std::string architecture, model.get_string("general.architecture"));
   MR_ASSIGN_OR_RETURN(const std::int64_t width, model.get_int(architecture + ".embedding_length"));
   MR_ASSIGN_OR_RETURN(const std::int64_t layers, model.get_int_or(architecture + ".n_deepstack_layers", 0));
-  MR_ASSIGN_OR_RETURN(const modelfile::Model mmproj, header(mmproj_path));
+  GrantedBytes memory(kMostHeader, nullptr);
+  modelfile::OpenOptions options;
+  options.wanted = wanted;
+  options.memory = &memory;
+  MR_ASSIGN_OR_RETURN(const modelfile::Model mmproj, modelfile::Model::open(mmproj_path, options));
   MR_ASSIGN_OR_RETURN(const Spec spec, read_spec(mmproj));
   MR_RETURN_IF_ERROR(check_belongs(spec.projector, architecture));
   MR_ASSIGN_OR_RETURN(const std::int64_t projected, mmproj.get_int("clip.vision.projection_dim"));
@@ -73,6 +81,11 @@ Status check_belongs(Projector projector, std::string_view architecture) {
                projector_name(projector), architecture);
 }
 
+Status check_fits(const std::string& mmproj_path, const std::string& model_path) {
+  MR_ASSIGN_OR_RETURN(const modelfile::Model model, outline(model_path));
+  return check_fits(mmproj_path, model);
+}
+
 const std::vector<std::string>& MmprojFolders::files_in(const std::string& folder) {
   const auto [known, added] = known_.try_emplace(folder);
   std::vector<std::string>& files = known->second;
@@ -95,7 +108,7 @@ std::string mmproj_for(const std::string& model_path, const std::string& given, 
   if (is_mmproj_name(model_path)) return {};
   std::vector<std::string> files = folders.files_in(fs::path(model_path).parent_path().string());
   if (files.empty()) return {};
-  const auto model = header(model_path);
+  const auto model = outline(model_path);
   if (!model.ok()) return {};
   std::erase_if(files, [&](const std::string& path) {
     const Status belongs = check_fits(path, *model);

@@ -15,6 +15,10 @@ namespace millrace::vision {
 /// Errors: unsupported (decoders of this architecture are not trained with such a tower; both are named).
 Status check_belongs(Projector projector, std::string_view architecture);
 
+/// Why the mmproj file is not this model's; ok: it may be. Of both files the headers are read. Errors: unsupported,
+/// invalid_argument (its rows are of another width), and those of Model::open() and read_spec().
+Status check_fits(const std::string& mmproj_path, const std::string& model_path);
+
 /// Whether a file is called like one: "mmproj" stands in its name.
 bool is_mmproj_name(const std::string& path);
 

@@ -8,6 +8,7 @@ import unittest
 
 import checkpoints
 from harness import ROOT, Case, run
+from hub import Hub
 
 TOWERS = ROOT / "tests/data/vision"
 WIDTH, HEADS, FF, LAYERS, PATCH = 48, 2, 64, 2, 8
@@ -189,6 +190,19 @@ class Towers(Case):
                 self.assertIn("vision", self.ok("show", out).out)  # found beside the model, and its own
                 for file in self.folder.glob("*.gguf"):
                     file.unlink()
+
+    def test_pull_of_a_checkpoint_takes_what_sees_along(self):
+        source = self.checkpoint("qwen35")
+        hub = Hub({path.name: path.read_bytes() for path in source.iterdir()}, "someone/sees")
+        self.addCleanup(hub.close)
+        env = {"MILLRACE_MODELS": str(self.folder / "models"), "HF_ENDPOINT": hub.url, "HF_TOKEN": "", "http_proxy": "", "HTTP_PROXY": ""}
+        outcome = self.ok("pull", "someone/sees", "--no-fit", env=env)
+        self.assertIn("with mmproj-sees-F", outcome.err)
+        self.assertIn("vision (", self.ok("show", "someone/sees", env=env).out)
+        self.ok("rm", "someone/sees", env=env)
+        self.assertFalse(list((self.folder / "models/blobs").iterdir()))
+        self.ok("pull", "someone/sees", "--no-fit", "--no-mmproj", env=env)
+        self.assertNotIn("vision (", self.ok("show", "someone/sees", env=env).out)
 
     def change(self, source, change):
         tensors = checkpoints.read_safetensors(source / "model.safetensors")

@@ -1,4 +1,5 @@
 """`millrace pull` against a hub on this machine that cuts, stalls, lies and refuses; then what the store does by name."""
+import base64
 import hashlib
 import json
 import os
@@ -13,6 +14,7 @@ import unittest
 from harness import DEMO, DRAFT, MILLRACE, SYNTH, Case
 from hub import Hub
 from serving import Server
+from test_pictures import PICTURES, TOWERS, make_seeing
 
 NAME = "someone/tiny-GGUF"
 
@@ -218,6 +220,89 @@ class PullTest(StoreCase):
         self.refused("pull", NAME, *self.quick, says="another process", env=self.env)
         self.assertEqual(first.wait(), 0)
         self.check_whole()
+
+
+class PicturesTest(StoreCase):
+    """Repositories whose models see: the mmproj file comes along."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        with tempfile.TemporaryDirectory() as folder:
+            cls.model = make_seeing(pathlib.Path(folder)).read_bytes()
+            cls.tower = (pathlib.Path(folder) / "mmproj-sees.gguf").read_bytes()
+
+    def setUp(self):
+        super().setUp()
+        self.hub.files = {"tiny-Q4_K_M.gguf": self.model, "mmproj-F32.gguf": b"no tower" * 100, "mmproj-F16.gguf": self.tower,
+                          "mmproj-Q8_0.gguf": b"no tower" * 100}
+
+    def asked(self):
+        return {path.rsplit("/", 1)[1] for path, _ in self.hub.requests}
+
+    def look(self, name):
+        return ("run", name, "what?", "--image", PICTURES / "grey.png", "-n", "2", "--ctx", "512")
+
+    def test_the_tower_comes_along_and_goes_with_the_model(self):
+        outcome = self.pull(NAME)
+        self.assertIn("with mmproj-F16.gguf", outcome.err)
+        self.assertEqual(self.asked(), {"main", "tiny-Q4_K_M.gguf", "mmproj-F16.gguf"})
+        self.check_whole(2)
+        self.ok(*self.look(NAME), env=self.env)
+        self.assertIn("vision (", self.ok("show", NAME, env=self.env).out)
+        model, = json.loads(self.ok("list", "--json", env=self.env).out)
+        self.assertEqual(model["bytes"], len(self.model) + len(self.tower))
+        self.ok("cp", NAME, "mine", env=self.env)
+        self.ok("rm", NAME, env=self.env)
+        self.assertEqual(len(self.blobs()), 2)
+        self.ok(*self.look("mine"), env=self.env)
+        with Server("--threads", "2", "--ctx", "512", env=self.env) as server:
+            self.assertIn("vision", server.json("POST", "/api/show", {"model": "mine"})[1]["capabilities"])
+            listed, = server.json("GET", "/api/tags")[1]["models"]
+            self.assertEqual(listed["size"], len(self.model) + len(self.tower))
+            status, _, lines = server.request("POST", "/api/pull", {"model": NAME, "stream": False})
+            self.assertEqual(status, 200, lines)
+            picture = base64.b64encode((PICTURES / "grey.png").read_bytes()).decode()
+            status, answer = server.json("POST", "/api/generate", {"model": NAME, "prompt": "what?", "images": [picture], "stream": False,
+                                                                   "options": {"num_predict": 2, "num_ctx": 512}})
+            self.assertEqual(status, 200, answer)
+        self.ok("rm", "mine", env=self.env)
+        self.ok("rm", NAME, env=self.env)
+        self.assertEqual(self.blobs(), {})
+
+    def test_it_can_be_left_out_and_fetched_later(self):
+        outcome = self.pull(NAME, "--no-mmproj")
+        self.assertIn("mmproj-F16.gguf is left out", outcome.err)
+        self.check_whole(1)
+        self.refused(*self.look(NAME), says="reads text only", env=self.env)
+        self.hub.bytes_sent = 0
+        self.pull(NAME)
+        self.assertLess(self.hub.bytes_sent, len(self.model))  # that was here
+        self.check_whole(2)
+        self.ok(*self.look(NAME), env=self.env)
+        self.pull(NAME, "--no-mmproj")
+        self.check_whole(1)
+
+    def test_what_it_would_not_see_by_is_left_out(self):
+        others = {"another model's": (TOWERS / "gemma3-mmproj.gguf").read_bytes(), "none": b"GGUF" + b"no tower" * 100,
+                  "of another kind": self.tower.replace(b"qwen3vl_merger", b"qwen9vl_merger")}
+        for what, data in others.items():
+            with self.subTest(what):
+                self.hub.files["mmproj-F16.gguf"] = data
+                self.assertIn("mmproj-F16.gguf is left out, so that the model sees no pictures: ", self.pull(NAME).err)
+                self.check_whole(1)
+        self.hub.files["mmproj-F16.gguf"] = self.tower
+        self.hub.behaviour = {"wrong hash"}
+        self.ok("rm", NAME, env=self.env)
+        self.pull_refused("SHA-256", name=NAME)
+
+    def test_a_plan_names_it(self):
+        self.assertIn("pictures: mmproj-F16.gguf (", self.ok("plan", f"hf.co/{NAME}", env=self.env).out)
+        self.assertNotIn("pictures: ", self.ok("plan", f"hf.co/{NAME}", "--mmproj", "off", env=self.env).out)
+        self.assertEqual(self.listed(), [])
+        self.assertLess(self.hub.bytes_sent, 4 * (len(self.model) + len(self.tower)))
+        self.pull(NAME)
+        self.assertIn("pictures: mmproj-F16.gguf (", self.ok("plan", NAME, env=self.env).out)
 
 
 class CheckpointTest(StoreCase):

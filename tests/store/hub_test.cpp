@@ -49,6 +49,30 @@ TEST(Variants, GroupSplitsAndReadQuantizations) {
   EXPECT_FALSE(is_checkpoint({{"model.gguf", 1, ""}}));
 }
 
+TEST(Mmproj, IsTheOneOfTheModelAndOfTheBestType) {
+  const auto chosen = [](const std::vector<HubFile>& files, const char* tag = "a/b:Q4_0") {
+    const auto variant = choose_variant(variants_of(files), name(tag));
+    EXPECT_TRUE(variant.ok());
+    const HubFile* const mmproj = variant.ok() ? mmproj_of(files, *variant) : nullptr;
+    return mmproj != nullptr ? mmproj->path : "";
+  };
+  const HubFile model = file("qwen3-vl-4b-Q4_0.gguf");
+  EXPECT_EQ(chosen({model}), "");
+  EXPECT_EQ(chosen({model, file("mmproj-F16.gguf", 0), file("mmproj.txt"), file("preprocessor.json")}), "");
+  EXPECT_EQ(chosen({model, file("mmproj-BF16.gguf"), file("mmproj-F16.gguf"), file("mmproj-F32.gguf")}),
+            "mmproj-F16.gguf");
+  EXPECT_EQ(chosen({model, file("model.mmproj-Q8_0.gguf"), file("mmproj-F32.gguf")}), "mmproj-F32.gguf");
+  EXPECT_EQ(chosen({model, file("mmproj-Q8_0.gguf"), file("mmproj-BF16.gguf")}), "mmproj-BF16.gguf");
+  EXPECT_EQ(chosen({model, file("model.mmproj-Q8_0.gguf")}), "model.mmproj-Q8_0.gguf");
+  EXPECT_EQ(chosen({model, file("mmproj-model-f16.gguf"), file("mmproj-Q8_0.gguf")}), "mmproj-model-f16.gguf");
+  // Of two models in one repository each has its own, whatever its type.
+  const std::vector<HubFile> two = {file("qwen3-vl-4b-Q4_0.gguf"), file("qwen3-vl-8b-Q6_K.gguf"),
+                                    file("mmproj-qwen3-vl-8b-f16.gguf"), file("mmproj-Qwen3-VL-4B-Q8_0.gguf")};
+  EXPECT_EQ(chosen(two), "mmproj-Qwen3-VL-4B-Q8_0.gguf");
+  EXPECT_EQ(chosen(two, "a/b:Q6_K"), "mmproj-qwen3-vl-8b-f16.gguf");
+  EXPECT_EQ(chosen({file("x/m-Q4_0.gguf"), file("mmproj-f16.gguf"), file("x/mmproj-bf16.gguf")}), "x/mmproj-bf16.gguf");
+}
+
 TEST(Checkpoints, AreTheirTextsAndTheWeightsThatTheIndexNames) {
   const std::vector<HubFile> files = {
       file("config.json"),   file("tokenizer.json"),     file("vocab.json"), file("a.safetensors"),

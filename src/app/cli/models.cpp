@@ -25,7 +25,7 @@ namespace {
 
 struct PullFlags {
   std::string name, ram, vram, dtype;
-  bool no_fit = false;
+  bool no_fit = false, no_mmproj = false;
   FetchFlags fetch;
 };
 
@@ -42,6 +42,7 @@ int execute_pull(const PullFlags& flags, const Program& program) {
     if (!type.ok()) return fail(type.status());
     options.type = *type;
   }
+  options.mmproj = !flags.no_mmproj;
   if (!flags.no_fit) {
     options.fit = [&](const std::string& path) -> Expected<std::string> {
       ModelFlags model;
@@ -209,6 +210,8 @@ void add_pull(CLI::App& app, const Program& program, int& exit_code) {
                    "llama3.2:3b and other known names, user/repo, user/repo:QUANT or the address of a .gguf")
       ->required();
   command->add_flag("--no-fit", flags->no_fit, "Fetch it even if this machine cannot run it");
+  command->add_flag("--no-mmproj", flags->no_mmproj,
+                    "Leave out the mmproj file, by which the model sees pictures; else the best one comes with it");
   command->add_option("--ram", flags->ram, "The cap on memory that it has to fit");
   command->add_option("--vram", flags->vram, "The cap on GPU memory that it has to fit");
   command->add_option("--dtype", flags->dtype,

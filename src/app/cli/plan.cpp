@@ -89,6 +89,7 @@ int plan_remote(const PlanFlags& flags, const Program& program, const Status& mi
   PullPrinter printer(true);
   store::PullOptions options = pull_options({}, printer);
   options.fit_only = true;
+  options.mmproj = flags.model.mmproj.empty();
   int code = 0;
   options.fit = [&](const std::string& path) -> Expected<std::string> {
     PlanFlags local = flags;
@@ -100,6 +101,16 @@ int plan_remote(const PlanFlags& flags, const Program& program, const Status& mi
   return looked_at.ok() ? code : fail(looked_at.status());
 }
 
+/// The mmproj file that the model would see by, if there is one.
+void print_tower(engine::ModelOptions model) {
+  engine::find_mmproj(model);
+  const std::filesystem::path path(model.mmproj);
+  std::error_code ignored;
+  if (path.empty()) return;
+  fmt::print("pictures: {} ({}), read from the disk and computed on the CPU for each picture; not in this plan\n",
+             path.filename().string(), format_bytes(std::filesystem::file_size(path, ignored)));
+}
+
 int execute_plan(const PlanFlags& plan_flags, const Program& program) {
   const ModelFlags& flags = plan_flags.model;
   auto options = engine_options(flags, program);
@@ -107,6 +118,7 @@ int execute_plan(const PlanFlags& plan_flags, const Program& program) {
       store::Store().resolve(flags.model).status().code() == Code::not_found)
     return plan_remote(plan_flags, program, options.status());
   if (!options.ok()) return fail(options.status());
+  const engine::ModelOptions given = options->model;
   std::unique_ptr<TemporaryFile> quantized;
   *options = engine::with_kept_rates(std::move(*options));
   if (!plan_flags.type.empty() || plan_flags.mixture.chooses() || !plan_flags.mixture.sensitivity.empty()) {
@@ -133,6 +145,7 @@ int execute_plan(const PlanFlags& plan_flags, const Program& program) {
     fmt::print("left on the disk: {} that guess{} more tokens, {}\n",
                planned->draft_blocks == 1 ? "a block" : fmt::format("{} blocks", planned->draft_blocks),
                planned->draft_blocks == 1 ? "es" : "", format_bytes(planned->draft_block_bytes));
+  print_tower(given);
   return 0;
 }
 

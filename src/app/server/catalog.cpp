@@ -158,6 +158,8 @@ std::optional<ModelInfo> Catalog::describe_stored(const store::Name& name, const
   std::optional<ModelInfo> info = describe(store_.file_path(name, outline.files.front()));
   if (!info) return info;
   info->name = name.text();
+  for (const store::ModelFile& file : outline.files)
+    if (&file != &outline.files.front() && vision::is_mmproj_name(file.name)) info->mmproj_bytes += file.bytes;
   info->digest = outline.digest;
   info->stored = true;
   std::tm parts{};

@@ -24,6 +24,7 @@ struct ModelInfo {
   std::string path;    // of the GGUF file (the first part)
   std::string digest;  // 64 hex digits
   std::uint64_t bytes = 0;
+  std::uint64_t mmproj_bytes = 0;  // of the mmproj file that the store keeps with it
   std::chrono::system_clock::time_point modified;
   std::string architecture, parameter_size, quantization;  // "qwen3moe", "12.3M", "Q4_K_M"
   std::int64_t context_length = 0;

@@ -34,7 +34,7 @@ void tags(Context& context, const Request&, Response& response) {
     models.push_back({{"name", info.name},
                       {"model", info.name},
                       {"modified_at", rfc3339(info.modified)},
-                      {"size", info.bytes},
+                      {"size", info.bytes + info.mmproj_bytes},
                       {"digest", info.digest},
                       {"details", details(info)}});
   }

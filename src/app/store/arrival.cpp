@@ -70,19 +70,23 @@ Status fetch_chunks(Arrival& arrival, std::size_t chunks, const PullOptions& opt
 Status fetch_headers(std::vector<Arrival>& files, const std::string& folder, const PullOptions& options) {
   for (Arrival& file : files)
     if (file.part) MR_RETURN_IF_ERROR(fetch_chunks(file, std::size_t{1}, options));
+  return fetch_header(files.front(), folder, options);
+}
+
+Status fetch_header(Arrival& file, const std::string& folder, const PullOptions& options) {
   modelfile::OpenOptions splits;  // what else it holds nobody asks here
   splits.outline = true;
   splits.wanted = [](std::string_view key) { return key.starts_with("split.") || key == "general.alignment"; };
-  const std::string path = folder + "/" + files.front().name;
+  const std::string path = folder + "/" + file.name;
   for (std::size_t chunks = 2;; chunks *= 2) {
     const auto model = modelfile::Model::open(path, splits);
     if (model.ok()) return {};
-    PartFile* const part = files.front().part.get();
+    PartFile* const part = file.part.get();
     if (part == nullptr || part->complete() || part->chunk_begin(chunks / 2) >= kMostHeaderBytes) {
       if (part != nullptr && model.status().code() == Code::corrupt) part->discard();
       return model.status();
     }
-    MR_RETURN_IF_ERROR(fetch_chunks(files.front(), chunks, options));
+    MR_RETURN_IF_ERROR(fetch_chunks(file, chunks, options));
   }
 }
 

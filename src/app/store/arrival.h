@@ -36,6 +36,8 @@ Status fetch_chunks(Arrival& arrival, const std::vector<std::size_t>& chunks, co
 /// Every file's first chunk, and of the first file as many as its header takes. The parts lie in `folder`, open.
 /// Errors: those of download(), and of Model::open where there is all that a header may take.
 Status fetch_headers(std::vector<Arrival>& files, const std::string& folder, const PullOptions& options);
+/// The same of one file, which is whole in itself or the first split; of the others the first chunk is there.
+Status fetch_header(Arrival& file, const std::string& folder, const PullOptions& options);
 
 /// Holds the bytes to the hub's hash, of whichever kind it tells; where it tells none, that is said, and the SHA-256 is
 /// what it is. Errors: corrupt (the part was removed), io_error, cancelled.

@@ -8,6 +8,7 @@
 #include "app/store/digest.h"
 #include "base/bytes.h"
 #include "base/words.h"
+#include "convert/mmproj.h"
 #include "modelfile/file_io.h"
 
 namespace millrace::store {
@@ -143,20 +144,41 @@ Status take_type(const Name& name, PullOptions& options) {
   return {};
 }
 
-Expected<convert::ConvertReport> convert_fetched(const FetchedCheckpoint& checkpoint, const Name& name,
-                                                 const std::string& out, const PullOptions& options) {
+convert::ConvertOptions convert_options(const Name& name, const PullOptions& options) {
   convert::ConvertOptions how;
   how.type = options.type;
   how.name = name.repo;
   how.work.threads = options.threads;
   how.work.cancel = options.download.http.cancel;
-  std::uint64_t said = 0;
-  how.work.progress = [&](std::uint64_t done, std::uint64_t total) {
+  how.work.progress = [&options, said = std::uint64_t{0}](std::uint64_t done, std::uint64_t total) mutable {
     if (!options.on_event || (done < total && done < said + total / 200)) return;
     said = done;
     options.on_event({"converting", "", total, done});
   };
-  return convert::convert(checkpoint.folder, out, how);
+  return how;
+}
+
+/// What was made, among the store's blobs and the manifest's files.
+Status keep_made(const Store& store, const std::string& made, const std::string& name, std::uint64_t bytes,
+                 const PullOptions& options, Manifest& manifest) {
+  MR_ASSIGN_OR_RETURN(const std::string hash, sha256_of_file(made, {}, options.download.http.cancel));
+  MR_RETURN_IF_ERROR(make_folders(store.root() + "/blobs"));
+  MR_RETURN_IF_ERROR(move_file(made, store.blob_path(hash)));
+  manifest.files.push_back({name, bytes, hash, ""});
+  return {};
+}
+
+/// What sees in the checkpoint becomes an mmproj file. What this version does not compute is left out, and named.
+Status convert_sight(const Store& store, const FetchedCheckpoint& checkpoint, const std::string& model,
+                     const PullOptions& options, Manifest& manifest) {
+  if (!options.mmproj) return {};
+  const auto report = convert::convert_mmproj(checkpoint.folder, model, convert_options(manifest.name, options));
+  if (!report.ok()) return report.status().with_context("what sees in it ('--no-mmproj' leaves it out)");
+  if (!report->left_out.empty()) say(options, "left out: " + report->left_out);
+  if (report->path.empty()) return {};
+  const std::string name = fmt::format("mmproj-{}-{}.gguf", manifest.name.repo, report->type);
+  say(options, fmt::format("with {} ({}), by which the model sees pictures", name, format_bytes(report->bytes)));
+  return keep_made(store, report->path, name, report->bytes, options, manifest);
 }
 
 }  // namespace
@@ -204,17 +226,16 @@ Expected<Manifest> pull_checkpoint(Store& store, Name name, const std::vector<Hu
           name.repository(), format_bytes(bytes * kBytesAByte));
   }
   const std::string made = checkpoint.folder + "/converted.gguf";
-  MR_ASSIGN_OR_RETURN(const convert::ConvertReport report, convert_fetched(checkpoint, name, made, options));
-  MR_ASSIGN_OR_RETURN(const std::string hash, sha256_of_file(made, {}, options.download.http.cancel));
-  MR_RETURN_IF_ERROR(make_folders(store.root() + "/blobs"));
-  MR_RETURN_IF_ERROR(move_file(made, store.blob_path(hash)));
-  say(options, "writing manifest");
+  MR_ASSIGN_OR_RETURN(const convert::ConvertReport report,
+                      convert::convert(checkpoint.folder, made, convert_options(name, options)));
   Manifest manifest;
   name.tag = report.type;
   manifest.name = name;
   manifest.from = "hf.co/" + name.repository();
   manifest.modified = now_rfc3339();
-  manifest.files.push_back({name.repo + "-" + report.type + ".gguf", report.bytes, hash, ""});
+  MR_RETURN_IF_ERROR(keep_made(store, made, name.repo + "-" + report.type + ".gguf", report.bytes, options, manifest));
+  MR_RETURN_IF_ERROR(convert_sight(store, checkpoint, made, options, manifest));
+  say(options, "writing manifest");
   MR_RETURN_IF_ERROR(store.publish(manifest));
   checkpoint.remove();
   say(options,

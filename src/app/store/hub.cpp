@@ -8,6 +8,7 @@
 #include <regex>
 #include <set>
 #include <span>
+#include <tuple>
 
 #include "app/store/digest.h"
 #include "base/bytes.h"
@@ -15,6 +16,7 @@
 #include "base/words.h"
 #include "modelfile/escape.h"
 #include "modelfile/safetensors.h"
+#include "vision/beside.h"
 
 namespace millrace::store {
 namespace {
@@ -53,6 +55,7 @@ struct Split {
 };
 
 std::string base_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+std::string folder_of(const std::string& path) { return path.substr(0, path.size() - base_name(path).size()); }
 
 /// nullopt: no GGUF model.
 std::optional<Split> split_of(const std::string& path) {
@@ -61,7 +64,7 @@ std::optional<Split> split_of(const std::string& path) {
   if (!lower(name).ends_with(".gguf")) return std::nullopt;
   name.resize(name.size() - 5);
   const std::string small = lower(name);
-  if (small.find("mmproj") != std::string::npos || small.find("imatrix") != std::string::npos) return std::nullopt;
+  if (vision::is_mmproj_name(small) || small.find("imatrix") != std::string::npos) return std::nullopt;
   std::smatch match;
   if (!std::regex_match(name, match, numbered)) return Split{name, 1, 1};
   return Split{match[1], std::stoi(match[2]), std::stoi(match[3])};
@@ -224,8 +227,7 @@ std::vector<Variant> variants_of(const std::vector<HubFile>& files) {
   for (const HubFile& file : files) {
     const auto split = split_of(file.path);
     if (!split || file.bytes == 0) continue;
-    const std::string folder = file.path.substr(0, file.path.size() - base_name(file.path).size());
-    groups[{folder + split->stem, split->count}].emplace(split->index, file);
+    groups[{folder_of(file.path) + split->stem, split->count}].emplace(split->index, file);
   }
   std::vector<Variant> variants;
   for (auto& [key, parts] : groups) {
@@ -241,11 +243,38 @@ std::vector<Variant> variants_of(const std::vector<HubFile>& files) {
   return variants;
 }
 
-bool has_projector(const std::vector<HubFile>& files) {
-  return std::any_of(files.begin(), files.end(), [](const HubFile& file) {
-    const std::string name = lower(base_name(file.path));
-    return name.ends_with(".gguf") && name.find("mmproj") != std::string::npos;
-  });
+namespace {
+
+/// Whether all words of an mmproj file's name stand in the model's: its type, "mmproj" and "model" aside.
+bool names_same_model(const std::string& mmproj_stem, const std::string& model_stem) {
+  const std::string stem = lower(mmproj_stem), quant = lower(quant_of(mmproj_stem)), model = lower(model_stem);
+  for (std::size_t begin = 0; begin <= stem.size();) {
+    const std::size_t end = std::min(stem.find_first_of("-._", begin), stem.size());
+    const std::string word = stem.substr(begin, end - begin);
+    const bool says_nothing = word == "mmproj" || word == "model" || quant.find(word) != std::string::npos;
+    if (!says_nothing && model.find(word) == std::string::npos) return false;
+    begin = end + 1;
+  }
+  return true;
+}
+
+}  // namespace
+
+const HubFile* mmproj_of(const std::vector<HubFile>& files, const Variant& variant) {
+  constexpr std::array<std::string_view, 5> kBestFirst = {"F16", "BF16", "F32", "", "Q8_0"};
+  const std::string folder = folder_of(variant.files.front().path);
+  const HubFile* best = nullptr;
+  std::tuple<bool, bool, std::ptrdiff_t, std::string_view> best_rank;
+  for (const HubFile& file : files) {
+    std::string stem = base_name(file.path);
+    if (!lower(stem).ends_with(".gguf") || file.bytes == 0 || !vision::is_mmproj_name(stem)) continue;
+    stem.resize(stem.size() - 5);
+    const auto type = std::find(kBestFirst.begin(), kBestFirst.end(), quant_of(stem)) - kBestFirst.begin();
+    const std::tuple rank(!names_same_model(stem, variant.stem), folder_of(file.path) != folder, type,
+                          std::string_view(file.path));
+    if (best == nullptr || rank < best_rank) best = &file, best_rank = rank;
+  }
+  return best;
 }
 
 bool is_checkpoint(const std::vector<HubFile>& files) {

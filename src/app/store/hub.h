@@ -35,8 +35,9 @@ Expected<std::vector<HubFile>> parse_tree(std::string_view json, WorkGrant* memo
 /// GGUF models among the files; projectors and importance matrices are none. Splits with a hole are left out.
 std::vector<Variant> variants_of(const std::vector<HubFile>& files);
 
-/// Whether a projector for images or sound ("mmproj") lies among the files.
-bool has_projector(const std::vector<HubFile>& files);
+/// The mmproj file (a vision tower) that goes with a variant: one whose name fits the model's before others, then one
+/// in its folder, then by type: F16, BF16, F32, one that names no type, Q8_0. nullptr: the repository has none.
+const HubFile* mmproj_of(const std::vector<HubFile>& files, const Variant& variant);
 
 /// Whether `millrace convert` could make a GGUF file of the repository.
 bool is_checkpoint(const std::vector<HubFile>& files);

@@ -12,13 +12,29 @@
 #include "app/store/hub.h"
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/work_grant.h"
 #include "engine/machine_rates.h"
+#include "model/tower.h"
+#include "modelfile/gguf.h"
+#include "vision/beside.h"
 
 namespace millrace::store {
 
 namespace fs = std::filesystem;
 
 namespace {
+
+/// Whether the model sees by this mmproj file, of which the header is there. Errors: unsupported, invalid_argument (it
+/// is another model's), corrupt, not_found (a key or a tensor).
+Status check_tower(const std::string& mmproj, const std::string& model) {
+  constexpr std::uint64_t kMostHeader = 4 * kMiB, kAnyTile = 1 * kMiB;
+  MR_RETURN_IF_ERROR(vision::check_fits(mmproj, model));
+  GrantedBytes memory(kMostHeader, nullptr);
+  modelfile::OpenOptions bounded;
+  bounded.memory = &memory;
+  MR_ASSIGN_OR_RETURN(const modelfile::Model file, modelfile::Model::open(mmproj, bounded));
+  return model::load_tower(file, kAnyTile).status();
+}
 
 /// One model on its way.
 class Pull {
@@ -36,9 +52,8 @@ class Pull {
       return error(Code::invalid_argument,
                    "{} holds GGUF files, which are not converted: write the type behind a colon", name_.repository());
     MR_ASSIGN_OR_RETURN(variant_, choose_variant(variants, name_));
-    if (has_projector(listed))
-      say("the repository's mmproj file, with which the model sees pictures, is left out; give one with --mmproj FILE");
     MR_ASSIGN_OR_RETURN(files_, arrivals_of(variant_, name_, options_));
+    MR_RETURN_IF_ERROR(add_mmproj(mmproj_of(listed, variant_)));
     folder_ = store_.partial_path(name_);
     std::error_code ignored;
     const bool begun = fs::exists(folder_, ignored);
@@ -46,6 +61,7 @@ class Pull {
     MR_RETURN_IF_ERROR(open_parts());
     if (!options_.fit_only) MR_RETURN_IF_ERROR(check_disk());
     MR_RETURN_IF_ERROR(fetch_headers(files_, folder_, options_));
+    MR_RETURN_IF_ERROR(check_mmproj());
     MR_RETURN_IF_ERROR(check_fit());
     if (options_.fit_only) {
       if (!begun) fs::remove_all(folder_, ignored);
@@ -62,6 +78,38 @@ class Pull {
 
  private:
   void say(const std::string& status) const { store::say(options_, status); }
+
+  Status add_mmproj(const HubFile* file) {
+    if (file == nullptr) return {};
+    if (!options_.mmproj) {
+      say(fmt::format("{} is left out, so that the model sees no pictures", fs::path(file->path).filename().string()));
+      return {};
+    }
+    MR_ASSIGN_OR_RETURN(Arrival mmproj, arrival_of(*file, name_, options_));
+    files_.push_back(std::move(mmproj));
+    has_mmproj_ = true;
+    return {};
+  }
+
+  /// Leaves the mmproj file out where the model would see nothing by it. Errors: of the hub and the disk alone.
+  Status check_mmproj() {
+    if (!has_mmproj_) return {};
+    Arrival& mmproj = files_.back();
+    Status fits = fetch_header(mmproj, folder_, options_);
+    if (!fits.ok() && fits.code() != Code::corrupt && fits.code() != Code::unsupported) return fits;
+    if (fits.ok()) fits = check_tower(folder_ + "/" + mmproj.name, folder_ + "/" + files_.front().name);
+    if (fits.code() == Code::io_error || fits.code() == Code::cancelled) return fits;
+    if (fits.ok()) {
+      say(fmt::format("with {} ({}), by which the model sees pictures", mmproj.name, format_bytes(mmproj.hub.bytes)));
+      return {};
+    }
+    say(fmt::format("{} is left out, so that the model sees no pictures: {}", mmproj.name, fits.message()));
+    if (mmproj.part) mmproj.part->discard();
+    std::error_code ignored;
+    fs::remove(folder_ + "/" + mmproj.name, ignored);
+    files_.pop_back();
+    return {};
+  }
 
   Status open_parts() {
     MR_RETURN_IF_ERROR(make_folders(store_.root() + "/blobs"));
@@ -126,6 +174,7 @@ class Pull {
   Variant variant_;
   std::string folder_;
   std::vector<Arrival> files_;
+  bool has_mmproj_ = false;  // the last of files_, until its header is known
 };
 
 std::string without_slash(std::string url) {

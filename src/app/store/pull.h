@@ -18,8 +18,8 @@
 namespace millrace::store {
 
 /// In Ollama's words: "pulling manifest", "pulling 0123456789ab" (with digest, total, completed), "verifying sha256
-/// digest", "writing manifest", "success"; beside them "fits: ..." with what the plan says of this machine, and
-/// "converting" (with total and completed).
+/// digest", "writing manifest", "success"; beside them "fits: ..." with what the plan says of this machine, what
+/// becomes of an mmproj file, and "converting" (with total and completed).
 struct PullEvent {
   std::string status;
   std::string digest;                      // "sha256:..."; empty: none
@@ -33,7 +33,8 @@ struct PullOptions {
   /// Of a repository that holds safetensors and no GGUF file: what its matrices become; nullopt: what the tag says, or
   /// what they are.
   std::optional<modelfile::QuantizeType> type = {};
-  int threads = 0;                                 // of the conversion; 0: all
+  bool mmproj = true;  // with the repository's vision tower, where it has one that is computed here
+  int threads = 0;     // of the conversion; 0: all
   std::function<void(const PullEvent&)> on_event;  // called in the pulling thread
   /// Asked with a file whose header alone is there, before the rest is fetched: one line that says how the model fits,
   /// or the error that says why it does not. Empty: not asked.
@@ -48,8 +49,9 @@ PullOptions pull_options_from_environment();
 Expected<std::string> describe_fit(const engine::EngineOptions& options);
 
 /// `name`: user/repo or user/repo:QUANT, hf.co/ before it or not. A repository that holds safetensors alone is
-/// converted as it comes. Errors: those of convert() of it, invalid_argument, not_found, cancelled, io_error, corrupt
-/// (wrong hash or length, no GGUF file), out_of_budget (the disk or this machine is too small).
+/// converted as it comes. The files of the manifest are the model's, in order, and behind them the mmproj file. Errors:
+/// those of convert() of it, invalid_argument, not_found, cancelled, io_error, corrupt (wrong hash or length, no GGUF
+/// file), out_of_budget (the disk or this machine is too small).
 Expected<Manifest> pull(Store& store, const std::string& name, const PullOptions& options);
 
 }  // namespace millrace::store
