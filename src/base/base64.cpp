@@ -1,5 +1,6 @@
 #include "base/base64.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -8,12 +9,13 @@ namespace {
 
 constexpr std::uint8_t kBreak = 64, kNoLetter = 65;
 
+constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
 constexpr std::array<std::uint8_t, 256> values() {
-  constexpr std::string_view letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::array<std::uint8_t, 256> all = {};
   for (std::uint8_t& one : all) one = kNoLetter;
-  for (std::size_t i = 0; i < letters.size(); ++i)
-    all[static_cast<unsigned char>(letters[i])] = static_cast<std::uint8_t>(i);
+  for (std::size_t i = 0; i < kLetters.size(); ++i)
+    all[static_cast<unsigned char>(kLetters[i])] = static_cast<std::uint8_t>(i);
   all['\r'] = all['\n'] = kBreak;
   return all;
 }
@@ -36,6 +38,18 @@ std::optional<std::string> from_base64(std::string_view text) {
     if (count < 8) continue;
     count -= 8;
     out += static_cast<char>(bits >> count & 255u);
+  }
+  return out;
+}
+
+std::string to_base64(std::string_view bytes) {
+  std::string out;
+  out.reserve((bytes.size() + 2) / 3 * 4);
+  for (std::size_t at = 0; at < bytes.size(); at += 3) {
+    const std::size_t count = std::min<std::size_t>(bytes.size() - at, 3);
+    unsigned bits = 0;
+    for (std::size_t i = 0; i < 3; ++i) bits = bits << 8 | (i < count ? static_cast<unsigned char>(bytes[at + i]) : 0u);
+    for (std::size_t i = 0; i < 4; ++i) out += i <= count ? kLetters[bits >> (18 - 6 * i) & 63u] : '=';
   }
   return out;
 }

@@ -11,4 +11,7 @@ namespace millrace {
 /// MIME has them.
 std::optional<std::string> from_base64(std::string_view text);
 
+/// The same way back, padded, in one line.
+std::string to_base64(std::string_view bytes);
+
 }  // namespace millrace

@@ -153,6 +153,29 @@ class Pictures(Case):
         status, body = self.post("/api/generate", prompt="what?", images=[base64.b64encode((PICTURES / "bomb.png").read_bytes()).decode()], stream=False)
         self.assertEqual((status, "60000 x 60000" in body["error"]), (400, True), body)
 
+    def test_run_shows_pictures_to_a_server(self):
+        def answers(model, *args, env=None):
+            outcome = run("run", model, "what is it?", "--image", PICTURES / "baseline.jpg", "--temp", "0", "-n", ANSWER, *args, env=env)
+            self.assertEqual(outcome.code, 0, outcome.err)
+            return outcome
+        env = {"MILLRACE_HOST": f"127.0.0.1:{self.server.port}", "MILLRACE_MODELS": str(self.folder / "none")}
+        there, here = answers(self.model, env=env), answers(self.model, "--local", "--ctx", "512", env=env)
+        self.assertIn("answers from the server at", there.err)
+        self.assertNotIn("answers from the server at", here.err)
+        self.assertEqual(there.out, here.out)
+        named = answers("sees", "--host", f"127.0.0.1:{self.server.port}", env=env)  # a model that only the server has
+        self.assertEqual(named.out, here.out)
+        two = answers(self.model, "--image", PICTURES / "colour.png", env=env)
+        self.assertEqual(two.out, answers(self.model, "--image", PICTURES / "colour.png", "--local", "--ctx", "512", env=env).out)
+        self.assertNotEqual(two.out, here.out)
+        with Server(self.model, "--mmproj", "off", "--threads", "2", "--ctx", "512") as blind:
+            env["MILLRACE_HOST"] = f"127.0.0.1:{blind.port}"
+            outcome = answers(self.model, env=env)
+            self.assertIn("shows the model no pictures", outcome.err)
+            self.assertEqual(outcome.out, here.out)
+            outcome = run("run", "sees", "what?", "--image", PICTURES / "colour.png", "--host", env["MILLRACE_HOST"], env=env)
+            self.assertEqual((outcome.code, "reads text only" in outcome.err), (2, True), outcome.err)
+
     def test_names_the_capability(self):
         self.assertIn("vision", self.good("/api/show")["capabilities"])
         listed = self.server.json("GET", "/v1/models")[1]["data"]

@@ -36,6 +36,13 @@ TEST(Base64, IsReadWithAndWithoutPaddingAndInLines) {
   EXPECT_EQ(from_base64("TWlsbHJhY2U"), "Millrace");
   EXPECT_EQ(from_base64("TWls\r\nbHJh\nY2U=\r\n"), "Millrace");
   EXPECT_EQ(from_base64(""), "");
+  std::string bytes;
+  for (int i = 0; i < 300; ++i) {
+    EXPECT_EQ(from_base64(to_base64(bytes)), bytes);
+    bytes += static_cast<char>(7 * i);
+  }
+  EXPECT_EQ(to_base64("Millrace"), "TWlsbHJhY2U=");
+  EXPECT_EQ(to_base64("\xff\xfe\xfd"), "//79");
   EXPECT_FALSE(from_base64("TWls*HJh"));
   EXPECT_FALSE(from_base64("TW=sbHJh"));
 }

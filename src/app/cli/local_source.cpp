@@ -96,6 +96,12 @@ class LocalSource final : public Source {
   void forget() override { session_->clear(); }
   std::string name() const override { return engine_.model().hyperparameters().name; }
   std::int64_t context_tokens() const override { return engine_.context_tokens(); }
+  Status sees() const override {
+    if (generate::spec_of(engine_) != nullptr) return {};
+    return error(Code::invalid_argument,
+                 "this model reads text only; if it was published with an mmproj file, give that with --mmproj, or "
+                 "'millrace pull' the model again");
+  }
 
   std::string describe(std::string_view what) const override {
     if (what == "plan") return residency::render_plan(engine_.plan(), engine_.plan_options(), engine_.rates());

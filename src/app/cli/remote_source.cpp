@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 #include <httplib.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <deque>
 #include <nlohmann/json.hpp>
@@ -13,6 +14,7 @@
 #include "app/generate/json.h"
 #include "app/server/catalog.h"
 #include "app/server/file_identity.h"
+#include "base/base64.h"
 #include "base/log.h"
 #include "base/mutex.h"
 
@@ -136,6 +138,24 @@ Json options_of(const SamplingFlags& flags) {
           {"stop", flags.stop}};
 }
 
+bool has_vision(const Json& shown) {
+  const auto capabilities = shown.find("capabilities");
+  return capabilities != shown.end() && capabilities->is_array() &&
+         std::find(capabilities->begin(), capabilities->end(), "vision") != capabilities->end();
+}
+
+/// The text without its markers, whose pictures go into `images` in base64.
+std::string take_pictures(const generate::Pictures& pictures, const std::string& text, Json& images) {
+  std::string out;
+  std::size_t done = 0;
+  while (const auto found = pictures.markers().find(text, done)) {
+    out.append(text, done, found->begin - done);
+    if (found->index < pictures.size()) images.push_back(to_base64(pictures[found->index].file));
+    done = found->end;
+  }
+  return out.append(text, done);
+}
+
 class RemoteSource final : public Source {
  public:
   /// `shown`: what the server says of the model.
@@ -143,6 +163,7 @@ class RemoteSource final : public Source {
       : address_(std::move(address)),
         name_(std::move(name)),
         context_tokens_(context_tokens),
+        sees_(has_vision(shown)),
         continues_text_(word(shown, "template").empty()) {}
 
   Expected<Said> answer(const Ask& ask, const Listener& listener) override {
@@ -174,6 +195,14 @@ class RemoteSource final : public Source {
   void forget() override {}
   std::string name() const override { return name_; }
   std::int64_t context_tokens() const override { return context_tokens_; }
+  Status sees() const override {
+    if (sees_) return {};
+    return error(
+        Code::invalid_argument,
+        "the model reads text only as the server at {} has it; serve it with the mmproj file that belongs to it "
+        "(--mmproj)",
+        address_.text());
+  }
   std::string describe(std::string_view what) const override {
     if (what == "model") return fmt::format("  {}, on the server at {}\n", name_, address_.text());
     return fmt::format("  the {} is that of the server at {}; 'millrace ps' and its web page show it\n", what,
@@ -192,7 +221,9 @@ class RemoteSource final : public Source {
     body["messages"] = Json::array();
     if (!ask.system.empty()) body["messages"].push_back({{"role", "system"}, {"content", ask.system}});
     for (const text::Message& message : ask.messages) {
-      Json one = {{"role", message.role}, {"content", message.content}};
+      Json one = {{"role", message.role}}, images = Json::array();
+      one["content"] = take_pictures(ask.pictures, message.content, images);
+      if (!images.empty()) one["images"] = std::move(images);
       if (!message.reasoning.empty()) one["thinking"] = message.reasoning;
       body["messages"].push_back(std::move(one));
     }
@@ -242,6 +273,7 @@ class RemoteSource final : public Source {
   const Address address_;
   const std::string name_;
   const std::int64_t context_tokens_;
+  const bool sees_;
   bool continues_text_;  // and nobody was told yet
 };
 

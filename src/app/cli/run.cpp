@@ -96,7 +96,7 @@ void tell_server(const RunFlags& flags, const Source& server, const Address& add
 
 /// A server that may answer: none where a flag asks for something that only an engine of our own does.
 std::unique_ptr<Source> server_for(const RunFlags& flags, const store::Resolved& model, bool quiet) {
-  const bool own = flags.local || !flags.images.empty() || flags.show_plan || flags.stats || flags.form.any() ||
+  const bool own = flags.local || flags.show_plan || flags.stats || flags.form.any() ||
                    flags.prompt_cache.folder != "off" || !flags.model.first_given().empty();
   if (own) return nullptr;
   const auto address = call_address();
@@ -105,6 +105,10 @@ std::unique_ptr<Source> server_for(const RunFlags& flags, const store::Resolved&
     return nullptr;
   }
   std::unique_ptr<Source> server = find_server(model, *address);
+  if (server != nullptr && !flags.images.empty() && !server->sees().ok()) {
+    say(stderr, "note: the server at {} shows the model no pictures; an engine of its own answers\n", address->text());
+    return nullptr;
+  }
   if (server != nullptr) tell_server(flags, *server, *address, quiet);
   return server;
 }
@@ -148,14 +152,13 @@ std::optional<int> execute_elsewhere(const CLI::App& command, const RunFlags& fl
   if (!flags.local && !flags.form.any()) {
     if (!address.ok()) return fail(address.status());
     if (const auto server = find_server(name, *address); server != nullptr) {
-      const std::string own = flags.show_plan         ? "--show-plan"
-                              : !flags.images.empty() ? "--image"
-                                                      : flags.model.first_given();
+      const std::string own = flags.show_plan ? "--show-plan" : flags.model.first_given();
       if (!own.empty())
         return fail(error(Code::invalid_argument,
                           "{} is for an engine of its own, and model '{}' is not on this machine: leave it out to ask "
                           "the server at {}",
                           own, name, address->text()));
+      if (const Status sees = server->sees(); !flags.images.empty() && !sees.ok()) return fail(sees);
       const auto prompts = read_prompts(flags, 0, program.quiet);
       if (!prompts.ok()) return fail(prompts.status());
       install_interrupt_handler();

@@ -64,6 +64,8 @@ class Source {
   /// The model's name, for people.
   virtual std::string name() const = 0;
   virtual std::int64_t context_tokens() const = 0;  // 0: not known
+  /// Whether the model sees pictures. Errors: invalid_argument (it does not; the message has what to do).
+  virtual Status sees() const = 0;
   /// Text for /show: "model", "plan" or "budget".
   virtual std::string describe(std::string_view what) const = 0;
 };
