@@ -1,7 +1,9 @@
 """Pictures by every API, and by `run --image`: a tiny random model with a tower (tests/data/vision), whose vocabulary is given the
 tokens that pictures need. What it answers has no meaning; that it is the same by every way, and another for another picture, has."""
 import base64
+import json
 import pathlib
+import re
 import shutil
 import struct
 import tempfile
@@ -10,6 +12,7 @@ import unittest
 from gguf_keys import Layout, string, with_keys
 from harness import ROOT, Case, run
 from serving import Server
+from test_terminal import Terminal
 
 MODELS, TOWERS, PICTURES = ROOT / "tests/data/reference", ROOT / "tests/data/vision", ROOT / "tests/data/pictures"
 TOKENS = {45: "<|vision_start|>", 46: "<|vision_end|>", 47: "<|image_pad|>"}
@@ -192,6 +195,113 @@ class Pictures(Case):
         self.assertEqual(outcome.code, 0, outcome.err)
         outcome = run("run", self.model, "what?", "--mmproj", "off", "--image", PICTURES / "colour.png", "-n", "2")
         self.assertEqual((outcome.code, "reads text only" in outcome.err), (2, True), outcome.err)
+
+
+class Chats(Case):
+    """Pictures in a chat on a terminal."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        cls.model = make_seeing(cls.folder)
+
+    def setUp(self):
+        self.state = self.enterContext(tempfile.TemporaryDirectory())
+        self.spaced = pathlib.Path(self.state) / "My cat's.png"
+        shutil.copy(PICTURES / "grey.png", self.spaced)
+
+    def chat(self, *args, model=None, server="127.0.0.1:1"):
+        env = {"XDG_STATE_HOME": self.state, "MILLRACE_HOST": server, "HOME": str(PICTURES)}
+        terminal = Terminal("run", str(model or self.model), "--temp", "0", "-n", str(ANSWER), *map(str, args), env=env)
+        self.assertTrue(terminal.wait_for("is ready"), terminal.seen)
+        return terminal
+
+    def type(self, terminal, *exchanges):
+        for line, *says in exchanges:
+            self.assertTrue(terminal.wait_for(">>> "), (line, terminal.seen))
+            terminal.type(line + "\n")
+            for one in says:
+                self.assertTrue(terminal.wait_for(one), (line, one, terminal.seen))
+
+    def end(self, terminal):
+        self.type(terminal, ("/bye",))
+        self.assertEqual(terminal.exit_code(), 0)
+
+    def answers(self, name):
+        messages = json.loads((pathlib.Path(self.state) / f"millrace/chats/{name}.json").read_text())["messages"]
+        return [message["content"] for message in messages if message["role"] == "assistant"]
+
+    def alone(self, *pictures):
+        images = [word for picture in pictures for word in ("--image", picture)]
+        outcome = run("run", self.model, "what is it?", *images, "--temp", "0", "-n", ANSWER, "--ctx", "512", "--local")
+        self.assertEqual(outcome.code, 0, outcome.err)
+        return outcome.out.removesuffix("\n")
+
+    def test_image_shows_files_with_the_next_message(self):
+        escaped = re.sub(r"([ '])", r"\\\1", str(self.spaced))
+        terminal = self.chat("--ctx", "512")
+        self.type(terminal, ("/image", "No picture waits"), ("/image /nowhere.png", "/nowhere.png"), (f"/image {ROOT}/README.md", "cannot be shown"),
+                  (f"/image {PICTURES}/colour.png {escaped}", r"colour.png \(\d+ x \d+ pixels, ", r"My cat's.png \("), ("/image", "colour.png", "My cat's.png"),
+                  ("what is it?",), ("/show history", r"user: \[image colour.png\] \[image My cat's.png\] what is it"), ("/save two", "Saved"),
+                  ("/clear", "Forgotten"), ("/image ~/baseline.jpg", "baseline.jpg"), ("/clear", "Forgotten"), ("what is it?",),
+                  ("/show history", "user: what is it"), ("/save none", "Saved"))
+        self.end(terminal)
+        self.assertEqual(self.answers("two"), [self.alone(PICTURES / "colour.png", self.spaced)])
+        self.assertEqual(self.answers("none"), [self.alone()])
+        self.assertNotEqual(self.answers("none"), self.answers("two"))
+
+    def test_paths_in_messages_are_pictures(self):
+        escaped = re.sub(r"([ '])", r"\\\1", str(self.spaced))
+        quoted = "'" + str(self.spaced).replace("'", "'\\''") + "'"
+        terminal = self.chat("--ctx", "512")
+        self.type(terminal, (escaped, r"My cat's.png \(", "Ask about it"), ("what is it?",), ("/save a", "Saved"),
+                  ("/clear", "Forgotten"), (quoted + " and is it /nowhere.png or ~/colour.png?", "My cat's.png", "colour.png"),
+                  ("/show history", r"user: \[image My cat's.png\] \[image colour.png\] My cat's.png and is it /nowhere.png or colour.png\?"))
+        self.end(terminal)
+        self.assertEqual(self.answers("a"), [self.alone(self.spaced)])
+
+    def test_image_flag_is_for_the_first_message(self):
+        terminal = self.chat("--ctx", "512", "--image", self.spaced)
+        self.type(terminal, ("what is it?",), ("/save a", "Saved"), ("/clear", "Forgotten"), ("what is it?",), ("/save b", "Saved"))
+        self.end(terminal)
+        self.assertEqual(self.answers("a"), [self.alone(self.spaced)])
+        self.assertEqual(self.answers("b"), [self.alone()])
+
+    def test_saved_chats_show_their_pictures_again(self):
+        terminal = self.chat("--ctx", "512")
+        self.type(terminal, (f"/image {PICTURES}/colour.png", "goes with"), ("/image " + str(self.spaced), "goes with"), ("what is it?",), ("/save a", "Saved"),
+                  ("and?",), ("/save b", "Saved"))
+        self.end(terminal)
+        again = self.chat("--ctx", "512")
+        self.type(again, ("/load a", "Going on with a"), ("/show history", r"\[image My cat's.png\] what"), ("and?",), ("/save c", "Saved"))
+        self.end(again)
+        self.assertEqual(self.answers("c"), self.answers("b"))
+        shutil.copy(PICTURES / "palette.png", self.spaced)
+        changed = self.chat("--ctx", "512")
+        self.type(changed, ("/load a", "My cat's.png is not shown again: its file has changed", "Going on"),
+                  ("/show history", r"user: \[image colour.png\] \[image My cat's.png: not shown\]what"), ("and?",), ("/save d", "Saved"),
+                  ("/load d", "Going on"), ("/show history", r"user: \[image colour.png\] \[image My cat's.png: not shown\]what"))
+        self.end(changed)
+        self.spaced.unlink()
+        gone = self.chat("--ctx", "512")
+        self.type(gone, ("/load a", "My cat's.png is not shown again: its file is gone"))
+        self.end(gone)
+
+    def test_a_chat_with_a_server(self):
+        with Server(self.model, "--threads", "2", "--ctx", "512") as server:
+            terminal = self.chat(server=f"127.0.0.1:{server.port}")
+            self.type(terminal, ("/image " + str(self.spaced), "goes with"), ("what is it?",), ("/save a", "Saved"))
+            self.end(terminal)
+        self.assertEqual(self.answers("a"), [self.alone(self.spaced)])
+
+    def test_a_model_that_sees_nothing_says_so(self):
+        alone = self.folder / "alone"
+        alone.mkdir()
+        shutil.copy(self.model, alone / "blind.gguf")
+        terminal = self.chat("--ctx", "512", model=alone / "blind.gguf")
+        self.type(terminal, (f"/image {PICTURES}/colour.png", "reads text only.*--mmproj"), (f"what is {PICTURES}/colour.png?", "stays a text.*reads text only"),
+                  ("/show history", "user: what is .*colour.png"))
+        self.end(terminal)
 
 
 if __name__ == "__main__":

@@ -3,14 +3,20 @@
 #include <fmt/core.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <optional>
+#include <string_view>
+#include <utility>
 
 #include "app/cli/terminal.h"
 #include "base/os/terminal.h"
 #include "base/say.h"
+#include "modelfile/escape.h"
 
 namespace millrace::cli {
 namespace {
+
+constexpr std::size_t kMostNameShown = 80;
 
 /// Shows an answer while it comes, thoughts dim where there is a terminal.
 class Screen {
@@ -58,34 +64,99 @@ class Screen {
 
 }  // namespace
 
+Status Chat::show(const std::string& path) {
+  if (options_.raw) return error(Code::invalid_argument, "pictures go with a chat template; leave --raw out");
+  if (shown_.size() >= generate::kMostPictures)
+    return error(Code::invalid_argument, "a conversation has {} pictures at most; /clear begins another one",
+                 generate::kMostPictures);
+  MR_RETURN_IF_ERROR(source_.sees());
+  MR_ASSIGN_OR_RETURN(PictureFile file, read_picture(path));
+  (void)pictures_.add({"image", path, std::move(file.bytes), {}});
+  shown_.push_back(std::move(file.picture));
+  return {};
+}
+
 void Chat::clear() {
   source_.forget();
   messages_.clear();
   raw_history_.clear();
+  pictures_ = {};
+  shown_.clear();
+  first_waiting_ = 0;
+}
+
+namespace {
+
+constexpr std::string_view kSavedMark = "[image]";
+
+/// The text with what `name` gives for the picture of this index in each marker's place.
+template <typename Name>
+std::string without_markers(const generate::Pictures& pictures, std::string text, const Name& name) {
+  while (const auto found = pictures.markers().find(text))
+    text.replace(found->begin, found->end - found->begin,
+                 found->index < pictures.size() ? name(found->index) : std::string(kSavedMark));
+  return text;
+}
+
+}  // namespace
+
+std::string Chat::text_of(const text::Message& message) const {
+  return without_markers(pictures_, message.content, [&](std::size_t index) {
+    return fmt::format("[image {}] ", modelfile::escape(shown_[index].name(), kMostNameShown));
+  });
 }
 
 SavedChat Chat::saved() const {
   SavedChat chat{source_.name(), options_.system, messages_, raw_history_};
-  for (text::Message& message : chat.messages)
-    while (const auto found = options_.pictures.markers().find(message.content))
-      message.content.replace(found->begin, found->end - found->begin, "[image]");
+  for (std::size_t i = 0; i < chat.messages.size(); ++i) {
+    std::string& content = chat.messages[i].content;
+    content = without_markers(pictures_, std::move(content), [&](std::size_t index) {
+      chat.pictures.push_back({i, shown_[index].path, shown_[index].sha256});
+      return std::string(kSavedMark);
+    });
+  }
   return chat;
 }
 
-void Chat::resume(SavedChat saved) {
+/// The marker of a saved picture. Errors: why it is not shown again.
+Expected<std::string> Chat::show_again(const SavedPicture& saved) {
+  MR_RETURN_IF_ERROR(source_.sees());
+  std::error_code gone;
+  if (!std::filesystem::is_regular_file(saved.path, gone)) return error(Code::not_found, "its file is gone");
+  MR_ASSIGN_OR_RETURN(PictureFile file, read_picture(saved.path));
+  if (file.picture.sha256 != saved.sha256) return error(Code::corrupt, "its file has changed since");
+  shown_.push_back(std::move(file.picture));
+  return pictures_.add({"image", saved.path, std::move(file.bytes), {}});
+}
+
+std::vector<std::string> Chat::resume(SavedChat saved) {
   clear();
   options_.system = std::move(saved.system);
   messages_ = std::move(saved.messages);
   raw_history_ = std::move(saved.raw);
+  std::vector<std::string> notes;
+  for (const SavedPicture& picture : saved.pictures) {
+    std::string& content = messages_[picture.message].content;
+    const std::size_t place = content.find(kSavedMark);
+    if (place == std::string::npos) continue;
+    const std::string name = modelfile::escape(ShownPicture{picture.path, "", ""}.name(), kMostNameShown);
+    const auto marker = show_again(picture);
+    if (!marker.ok()) notes.push_back(fmt::format("{} is not shown again: {}", name, marker.status().message()));
+    content.replace(place, kSavedMark.size(), marker.ok() ? *marker : fmt::format("[image {}: not shown]", name));
+  }
+  first_waiting_ = shown_.size();
+  return notes;
 }
 
 Status Chat::say(const std::string& text) {
   Ask ask;
   ask.system = options_.system;
   ask.messages = messages_;
-  const std::string said_now = (messages_.empty() ? options_.shown : std::string()) + text;
+  std::string said_now;
+  for (std::size_t i = first_waiting_; i < shown_.size(); ++i) said_now += pictures_.marker(i);
+  said_now += text;
   ask.messages.push_back({"user", said_now});
-  ask.pictures = options_.pictures;
+  ask.pictures = pictures_;
   ask.is_raw = options_.raw;
   ask.raw = raw_history_ + text;
   ask.think = options_.think;
@@ -103,7 +174,12 @@ Status Chat::say(const std::string& text) {
   auto said = source_.answer(ask, listener);
   progress.finish();
   screen.finish();
-  if (!said.ok()) return said.status();
+  if (!said.ok()) {
+    pictures_.keep_first(first_waiting_);
+    shown_.resize(first_waiting_);
+    return said.status();
+  }
+  first_waiting_ = shown_.size();
   last_ = std::move(*said);
   total_seconds_ += last_.prompt_seconds + last_.decode_seconds;
   total_decoded_ += last_.answer_tokens;

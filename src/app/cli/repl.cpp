@@ -12,6 +12,8 @@
 #include "app/cli/read_line.h"
 #include "app/cli/state.h"
 #include "base/os/terminal.h"
+#include "base/words.h"
+#include "modelfile/escape.h"
 
 namespace millrace::cli {
 namespace {
@@ -20,7 +22,9 @@ constexpr const char* kHelp =
     "  /set NAME VALUE   temp, top_k, top_p, min_p, repeat_penalty, seed, max_tokens, system, stop,\n"
     "                    think (on, off)\n"
     "  /show             the settings;  /show model, /show plan, /show budget, /show history\n"
-    "  /clear            forget the conversation\n"
+    "  /image FILE       show a picture with the next message (or write or drop its path into the message);\n"
+    "                    /image alone lists those that wait\n"
+    "  /clear            forget the conversation and its pictures\n"
     "  /save NAME        keep the conversation;  /load NAME goes on with it;  /list shows those that were kept\n"
     "  /bye              leave (also Ctrl-D)\n"
     "  \"\"\"               begins and ends a text of several lines\n"
@@ -128,7 +132,7 @@ void show(Chat& chat, const std::string& what) {
   if (what == "plan" || what == "budget" || what == "model") {
     std::fputs(chat.source().describe(what).c_str(), stdout);
   } else if (what == "history") {
-    for (const auto& message : chat.messages()) fmt::print("{}: {}\n", message.role, message.content);
+    for (const auto& message : chat.messages()) fmt::print("{}: {}\n", message.role, chat.text_of(message));
   } else if (what.empty()) {
     for (const auto& setting : settings())
       fmt::print("  {:<15} {}\n", setting.name, setting.get(chat.options().sampling));
@@ -159,7 +163,7 @@ void load(Chat& chat, const std::string& name) {
   }
   std::string other;
   if (saved->model != chat.source().name()) other = fmt::format(", which was with {}", saved->model);
-  chat.resume(std::move(*saved));
+  for (const std::string& note : chat.resume(std::move(*saved))) fmt::print("{}\n", note);
   fmt::print("Going on with {}{}; /show history shows it.\n", name, other);
 }
 
@@ -167,6 +171,54 @@ void list() {
   const std::vector<std::string> names = saved_chats();
   if (names.empty()) std::puts("No conversation was saved yet; /save NAME keeps this one.");
   for (const std::string& name : names) fmt::print("  {}\n", name);
+}
+
+void list_waiting(const Chat& chat) {
+  for (const ShownPicture& picture : chat.waiting()) fmt::print("  {} goes with the next message\n", picture.label);
+}
+
+void show_picture(Chat& chat, const std::string& path) {
+  if (const Status shown = chat.show(path); shown.ok())
+    fmt::print("  {} goes with the next message\n", chat.waiting().back().label);
+  else
+    fmt::print("/image {}: {}\n", modelfile::escape(path), shown.message());
+}
+
+/// `/image`, or `/image FILE...`
+void show_files(Chat& chat, std::string_view files) {
+  const std::vector<std::string> paths = picture_paths(files);
+  for (const std::string& path : paths) show_picture(chat, path);
+  if (!paths.empty()) return;
+  list_waiting(chat);
+  if (chat.waiting().empty()) std::puts("No picture waits for the next message; /image FILE adds one.");
+}
+
+/// Shows pictures whose paths stand in a line, and leaves their names there. Empty: there was nothing else.
+std::string show_named(Chat& chat, const std::string& text) {
+  if (chat.options().raw || text.find('\n') != std::string::npos) return text;
+  std::string out;
+  std::size_t done = 0;
+  bool has_words = false;
+  for (const NamedPicture& named : pictures_named_in(text)) {
+    if (const Status shown = chat.show(named.path); !shown.ok()) {
+      fmt::print("{} stays a text: {}\n", modelfile::escape(named.path), shown.message());
+      continue;
+    }
+    const std::string before = text.substr(done, named.begin - done);
+    has_words = has_words || !trim(before).empty();
+    out += before + chat.waiting().back().name();
+    fmt::print("  {}\n", chat.waiting().back().label);
+    done = named.end;
+  }
+  has_words = has_words || !trim(text.substr(done)).empty();
+  return has_words ? out + text.substr(done) : std::string();
+}
+
+/// A line that begins with a slash is a command, unless it begins with a picture's path.
+bool is_command(const std::string& text) {
+  if (text.front() != '/') return false;
+  const std::vector<NamedPicture> named = pictures_named_in(text);
+  return named.empty() || named.front().begin > 0;
 }
 
 enum class Next { go_on, leave };
@@ -181,6 +233,8 @@ Next command(Chat& chat, const std::string& line) {
   if (verb == "/clear") {
     chat.clear();
     std::puts("Forgotten.");
+  } else if (verb == "/image") {
+    show_files(chat, std::string_view(line).substr(verb.size()));
   } else if (verb == "/save" && !name.empty()) {
     save(chat, name);
   } else if (verb == "/load" && !name.empty()) {
@@ -205,6 +259,7 @@ Next command(Chat& chat, const std::string& line) {
 
 int run_repl(Chat& chat) {
   fmt::print("{} is ready. /? for help, Ctrl-D to leave.\n", chat.source().name());
+  list_waiting(chat);
   prepare_lines();
   const bool keeps = os::is_terminal(os::Stream::input);
   if (keeps)
@@ -225,15 +280,23 @@ int run_repl(Chat& chat) {
       remember_line(*text);
       if (keeps) keep_in_history(*text);
     }
-    if (text->front() == '/') {
+    if (is_command(*text)) {
       if (command(chat, *text) == Next::leave) return 0;
       continue;
     }
+    *text = show_named(chat, *text);
+    if (text->empty()) {
+      std::puts("  Ask about it in the next message.");
+      continue;
+    }
+    const bool showed = !chat.waiting().empty();
     const Status said = chat.say(*text);
     if (said.code() == Code::cancelled)
       std::puts("(stopped)");
     else if (!said.ok())
       (void)fail(said);
+    if (showed && !said.ok() && said.code() != Code::cancelled)
+      std::puts("(the message is forgotten, with its pictures)");
     interrupted() = false;
   }
 }

@@ -17,7 +17,6 @@
 #include "app/store/aliases.h"
 #include "base/os/terminal.h"
 #include "base/say.h"
-#include "residency/small_file.h"
 
 namespace millrace::cli {
 namespace {
@@ -38,11 +37,17 @@ int fail_to_write() {
   return os::output_has_no_reader() ? kExitFailed : fail(error(Code::io_error, "cannot write the output"));
 }
 
+Status show_pictures(const RunFlags& flags, Chat& chat) {
+  for (const std::string& path : flags.images) MR_RETURN_IF_ERROR(chat.show(path));
+  return {};
+}
+
 int answer_all(const RunFlags& flags, Chat& chat, const std::vector<std::string>& prompts) {
   int code = 0;
   for (const auto& prompt : prompts) {
     if (prompts.size() > 1) fmt::print("> {}\n", prompt);
     chat.clear();
+    if (const Status shown = show_pictures(flags, chat); !shown.ok()) return fail(shown);
     if (const Status said = chat.say(prompt); !said.ok()) {
       code = std::ferror(stdout) == 0 ? fail(said) : fail_to_write();
       if (said.code() == Code::cancelled) break;
@@ -113,17 +118,6 @@ std::unique_ptr<Source> server_for(const RunFlags& flags, const store::Resolved&
   return server;
 }
 
-/// The files of --image, before the first question.
-Status show_pictures(const RunFlags& flags, ChatOptions& options) {
-  if (!flags.images.empty() && flags.raw)
-    return error(Code::invalid_argument, "--image goes with a chat template; leave --raw out");
-  for (const std::string& path : flags.images) {
-    MR_ASSIGN_OR_RETURN(std::string file, residency::read_small_file(path, generate::kMostPictureBytes));
-    options.shown += options.pictures.add({"image", path, std::move(file), {}});
-  }
-  return {};
-}
-
 int answer(const CLI::App& command, const RunFlags& flags, const Program& program, Source& source,
            const std::vector<std::string>& prompts, double* seconds, std::int64_t* decoded) {
   ChatOptions options;
@@ -131,9 +125,11 @@ int answer(const CLI::App& command, const RunFlags& flags, const Program& progra
   options.raw = flags.raw;
   options.quiet = program.quiet;
   options.sampling = flags.sampling;
-  if (const Status shown = show_pictures(flags, options); !shown.ok()) return fail(shown);
   if (command.count("--think") > 0) options.think = flags.think;
   Chat chat(source, std::move(options));
+  if (prompts.empty()) {
+    if (const Status shown = show_pictures(flags, chat); !shown.ok()) return fail(shown);
+  }
   const int code = prompts.empty() ? run_repl(chat) : answer_all(flags, chat, prompts);
   if (seconds != nullptr) *seconds = chat.total_seconds();
   if (decoded != nullptr) *decoded = chat.total_decoded();
@@ -257,7 +253,9 @@ void add_run(CLI::App& app, const Program& program, int& exit_code) {
   command->add_option("-p,--prompt", flags->prompts, "A prompt; may be repeated, each answered alone")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command->add_option("--image", flags->images, "A picture for the first question; may be repeated")
+  command
+      ->add_option("--image", flags->images,
+                   "A picture for the first question of a chat, or for each -p; may be repeated")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_option("--system", flags->system, "The system message");

@@ -112,6 +112,8 @@ Status save_chat(const std::string& name, const SavedChat& chat) {
     messages.push_back({{"role", message.role}, {"content", message.content}});
     if (!message.reasoning.empty()) messages.back()["reasoning"] = message.reasoning;
   }
+  for (const SavedPicture& picture : chat.pictures)
+    messages[picture.message]["images"].push_back({{"path", picture.path}, {"sha256", picture.sha256}});
   const Json saved = {
       {"model", chat.model}, {"system", chat.system}, {"messages", std::move(messages)}, {"raw", chat.raw}};
   std::error_code problem;
@@ -143,6 +145,8 @@ Expected<SavedChat> load_chat(const std::string& name) {
   if (messages == saved.end() || !messages->is_array()) return error(Code::corrupt, "{}: is no saved chat", path);
   for (const Json& message : *messages) {
     if (word(message, "role").empty()) return error(Code::corrupt, "{}: is no saved chat", path);
+    for (const Json& picture : message.value("images", Json::array()))
+      chat.pictures.push_back({chat.messages.size(), word(picture, "path"), word(picture, "sha256")});
     chat.messages.push_back({word(message, "role"), word(message, "content"), word(message, "reasoning")});
   }
   return chat;

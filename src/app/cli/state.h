@@ -20,10 +20,17 @@ std::vector<std::string> read_history();
 /// a word: nobody asked for it.
 void keep_in_history(const std::string& line);
 
+/// A picture that a message of a saved chat begins with: of each, "[image]" stands in its text.
+struct SavedPicture {
+  std::size_t message = 0;
+  std::string path, sha256;  // the file's, absolute
+};
+
 struct SavedChat {
   std::string model, system;
   std::vector<text::Message> messages;
-  std::string raw;  // of a chat without a template
+  std::string raw;                          // of a chat without a template
+  std::vector<SavedPicture> pictures = {};  // by message
 };
 /// Errors: invalid_argument (a name with other signs than letters, digits, . _ -), io_error.
 Status save_chat(const std::string& name, const SavedChat& chat);

@@ -143,7 +143,8 @@ Picture picture_of_url(std::string kind, std::string where, std::string_view url
 }
 
 std::string Pictures::add(Picture picture) {
-  if (all_.empty()) markers_ = text::Markers(drawn_number());
+  if (!is_drawn_) markers_ = text::Markers(drawn_number());
+  is_drawn_ = true;
   all_.push_back(std::make_shared<const Picture>(std::move(picture)));
   return markers_.marker(all_.size() - 1);
 }

@@ -3,6 +3,7 @@
 // a note. Thread-safety: values and functions of them.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -33,6 +34,10 @@ class Pictures {
  public:
   /// The marker that stands for it in a text.
   std::string add(Picture picture);
+  /// The marker of one that was added.
+  std::string marker(std::size_t i) const { return markers_.marker(i); }
+  /// Drops those behind the first `count`: the next ones have their markers again.
+  void keep_first(std::size_t count) { all_.resize(std::min(count, all_.size())); }
   std::size_t size() const { return all_.size(); }
   bool empty() const { return all_.empty(); }
   const Picture& operator[](std::size_t i) const { return *all_[i]; }
@@ -41,6 +46,7 @@ class Pictures {
  private:
   std::vector<std::shared_ptr<const Picture>> all_;  // shared: jobs are copied
   text::Markers markers_;                            // drawn with the first picture
+  bool is_drawn_ = false;
 };
 
 /// "[image: this model reads text only]"
