@@ -59,9 +59,9 @@ test-gpu-80: setup-dev ## the same with code for compute capability 8.0 and bloc
 	@CUDA=ON TESTS=ON scripts/build.sh gpu80
 	@cd build/gpu80 && MILLRACE_BLOCK_SHARED=99 ctest --output-on-failure -R '^cuda'
 
-test-hostile: setup-dev ## odd fields and HTTP at every route, rude clients, damaged files, full disks, small memory; a tenth of it is in `make test`
+test-hostile: setup-dev ## odd fields and HTTP at every route, rude clients, damaged files and pictures, full disks, small memory; a tenth of it is in `make test`
 	@TESTS=ON scripts/build.sh release
-	@cd build/release && MILLRACE_STORM=10000 MILLRACE_ODD=10000 MILLRACE_DAMAGED=60 ctest --output-on-failure -R '^e2e_test_(storm|hostile|bad_input|limits|pull)$$'
+	@cd build/release && MILLRACE_STORM=10000 MILLRACE_ODD=10000 MILLRACE_DAMAGED=60 MILLRACE_PICTURES=3000 ctest --output-on-failure -R '^e2e_test_(storm|hostile|bad_input|damaged_pictures|limits|pull)$$'
 
 test-asan: setup-dev ## every test under AddressSanitizer and UBSan
 	@TESTS=ON scripts/build.sh asan
