@@ -51,7 +51,8 @@ class Page(Case):
         self.assertEqual(limits, {"bytes": number("generate/pictures.h", r"kMostPictureBytes = ([^;]+);"),
                                   "pixels": number("../image/decode.h", r"kMostPixels = ([^;]+);"),
                                   "side": number("../image/decode.cpp", r"kMostSide = ([^;]+);"),
-                                  "request": number("server/http.h", r"body_bytes = ([^;]+);")})
+                                  "memory": number("server/context.cpp", r"most_request_bytes = ([^;]+);"),
+                                  "copies": 1 + number("generate/job.cpp", r"kCopies = (\d+)")})
 
     def test_plain_clients_and_the_policy(self):
         with Server(DEMO) as server:

@@ -3,14 +3,16 @@ tokens that pictures need. What it answers has no meaning; that it is the same b
 import base64
 import json
 import pathlib
+import random
 import re
 import shutil
 import struct
 import tempfile
 import unittest
+import zlib
 
 from gguf_keys import Layout, string, with_keys
-from harness import ROOT, Case, run
+from harness import ROOT, SANITIZED, Case, peak_bytes, run
 from serving import Server
 from test_terminal import Terminal
 
@@ -47,6 +49,14 @@ def make_seeing(folder):
     make_model(MODELS / "qwen35.gguf", model)
     with_keys(TOWERS / "qwen35-mmproj.gguf", folder / "mmproj-sees.gguf", {"clip.vision.image_min_pixels": 1024, "clip.vision.image_max_pixels": 4096})
     return model
+
+
+def noise(width, height):
+    """A PNG that nothing makes smaller than three bytes a pixel."""
+    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    rows = b"".join(b"\0" + random.Random(row).randbytes(3 * width) for row in range(height))
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)) + chunk(b"IDAT", zlib.compress(rows, 0))
+            + chunk(b"IEND", b""))
 
 
 def encoded(name):
@@ -178,6 +188,34 @@ class Pictures(Case):
             self.assertEqual(outcome.out, here.out)
             outcome = run("run", "sees", "what?", "--image", PICTURES / "colour.png", "--host", env["MILLRACE_HOST"], env=env)
             self.assertEqual((outcome.code, "reads text only" in outcome.err), (2, True), outcome.err)
+
+    @unittest.skipIf(SANITIZED, "sanitizers multiply memory")
+    def test_what_pictures_take_of_requests_memory(self):
+        """A copy or five of them, never the work on a text of that size: and no more than is granted."""
+        large = base64.b64encode(noise(1000, 1000)).decode()
+        with Server(self.model, "--threads", "2", "--ctx", "512", "--ram", "480M") as server:  # 60 MB for requests
+            def post(path, **body):
+                return server.json("POST", path, {"model": "sees", **body})
+            def asked(data, n):
+                text = {"type": "text", "text": "and?"}
+                parts = [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + data}}] * n
+                items = [{"type": "input_image", "image_url": "data:image/png;base64," + data}] * n
+                blocks = [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}] * n
+                return {"/api/chat": {"messages": [{"role": "user", "content": "and?", "images": [data] * n}], "stream": False, "options": {"num_predict": 2}},
+                        "/api/generate": {"prompt": "and?", "images": [data] * n, "stream": False, "options": {"num_predict": 2}},
+                        "/v1/chat/completions": {"messages": [{"role": "user", "content": [*parts, text]}], "max_tokens": 2},
+                        "/v1/messages": {"messages": [{"role": "user", "content": [*blocks, text]}], "max_tokens": 2},
+                        "/v1/responses": {"input": [{"role": "user", "content": items}], "max_output_tokens": 2}}
+            for path, body in asked(encoded("colour.png"), 2).items():
+                self.assertEqual(post(path, **body)[0], 200, path)
+            before = peak_bytes(server.process.pid)
+            for path, body in asked(large, 2).items():
+                status, answer = post(path, **body)
+                self.assertEqual(status, 200, (path, answer))
+                self.assertLess(peak_bytes(server.process.pid) - before, 60_000_000, path)
+            status, answer = post("/api/chat", messages=[{"role": "user", "content": large + large}], stream=False)
+            self.assertEqual((status, "send less" in answer["error"]), (413, True), answer)
+            self.assertLess(peak_bytes(server.process.pid) - before, 60_000_000)
 
     def test_names_the_capability(self):
         self.assertIn("vision", self.good("/api/show")["capabilities"])

@@ -73,6 +73,35 @@ TEST(ParseObject, MakesNothingThatIsNotGranted) {
   }
 }
 
+TEST(ParseObject, LeavesTheWorkOnTextsToThePrompt) {
+  const std::string text(100'000, 'a');
+  CountingGrant whole(1u << 30), left(1u << 30);
+  const std::string body = R"({"images":[")" + text + R"("],"text":")" + text + "\"}";
+  ASSERT_TRUE(parse_object(body, &whole).ok());
+  const auto json = parse_object(body, &left, WorkOnTexts::granted_with_the_prompt);
+  ASSERT_TRUE(json.ok());
+  EXPECT_LT(left.taken(), 6 * body.size());
+  Job job;
+  EXPECT_EQ(work_on_texts_bytes(job), 0u);
+  job.messages = Json::array({{{"role", "user"}, {"content", (*json)["text"]}}});
+  const std::uint64_t work = work_on_texts_bytes(job);
+  EXPECT_GT(work, 12 * text.size());
+  EXPECT_LT(work, 18 * text.size());
+  EXPECT_GE(left.taken() + 2 * work, whole.taken()) << "with both texts in its prompt it takes no less than before";
+  // Wherever a text of a job stands.
+  for (const char* member : {"tools", "schema", "prompt", "suffix", "grammar", "stop"}) {
+    Job one;
+    const std::string name = member;
+    if (name == "tools") one.tools = Json::array({{{"description", text}}});
+    if (name == "schema") one.schema = {{text, true}};
+    if (name == "prompt") one.prompt = text;
+    if (name == "suffix") one.fill.emplace().suffix = text;
+    if (name == "grammar") one.grammar = text;
+    if (name == "stop") one.stop = {text};
+    EXPECT_GT(work_on_texts_bytes(one), 12 * text.size()) << member;
+  }
+}
+
 TEST(ParseObject, CountsTextsAsTheyAreAndNoFurther) {
   CountingGrant grant(1u << 20);
   for (const char* bad : {"", "{", "[]", "7", "\"", "\"\\", "{\"", "{\"a\\", "}}}}{", "{]", "nul"})

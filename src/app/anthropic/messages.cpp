@@ -179,19 +179,19 @@ Status parse_messages(const Json& body, Job& job) {
     MR_ASSIGN_OR_RETURN(std::string text, openai::content_text(system, "system"));
     job.messages.push_back({{"role", "system"}, {"content", std::move(text)}});
   }
-  const Json messages = body.value("messages", Json());
-  if (!messages.is_array() || messages.empty())
+  const auto messages = body.find("messages");
+  if (messages == body.end() || !messages->is_array() || messages->empty())
     return error(Code::invalid_argument, "messages: must be a list with at least one message");
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    const Json& message = messages[i];
+  for (std::size_t i = 0; i < messages->size(); ++i) {
+    const Json& message = (*messages)[i];
     const std::string role = word(message, "role");
     if (role != "user" && role != "assistant" && role != "system")
       return error(Code::invalid_argument, "messages: each needs the role user or assistant");
-    const Json content = message.value("content", Json());
-    if (content.is_string())
-      job.messages.push_back({{"role", role}, {"content", content}});
-    else if (content.is_array())
-      MR_RETURN_IF_ERROR(add_blocks(role, content, fmt::format("messages.{}.content", i), job));
+    const auto content = message.find("content");
+    if (content != message.end() && content->is_string())
+      job.messages.push_back({{"role", role}, {"content", *content}});
+    else if (content != message.end() && content->is_array())
+      MR_RETURN_IF_ERROR(add_blocks(role, *content, fmt::format("messages.{}.content", i), job));
     else
       return error(Code::invalid_argument, "messages: content must be a text or a list of blocks");
   }

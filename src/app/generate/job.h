@@ -101,9 +101,17 @@ struct Defaults {
 /// Lays them under a conversation: a system message and a template of its own stay. Completions stay as they are.
 void lay_under(const Defaults& defaults, Job& job);
 
+/// Who asks the grant for the work on a body's texts (rendered, cut into tokens), which takes more than all their
+/// copies. Pictures in base64 are texts of a body, and none of its prompt: where they may come, make_prompt() asks.
+enum class WorkOnTexts { granted_with_the_body, granted_with_the_prompt };
+
 /// A JSON object from a request's body. `grant` (may be null) is asked, before anything is made, for the most that the
 /// JSON and what is made of it may take. Errors: invalid_argument (not JSON, not an object, nested too deep),
 /// out_of_budget.
-Expected<Json> parse_object(std::string_view body, WorkGrant* grant = nullptr);
+Expected<Json> parse_object(std::string_view body, WorkGrant* grant = nullptr,
+                            WorkOnTexts work = WorkOnTexts::granted_with_the_body);
+
+/// The most that the work on a job's texts takes at once.
+std::uint64_t work_on_texts_bytes(const Job& job);
 
 }  // namespace millrace::generate

@@ -287,6 +287,8 @@ std::string begun_answer(const Job& job) {
 
 Expected<Prompt> make_prompt(const engine::Engine& engine, const Job& job, WorkGrant* grant) {
   MR_RETURN_IF_ERROR(model::check_writes(engine.model().hyperparameters()));
+  if (grant != nullptr && !grant->take(work_on_texts_bytes(job)))
+    return error(Code::out_of_budget, "the prompt takes more memory than requests may hold together; send less");
   std::int64_t context = engine.context_tokens();
   if (job.context > 0) context = std::min(context, job.context);
   const auto too_long = [&](const std::vector<text::TokenId>& ids) { return std::ssize(ids) >= context; };

@@ -14,10 +14,10 @@
 namespace millrace::generate {
 
 /// What the answer goes on from. Messages that do not fit are left out in a number of steps that grows with the
-/// logarithm of theirs. `grant` (may be null) is asked for the memory of each step, and before it whether the prompt is
-/// still wanted. Errors: invalid_argument (does not fit the context, or the template refuses it), unsupported (the
-/// model has no chat template we can render, or fills in no gaps), out_of_budget, cancelled. Pictures are not encoded
-/// yet: see_pictures().
+/// logarithm of theirs. `grant` (may be null) is asked for the work on the job's texts, for the memory of each step,
+/// and before it whether the prompt is still wanted. Errors: invalid_argument (does not fit the context, or the
+/// template refuses it), unsupported (the model has no chat template we can render, or fills in no gaps),
+/// out_of_budget, cancelled. Pictures are not encoded yet: see_pictures().
 Expected<Prompt> make_prompt(const engine::Engine& engine, const Job& job, WorkGrant* grant = nullptr);
 
 /// What the assistant has said already, where its turn is the last one; empty: nothing.

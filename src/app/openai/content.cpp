@@ -37,6 +37,12 @@ Expected<std::string> part_text(const Json& part, const char* where) {
   return text->get<std::string>();
 }
 
+/// A text member where it lies: pictures are too large for copies. Empty where there is none.
+std::string_view text_in(const Json& object, const char* name) {
+  const auto found = object.is_object() ? object.find(name) : object.end();
+  return found != object.end() && found->is_string() ? found->get_ref<const std::string&>() : std::string_view();
+}
+
 }  // namespace
 
 bool is_picture(const Json& part) {
@@ -46,20 +52,21 @@ bool is_picture(const Json& part) {
 
 Picture picture_of(const Json& part, const std::string& where) {
   const std::string type = word(part, "type");
-  if (type == "image" && part.contains("source")) {  // Anthropic's
-    const Json source = part.value("source", Json());
+  if (const auto found = part.find("source"); type == "image" && found != part.end()) {  // Anthropic's
+    const Json& source = *found;
     const std::string kind = word(source, "type"), of = fmt::format("{}.image.source.{}", where, kind);
-    if (kind == "base64") return generate::picture_of_base64(type, of, word(source, "data"));
-    if (kind == "url") return generate::picture_of_url(type, of, word(source, "url"));
+    if (kind == "base64") return generate::picture_of_base64(type, of, text_in(source, "data"));
+    if (kind == "url") return generate::picture_of_url(type, of, text_in(source, "url"));
     return {type,
             fmt::format("{}.image.source", where),
             {},
             error(Code::invalid_argument, "its source is of type '{}'; send base64", modelfile::escape(kind, 40))};
   }
-  const Json url = part.value("image_url", Json());
   if (type == "input_image" && part.contains("file_id") && part["file_id"].is_string())
     return {type, where, {}, error(Code::invalid_argument, "no files are kept here; send its data as image_url")};
-  return generate::picture_of_url(type, where, url.is_string() ? url.get<std::string>() : word(url, "url"));
+  const auto url = part.find("image_url");
+  const bool nested = url != part.end() && url->is_object();
+  return generate::picture_of_url(type, where, nested ? text_in(*url, "url") : text_in(part, "image_url"));
 }
 
 Expected<std::string> content_text(const Json& content, const char* where, Unreadable others,

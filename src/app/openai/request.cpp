@@ -164,7 +164,9 @@ Expected<Job> parse_chat(generate::RequestKind kind, const Json& body) {
   fields.integer("max_tokens", job.max_tokens, -1, kMostTokens);
   fields.integer("max_completion_tokens", job.max_tokens, 0, kMostTokens);
   MR_RETURN_IF_ERROR(fields.status());
-  MR_RETURN_IF_ERROR(parse_messages(body.value("messages", Json()), job));
+  const auto messages = body.find("messages");
+  const Json none;
+  MR_RETURN_IF_ERROR(parse_messages(messages == body.end() ? none : *messages, job));
   MR_RETURN_IF_ERROR(parse_tools(body, job));
   MR_RETURN_IF_ERROR(parse_form(fields, job));
   MR_RETURN_IF_ERROR(generate::take_thinking(body, job));

@@ -326,9 +326,12 @@ Expected<Json> input_items(const Json& body) {
 }
 
 Expected<Job> parse_response(const Json& body, const Json& earlier) {
-  // What chat completions call otherwise; the rest has the same names.
-  Json chat = body;
-  for (const char* name : {"prompt_logprobs", "max_tokens", "n"}) chat.erase(name);
+  // What chat completions call otherwise; the rest has the same names. The input, which may hold pictures, is not
+  // copied.
+  Json chat = Json::object();
+  for (const auto& [name, value] : body.items())
+    if (name != "input" && name != "prompt_logprobs" && name != "max_tokens" && name != "n")
+      chat.get_ref<Json::object_t&>().emplace_back(name, value);
   Known known;
   MR_ASSIGN_OR_RETURN(chat["messages"], messages_of(body, earlier));
   if (const auto most = body.find("max_output_tokens"); most != body.end()) chat["max_completion_tokens"] = *most;

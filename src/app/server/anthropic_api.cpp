@@ -33,7 +33,7 @@ void messages(Context& context, const Request& request, Response& response) {
 }
 
 void count_tokens(Context& context, const Request& request, Response& response) {
-  const auto body = read_body(request);
+  const auto body = read_prompt_body(request);
   if (!body.ok()) return fail(Api::anthropic, response, body.status());
   const auto job = anthropic::parse(*body, false);
   if (!job.ok()) return fail(Api::anthropic, response, job.status());

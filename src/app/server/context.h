@@ -108,6 +108,8 @@ Expected<Begun> begin_run(Context& context, const httplib::Request& request,
 
 /// The request's JSON, granted by what requests may hold. Errors: those of generate::parse_object.
 Expected<Json> read_body(const httplib::Request& request);
+/// That of a request for a prompt: generate::make_prompt() has the work on its texts granted.
+Expected<Json> read_prompt_body(const httplib::Request& request);
 /// All of the answers, granted likewise. Errors: those of generate::collect.
 Expected<std::vector<generate::Answer>> collect(generate::Run& run, int choices);
 

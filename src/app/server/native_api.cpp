@@ -121,7 +121,7 @@ void tokenizer_info(Context& context, const Request& request, Response& response
 }
 
 void apply_template(Context& context, const Request& request, Response& response) {
-  const auto body = read_body(request);
+  const auto body = read_prompt_body(request);
   if (!body.ok()) return fail(Api::openai, response, body.status());
   generate::Job job;
   generate::Fields fields(*body);

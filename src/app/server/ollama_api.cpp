@@ -142,7 +142,7 @@ void load_or_unload(Context& context, const OllamaRequest& asked, const ModelInf
 
 void answer(Context& context, const Request& request, Response& response, bool chat) {
   const Clock::time_point begin = Clock::now();
-  const auto body = read_body(request);
+  const auto body = read_prompt_body(request);
   if (!body.ok()) return fail(Api::ollama, response, body.status());
   const auto name = ollama_model(*body);
   if (!name.ok()) return fail(Api::ollama, response, name.status());

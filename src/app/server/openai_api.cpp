@@ -194,7 +194,7 @@ StreamForm completion_stream(const std::shared_ptr<generate::Run>& run, const Jo
 }
 
 void complete(Context& context, const Request& request, Response& response) {
-  const auto body = read_body(request);
+  const auto body = read_prompt_body(request);
   if (!body.ok()) return fail(Api::openai, response, body.status());
   auto jobs = openai::parse_completion(*body);
   if (!jobs.ok()) return fail(Api::openai, response, jobs.status());

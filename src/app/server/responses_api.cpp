@@ -52,7 +52,8 @@ Expected<Json> items_of(const std::shared_ptr<const KeptResponse>& last) {
   for (const KeptResponse* turn = last.get(); turn != nullptr; turn = turn->previous.get()) turns.push_back(turn);
   Json items = Json::array();
   for (auto turn = turns.rbegin(); turn != turns.rend(); ++turn) {
-    MR_ASSIGN_OR_RETURN(Json parsed, generate::parse_object((*turn)->turn, &Connection::current().memory()));
+    MR_ASSIGN_OR_RETURN(Json parsed, generate::parse_object((*turn)->turn, &Connection::current().memory(),
+                                                            generate::WorkOnTexts::granted_with_the_prompt));
     for (const char* part : {"input", "output"})
       for (Json& item : parsed[part]) items.push_back(std::move(item));
   }
@@ -76,7 +77,8 @@ Status resolve_references(Context& context, const std::string& owner, Json& body
                      "input: there is no item {}: its response was made with store false, has made room for others, or "
                      "is older than this server; send the item itself",
                      modelfile::escape(id, 80));
-      MR_ASSIGN_OR_RETURN(Json turn, generate::parse_object(kept->turn, &Connection::current().memory()));
+      MR_ASSIGN_OR_RETURN(Json turn, generate::parse_object(kept->turn, &Connection::current().memory(),
+                                                            generate::WorkOnTexts::granted_with_the_prompt));
       for (Json& one : turn["output"]) items.emplace(one["id"].get<std::string>(), std::move(one));
     }
     if (items[id].is_null())
@@ -106,7 +108,7 @@ struct Asked {
 
 Expected<Asked> read_request(Context& context, const Request& request) {
   Asked asked;
-  MR_ASSIGN_OR_RETURN(Json body, read_body(request));
+  MR_ASSIGN_OR_RETURN(Json body, read_prompt_body(request));
   MR_ASSIGN_OR_RETURN(asked.link, openai::parse_link(body));
   asked.link.place = place_of(request);
   Turn& turn = asked.turn;

@@ -2,11 +2,13 @@
 // thumbnails. No elements of the page, no storage.
 import {bytes, number, t} from './words.js';
 
-/// What the server refuses (generate/pictures.h, image/decode.h, server/http.h): bytes of a file, pixels of a picture and of
-/// a side, bytes of a request. tests/e2e/test_page.py compares them.
-export const limits = {bytes: 20 * 2 ** 20, pixels: 64_000_000, side: 65_535, request: 64 * 2 ** 20};
-const FOR_TEXT = 4 * 2 ** 20;          // bytes of a request that its pictures leave free
-const SCALED_PIXELS = 16_000_000;      // what each browser's canvas holds, and more than a vision tower looks at
+/// What the server takes at most (tests/e2e/test_page.py compares): bytes of a file, pixels of a picture and of a side, and
+/// bytes of memory for requests, of which each byte of a body takes `copies`. With a small --ram it is less: then the server
+/// refuses, in its own words.
+export const limits = {bytes: 20 * 2 ** 20, pixels: 64_000_000, side: 65_535, memory: 256_000_000, copies: 6};
+const A_PIXEL = 6;                       // bytes of memory: it is decoded, and turned where its EXIF orientation asks for that
+const FOR_OTHERS = 16_000_000 * A_PIXEL;  // memory that a conversation's pictures leave for text and for one that is decoded
+const SCALED_PIXELS = [16_000_000, 4_000_000, 1_000_000];  // the first: what each browser's canvas holds
 const SCALED_QUALITY = 0.92;
 const THUMBNAIL = {width: 480, height: 160};  // pixels at most
 
@@ -19,30 +21,36 @@ export const isPicture = file => /^image\/(?!svg)/.test(file.type) || /\.(png|jp
 /// One of TYPES by the first bytes; undefined where they are of no such file.
 const typeOf = head => SIGNATURES.find(([, signature]) => signature.test(String.fromCharCode(...head)))?.[0];
 
-/// The server counts whole groups of three bytes.
-const sizeInBase64 = size => 3 * Math.ceil(size / 3);
+const charactersOf = size => 4 * Math.ceil(size / 3);  // in base64
 
-/// Bytes of pictures that a conversation has room for beside `sizes`, those of the pictures it has.
-export const roomBeside = sizes => sizes.reduce((room, size) => room - sizeInBase64(size), (limits.request - FOR_TEXT) / 4 * 3);
+/// Memory that the pictures of a conversation may take beside `sizes`, the bytes of those it has.
+export const roomBeside = sizes => sizes.reduce((room, size) => room - limits.copies * charactersOf(size), limits.memory - FOR_OTHERS);
 
 /// The picture of a file as it is sent: {type, blob}, and {width, height} if it had to be scaled down. A damaged one is
-/// sent as it is: the server's error names the fault. `room`: bytes it may have. Throws in the reader's words.
+/// sent as it is: the server's error names the fault. `room`: memory it may take. Throws in the reader's words.
 export async function readPicture(file, room) {
   const {name} = file, type = typeOf(new Uint8Array(await file.slice(0, 12).arrayBuffer())) ?? TYPES.find(one => one === file.type);
   if (!type) throw new Error(t('pictureKind', {name}));
   const bitmap = await createImageBitmap(file).catch(() => null);
-  const fits = size => sizeInBase64(size) <= Math.min(limits.bytes, room);
   try {
-    const few = !bitmap || (bitmap.width * bitmap.height <= limits.pixels && Math.max(bitmap.width, bitmap.height) <= limits.side);
-    if (few && fits(file.size)) return {type, blob: file};
-    const scaled = bitmap && await scaledDown(bitmap);
-    if (scaled && fits(scaled.blob.size)) return scaled;
-    if (sizeInBase64(scaled?.blob.size ?? file.size) > room && room < limits.bytes) throw new Error(t('picturesTooMany', {name}));
+    if (isTaken(file, bitmap ?? {width: 0, height: 0}) && hasRoom(file, room)) return {type, blob: file};
+    let smaller = null;
+    for (const pixels of bitmap ? SCALED_PIXELS : []) {
+      smaller = await scaledDown(bitmap, pixels);
+      if (smaller && isTaken(smaller.blob, smaller) && hasRoom(smaller.blob, room)) return smaller;
+    }
+    const least = smaller?.blob ?? file;
+    if (!hasRoom(least, room) && hasRoom(least, roomBeside([]))) throw new Error(t('picturesTooMany', {name}));
     throw new Error(t('pictureTooLarge', {name, most: bytes(limits.bytes), pixels: number(limits.pixels / 1e6)}));
   } finally {
     bitmap?.close();
   }
 }
+function isTaken({size}, {width, height}) {
+  const memory = limits.copies * charactersOf(size) + A_PIXEL * width * height;
+  return charactersOf(size) / 4 * 3 <= limits.bytes && width * height <= limits.pixels && Math.max(width, height) <= limits.side && memory <= limits.memory;
+}
+const hasRoom = ({size}, room) => limits.copies * charactersOf(size) <= room;
 
 /// A canvas with the picture, its sides multiplied by `scale`; null where the browser has no memory for it.
 function draw(bitmap, scale, background) {
@@ -60,8 +68,9 @@ function draw(bitmap, scale, background) {
 }
 
 /// As a JPEG, on white, on which the server sees transparent parts, too.
-async function scaledDown(bitmap) {
-  const scale = Math.min(1, Math.sqrt(SCALED_PIXELS / (bitmap.width * bitmap.height)), limits.side / bitmap.width, limits.side / bitmap.height);
+async function scaledDown(bitmap, pixels) {
+  const most = Math.min(pixels, limits.pixels), {width, height} = bitmap;
+  const scale = Math.min(1, Math.sqrt(most / (width * height)), limits.side / width, limits.side / height);
   const canvas = draw(bitmap, scale, '#fff'), type = 'image/jpeg';
   const blob = await new Promise(resolve => canvas ? canvas.toBlob(resolve, type, SCALED_QUALITY) : resolve(null));
   return blob && {type, blob, width: canvas.width, height: canvas.height};
@@ -87,7 +96,7 @@ export const toBase64 = blob => new Promise((resolve, reject) => {
 export function fromBase64(text) {
   try {
     const data = Uint8Array.from(atob(text), c => c.charCodeAt(0)), type = typeOf(data.subarray(0, 12));
-    return type && sizeInBase64(data.length) <= limits.bytes ? new Blob([data], {type}) : null;
+    return type && charactersOf(data.length) / 4 * 3 <= limits.bytes ? new Blob([data], {type}) : null;
   } catch {
     return null;
   }

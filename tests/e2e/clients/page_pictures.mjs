@@ -233,7 +233,7 @@ async function tooLarge(page) {
   await limit({bytes: 6000});
   await attach(page, given('big.png', noise(64, 64)));
   await attached(page, 3);
-  await limit({...whole, request: 4 * 2 ** 20 + 8000});
+  await limit({...whole, memory: 96e6 + 6 * 12_000});  // 12 kB of base64 for the conversation, of which a good part is taken
   await attach(page, given('third.png', noise(64, 64)));
   await problem(page, /^third\.png does not fit/);
   await limit(whole);
