@@ -704,6 +704,16 @@ TEST_F(Gpu, AutomaticTakesTheGpuUnlessTheModelDoesNotFit) {
   EXPECT_EQ(make(options)->vram_budget(), nullptr);
 }
 
+TEST_F(Gpu, KernelsOfTheCpuByNameTakeTheGpuWhereVramIsGiven) {
+  EngineOptions options;
+  options.model.path = draft_path();
+  options.device.best_isa = false;
+  options.device.isa = device::Isa::plain;
+  EXPECT_EQ(make(options)->vram_budget(), nullptr) << "nothing speaks of a GPU";
+  options.memory.vram_bytes = 2'000'000'000;
+  EXPECT_NE(make(options)->vram_budget(), nullptr);
+}
+
 TEST_F(Gpu, AutomaticTakesWhoeverIsPredictedToDecodeFaster) {
   EngineOptions options = on_gpu(draft_path());
   options.demand.batch_tokens = 64;
