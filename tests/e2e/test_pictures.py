@@ -281,7 +281,7 @@ class Chats(Case):
         self.type(terminal, ("/image", "No picture waits"), ("/image /nowhere.png", "/nowhere.png"), (f"/image {ROOT}/README.md", "cannot be shown"),
                   (f"/image {PICTURES}/colour.png {escaped}", r"colour.png \(\d+ x \d+ pixels, ", r"My cat's.png \("), ("/image", "colour.png", "My cat's.png"),
                   ("what is it?",), ("/show history", r"user: \[image colour.png\] \[image My cat's.png\] what is it"), ("/save two", "Saved"),
-                  ("/clear", "Forgotten"), ("/image ~/baseline.jpg", "baseline.jpg"), ("/clear", "Forgotten"), ("what is it?",),
+                  ("/clear", "Forgotten"), ("/image ~/baseline.jpg", "baseline.jpg"), (f"/image {PICTURES}/palette_c\t", "palette_clear.png"), ("/clear", "Forgotten"), ("what is it?",),
                   ("/show history", "user: what is it"), ("/save none", "Saved"))
         self.end(terminal)
         self.assertEqual(self.answers("two"), [self.alone(PICTURES / "colour.png", self.spaced)])

@@ -7,7 +7,7 @@ namespace {
 
 TEST(Guard, KnowsThisMachinesNames) {
   ServerOptions options;
-  options.allowed_hosts = {"box.example"};
+  options.access.hosts = {"box.example"};
   const Guard guard(options);
   for (const char* host :
        {"", "localhost", "Localhost:11434", "127.0.0.1", "192.168.1.2:80", "[::1]", "[::1]:80", "::1",
@@ -20,7 +20,7 @@ TEST(Guard, KnowsThisMachinesNames) {
 
 TEST(Guard, TakesAKeyInEitherHeader) {
   ServerOptions options;
-  options.api_keys = {"first", "second"};
+  options.access.api_keys = {"first", "second"};
   const Guard guard(options);
   for (const char* given : {"Bearer first", "bearer second", "BEARER first"})
     EXPECT_TRUE(guard.key_accepted(given, ""));
@@ -31,7 +31,7 @@ TEST(Guard, TakesAKeyInEitherHeader) {
 
 TEST(Guard, DistinguishesClientsByTheKeyThatWasAccepted) {
   ServerOptions options;
-  options.api_keys = {"first", "second"};
+  options.access.api_keys = {"first", "second"};
   const Guard guard(options);
   EXPECT_EQ(guard.key_of("Bearer second", ""), 1);
   EXPECT_EQ(guard.key_of("", "second"), 1);

@@ -79,6 +79,7 @@ const std::map<std::string, Place>& places() {
       {"--port", {network}},
       {"--api-key", {network}},
       {"--allow-host", {network}},
+      {"--image-urls", {network, true}},
       {"--allow-origin", {network, true}},
       {"--queue", {network, true}},
       {"--daemon", {service}},

@@ -40,8 +40,9 @@ struct ServeFlags {
   std::string learn_experts;
   std::string host, keep_alive, pid_file, log_file, log_format = "text", config;
   int port = -1;
-  std::vector<std::string> api_keys, hosts, origins, models;
+  std::vector<std::string> api_keys, hosts, origins, picture_hosts, models;
   std::int64_t sequences = 0, queue = 256, kv_tokens = 0;
+  int picture_seconds = 20;
   bool daemon = false, drain = false;
 };
 
@@ -70,14 +71,20 @@ Expected<server::ServerOptions> server_options(const ServeFlags& flags, const Pr
   options.port = flags.port;
   if (!program.quiet && flags.log_format == "text") options.log_format = server::LogFormat::text;
   if (!program.quiet && flags.log_format == "json") options.log_format = server::LogFormat::json;
-  options.api_keys = flags.api_keys;
-  if (const char* keys = std::getenv("MILLRACE_API_KEY"); keys != nullptr) options.api_keys.emplace_back(keys);
+  options.access.api_keys = flags.api_keys;
+  if (const char* keys = std::getenv("MILLRACE_API_KEY"); keys != nullptr) options.access.api_keys.emplace_back(keys);
   // A script whose variable is not set must not open the door.
-  if (std::find(options.api_keys.begin(), options.api_keys.end(), "") != options.api_keys.end())
+  if (std::find(options.access.api_keys.begin(), options.access.api_keys.end(), "") != options.access.api_keys.end())
     return error(Code::invalid_argument,
                  "--api-key or MILLRACE_API_KEY is empty, which would protect nothing; give a key or leave it out");
-  options.allowed_hosts = flags.hosts;
-  options.origins = flags.origins;
+  options.access.hosts = flags.hosts;
+  options.access.origins = flags.origins;
+  for (const std::string& host : flags.picture_hosts) {
+    auto allowed = store::parse_outside_host(host);
+    if (!allowed.ok()) return allowed.status().with_context("--image-urls");
+    options.access.picture_hosts.push_back(std::move(*allowed));
+  }
+  options.access.picture_patience = std::chrono::seconds(flags.picture_seconds);
   options.model_paths = flags.models;
   options.preload = flags.model.model;
   std::error_code ignored;
@@ -114,7 +121,7 @@ constexpr milliseconds kLongestEnd{4700};
 void warn_of_open_door(const server::ServerOptions& options) {
   const std::string& host = options.host;
   const bool here = host == "localhost" || host == "::1" || host.starts_with("127.");
-  if (!here && options.api_keys.empty())
+  if (!here && options.access.api_keys.empty())
     log::warn(
         "anyone who reaches {}:{} can use the models here, pull others and delete them: no API key is asked for; give "
         "--api-key KEY, or --host 127.0.0.1",
@@ -265,6 +272,14 @@ void add_serve(CLI::App& app, const Program& program, int& exit_code) {
       "How long an idle model stays, for example 5m; -1: for ever (default: MILLRACE_KEEP_ALIVE, or 5m)");
   command->add_option("--allow-host", flags->hosts, "A further name in the Host header; *: any");
   command->add_option("--allow-origin", flags->origins, "A web origin that may call; *: any");
+  command
+      ->add_option(
+          "--image-urls", flags->picture_hosts,
+          "HOST[,HOST...] or HOST:PORT, from which pictures are fetched that clients name by URL (default: none)")
+      ->delimiter(',');
+  command->add_option("--image-url-seconds", flags->picture_seconds, "For developers: for the pictures of a request")
+      ->check(CLI::Range(1, 3600))
+      ->group("");
   command->add_flag("--daemon", flags->daemon, "Serve in the background");
   command->add_flag(
       "--drain", flags->drain,

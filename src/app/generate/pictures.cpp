@@ -139,6 +139,7 @@ Picture picture_of_url(std::string kind, std::string where, std::string_view url
                                        : error(Code::invalid_argument,
                                                "this server fetches no pictures from URLs; send the picture itself, as "
                                                "data:image/png;base64,...");
+  if (same_word(url.substr(0, 7), "http://") || same_word(url.substr(0, 8), "https://")) picture.url = url;
   return picture;
 }
 

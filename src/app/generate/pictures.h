@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "app/generate/json.h"
@@ -18,15 +19,16 @@
 namespace millrace::generate {
 
 struct Picture {
-  std::string kind;   // as its API calls it: "image_url", "input_image", "image"
-  std::string where;  // what errors about it begin with: "messages.0.content.1.image.source"
-  std::string file;   // its bytes: JPEG, PNG or WebP, if it is good
-  Status problem;     // why there is no file
+  std::string kind;      // as its API calls it: "image_url", "input_image", "image"
+  std::string where;     // what errors about it begin with: "messages.0.content.1.image.source"
+  std::string file;      // its bytes: JPEG, PNG or WebP, if it is good
+  Status problem;        // why there is no file
+  std::string url = {};  // of http or https, where that is all there is
 };
 
 /// From base64; `text` may be what a data URL has before it, too.
 Picture picture_of_base64(std::string kind, std::string where, std::string_view text);
-/// From a data URL. Other URLs are a problem: nothing is fetched.
+/// From a data URL. Other URLs are a problem: nothing is fetched here.
 Picture picture_of_url(std::string kind, std::string where, std::string_view url);
 
 /// The pictures of one conversation.
@@ -36,6 +38,8 @@ class Pictures {
   std::string add(Picture picture);
   /// The marker of one that was added.
   std::string marker(std::size_t i) const { return markers_.marker(i); }
+  /// Another one in its place, with the same marker.
+  void replace(std::size_t i, Picture picture) { all_[i] = std::make_shared<const Picture>(std::move(picture)); }
   /// Drops those behind the first `count`: the next ones have their markers again.
   void keep_first(std::size_t count) { all_.resize(std::min(count, all_.size())); }
   std::size_t size() const { return all_.size(); }

@@ -35,10 +35,11 @@ void messages(Context& context, const Request& request, Response& response) {
 void count_tokens(Context& context, const Request& request, Response& response) {
   const auto body = read_prompt_body(request);
   if (!body.ok()) return fail(Api::anthropic, response, body.status());
-  const auto job = anthropic::parse(*body, false);
+  auto job = anthropic::parse(*body, false);
   if (!job.ok()) return fail(Api::anthropic, response, job.status());
   const auto model = use_model(context, job->model);
   if (!model.ok()) return fail(Api::anthropic, response, model.status());
+  fetch_pictures(context, (*model)->service->engine(), *job);
   const auto prompt = generate::make_prompt((*model)->service->engine(), *job, &Connection::current().memory());
   if (!prompt.ok()) return fail(Api::anthropic, response, prompt.status());
   reply(response, {{"input_tokens", prompt->ids.size()}});

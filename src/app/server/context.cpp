@@ -1,9 +1,12 @@
 #include "app/server/context.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
+#include "app/generate/sight.h"
 #include "app/server/errors.h"
+#include "app/store/outside.h"
 
 namespace millrace::server {
 
@@ -100,8 +103,32 @@ std::int64_t context_wanted(const ModelInfo& info, const generate::Job& job) {
   return wanted;
 }
 
-Expected<std::unique_ptr<generate::Run>> start_run(const generate::Job& job, engine::ModelManager::Use model,
-                                                   const httplib::Request& request) {
+void fetch_pictures(Context& context, const engine::Engine& engine, generate::Job& job) {
+  const Access& access = context.options.access;
+  if (access.picture_hosts.empty() || generate::spec_of(engine) == nullptr) return;
+  const auto end = std::chrono::steady_clock::now() + access.picture_patience;
+  std::map<std::string, std::size_t> known;  // a conversation may show one several times
+  for (std::size_t i = 0; i < job.pictures.size(); ++i) {
+    generate::Picture picture = job.pictures[i];
+    if (picture.url.empty()) continue;
+    const auto [first, is_new] = known.try_emplace(picture.url, i);
+    if (is_new) {
+      const auto left = std::chrono::duration_cast<milliseconds>(end - std::chrono::steady_clock::now());
+      auto file = store::get_outside(picture.url, access.picture_hosts,
+                                     {generate::kMostPictureBytes, left, &Connection::current().memory()});
+      picture.problem = file.status();
+      if (file.ok()) picture.file = std::move(*file);
+    } else {
+      picture.problem = job.pictures[first->second].problem;
+      picture.file = job.pictures[first->second].file;
+    }
+    job.pictures.replace(i, std::move(picture));
+  }
+}
+
+Expected<std::unique_ptr<generate::Run>> start_run(Context& context, generate::Job& job,
+                                                   engine::ModelManager::Use model, const httplib::Request& request) {
+  fetch_pictures(context, model->service->engine(), job);
   RequestRecord& record = Connection::current().record();
   if (record.model.empty()) record.model = model->name;
   MR_ASSIGN_OR_RETURN(auto run,
@@ -117,7 +144,7 @@ Expected<std::unique_ptr<generate::Run>> start_run(Context& context, generate::J
   generate::Job whole = job;
   generate::lay_under(info.defaults(), whole);
   MR_ASSIGN_OR_RETURN(auto model, use_found(context, info, keep_alive, context_wanted(info, whole)));
-  return start_run(whole, std::move(model), request);
+  return start_run(context, whole, std::move(model), request);
 }
 
 Expected<Begun> begin_run(Context& context, const httplib::Request& request,

@@ -91,11 +91,16 @@ Expected<engine::ModelManager::Use> use_found(Context& context, const ModelInfo&
 /// Looks the name up and has the model loaded. Errors: not_found, and those of ModelManager::use.
 Expected<engine::ModelManager::Use> use_model(Context& context, const std::string& name, KeepAlive keep_alive = {});
 
-/// Starts a job on its model, for the client of this connection. A job without a model is told the one it gets.
+/// Fetches the pictures that a job has by URL, where the hosts are allowed (Access::picture_hosts) and the model sees.
+/// One that does not come has the reason as its problem.
+void fetch_pictures(Context& context, const engine::Engine& engine, generate::Job& job);
+
+/// Starts a job on its model, for the client of this connection. A job without a model is told the one it gets. Its
+/// pictures are fetched.
 Expected<std::unique_ptr<generate::Run>> start_run(Context& context, generate::Job& job,
                                                    const httplib::Request& request, KeepAlive keep_alive = {});
-Expected<std::unique_ptr<generate::Run>> start_run(const generate::Job& job, engine::ModelManager::Use model,
-                                                   const httplib::Request& request);
+Expected<std::unique_ptr<generate::Run>> start_run(Context& context, generate::Job& job,
+                                                   engine::ModelManager::Use model, const httplib::Request& request);
 
 /// What a request for one answer asks, and who works on it.
 struct Begun {

@@ -55,14 +55,14 @@ bool equal_in_constant_time(std::string_view one, std::string_view other) {
   return difference == 0;
 }
 
-Guard::Guard(const ServerOptions& options) : keys_(options.api_keys) {
-  for (const std::string& host : options.allowed_hosts) {
+Guard::Guard(const ServerOptions& options) : keys_(options.access.api_keys) {
+  for (const std::string& host : options.access.hosts) {
     any_host_ = any_host_ || host == "*";
     hosts_.push_back(bare_host(host));
   }
   hosts_.push_back(bare_host(options.host));
   for (std::string& name : names_of_this_machine()) hosts_.push_back(std::move(name));
-  for (const std::string& origin : options.origins) {
+  for (const std::string& origin : options.access.origins) {
     any_origin_ = any_origin_ || origin == "*";
     origins_.push_back(origin);
   }

@@ -137,6 +137,7 @@ void apply_template(Context& context, const Request& request, Response& response
   const auto use = use_model(context, info->name);
   if (!use.ok()) return fail(Api::openai, response, use.status());
   const engine::Engine& engine = (*use)->service->engine();
+  fetch_pictures(context, engine, job);
   const auto prompt = generate::make_prompt(engine, job, &Connection::current().memory());
   if (!prompt.ok()) return fail(Api::openai, response, prompt.status());
   std::string text;

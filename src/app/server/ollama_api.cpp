@@ -155,7 +155,7 @@ void answer(Context& context, const Request& request, Response& response, bool c
   auto model = use_found(context, *info, asked->keep_alive, context_wanted(*info, asked->job));
   if (!model.ok()) return fail(Api::ollama, response, model.status());
   const double load_seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  auto started = start_run(asked->job, std::move(*model), request);
+  auto started = start_run(context, asked->job, std::move(*model), request);
   if (!started.ok()) return fail(Api::ollama, response, started.status());
   const std::shared_ptr<generate::Run> run = std::move(*started);
   const auto shape = std::make_shared<Shape>(chat, asked->job, begin, load_seconds);

@@ -1,11 +1,13 @@
 // How a server is set up. Plain values.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "app/server/http.h"
+#include "app/store/outside.h"
 #include "app/store/store.h"
 #include "engine/model_manager.h"
 
@@ -23,13 +25,20 @@ struct Patience {
   std::chrono::milliseconds keep_line{15'000};  // silence in a stream after which a comment is sent
 };
 
+/// Who may call, and whom the server calls for them.
+struct Access {
+  std::vector<std::string> api_keys;              // empty: none is asked for
+  std::vector<std::string> hosts;                 // names in Host beyond those of this machine; "*": any
+  std::vector<std::string> origins;               // of pages that may call, beyond those of this machine; "*": any
+  std::vector<store::OutsideHost> picture_hosts;  // from which pictures are fetched; empty: none is
+  std::chrono::seconds picture_patience{20};      // for the pictures of a request
+};
+
 struct ServerOptions {
   std::string host = "127.0.0.1";
-  int port = kDefaultPort;                 // 0: any that is free
-  std::vector<std::string> api_keys;       // empty: none is asked for
-  std::vector<std::string> allowed_hosts;  // names in Host beyond those of this machine; "*": any
-  std::vector<std::string> origins;        // of web pages that may call, beyond those of this machine; "*": any
-  std::vector<std::string> model_paths;    // GGUF files or folders of them, beside the models of the store
+  int port = kDefaultPort;  // 0: any that is free
+  Access access;
+  std::vector<std::string> model_paths;  // GGUF files or folders of them, beside the models of the store
   std::string store_root = store::Store::default_root();
   std::string preload;  // a model to load at once, and to keep; empty: none
   engine::ModelManager::Options models;

@@ -167,6 +167,7 @@ void count_input(Context& context, const Request& request, Response& response) {
   generate::lay_under(info->defaults(), job);
   const auto model = use_model(context, job.model);
   if (!model.ok()) return fail(Api::openai, response, model.status());
+  fetch_pictures(context, (*model)->service->engine(), job);
   const auto prompt = generate::make_prompt((*model)->service->engine(), job, &Connection::current().memory());
   if (!prompt.ok()) return fail(Api::openai, response, prompt.status());
   reply(response, {{"object", "response.input_tokens"}, {"input_tokens", prompt->ids.size()}});

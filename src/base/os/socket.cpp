@@ -55,6 +55,8 @@ void set_option(SocketHandle socket, int level, int option) {
 
 }  // namespace
 
+SocketHandle open_socket(int family, int kind, int protocol) { return ::socket(family, kind | SOCK_CLOEXEC, protocol); }
+
 Socket::~Socket() {
   if (handle_ < 0) return;
   ::shutdown(handle_, SHUT_RDWR);

@@ -63,6 +63,10 @@ class Socket {
   SocketHandle handle_ = -1;
 };
 
+/// A socket that is not connected yet, of the system's numbers for an address family, a kind and a protocol; no other
+/// program that is started inherits it. -1: the system gives none.
+SocketHandle open_socket(int family, int kind, int protocol);
+
 // Of a socket that listens. Failures leave it as it was.
 
 /// The port can be listened to again as soon as the process that did so has ended, and never by two at once.
