@@ -121,6 +121,8 @@ class Pictures(Case):
         self.assertGreater(alone["eval_count"], 0)
         outcome = run("run", self.model, "what is it?", "--image", PICTURES / "baseline.jpg", "--temp", "0", "-n", ANSWER, "--ctx", "512")
         self.assertEqual((outcome.code, outcome.out.strip()), (0, answer.strip()), outcome.err)
+        outcome = run("run", self.model, "-p", "what is it?", "-p", "what is it?", "--image", PICTURES / "baseline.jpg", "--temp", "0", "-n", ANSWER, "--ctx", "512")
+        self.assertEqual((outcome.code, outcome.out.count(answer)), (0, 2), outcome.out)  # each question shows it
 
     def test_pictures_differ_and_are_found_again(self):
         text = {"type": "text", "text": "what is it?"}

@@ -285,11 +285,14 @@ class PicturesTest(StoreCase):
 
     def test_what_it_would_not_see_by_is_left_out(self):
         others = {"another model's": (TOWERS / "gemma3-mmproj.gguf").read_bytes(), "none": b"GGUF" + b"no tower" * 100,
-                  "of another kind": self.tower.replace(b"qwen3vl_merger", b"qwen9vl_merger")}
+                  "of another kind": self.tower.replace(b"qwen3vl_merger", b"qwen9vl_merger"),
+                  "of no kind": self.tower.replace(b"clip.projector_type", b"clip.projector_kind")}
         for what, data in others.items():
             with self.subTest(what):
                 self.hub.files["mmproj-F16.gguf"] = data
-                self.assertIn("mmproj-F16.gguf is left out, so that the model sees no pictures: ", self.pull(NAME).err)
+                said = self.pull(NAME).err
+                self.assertIn("mmproj-F16.gguf is left out, so that the model sees no pictures: ", said)
+                self.assertNotIn(str(self.store), said)
                 self.check_whole(1)
         self.hub.files["mmproj-F16.gguf"] = self.tower
         self.hub.behaviour = {"wrong hash"}

@@ -12,6 +12,7 @@
 #include "app/store/hub.h"
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/words.h"
 #include "base/work_grant.h"
 #include "engine/machine_rates.h"
 #include "model/tower.h"
@@ -103,7 +104,8 @@ class Pull {
       say(fmt::format("with {} ({}), by which the model sees pictures", mmproj.name, format_bytes(mmproj.hub.bytes)));
       return {};
     }
-    say(fmt::format("{} is left out, so that the model sees no pictures: {}", mmproj.name, fits.message()));
+    say(fmt::format("{} is left out, so that the model sees no pictures: {}", mmproj.name,
+                    replaced(fits.message(), folder_ + "/", "")));  // a server's clients read it, too
     if (mmproj.part) mmproj.part->discard();
     std::error_code ignored;
     fs::remove(folder_ + "/" + mmproj.name, ignored);
