@@ -299,6 +299,38 @@ class PicturesTest(StoreCase):
         self.ok("rm", NAME, env=self.env)
         self.pull_refused("SHA-256", name=NAME)
 
+    def test_a_recipe_and_an_upload_take_both(self):
+        folder = self.store.parent
+        (folder / "m.gguf").write_bytes(self.model)
+        (folder / "mmproj-m.gguf").write_bytes(self.tower)
+        (folder / "apart").mkdir()
+        (folder / "apart/mmproj-m.gguf").write_bytes(self.tower)
+        (folder / "mmproj-other.gguf").write_bytes((TOWERS / "gemma3-mmproj.gguf").read_bytes())
+        recipe = folder / "Modelfile"
+        for lines, says in (("FROM ./m.gguf\nFROM ./apart/mmproj-m.gguf", "in the folder of the model"), ("FROM ./m.gguf\nFROM ./mmproj-other.gguf", "gemma3"),
+                            ("FROM ./m.gguf\nFROM ./m.gguf", "comes after FROM"), ("FROM ./mmproj-m.gguf", "FROM is missing"),
+                            ("FROM ./m.gguf\nFROM ./mmproj-none.gguf", "mmproj-none.gguf")):
+            recipe.write_text(lines + "\n")
+            self.refused("create", "seen", "-f", recipe, says=says, env=self.env)
+        recipe.write_text("FROM ./m.gguf\nFROM ./mmproj-m.gguf\nPARAMETER temperature 0\n")
+        self.ok("create", "seen", "-f", recipe, env=self.env)
+        self.ok(*self.look("seen"), env=self.env)
+        with Server("--threads", "2", "--ctx", "512", env=self.env) as server:
+            digests = {}
+            for name, data in (("m.gguf", self.model), ("projector.gguf", self.tower), ("other.gguf", (TOWERS / "gemma3-mmproj.gguf").read_bytes())):
+                digests[name] = "sha256:" + hashlib.sha256(data).hexdigest()
+                self.assertEqual(server.request("POST", f"/api/blobs/{digests[name]}", data)[0], 201)
+
+            def create(*names):
+                return server.json("POST", "/api/create", {"model": "up", "files": {name: digests[name] for name in names}, "stream": False})
+            self.assertIn("gemma3", create("m.gguf", "other.gguf")[1]["error"])
+            self.assertIn("one GGUF file", create("projector.gguf", "other.gguf")[1]["error"])
+            self.assertEqual(create("projector.gguf", "m.gguf"), (200, {"status": "success"}))
+            self.assertIn("vision", server.json("POST", "/api/show", {"model": "up"})[1]["capabilities"])
+        self.ok(*self.look("up"), env=self.env)
+        self.ok("rm", "up", env=self.env)
+        self.assertFalse(any(digest[7:] in name for name in self.blobs() for digest in (digests["m.gguf"], digests["projector.gguf"])))
+
     def test_a_plan_names_it(self):
         self.assertIn("pictures: mmproj-F16.gguf (", self.ok("plan", f"hf.co/{NAME}", env=self.env).out)
         self.assertNotIn("pictures: ", self.ok("plan", f"hf.co/{NAME}", "--mmproj", "off", env=self.env).out)

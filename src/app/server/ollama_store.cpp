@@ -11,6 +11,7 @@
 #include "app/store/digest.h"
 #include "app/store/pull.h"
 #include "base/mutex.h"
+#include "modelfile/escape.h"
 
 namespace millrace::server {
 namespace {
@@ -262,6 +263,9 @@ Expected<store::Recipe> recipe_of(const Json& body) {
   MR_RETURN_IF_ERROR(fields.status());
   if (!modelfile.empty()) {
     MR_ASSIGN_OR_RETURN(recipe, store::parse_recipe(modelfile));
+    if (!recipe.mmproj.empty())
+      return error(Code::invalid_argument, "FROM {}: upload an mmproj file, and name both files in files",
+                   modelfile::escape(recipe.mmproj, 100));
   }
   if (const Json* license = fields.find("license"); license != nullptr && license->is_string())
     recipe.license = *license;
@@ -277,23 +281,28 @@ Expected<store::Recipe> recipe_of(const Json& body) {
   return recipe;
 }
 
-/// The uploaded file that a model is to be made of; nothing where `files` is not there. Errors: invalid_argument.
-Expected<std::optional<store::ModelFile>> uploaded_file(const Json& body) {
+/// The uploaded files that a model is to be made of; none where `files` is not there. Errors: invalid_argument.
+Expected<std::vector<store::ModelFile>> uploaded_files(const Json& body) {
+  std::vector<store::ModelFile> uploaded;
   const auto files = body.find("files");
-  if (files == body.end() || files->is_null()) return std::optional<store::ModelFile>();
-  if (!files->is_object() || files->size() != 1 || !files->begin()->is_string())
-    return error(
-        Code::invalid_argument,
-        "files: maps the name of one GGUF file to its digest; 'millrace merge' makes one of several parts, and "
-        "'millrace convert' one of safetensors");
-  store::ModelFile file;
-  file.name = files->begin().key();
-  file.sha256 = files->begin()->get<std::string>();
-  if (file.sha256.starts_with("sha256:")) file.sha256.erase(0, 7);
-  if (!file.name.ends_with(".gguf")) file.name += ".gguf";
-  if (!store::is_safe_file_name(file.name) || !store::is_sha256(file.sha256))
-    return error(Code::invalid_argument, "files: wants a file's name and a digest, sha256: and 64 hexadecimal digits");
-  return std::optional(std::move(file));
+  if (files == body.end() || files->is_null()) return uploaded;
+  if (!files->is_object() || files->empty() || files->size() > 2)
+    return error(Code::invalid_argument,
+                 "files: maps the name of one GGUF file to its digest, and maybe that of its mmproj file; 'millrace "
+                 "merge' makes "
+                 "one of several parts, and 'millrace convert' one of safetensors");
+  for (const auto& [name, digest] : files->items()) {
+    store::ModelFile file;
+    file.name = name;
+    file.sha256 = digest.is_string() ? digest.get<std::string>() : std::string();
+    if (file.sha256.starts_with("sha256:")) file.sha256.erase(0, 7);
+    if (!file.name.ends_with(".gguf")) file.name += ".gguf";
+    if (!store::is_safe_file_name(file.name) || !store::is_sha256(file.sha256))
+      return error(Code::invalid_argument,
+                   "files: wants a file's name and a digest, sha256: and 64 hexadecimal digits");
+    uploaded.push_back(std::move(file));
+  }
+  return uploaded;
 }
 
 void create(Context& context, const Request& request, Response& response) {
@@ -301,16 +310,16 @@ void create(Context& context, const Request& request, Response& response) {
   if (!asked) return;
   const auto recipe = recipe_of(asked->first);
   if (!recipe.ok()) return fail(Api::ollama, response, recipe.status());
-  auto file = uploaded_file(asked->first);
-  if (!file.ok()) return fail(Api::ollama, response, file.status());
-  if (*file) {
+  auto files = uploaded_files(asked->first);
+  if (!files.ok()) return fail(Api::ollama, response, files.status());
+  if (!files->empty()) {
     if (!recipe->from.empty())
       return fail(Api::ollama, response, error(Code::invalid_argument, "from and files name two models; give one"));
     return tell(context, response, streams(asked->first),
-                [&context, recipe = *recipe, file = **file, name = asked->second](
+                [&context, recipe = *recipe, files = *files, name = asked->second](
                     const Telling::Say& say, const std::atomic<bool>&, RequestMemory&) {
                   say({{"status", "parsing GGUF"}});
-                  Status status = context.catalog.store().create_from_blob(name, recipe, file).status();
+                  Status status = context.catalog.store().create_from_blobs(name, recipe, files).status();
                   if (status.ok()) say({{"status", "success"}});
                   return status;
                 });

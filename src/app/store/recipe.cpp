@@ -9,6 +9,7 @@
 #include "base/words.h"
 #include "modelfile/escape.h"
 #include "text/chat_template.h"
+#include "vision/beside.h"
 
 namespace millrace::store {
 namespace {
@@ -188,7 +189,11 @@ Status apply(Recipe& recipe, std::string_view instruction, std::string_view rest
     return error(Code::unsupported, "ADAPTER: adapters are not supported; merge it into the model and use FROM alone");
   MR_ASSIGN_OR_RETURN(std::string value, reader.value(rest));
   if (same_word(instruction, "FROM")) {
-    recipe.from = std::move(value);
+    std::string& place = value.ends_with(".gguf") && vision::is_mmproj_name(value) ? recipe.mmproj : recipe.from;
+    if (!place.empty())
+      return error(Code::invalid_argument, "FROM {} comes after FROM {}; give one model, and maybe its mmproj file",
+                   modelfile::escape(value, 100), modelfile::escape(place, 100));
+    place = std::move(value);
   } else if (same_word(instruction, "SYSTEM")) {
     recipe.system = std::move(value);
   } else if (same_word(instruction, "TEMPLATE")) {

@@ -16,9 +16,11 @@ struct Recipe {
   nlohmann::json parameters = nlohmann::json::object();
   std::string system, chat_template, license;
   nlohmann::json messages = nlohmann::json::array();
+  std::string mmproj = {};  // of another FROM, whose file is called like an mmproj file; empty: none
 };
 
-/// Errors: invalid_argument with the line's number; unsupported (ADAPTER, a template in Go's language).
+/// Errors: invalid_argument with the line's number (also of a FROM too many); unsupported (ADAPTER, a template in Go's
+/// language).
 Expected<Recipe> parse_recipe(std::string_view text);
 
 /// A parameter's text as its JSON value, by the parameter's kind ("temperature" is a number, "stop" a string).

@@ -16,6 +16,7 @@
 #include "base/os/file_info.h"
 #include "base/words.h"
 #include "modelfile/gguf.h"
+#include "vision/beside.h"
 
 namespace millrace::store {
 
@@ -49,6 +50,16 @@ Expected<std::vector<ModelFile>> files_at(const std::string& path) {
     files.push_back(std::move(file));
   }
   return files;
+}
+
+/// A recipe's mmproj file is found where every other one is: in the model's folder. Errors: invalid_argument, and those
+/// of vision::check_fits.
+Status check_mmproj(const fs::path& model, const fs::path& mmproj) {
+  const auto folder = [](const fs::path& path) { return fs::absolute(path).lexically_normal().parent_path(); };
+  if (!file_bytes(model) || folder(model) != folder(mmproj))
+    return error(Code::invalid_argument, "FROM {}: an mmproj file has to lie in the folder of the model's file",
+                 mmproj.string());
+  return vision::check_fits(mmproj, model).with_context("FROM " + mmproj.string());
 }
 
 /// Settings of `base` that the recipe does not set stay.
@@ -382,6 +393,7 @@ Status Store::copy(const std::string& from, const std::string& to) {
 
 Expected<Manifest> Store::create(const std::string& name, const Recipe& recipe, const std::string& folder) {
   const fs::path beside = fs::path(folder) / recipe.from;
+  if (!recipe.mmproj.empty()) MR_RETURN_IF_ERROR(check_mmproj(beside, fs::path(folder) / recipe.mmproj));
   return looks_like_a_path(recipe.from) || file_bytes(beside)
              ? create_from_file(name, recipe, beside.lexically_normal())
              : create_from_name(name, recipe, recipe.from);
@@ -403,16 +415,45 @@ Expected<Manifest> Store::create_from_file(const std::string& text, const Recipe
   return create(name, recipe, std::move(manifest));
 }
 
-Expected<Manifest> Store::create_from_blob(const std::string& text, const Recipe& recipe, ModelFile file) {
+namespace {
+
+/// Whether a GGUF file holds a vision tower, not a model. Errors: those of Model::open.
+Expected<bool> holds_tower(const std::string& path) {
+  modelfile::OpenOptions outline;
+  outline.outline = true;
+  outline.wanted = [](std::string_view key) { return key == "general.architecture" || key.starts_with("split."); };
+  MR_ASSIGN_OR_RETURN(const modelfile::Model model, modelfile::Model::open(path, outline));
+  const auto architecture = model.get_string("general.architecture");
+  return architecture.ok() && *architecture == "clip";
+}
+
+}  // namespace
+
+Expected<Manifest> Store::create_from_blobs(const std::string& text, const Recipe& recipe,
+                                            std::vector<ModelFile> files) {
   MR_ASSIGN_OR_RETURN(const Name name, new_name(text));
-  const std::string path = blob_path(file.sha256);
-  const auto bytes = file_bytes(path);
-  if (!bytes) return error(Code::not_found, "there is no blob sha256:{}; upload it first", file.sha256);
-  if (const auto opened = files_at(path); !opened.ok()) return opened.status();
-  file.bytes = *bytes;
   Manifest manifest;
-  manifest.from = file.name;
-  manifest.files.push_back(std::move(file));
+  std::optional<ModelFile> mmproj;
+  for (ModelFile& file : files) {
+    const std::string path = blob_path(file.sha256);
+    const auto bytes = file_bytes(path);
+    if (!bytes) return error(Code::not_found, "there is no blob sha256:{}; upload it first", file.sha256);
+    file.bytes = *bytes;
+    MR_ASSIGN_OR_RETURN(const bool is_tower, holds_tower(path));
+    if (is_tower && !vision::is_mmproj_name(file.name)) file.name = "mmproj-" + file.name;
+    if (is_tower && files.size() > 1)
+      mmproj = std::move(file);
+    else
+      manifest.files.push_back(std::move(file));
+  }
+  if (manifest.files.size() != 1)
+    return error(Code::invalid_argument,
+                 "files: wants one GGUF file, and maybe its mmproj file; 'millrace merge' makes one of several parts");
+  const std::string model_path = blob_path(manifest.files.front().sha256);
+  if (const auto opened = files_at(model_path); !opened.ok()) return opened.status();
+  manifest.from = manifest.files.front().name;
+  if (mmproj) MR_RETURN_IF_ERROR(vision::check_fits(blob_path(mmproj->sha256), model_path).with_context(mmproj->name));
+  if (mmproj) manifest.files.push_back(std::move(*mmproj));
   return create(name, recipe, std::move(manifest));
 }
 

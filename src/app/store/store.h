@@ -78,8 +78,9 @@ class Store {
   Expected<Manifest> create_from_name(const std::string& name, const Recipe& recipe, const std::string& base);
   Expected<Manifest> create_from_file(const std::string& name, const Recipe& recipe, const std::string& path);
 
-  /// As create(), of a blob that is here. Errors: not_found (the blob), corrupt (it is no GGUF file of its own).
-  Expected<Manifest> create_from_blob(const std::string& name, const Recipe& recipe, ModelFile file);
+  /// As create(), of a blob that is here, and maybe another one that is its mmproj file. Errors: not_found (a blob),
+  /// corrupt (it is no GGUF file of its own), invalid_argument (several models), and those of vision::check_fits.
+  Expected<Manifest> create_from_blobs(const std::string& name, const Recipe& recipe, std::vector<ModelFile> files);
 
   /// Writes links and manifest of a model whose blobs are in place. Errors: io_error.
   Status publish(const Manifest& manifest);
