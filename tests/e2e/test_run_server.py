@@ -81,9 +81,9 @@ class RunServer(Case):
         self.assertEqual((status, body["message"]["content"]), (200, here.out.strip()))
 
     def test_a_chat_and_ctrl_c(self):
-        os.environ.update(self.env)
-        self.addCleanup(lambda: [os.environ.pop(name) for name in self.env])
-        terminal = Terminal("run", DEMO, *BABBLE)
+        # A slow one, so that the answer is not over before a busy machine gets to press the keys.
+        server = self.enterContext(Server(DEMO, "--isa", "plain", "--threads", "1", env=self.store))
+        terminal = Terminal("run", DEMO, *BABBLE, env={**self.store, "MILLRACE_HOST": f"127.0.0.1:{server.port}"})
         self.assertTrue(terminal.wait_for(SAYS), terminal.seen)
         self.assertTrue(terminal.wait_for(">>> "), terminal.seen)
         terminal.type("Tell me a story about a fox and a lantern.\n")
@@ -91,9 +91,9 @@ class RunServer(Case):
         terminal.press("\x03")
         self.assertTrue(terminal.wait_for(">>> "), terminal.seen)
         end = time.time() + 10
-        while time.time() < end and self.server.metric("millrace_requests_cancelled_total") == 0:
+        while time.time() < end and server.metric("millrace_requests_cancelled_total") == 0:
             time.sleep(0.05)
-        self.assertEqual(self.server.metric("millrace_requests_cancelled_total"), 1)
+        self.assertEqual(server.metric("millrace_requests_cancelled_total"), 1)
         for line, answer in (("/clear", "Forgotten"), ("/set temp 0", "temp 0"), ("What is the capital of Spain?", "Spain is Madrid"),
                              ("/show model", "on the server")):
             terminal.type(line + "\n")
