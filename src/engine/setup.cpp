@@ -412,10 +412,8 @@ Expected<Taken> choose_device(const EngineOptions& options, const DraftModelPlan
     return error(Code::unsupported, "what products read is seen on the CPU alone; leave --device cuda out");
   if (options.device.choice == DeviceChoice::cpu || options.watch.inputs != nullptr) return on_cpu();
   const bool open = options.device.choice == DeviceChoice::automatic;
-  // These belong to the CPU executor: who sets them wants it. Who gives VRAM, too, means the CPU's part of a GPU's
-  // work.
-  const bool without_vram = options.memory.vram_bytes == 0;
-  const bool for_cpu = (without_vram && (options.memory.ram_bytes > 0 || !options.device.best_isa)) ||
+  // These belong to the CPU executor: who sets them, the first two without VRAM, wants it.
+  const bool for_cpu = (options.memory.vram_bytes == 0 && (options.memory.ram_bytes > 0 || !options.device.best_isa)) ||
                        !options.storage.faults.empty() ||
                        (options.experts.ram_slots > 0 && options.experts.vram_slots < 0);
   if (open && for_cpu) {
