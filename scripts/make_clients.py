@@ -22,6 +22,10 @@ def grouped(entries):
     return reasons
 
 
+def fails(ran):
+    return "; ".join(f"{', '.join(what)}: {why}" for why, what in grouped(ran["failed"]).items())
+
+
 def share(passed, failed):
     return f"{passed} / {passed + failed}"
 
@@ -29,10 +33,15 @@ def share(passed, failed):
 def table(heading, clients):
     lines = [f"| {heading} | version | base URL | right / tried | refused | what fails, and why |", "|---|---|---|---|---|---|"]
     for name, ran in clients.items():
-        fails = "; ".join(f"{', '.join(what)}: {why}" for why, what in grouped(ran["failed"]).items())
-        lines.append(f"| `{name}` | {ran['version']} | {ran['base_url']} | {share(len(ran['passed']), len(ran['failed']))} | {len(ran['refused'])} | {fails} |")
+        lines.append(f"| `{name}` | {ran['version']} | {ran['base_url']} | {share(len(ran['passed']), len(ran['failed']))} | {len(ran['refused'])} | {fails(ran)} |")
     sums = [sum(len(ran[what]) for ran in clients.values()) for what in ("passed", "failed", "refused")]
     return [*lines, f"| all | | | {share(sums[0], sums[1])} | {sums[2]} | |"]
+
+
+def shown(heading, clients):
+    """Of who shows pictures, how."""
+    return [f"| {heading} | version | base URL | the picture as | what fails, and why |", "|---|---|---|---|---|",
+            *(f"| `{name}` | {ran['version']} | {ran['base_url']} | {', '.join(ran['passed'])} | {fails(ran)} |" for name, ran in clients.items())]
 
 
 def refusals(clients):
@@ -49,7 +58,8 @@ def page():
 
     def made(block):
         clients = results.get(block[2], {})
-        return block[1] + "\n".join(["", *table(block[2], clients), *refusals(clients), ""]) + "\n" + block[4]
+        lines = (shown if block[2].startswith("pictures by ") else table)(block[2], clients)
+        return block[1] + "\n".join(["", *lines, *refusals(clients), ""]) + "\n" + block[4]
 
     return BLOCK.sub(made, PAGE.read_text())
 

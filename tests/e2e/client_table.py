@@ -5,6 +5,7 @@ import os
 
 from harness import ROOT
 
+SHOWN = "pictures by "  # with it begin the headings of the tables of who shows pictures
 RESULTS = ROOT / "tests/e2e/clients/results.json"
 
 

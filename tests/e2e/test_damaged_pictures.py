@@ -14,8 +14,8 @@ import unittest
 import zlib
 
 from harness import SANITIZED, Bare, Case
+from seeing import PICTURES, make_seeing
 from serving import Server
-from test_pictures import PICTURES, make_seeing
 
 COUNT = int(os.environ.get("MILLRACE_PICTURES", "300"))
 RAM = 200_000_000

@@ -164,6 +164,18 @@ class Docs(unittest.TestCase):
         wanted = [pin.split("==")[1] for package in packages.values() for pin in package["packages"] for _ in package.get("scripts", [0])]
         self.assertEqual(sorted(versions), sorted(wanted))
 
+    def test_those_who_show_pictures_have_the_versions_of_their_other_tables(self):
+        results = json.loads((ROOT / "tests/e2e/clients/results.json").read_text())
+        tables = {kind: clients for kind, clients in results.items() if kind.startswith("pictures by ")}
+        self.assertEqual(len(tables), 3)
+        for kind, clients in tables.items():
+            others = results[kind.removeprefix("pictures by ")]
+            self.assertEqual({name: ran["version"] for name, ran in clients.items()}, {name: others[name]["version"] for name in clients}, kind)
+        packages = json.loads((ROOT / "tests/e2e/clients/python/packages.json").read_text())
+        self.assertEqual(len(tables["pictures by client (PyPI)"]), sum("shows_pictures" in package for package in packages.values()), "run `make clients`")
+        self.assertEqual(set(tables["pictures by client (npm)"]), set(results["client (npm)"]), "run `make clients`")
+        self.assertEqual(set(tables["pictures by agent (npm)"]), set(results["agent (npm)"]), "run `make clients`")
+
     def test_the_tables_of_clients_are_what_ran(self):
         made = subprocess.run([ROOT / "scripts/make_clients.py"], capture_output=True, text=True, check=True).stdout
         self.assertEqual(made, (ROOT / "docs/reference/clients.md").read_text(), "run `make clients`")

@@ -9,8 +9,9 @@ import time
 import unittest
 
 from harness import Case
+from seeing import PICTURES, make_seeing
 from serving import Server
-from test_pictures import PICTURES, make_seeing, url
+from test_pictures import url
 
 PICTURE = (PICTURES / "colour.png").read_bytes()
 

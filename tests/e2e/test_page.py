@@ -9,8 +9,8 @@ import tempfile
 import unittest
 
 import npm
-import test_pictures
 from harness import DEMO, DRAFT, ROOT, Case
+from seeing import PICTURES, make_seeing
 from serving import Server, lines
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -31,11 +31,11 @@ class Page(Case):
     def test_pictures(self):
         npm.install_clients()
         with tempfile.TemporaryDirectory() as folder:
-            test_pictures.make_seeing(pathlib.Path(folder))
+            make_seeing(pathlib.Path(folder))
             blind = pathlib.Path(DEMO).stem
             (pathlib.Path(folder) / f"{blind}.gguf").symlink_to(DEMO)
             with Server("--models", folder, "--threads", "2", "--ctx", "512") as server:
-                self.in_browser(server, "page_pictures.mjs", "sees", blind, test_pictures.PICTURES)
+                self.in_browser(server, "page_pictures.mjs", "sees", blind, PICTURES)
 
     def in_browser(self, server, script, *words):
         done = subprocess.run([npm.NODE, script, server.url, CHROMIUM, *words], cwd=npm.CLIENTS, capture_output=True, text=True, timeout=300)

@@ -3,60 +3,17 @@ tokens that pictures need. What it answers has no meaning; that it is the same b
 import base64
 import json
 import pathlib
-import random
 import re
 import shutil
-import struct
 import tempfile
 import unittest
-import zlib
 
-from gguf_keys import Layout, string, with_keys
 from harness import ROOT, SANITIZED, Case, peak_bytes, run
+from seeing import PICTURES, make_seeing, noise
 from serving import Server
 from test_terminal import Terminal
 
-MODELS, TOWERS, PICTURES = ROOT / "tests/data/reference", ROOT / "tests/data/vision", ROOT / "tests/data/pictures"
-TOKENS = {45: "<|vision_start|>", 46: "<|vision_end|>", 47: "<|image_pad|>"}
-TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
 ANSWER = 12
-
-
-def make_model(source, target):
-    """A copy whose vocabulary has TOKENS as special ones, and a chat template."""
-    data = source.read_bytes()
-    at = data.index(b"tokenizer.ggml.tokens") + len("tokenizer.ggml.tokens") + 4
-    count = struct.unpack_from("<Q", data, at + 4)[0]
-    first = last = at + 12
-    pieces = []
-    for token in range(count):
-        length = struct.unpack_from("<Q", data, last)[0]
-        pieces.append(string(TOKENS[token]) if token in TOKENS else data[last:last + 8 + length])
-        last += 8 + length
-    head = bytearray(data[:first] + b"".join(pieces) + data[last:Layout(data).end_of_tensors])
-    types = head.index(b"tokenizer.ggml.token_type") + len("tokenizer.ggml.token_type") + 16
-    for token in TOKENS:
-        struct.pack_into("<i", head, types + 4 * token, 3)
-    middle = target.with_suffix(".middle")
-    middle.write_bytes(bytes(head) + b"\0" * (-len(head) % 32) + data[Layout(data).data:])
-    with_keys(middle, target, {"tokenizer.chat_template": TEMPLATE})
-    middle.unlink()
-
-
-def make_seeing(folder):
-    """A model in the folder that reads pictures, and its mmproj file."""
-    model = folder / "sees.gguf"
-    make_model(MODELS / "qwen35.gguf", model)
-    with_keys(TOWERS / "qwen35-mmproj.gguf", folder / "mmproj-sees.gguf", {"clip.vision.image_min_pixels": 1024, "clip.vision.image_max_pixels": 4096})
-    return model
-
-
-def noise(width, height):
-    """A PNG that nothing makes smaller than three bytes a pixel."""
-    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-    rows = b"".join(b"\0" + random.Random(row).randbytes(3 * width) for row in range(height))
-    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)) + chunk(b"IDAT", zlib.compress(rows, 0))
-            + chunk(b"IEND", b""))
 
 
 def encoded(name):

@@ -13,8 +13,8 @@ import unittest
 
 from harness import DEMO, DRAFT, MILLRACE, SYNTH, Case
 from hub import Hub
+from seeing import PICTURES, TOWERS, make_seeing
 from serving import Server
-from test_pictures import PICTURES, TOWERS, make_seeing
 
 NAME = "someone/tiny-GGUF"
 

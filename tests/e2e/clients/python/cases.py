@@ -14,7 +14,7 @@ import time
 import traceback
 import typing
 
-BASE, MODEL = sys.argv[1:]
+BASE, MODEL, *REST = sys.argv[1:]
 V1 = BASE + "/v1"
 QUESTION = "What is the capital of France?"
 ANSWER = "The capital of France is Paris."
