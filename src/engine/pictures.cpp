@@ -82,7 +82,7 @@ class Encoder final : public PictureEncoder {
   const vision::Spec& spec() const override { return tower_.spec; }
   PictureKey key_of(const PictureKey& file) const override;
   std::shared_ptr<const EncodedPicture> find(const PictureKey& file) override;
-  Expected<std::shared_ptr<const EncodedPicture>> encode(const PictureKey& file, const vision::Patches& patches,
+  Expected<std::shared_ptr<const EncodedPicture>> encode(const PictureKey& file, std::span<const vision::Patches> views,
                                                          const std::function<bool()>& cancelled) override;
   std::int64_t encoded() const override {
     const MutexLock lock(mutex_);
@@ -90,7 +90,13 @@ class Encoder final : public PictureEncoder {
   }
 
  private:
-  Expected<std::vector<float>> compute(const vision::Patches& patches, const std::function<bool()>& cancelled);
+  exec::CpuOptions cpu_options() const {
+    exec::CpuOptions options;
+    options.isa = isa_;
+    return options;
+  }
+  Status compute(const vision::Patches& patches, ThreadPool& pool, const std::function<bool()>& cancelled,
+                 float* states);
   Expected<residency::Reservation> reserve(std::uint64_t bytes);
   void keep(std::shared_ptr<const EncodedPicture> picture);
   bool forget_oldest();
@@ -170,6 +176,7 @@ Expected<residency::Reservation> Encoder::reserve(std::uint64_t bytes) {
 /// What a pass of so many patches takes, beside its results: the picture's own and the tower's.
 struct Needs {
   std::uint64_t input = 0, tower = 0;
+  std::uint64_t all() const { return input + tower; }
 };
 
 exec::PassLimits limits_of(std::int64_t rows) {
@@ -190,16 +197,13 @@ Needs needs_of(const model::Tower& tower, std::int64_t rows, int threads, const 
               block * static_cast<std::uint64_t>(kv::blocks_for(rows))};
 }
 
-/// One pass through the tower: [tokens, cols]. The tower's parts have a budget of their own, which is all granted
-/// before, so that the model's weights give way once.
-Expected<std::vector<float>> Encoder::compute(const vision::Patches& patches, const std::function<bool()>& cancelled) {
-  const std::int64_t rows = patches.rows * patches.cols;
-  ThreadPool pool({.threads = threads_});
-  exec::CpuOptions options;
-  options.isa = isa_;
-  const Needs needs = needs_of(tower_, rows, pool.threads(), options);
-  MR_ASSIGN_OR_RETURN(const residency::Reservation held, reserve(needs.input + needs.tower));
-  residency::Budget own(needs.tower);
+/// One pass through the tower, whose needs are granted. states: [tokens, cols]. The tower's parts have a budget of
+/// their own, so that the model's weights give way once, for all views.
+Status Encoder::compute(const vision::Patches& patches, ThreadPool& pool, const std::function<bool()>& cancelled,
+                        float* states) {
+  const std::int64_t rows = tower_.rows(patches);
+  const exec::CpuOptions options = cpu_options();
+  residency::Budget own(needs_of(tower_, rows, pool.threads(), options).tower);
   MR_ASSIGN_OR_RETURN(const std::vector<float> input, model::tower_input(file_, tower_, patches));
   MR_ASSIGN_OR_RETURN(const auto store,
                       residency::WeightStore::create(tower_.units, ring_plan(tower_.units), *backend_, own, {}));
@@ -215,30 +219,44 @@ Expected<std::vector<float>> Encoder::compute(const vision::Patches& patches, co
   for (std::int64_t i = 0; i < rows; ++i) batch.rows.push_back({0, 0, static_cast<std::int32_t>(i), false, true});
   MR_RETURN_IF_ERROR(executor->run(batch, cancelled));
   MR_RETURN_IF_ERROR(backend_->health());
-  std::vector<float> states(static_cast<std::size_t>(tower_.tokens(rows) * tower_.cols));
   std::int64_t place = 0;
   for (const std::int64_t token : model::tower_order(tower_, patches))
-    MR_RETURN_IF_ERROR(executor->read_hidden(place++, 1, states.data() + token * tower_.cols));
-  return states;
+    MR_RETURN_IF_ERROR(executor->read_hidden(place++, 1, states + token * tower_.cols));
+  return {};
 }
 
-Expected<std::shared_ptr<const EncodedPicture>> Encoder::encode(const PictureKey& file, const vision::Patches& patches,
+Expected<std::shared_ptr<const EncodedPicture>> Encoder::encode(const PictureKey& file,
+                                                                std::span<const vision::Patches> views,
                                                                 const std::function<bool()>& cancelled) {
   const MutexLock lock(computing_);
   if (auto found = find(file); found != nullptr) return found;
-  const std::int64_t rows = patches.rows * patches.cols, merge = tower_.spec.merge;
-  const auto bytes = static_cast<std::uint64_t>(tower_.tokens(rows) * tower_.cols) * sizeof(float);
-  const auto words = [&] { return fmt::format("a picture of {} x {} patches", patches.cols, patches.rows); };
-  auto memory = reserve(bytes);
+  const vision::Patches& first = views.front();
+  const std::int64_t merge = tower_.spec.merge;
+  std::int64_t tokens = 0;
+  for (const vision::Patches& view : views) tokens += tower_.tokens(view.rows * view.cols);
+  const auto words = [&] {
+    return fmt::format("a picture of {} x {} patches{}", first.cols, first.rows,
+                       views.size() > 1 ? fmt::format(" and {} further views", views.size() - 1) : std::string());
+  };
+  auto memory = reserve(static_cast<std::uint64_t>(tokens * tower_.cols) * sizeof(float));
   if (!memory.ok()) return memory.status().with_context(words());
-  auto states = compute(patches, cancelled);
-  while (states.status().code() == Code::out_of_budget && forget_oldest()) states = compute(patches, cancelled);
-  if (!states.ok()) return states.status().with_context(words());
+  ThreadPool pool({.threads = threads_});
+  std::uint64_t most = 0;
+  for (const vision::Patches& view : views)
+    most = std::max(most, needs_of(tower_, tower_.rows(view), pool.threads(), cpu_options()).all());
+  const auto held = reserve(most);
+  if (!held.ok()) return held.status().with_context(words());
   auto picture = std::make_shared<EncodedPicture>();
   picture->key = key_of(file);
-  picture->grid = {patches.rows / merge, patches.cols / merge};
+  picture->grid = views.size() == 1 ? vision::Grid{first.rows / merge, first.cols / merge} : vision::Grid{1, tokens};
   picture->cols = tower_.cols;
-  picture->states = std::move(*states);
+  picture->states.resize(static_cast<std::size_t>(tokens * tower_.cols));
+  float* states = picture->states.data();
+  for (const vision::Patches& view : views) {
+    const Status computed = compute(view, pool, cancelled, states);
+    if (!computed.ok()) return computed.with_context(words());
+    states += tower_.tokens(view.rows * view.cols) * tower_.cols;
+  }
   picture->memory = std::move(*memory);
   if (!std::all_of(picture->states.begin(), picture->states.end(), [](float x) { return std::isfinite(x); }))
     return error(Code::corrupt, "{}: the tower's results are not finite; its weights are damaged: fetch the file again",
@@ -263,6 +281,9 @@ Expected<std::unique_ptr<PictureEncoder>> PictureEncoder::open(const EngineOptio
   identity += fmt::format(" {} {} {} {} {} {} {} {} {} {}", spec.patch, spec.merge, static_cast<int>(spec.resize),
                           spec.least_pixels, spec.most_pixels, spec.image_size, spec.most_tokens,
                           static_cast<int>(spec.filter), fmt::join(spec.mean, " "), fmt::join(spec.deviation, " "));
+  if (spec.tiling != vision::Tiling::none)
+    identity += fmt::format(" {} {} {} {} {}", static_cast<int>(spec.tiling), spec.tile, spec.least_tiles,
+                            spec.most_tiles, spec.longest_side);
   storage::OpenOptions how;
   how.kind =
       options.storage.backend == storage::BackendKind::mmap ? storage::BackendKind::automatic : options.storage.backend;

@@ -33,8 +33,8 @@ struct ModelOptions;
 using PictureKey = std::array<std::byte, 32>;
 
 struct EncodedPicture {
-  PictureKey key{};  // of the file, the settings and the mmproj file: equal keys have equal rows
-  vision::Grid grid;
+  PictureKey key{};                    // of the file, the settings and the mmproj file: equal keys have equal rows
+  vision::Grid grid;                   // of one view; of several: a row of all tokens of all views, one after the other
   std::int64_t cols = 0;               // model_dim, and as many for each layer that adds some (deepstack)
   std::vector<float> states;           // [grid.rows * grid.cols, cols]
   residency::Reservation memory = {};  // covers states
@@ -69,9 +69,10 @@ class PictureEncoder {
   virtual PictureKey key_of(const PictureKey& file) const = 0;
   /// A picture that was encoded lately, by the SHA-256 of its file; null: encode() it.
   virtual std::shared_ptr<const EncodedPicture> find(const PictureKey& file) = 0;
-  /// Errors: out_of_budget (names what it takes), cancelled, io_error, invalid_argument (the patches are none of
-  /// spec()).
-  virtual Expected<std::shared_ptr<const EncodedPicture>> encode(const PictureKey& file, const vision::Patches& patches,
+  /// Each view in a pass of its own. REQUIRES: there is one. Errors: out_of_budget (names what it takes), cancelled,
+  /// io_error, invalid_argument (the patches are none of spec()).
+  virtual Expected<std::shared_ptr<const EncodedPicture>> encode(const PictureKey& file,
+                                                                 std::span<const vision::Patches> views,
                                                                  const std::function<bool()>& cancelled) = 0;
   /// Pictures that were computed, ever; those that find() gave do not count.
   virtual std::int64_t encoded() const = 0;

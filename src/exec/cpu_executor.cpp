@@ -374,10 +374,14 @@ void CpuExecutor::clamp(Act x, float least, float most) {
 void CpuExecutor::standardize(Act x, WeightRef bias, WeightRef scale) {
   if (!ready()) return;
   const std::int64_t cols = cols_of(x);
-  const float* const shift = vector_of(bias, cols, 0);
-  if (shift == nullptr) return;
   float* const less = at<float>(layout_.vectors[0]);  // the scale's lease ends that of the bias
-  if (shift != less) std::copy_n(shift, cols, less);
+  if (bias.none()) {
+    std::fill_n(less, cols, 0.0f);
+  } else {
+    const float* const shift = vector_of(bias, cols, 0);
+    if (shift == nullptr) return;
+    if (shift != less) std::copy_n(shift, cols, less);
+  }
   const float* const times = vector_of(scale, cols, 1);
   if (times == nullptr) return;
   for_rows(rows_of(x), cols, [&](std::int64_t begin, std::int64_t end) {

@@ -57,7 +57,7 @@ class Ops {
   void scale(Act x, WeightRef scalar, WeightRef bias = {});
   void add_vector(Act x, WeightRef vector) { scale(x, {}, vector); }  // to each row; one of x's cols
   void clamp(Act x, float least, float most);                         // x = min(max(x, least), most)
-  /// x = (x - bias) * scale, both float32 vectors of x's cols.
+  /// x = (x - bias) * scale, both float32 vectors of x's cols; x * scale where bias is none().
   void standardize(Act x, WeightRef bias, WeightRef scale);
   void copy(Act out, Act x);
   /// Products of one input with up to three weights (Q, K, V), the input prepared once.

@@ -1,6 +1,7 @@
 // GLM-4.5, 4.6 and 4.7: grouped-query attention with biases and half of a head's channels rotated; after some dense
-// layers a mixture whose router takes sigmoids, chooses with a bias, and has a shared expert beside it. The blocks
-// behind the layers that predict further tokens are not read. Source: GLM-4.5 (arXiv:2508.06471).
+// layers a mixture whose router takes sigmoids, chooses with a bias, and has a shared expert beside it. GLM-4.5V and
+// 4.6V turn by a picture's three places. The blocks behind the layers that predict further tokens are not read.
+// Source: GLM-4.5 (arXiv:2508.06471).
 #include "model/architectures.h"
 #include "model/hyperparameters.h"
 #include "model/rope.h"
@@ -26,7 +27,9 @@ Expected<DecoderSpec> glm4moe_spec(const modelfile::Model& file, const Hyperpara
   spec.layers.assign(static_cast<std::size_t>(leading), dense);
   spec.layers.insert(spec.layers.end(), static_cast<std::size_t>(hp.layers - leading), layer);
   MR_ASSIGN_OR_RETURN(spec.ropes.emplace_back(), read_rope(file, hp));
-  spec.ropes.back().neox = true;
+  RopeSpec& rope = spec.ropes.back();
+  rope.neox = true;
+  MR_ASSIGN_OR_RETURN(rope.axes, read_rope_axes(file, rope.rotary, RopeSections::apart));
   return spec;
 }
 

@@ -52,9 +52,13 @@ Expected<DecoderSpec> arcee_spec(const modelfile::Model& file, const Hyperparame
   return spec;
 }
 
+/// GLM-4.1V and 4.6V Flash turn by a picture's three places; their files have heads for rotations of halves.
 Expected<DecoderSpec> glm4_spec(const modelfile::Model& file, const Hyperparameters& hp) {
   MR_ASSIGN_OR_RETURN(DecoderSpec spec, llama_spec(file, hp));
   for (LayerSpec& layer : spec.layers) layer.norms_results = true;
+  RopeSpec& rope = spec.ropes.back();
+  MR_ASSIGN_OR_RETURN(rope.axes, read_rope_axes(file, rope.rotary, RopeSections::apart));
+  if (!rope.axes.empty()) rope.neox = true;
   return spec;
 }
 

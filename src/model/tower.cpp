@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 #include <utility>
 
 #include "model/tensor_rows.h"
@@ -28,8 +29,21 @@ exec::Rope half_rope(const TowerSpec& spec, std::uint8_t axis, bool last) {
   return rope;
 }
 
+constexpr double kTheta = 10000;
+
+/// Pairs go by columns and rows in turn, two by one base.
+exec::Rope rope_in_turn(const TowerSpec& spec) {
+  exec::Rope rope;
+  rope.rotary = spec.head_dim;
+  for (std::int64_t i = 0; i < rope.rotary / 2; ++i) {
+    const double turn = static_cast<double>(i / 2 * 4) / static_cast<double>(rope.rotary);
+    rope.inv_freq.push_back(static_cast<float>(std::pow(kTheta, -turn)));
+    rope.axes.push_back(i % 2 == 0 ? kByCol : kByRow);
+  }
+  return rope;
+}
+
 exec::Rope whole_rope(const TowerSpec& spec) {
-  constexpr double kTheta = 10000;
   exec::Rope rope;
   rope.rotary = spec.head_dim;
   rope.neox = spec.rope == TowerRope::halves;
@@ -55,6 +69,8 @@ std::vector<exec::Rope> tower_ropes(const TowerSpec& spec) {
     case TowerRope::halves:
     case TowerRope::alternating:
       return {whole_rope(spec)};
+    case TowerRope::in_turn:
+      return {rope_in_turn(spec)};
     case TowerRope::by_half_heads:
       return {half_rope(spec, kByCol, false), half_rope(spec, kByRow, true)};
   }
@@ -62,7 +78,8 @@ std::vector<exec::Rope> tower_ropes(const TowerSpec& spec) {
 }
 
 std::int64_t Tower::table_numbers(std::int64_t patches) const {
-  return dim * (table_side * table_side + std::min(2 * table_lines, patches + 1));
+  const std::int64_t with_class = has_class ? 3 : 0;  // its place, its embedding and the filters' bias
+  return dim * (table_side * table_side + with_class + std::min(2 * table_lines, patches + 1));
 }
 
 Expected<Tower> load_tower(const modelfile::Model& mmproj, std::uint64_t tile_bytes) {
@@ -93,36 +110,109 @@ class Places {
   const std::vector<std::int64_t> order_;
 };
 
-/// Where place `i` of `count` lies among `side` learned ones: between `first` and the one behind it.
-struct Between {
-  std::int64_t first = 0;
-  float part = 0;
+/// A learned place along one side, and what of it a patch takes.
+struct Tap {
+  std::int64_t place = 0;
+  float weight = 0;
 };
-Between between(std::int64_t i, std::int64_t count, std::int64_t side) {
-  if (count == side) return {i, 0};
+using Taps = std::vector<Tap>;
+
+/// From corner to corner: the two places around patch `i` of `count`.
+Taps corner_taps(std::int64_t i, std::int64_t count, std::int64_t side) {
   const double at = count == 1 ? 0 : static_cast<double>(i * (side - 1)) / static_cast<double>(count - 1);
   const auto first = std::min(static_cast<std::int64_t>(at), side - 1);
-  return {first, static_cast<float>(at - static_cast<double>(first))};
+  const auto part = static_cast<float>(at - static_cast<double>(first));
+  return {{first, 1 - part}, {std::min(first + 1, side - 1), part}};
 }
 
-/// The embedding of each patch's place, bilinear between the four learned ones around it.
+/// All places that the patch reaches, which are more than two where it is larger than they are.
+Taps centre_taps(std::int64_t i, std::int64_t count, std::int64_t side) {
+  const double scale = static_cast<double>(side) / static_cast<double>(count), reach = std::max(scale, 1.0);
+  const double centre = (static_cast<double>(i) + 0.5) * scale - 0.5;
+  Taps taps;
+  double sum = 0;
+  for (std::int64_t place = 0; place < side; ++place) {
+    const double weight = 1 - std::abs(static_cast<double>(place) - centre) / reach;
+    if (weight <= 0) continue;
+    taps.push_back({place, static_cast<float>(weight)});
+    sum += weight;
+  }
+  for (Tap& tap : taps) tap.weight = static_cast<float>(static_cast<double>(tap.weight) / sum);
+  return taps;
+}
+
+/// Keys' cubic convolution (1981).
+Taps bicubic_taps(std::int64_t i, std::int64_t count, std::int64_t side) {
+  constexpr double kA = -0.75;
+  const double at = (static_cast<double>(i) + 0.5) * static_cast<double>(side) / static_cast<double>(count) - 0.5;
+  const double first = std::floor(at);
+  Taps taps;
+  for (std::int64_t tap = -1; tap <= 2; ++tap) {
+    const double x = std::abs(at - first - static_cast<double>(tap));
+    const double weight =
+        x <= 1 ? ((kA + 2) * x - (kA + 3)) * x * x + 1 : ((kA * x - 5 * kA) * x + 8 * kA) * x - 4 * kA;
+    taps.push_back(
+        {std::clamp<std::int64_t>(static_cast<std::int64_t>(first) + tap, 0, side - 1), static_cast<float>(weight)});
+  }
+  return taps;
+}
+
+/// Of each of `count` patches along a side. As many as there are places have their own.
+std::vector<Taps> taps_along(std::int64_t count, std::int64_t side, Between between) {
+  std::vector<Taps> taps;
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (count == side)
+      taps.push_back({{i, 1}});
+    else if (between == Between::corners)
+      taps.push_back(corner_taps(i, count, side));
+    else
+      taps.push_back(between == Between::centres ? centre_taps(i, count, side) : bicubic_taps(i, count, side));
+  }
+  return taps;
+}
+
+/// The embedding of each patch's place, from the learned ones around it. `first`: the row of the table that is the
+/// first place's.
 void add_places(const Tower& tower, const vision::Patches& patches, const Places& places,
-                const std::vector<float>& table, std::vector<float>& input) {
+                const std::vector<float>& table, std::int64_t first, std::vector<float>& input) {
   const std::int64_t side = tower.table_side, dim = tower.dim, stride = tower.patch_cols + dim;
+  const std::vector<Taps> rows = taps_along(patches.rows, side, tower.between),
+                          cols = taps_along(patches.cols, side, tower.between);
   for (std::int64_t i = 0; i < patches.rows * patches.cols; ++i) {
     const vision::Place place = places(i);
-    const Between row = between(place.row, patches.rows, side), col = between(place.col, patches.cols, side);
     float* const out = input.data() + i * stride + tower.patch_cols;
-    for (int corner = 0; corner < 4; ++corner) {
-      const bool down = corner >= 2, across = corner % 2 == 1;
-      const float weight = (down ? row.part : 1 - row.part) * (across ? col.part : 1 - col.part);
-      if (weight == 0) continue;
-      const std::int64_t r = std::min(row.first + (down ? 1 : 0), side - 1),
-                         c = std::min(col.first + (across ? 1 : 0), side - 1);
-      const float* const learned = table.data() + (r * side + c) * dim;
-      for (std::int64_t d = 0; d < dim; ++d) out[d] += weight * learned[d];
+    for (const Tap& row : rows[static_cast<std::size_t>(place.row)]) {
+      for (const Tap& col : cols[static_cast<std::size_t>(place.col)]) {
+        const float weight = row.weight * col.weight;
+        if (weight == 0) continue;
+        const float* const learned = table.data() + (first + row.place * side + col.place) * dim;
+        for (std::int64_t d = 0; d < dim; ++d) out[d] += weight * learned[d];
+      }
     }
   }
+}
+
+Expected<std::vector<float>> read_vector(const modelfile::Model& mmproj, std::string_view name, std::int64_t size) {
+  MR_ASSIGN_OR_RETURN(const modelfile::TensorInfo* const tensor, mmproj.require(name));
+  if (tensor->cols() != size || tensor->rows() != 1)
+    return error(Code::corrupt, "{} is {} x {}; it takes {} numbers", name, tensor->cols(), tensor->rows(), size);
+  return read_rows(mmproj, *tensor, 0, 1);
+}
+
+/// The class has an embedding in place of pixels, and its place is the table's first. No filter's bias is added behind
+/// patches alone, so that it is part of their places.
+Status add_class(const modelfile::Model& mmproj, const Tower& tower, const std::vector<float>& table,
+                 std::int64_t patches, std::vector<float>& input) {
+  const std::int64_t dim = tower.dim, stride = tower.patch_cols + dim;
+  MR_ASSIGN_OR_RETURN(const std::vector<float> own, read_vector(mmproj, "v.class_embd", dim));
+  float* const out = input.data() + patches * stride + tower.patch_cols;
+  for (std::int64_t d = 0; d < dim; ++d) out[d] = own[static_cast<std::size_t>(d)] + table[static_cast<std::size_t>(d)];
+  if (mmproj.find("v.patch_embd.bias") == nullptr) return {};
+  MR_ASSIGN_OR_RETURN(const std::vector<float> bias, read_vector(mmproj, "v.patch_embd.bias", dim));
+  for (std::int64_t i = 0; i < patches; ++i)
+    for (std::int64_t d = 0; d < dim; ++d)
+      input[static_cast<std::size_t>(i * stride + tower.patch_cols + d)] += bias[static_cast<std::size_t>(d)];
+  return {};
 }
 
 /// The embeddings of each patch's column and row.
@@ -159,7 +249,7 @@ Expected<std::vector<float>> tower_input(const modelfile::Model& mmproj, const T
                  patches.rows, patches.cols, tower.table_lines);
   const Places places(tower, patches);
   const std::int64_t stride = tower.patch_cols + (tower.has_places() ? tower.dim : 0);
-  std::vector<float> input(static_cast<std::size_t>(rows * stride));
+  std::vector<float> input(static_cast<std::size_t>(tower.rows(patches) * stride));
   for (std::int64_t i = 0; i < rows; ++i)
     std::copy_n(patches.pixels.data() + places.index(i) * patches.dim, patches.dim, input.data() + i * stride);
   if (!tower.has_places()) return input;
@@ -169,7 +259,8 @@ Expected<std::vector<float>> tower_input(const modelfile::Model& mmproj, const T
     return input;
   }
   MR_ASSIGN_OR_RETURN(const std::vector<float> table, read_rows(mmproj, *learned, 0, learned->rows()));
-  add_places(tower, patches, places, table, input);
+  add_places(tower, patches, places, table, tower.has_class ? 1 : 0, input);
+  if (tower.has_class) MR_RETURN_IF_ERROR(add_class(mmproj, tower, table, rows, input));
   return input;
 }
 
@@ -190,12 +281,16 @@ std::vector<kv::PictureRow> tower_places(const Tower& tower, const vision::Patch
     const std::int64_t side = tower.window * tower.spec.merge;
     return side == 0 ? std::pair<std::int64_t, std::int64_t>() : std::pair(place.row / side, place.col / side);
   };
-  std::vector<kv::PictureRow> rows(static_cast<std::size_t>(patches.rows * patches.cols));
-  for (std::size_t i = rows.size(); i-- > 0;) {
+  const auto count = static_cast<std::size_t>(patches.rows * patches.cols);
+  std::vector<kv::PictureRow> rows(static_cast<std::size_t>(tower.rows(patches)));
+  // Patches and the class see each other; the rows that make the class's token whole are alone.
+  for (std::size_t i = rows.size(); i-- > count;)
+    rows[i].ahead = i > count ? static_cast<std::int32_t>(rows.size() - 1 - i) : 0;
+  for (std::size_t i = count; i-- > 0;) {
     const auto at = static_cast<std::int64_t>(i);
     const vision::Place place = places(at);
     rows[i].shift = {0, static_cast<std::int32_t>(place.row - at), static_cast<std::int32_t>(place.col - at)};
-    const bool goes_on = i + 1 < rows.size() && window_of(place) == window_of(places(at + 1));
+    const bool goes_on = i + 1 < count ? window_of(place) == window_of(places(at + 1)) : tower.has_class;
     rows[i].ahead = goes_on ? rows[i + 1].ahead + 1 : 0;
   }
   return rows;

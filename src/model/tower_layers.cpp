@@ -91,8 +91,33 @@ Expected<TowerSpec> read_tower_spec(const modelfile::Model& mmproj) {
       spec.activation = Activation::gelu;  // the file does not say so
       spec.quick_gelu = false;
       return spec;
+    case Projector::internvl:
+      // The tower of 6 billion weights has other norms than those of 300 million.
+      spec.layer_norms = mmproj.find("v.blk.0.ln1.bias") != nullptr;
+      spec.norms_queries = mmproj.find("v.blk.0.attn_q_norm.weight") != nullptr;
+      if (spec.activation == Activation::gelu) spec.activation = Activation::gelu_erf;
+      return spec;
+    case Projector::lfm2:
+      spec.between = Between::centres;
+      return spec;
+    case Projector::glm4v:
+      // The key has the projector's.
+      if (const auto* const up = mmproj.find("v.blk.0.ffn_up.weight"); up != nullptr && up->rows() <= kMostDim)
+        spec.ff_dim = up->rows();
+      spec.rope = TowerRope::halves;
+      spec.between = Between::bicubic;
+      spec.layer_norms = false;
+      spec.gated = true;
+      spec.activation = Activation::silu;  // older files name another
+      spec.quick_gelu = false;
+      return spec;
+    case Projector::kimivl:
+      spec.rope = TowerRope::in_turn;
+      spec.between = Between::bicubic;
+      return spec;
     case Projector::gemma3:
     case Projector::gemma4u:
+    case Projector::idefics3:
       return spec;
   }
   return spec;
@@ -104,6 +129,7 @@ TowerBuilder::TowerBuilder(const modelfile::Model& mmproj, const TowerSpec& spec
   tower_.layers = spec.layers;
   tower_.dim = spec.dim;
   tower_.window = spec.window;
+  tower_.between = spec.between;
   tower_.patch_cols = 3 * spec.vision.patch * spec.vision.patch;
 }
 
@@ -114,6 +140,12 @@ TowerBuilder::Norm TowerBuilder::norm(const std::string& stem, std::int64_t cols
 void TowerBuilder::normalize(Act out, Act x, const Norm& norm, bool layer_norm) {
   if (layer_norm) return ops_.layer_norm(out, x, norm.weight, norm.bias, spec_.eps);
   ops_.rms_norm(out, x, norm.weight, spec_.eps);
+}
+
+void TowerBuilder::normalize(Act x, const std::string& stem) {
+  constexpr float kEps = 1e-5f;  // no key has it
+  const Norm by = norm(stem, ops_.cols(x));
+  ops_.layer_norm(x, x, by.weight, by.bias, kEps);
 }
 
 exec::Product TowerBuilder::product(Act out, const std::string& stem, std::int64_t cols, std::int64_t rows) {
@@ -176,8 +208,9 @@ void TowerBuilder::multiply(Act out, const std::string& stem, Act x) {
 void TowerBuilder::list_places() {
   const modelfile::TensorInfo* const table = file_.find("v.position_embd.weight");
   const bool by_lines = spec_.vision.projector == Projector::gemma4 || spec_.vision.projector == Projector::gemma4u;
+  const bool has_class = spec_.vision.projector == Projector::internvl;
   if (table == nullptr) {
-    if (by_lines && status_.ok()) status_ = file_.require("v.position_embd.weight").status();
+    if ((by_lines || has_class) && status_.ok()) status_ = file_.require("v.position_embd.weight").status();
     return;
   }
   units_.ignore("v.position_embd.weight");
@@ -189,8 +222,15 @@ void TowerBuilder::list_places() {
                     table->cols(), rows, spec_.dim);
     return;
   }
-  tower_.table_side = std::llround(std::sqrt(static_cast<double>(rows)));
-  if (table->cols() != spec_.dim || tower_.table_side * tower_.table_side != rows || tower_.table_side > kMostSide)
+  tower_.has_class = has_class;
+  if (tower_.has_class) {
+    units_.ignore("v.class_embd");
+    units_.ignore("v.patch_embd.bias");
+  }
+  const std::int64_t places = rows - (tower_.has_class ? 1 : 0);
+  tower_.table_side = std::llround(std::sqrt(static_cast<double>(std::max<std::int64_t>(0, places))));
+  if (table->cols() != spec_.dim || tower_.table_side * tower_.table_side != places || tower_.table_side < 1 ||
+      tower_.table_side > kMostSide)
     status_ = error(Code::corrupt, "v.position_embd.weight is {} x {}, no square of places in {} channels",
                     table->cols(), rows, spec_.dim);
 }
@@ -207,12 +247,7 @@ void TowerBuilder::take_patches(Act patch) {
 
 /// x = norm(norm(W norm(patch) + b) + the embedding of its place), which is all that such a tower has.
 void TowerBuilder::embed_normed() {
-  constexpr float kEps = 1e-5f;  // no key has it
   const Act patch = ops_.buffer("patch", tower_.patch_cols, Rows::whole);
-  const auto normalize = [&](Act x, const std::string& stem) {
-    const Norm by = norm(stem, ops_.cols(x));
-    ops_.layer_norm(x, x, by.weight, by.bias, kEps);
-  };
   begin_unit();
   take_patches(patch);
   normalize(patch, "v.patch_norm.1");
@@ -223,19 +258,21 @@ void TowerBuilder::embed_normed() {
   units_.end();
 }
 
-/// x = W patch (+ b) + the embedding of its place. Of two filters, a film's frames, a picture has both.
+/// x = W patch (+ b) + the embedding of its place. Of two filters, a film's frames, a picture has both. Beside a class,
+/// which is no patch, places have the bias in them (tower_input()).
 void TowerBuilder::embed() {
   const std::int64_t dim = spec_.dim, side = spec_.vision.patch;
   const Act patch = ops_.buffer("patch", tower_.patch_cols, Rows::whole);
   begin_unit();
   const exec::Product first{x_, units_.filters("v.patch_embd.weight", side, 3, dim),
-                            units_.optional_vector("v.patch_embd.bias", dim)};
+                            tower_.has_class ? WeightRef() : units_.optional_vector("v.patch_embd.bias", dim)};
   const bool film = units_.has("v.patch_embd.weight.1");
   const exec::Product second{h_, film ? units_.filters("v.patch_embd.weight.1", side, 3, dim) : WeightRef(), {}};
   take_patches(patch);
   ops_.matmul(std::span(&first, 1), patch);
   if (film) ops_.matmul(std::span(&second, 1), patch);
   if (film) ops_.add(x_, h_);
+  if (units_.has("v.norm_embd.weight")) normalize(x_, x_, norm("v.norm_embd", dim), spec_.layer_norms);
   if (tower_.has_places()) ops_.add(x_, place_);
   if (units_.has("v.pre_ln.weight")) normalize(x_, x_, norm("v.pre_ln", dim), spec_.layer_norms);
   units_.end();
@@ -262,13 +299,18 @@ void TowerBuilder::turn_heads(Act q, Act k, Act v, const std::string& stem) {
     ops_.rms_norm_heads(k, units_.vector(stem + "attn_k_norm.weight", spec_.head_dim), spec_.head_dim, spec_.eps);
     ops_.rms_norm_heads(v, {}, spec_.head_dim, spec_.eps);
   }
+  if (spec_.norms_queries) {
+    ops_.rms_norm(q, q, units_.vector(stem + "attn_q_norm.weight", ops_.cols(q)), spec_.eps);
+    ops_.rms_norm(k, k, units_.vector(stem + "attn_k_norm.weight", ops_.cols(k)), spec_.eps);
+  }
   for (const int rope : ropes_)
     for (const Act heads : {q, k}) ops_.rope(heads, spec_.heads, spec_.head_dim, rope);
 }
 
-/// x += h, what attention or the feed-forward gave.
-void TowerBuilder::add_result(const std::string& norm_stem) {
+/// x += h, what attention or the feed-forward gave, each channel scaled in some models.
+void TowerBuilder::add_result(const std::string& norm_stem, const std::string& scale) {
   if (spec_.norms_results) normalize(h_, h_, norm(norm_stem, spec_.dim), spec_.layer_norms);
+  if (units_.has(scale)) ops_.standardize(h_, {}, units_.vector(scale, spec_.dim));
   ops_.add(x_, h_);
 }
 
@@ -304,10 +346,11 @@ void TowerBuilder::attend(int index) {
   attention.head_dim = spec_.head_dim;
   attention.scale = spec_.scales_scores ? 1.0f / std::sqrt(static_cast<float>(spec_.head_dim)) : 1.0f;
   attention.causal = false;
-  attention.segments = spec_.window > 0 && (spec_.full_every == 0 || (index + 1) % spec_.full_every != 0);
+  attention.segments =
+      tower_.has_class || (spec_.window > 0 && (spec_.full_every == 0 || (index + 1) % spec_.full_every != 0));
   ops_.attention(attended, q, 0, attention);
   multiply(h_, stem + "attn_out", attended);
-  add_result(stem + "attn_post_norm");
+  add_result(stem + "attn_post_norm", stem + "ls1.weight");
 }
 
 /// x += W_down (act(W_gate h) * W_up h), or W_down act(W_up h), h = norm(x).
@@ -336,7 +379,7 @@ void TowerBuilder::feed_forward(int index) {
     activate(hidden);
     multiply(h_, stem + (swapped ? "ffn_up" : "ffn_down"), hidden);
   }
-  add_result(stem + "ffn_post_norm");
+  add_result(stem + "ffn_post_norm", stem + "ls2.weight");
 }
 
 void TowerBuilder::activate(Act x) {
@@ -345,112 +388,6 @@ void TowerBuilder::activate(Act x) {
   ops_.copy(gate, x);
   ops_.scale(gate, 1.702f);
   ops_.sigmoid_gate(x, gate);
-}
-
-/// W2 gelu(W1 x).
-Act TowerBuilder::two_products(const std::string& first, const std::string& second, Act x, std::int64_t hidden) {
-  const Act inner = ops_.buffer("projector", hidden, Rows::merged),
-            out = ops_.buffer(second, spec_.out_dim, Rows::merged);
-  multiply(inner, first, x);
-  ops_.activate(inner, Activation::gelu_erf);
-  multiply(out, second, inner);
-  return out;
-}
-
-/// What a layer gives beside the last one's: columns that the decoder adds behind one of its first layers.
-Act TowerBuilder::deepstack(int index, Act before) {
-  const std::string stem = fmt::format("v.deepstack.{}.", index);
-  const std::int64_t wide = spec_.dim * ops_.merged_rows();
-  const Act merged = ops_.buffer("merged", wide, Rows::merged);
-  begin_unit(index);
-  ops_.begin_block();
-  ops_.merge_rows(merged, before);
-  normalize(merged, merged, norm(stem + "norm", wide), true);
-  const Act out = two_products(stem + "fc1", stem + "fc2", merged, wide);
-  units_.end();
-  return out;
-}
-
-/// Qwen's: norm, then a token's patches side by side through two products.
-Act TowerBuilder::merge_by_norm_and_two() {
-  const std::int64_t wide = spec_.dim * ops_.merged_rows();
-  const Act merged = ops_.buffer("merged", wide, Rows::merged);
-  normalize(x_, x_, norm("v.post_ln", spec_.dim), spec_.layer_norms);
-  ops_.merge_rows(merged, x_);
-  return two_products("mm.0", "mm.2", merged, wide);
-}
-
-/// Pixtral's: two products; before them, where patches are merged, a norm and a matrix of a token's patches.
-Act TowerBuilder::merge_by_matrix() {
-  const Act merged = ops_.buffer("merged", spec_.dim * ops_.merged_rows(), Rows::merged);
-  if (units_.has("mm.input_norm.weight")) normalize(x_, x_, norm("mm.input_norm", spec_.dim), false);
-  ops_.merge_rows(merged, x_, true);
-  Act token = merged;
-  if (units_.has("mm.patch_merger.weight")) {
-    token = ops_.buffer("token", spec_.dim, Rows::merged);
-    multiply(token, "mm.patch_merger", merged);
-  }
-  return two_products("mm.1", "mm.2", token, spec_.out_dim);
-}
-
-/// Gemma 3's: the mean of a token's patches, a norm, and a matrix that lies transposed.
-Act TowerBuilder::merge_by_mean() {
-  const Act token = ops_.buffer("token", spec_.dim, Rows::merged),
-            out = ops_.buffer("out", spec_.out_dim, Rows::merged);
-  normalize(x_, x_, norm("v.post_ln", spec_.dim), true);
-  ops_.mean_rows(token, x_);
-  normalize(token, token, norm("mm.soft_emb_norm", spec_.dim), false);
-  ops_.matmul_heads(out, units_.unscaled("mm.input_projection.weight", spec_.out_dim, spec_.dim), token, 1,
-                    {false, true});
-  return out;
-}
-
-/// Gemma 4's: the mean of a token's patches, as long as the width is wide, each channel moved and scaled in some
-/// models, a norm without a weight, and a matrix.
-Act TowerBuilder::merge_by_scaled_mean() {
-  const Act token = ops_.buffer("token", spec_.dim, Rows::merged),
-            out = ops_.buffer("out", spec_.out_dim, Rows::merged);
-  ops_.mean_rows(token, x_);
-  if (spec_.vision.projector == Projector::gemma4) ops_.scale(token, std::sqrt(static_cast<float>(spec_.dim)));
-  if (units_.has("v.std_bias") || units_.has("v.std_scale"))
-    ops_.standardize(token, units_.vector("v.std_bias", spec_.dim), units_.vector("v.std_scale", spec_.dim));
-  ops_.rms_norm_heads(token, {}, spec_.dim, spec_.eps);
-  multiply(out, "mm.input_projection", token);
-  return out;
-}
-
-Act TowerBuilder::merge() {
-  switch (spec_.vision.projector) {
-    case Projector::pixtral:
-      return merge_by_matrix();
-    case Projector::gemma3:
-      return merge_by_mean();
-    case Projector::gemma4:
-    case Projector::gemma4u:
-      return merge_by_scaled_mean();
-    case Projector::qwen2vl:
-    case Projector::qwen25vl:
-    case Projector::qwen3vl:
-      break;
-  }
-  return merge_by_norm_and_two();
-}
-
-void TowerBuilder::project() {
-  ops_.begin_layer();
-  ops_.begin_block();
-  begin_unit();
-  Act out = merge();
-  units_.end();
-  std::int64_t cols = spec_.out_dim;
-  for (const Act added : added_) {
-    cols += spec_.out_dim;
-    const Act joined = ops_.buffer("joined", cols, Rows::merged);
-    ops_.join(joined, out, added);
-    out = joined;
-  }
-  tower_.cols = cols;
-  ops_.hidden(out);
 }
 
 Expected<Tower> TowerBuilder::build(std::uint64_t tile_bytes) {

@@ -17,9 +17,10 @@ namespace millrace::model {
 /// How patches are turned by their rows and columns.
 enum class TowerRope : std::uint8_t {
   none,
-  halves,        // half-split pairs: the first half of the angles by rows, the others by columns, of one set of bases
-  alternating,   // pairs of neighbours: likewise, but the bases alternate between both
-  by_half_heads  // a head's first half by columns, its second by rows, half-split pairs each
+  halves,         // half-split pairs: the first half of the angles by rows, the others by columns, of one set of bases
+  alternating,    // pairs of neighbours: likewise, but the bases alternate between both
+  in_turn,        // pairs of neighbours: by columns and by rows in turn, two pairs by each base
+  by_half_heads,  // a head's first half by columns, its second by rows, half-split pairs each
 };
 
 struct TowerSpec {
@@ -30,11 +31,13 @@ struct TowerSpec {
   bool layer_norms = true;     // else RMSNorm
   bool gated = false;          // feed-forwards have a gate
   bool norms_heads = false;    // those of queries and keys by a weight, those of values without one
+  bool norms_queries = false;  // queries and keys, all heads' channels at once
   bool norms_results = false;  // of attention and of the feed-forward, before they are added
   bool scales_scores = true;   // by the root of a head's width
   kernels::Activation activation = kernels::Activation::gelu;
   bool quick_gelu = false;  // in its place: x / (1 + e^(-1.702 x))
   TowerRope rope = TowerRope::none;
+  Between between = Between::corners;
   std::int64_t window = 0;      // Tower::window
   std::int64_t full_every = 0;  // with windows: of so many layers the last sees all; 0: none does
 };
@@ -66,6 +69,7 @@ class TowerBuilder {
   void begin_unit(int layer = -1) { units_.begin(residency::UnitKind::trunk, layer); }
   Norm norm(const std::string& stem, std::int64_t cols);
   void normalize(Act out, Act x, const Norm& norm, bool layer_norm);
+  void normalize(Act x, const std::string& stem);  // a projector's LayerNorm, of PyTorch's epsilon
   exec::Product product(Act out, const std::string& stem, std::int64_t cols, std::int64_t rows);
   void multiply(Act out, const std::string& stem, Act x);
   Bounds bounds(const std::string& name);
@@ -80,7 +84,7 @@ class TowerBuilder {
   void attend(int index);
   void turn_heads(Act q, Act k, Act v, const std::string& stem);
   void feed_forward(int index);
-  void add_result(const std::string& norm_stem);
+  void add_result(const std::string& norm_stem, const std::string& scale);
   void activate(Act x);
   Act deepstack(int index, Act before);
   void project();
@@ -89,6 +93,12 @@ class TowerBuilder {
   Act merge_by_matrix();        // of Pixtral's
   Act merge_by_mean();          // of Gemma 3's
   Act merge_by_scaled_mean();   // of Gemma 4's
+  Act merge_by_norm_of_all(const std::string& stem, const std::string& first, const std::string& second);
+  Act merge_by_one();           // of Idefics3's
+  Act merge_by_norm_of_each();  // of Kimi's
+  Act merge_by_filters();       // of GLM's
+  Act merged_rows();
+  std::int64_t rows_of(const std::string& matrix);
   Act two_products(const std::string& first, const std::string& second, Act x, std::int64_t hidden);
 
   const modelfile::Model& file_;

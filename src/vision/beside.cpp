@@ -67,6 +67,18 @@ bool belongs(Projector projector, std::string_view architecture) {
       return architecture == "gemma4";
     case Projector::pixtral:
       return architecture == "llama" || architecture == "mistral3";
+    case Projector::internvl:
+      return architecture == "qwen2" || architecture == "qwen3" || architecture == "qwen3moe" ||
+             architecture == "internlm2" || architecture == "llama" || architecture == "phi3" ||
+             architecture == "gpt-oss";
+    case Projector::idefics3:
+      return architecture == "llama";
+    case Projector::lfm2:
+      return architecture == "lfm2" || architecture == "lfm2moe";
+    case Projector::glm4v:
+      return architecture == "glm4" || architecture == "glm4moe";
+    case Projector::kimivl:
+      return architecture == "deepseek2";
   }
   return false;
 }

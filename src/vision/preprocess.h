@@ -1,4 +1,4 @@
-// A picture as a tower reads it: resized by the model's rule, normalized, cut into patches.
+// A picture as a tower reads it: resized by the model's rule, cut into tiles and those into patches, normalized.
 // Thread-safety: functions, no state.
 #pragma once
 
@@ -20,8 +20,8 @@ struct Patches {
   GrantLease memory;  // covers pixels
 };
 
-/// `grant` (may be null) is charged for what the work takes; the patches stay charged as long as they live. Errors:
-/// fitted()'s, out_of_budget, cancelled.
-Expected<Patches> preprocess(const Spec& spec, const image::Image& picture, WorkGrant* grant);
+/// Of each of the picture's views (Cut). `grant` (may be null) is charged for what the work takes; the patches stay
+/// charged as long as they live. Errors: cut()'s, out_of_budget, cancelled.
+Expected<std::vector<Patches>> preprocess(const Spec& spec, const image::Image& picture, WorkGrant* grant);
 
 }  // namespace millrace::vision

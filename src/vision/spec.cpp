@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,8 @@ namespace {
 constexpr std::array<float, 3> kClipMean = {0.48145466f, 0.4578275f, 0.40821073f};
 constexpr std::array<float, 3> kClipDeviation = {0.26862954f, 0.26130258f, 0.27577711f};
 constexpr std::array<float, 3> kHalf = {0.5f, 0.5f, 0.5f};
+constexpr std::array<float, 3> kImageNetMean = {0.485f, 0.456f, 0.406f};
+constexpr std::array<float, 3> kImageNetDeviation = {0.229f, 0.224f, 0.225f};
 constexpr std::array<float, 3> kNone = {0, 0, 0}, kOne = {1, 1, 1};
 
 struct Named {
@@ -19,8 +22,8 @@ struct Named {
   Spec spec;              // where the file has no key
 };
 
-const std::array<Named, 7>& table() {
-  static const std::array<Named, 7> specs = {{
+const std::array<Named, 12>& table() {
+  static const std::array<Named, 12> specs = {{
       {"qwen3vl_merger",
        {.projector = Projector::qwen3vl,
         .patch = 16,
@@ -81,6 +84,59 @@ const std::array<Named, 7>& table() {
         .image_size = 1024,
         .mean = kClipMean,
         .deviation = kClipDeviation}},
+      {"internvl",
+       {.projector = Projector::internvl,
+        .patch = 14,
+        .merge = 2,
+        .resize = Resize::square,
+        .image_size = 448,
+        .tiling = Tiling::nearest,
+        .least_tiles = 1,
+        .most_tiles = 12,
+        .mean = kImageNetMean,
+        .deviation = kImageNetDeviation}},
+      {"idefics3",
+       {.projector = Projector::idefics3,
+        .patch = 16,
+        .merge = 4,
+        .resize = Resize::square,
+        .image_size = 512,
+        .tiling = Tiling::covering,
+        .mean = kHalf,
+        .deviation = kHalf,
+        .filter = image::Filter::lanczos}},
+      {"lfm2",
+       {.projector = Projector::lfm2,
+        .patch = 16,
+        .merge = 2,
+        .resize = Resize::smart,
+        .least_pixels = 65'536,
+        .most_pixels = 262'144,
+        .tiling = Tiling::large,
+        .tile = 512,
+        .least_tiles = 2,
+        .most_tiles = 10,
+        .mean = kHalf,
+        .deviation = kHalf,
+        .filter = image::Filter::bilinear}},
+      // The processor's own limits are of two frames, of which a picture is one.
+      {"glm4v",
+       {.projector = Projector::glm4v,
+        .patch = 14,
+        .merge = 2,
+        .resize = Resize::smart,
+        .least_pixels = 6'272,
+        .most_pixels = 4'816'896,
+        .mean = kClipMean,
+        .deviation = kClipDeviation}},
+      {"kimivl",
+       {.projector = Projector::kimivl,
+        .patch = 14,
+        .merge = 2,
+        .resize = Resize::padded,
+        .most_pixels = 4'096 * 14 * 14,
+        .mean = kHalf,
+        .deviation = kHalf}},
   }};
   return specs;
 }
@@ -122,6 +178,43 @@ Status take(const modelfile::Model& mmproj, std::string_view key, bool positive,
   return {};
 }
 
+/// Which of two keys holds how many patches a side become a token.
+bool merges_by_factor(Projector projector) {
+  switch (projector) {
+    case Projector::gemma3:
+    case Projector::gemma4:
+    case Projector::gemma4u:
+    case Projector::internvl:
+    case Projector::idefics3:
+    case Projector::lfm2:
+    case Projector::kimivl:
+      return true;
+    default:
+      return false;
+  }
+}
+
+Status take_tiles(const modelfile::Model& mmproj, Spec& spec) {
+  constexpr std::int64_t kMostTiles = 64, kMostAlongSide = 16;
+  if (spec.tiling == Tiling::nearest) {
+    MR_RETURN_IF_ERROR(take(mmproj, "clip.vision.preproc_min_tiles", 1, kMostTiles, spec.least_tiles));
+    MR_RETURN_IF_ERROR(take(mmproj, "clip.vision.preproc_max_tiles", 1, kMostTiles, spec.most_tiles));
+    if (spec.least_tiles > spec.most_tiles) {
+      return error(Code::corrupt, "clip.vision.preproc_min_tiles is {}, more than preproc_max_tiles, {}",
+                   spec.least_tiles, spec.most_tiles);
+    }
+  }
+  if (spec.tiling == Tiling::covering) {
+    spec.longest_side = 4 * spec.image_size;
+    MR_RETURN_IF_ERROR(take(mmproj, "clip.vision.preproc_image_size", 1, 16'384, spec.longest_side));
+    if (spec.longest_side > kMostAlongSide * spec.image_size) {
+      return error(Code::corrupt, "clip.vision.preproc_image_size is {}, more than {} tiles of {} pixels",
+                   spec.longest_side, kMostAlongSide, spec.image_size);
+    }
+  }
+  return {};
+}
+
 /// Gemma 4 without a tower: a token's patches are one, and its matrix says how large.
 Status join_patches(const modelfile::Model& mmproj, Spec& spec) {
   spec.patch *= spec.merge;
@@ -140,18 +233,26 @@ std::int64_t ceil_to(double side, std::int64_t unit) {
   return static_cast<std::int64_t>(std::ceil(side / static_cast<double>(unit))) * unit;
 }
 
+std::int64_t nearest_to(double side, std::int64_t unit) {
+  return static_cast<std::int64_t>(std::nearbyint(side / static_cast<double>(unit))) * unit;
+}
+
 // The roundings are those of the published code, in double and to even at halves.
 Expected<Size> smart(const Spec& spec, double height, double width) {
-  if (const double ratio = std::max(height, width) / std::min(height, width); ratio > 200) {
+  const std::int64_t unit = spec.token_side();
+  const bool any_ratio = spec.projector == Projector::lfm2;
+  if (spec.projector == Projector::glm4v && std::min(height, width) < static_cast<double>(unit)) {
+    const double grow = static_cast<double>(unit) / std::min(height, width);
+    height = std::floor(height * grow);
+    width = std::floor(width * grow);
+  }
+  if (const double ratio = std::max(height, width) / std::min(height, width); ratio > 200 && !any_ratio) {
     return error(Code::invalid_argument,
                  "the picture is {} x {} pixels, a ratio of {:.0f}; this model takes up to 200: cut the picture", width,
                  height, ratio);
   }
-  const std::int64_t unit = spec.token_side();
-  const auto nearest = [&](double side) {
-    return static_cast<std::int64_t>(std::nearbyint(side / static_cast<double>(unit))) * unit;
-  };
-  const Size size = {nearest(height), nearest(width)};
+  const std::int64_t least = any_ratio ? unit : 0;
+  const Size size = {std::max(least, nearest_to(height, unit)), std::max(least, nearest_to(width, unit))};
   const std::int64_t area = size.height * size.width;
   if (area > spec.most_pixels) {
     const double shrink = std::sqrt(height * width / static_cast<double>(spec.most_pixels));
@@ -187,6 +288,102 @@ Size budget(const Spec& spec, double height, double width) {
   return size;
 }
 
+/// Smaller where more patches would be whole than the limit has; the view is padded to whole tokens.
+Expected<Cut> padded(const Spec& spec, Size size) {
+  const auto most = static_cast<double>(spec.most_pixels / (spec.patch * spec.patch));
+  const auto patches = static_cast<double>((size.width / spec.patch) * (size.height / spec.patch));
+  if (patches > most) {
+    const double shrink = std::sqrt(most / patches);
+    size = {std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(size.height) * shrink)),
+            std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(size.width) * shrink))};
+  }
+  Cut cut;
+  cut.pixels = size;
+  cut.whole = {ceil_to(static_cast<double>(size.height), spec.token_side()),
+               ceil_to(static_cast<double>(size.width), spec.token_side())};
+  constexpr std::int64_t kMostSide = 512;  // patches
+  if (const std::int64_t side = std::max(cut.whole.height, cut.whole.width) / spec.patch; side >= kMostSide) {
+    return error(Code::invalid_argument,
+                 "the picture is {} x {} pixels, {} patches along a side; this model takes fewer than {}: cut the "
+                 "picture",
+                 size.width, size.height, side, kMostSide);
+  }
+  return cut;
+}
+
+/// The whole as one view, of no rule but the resizing.
+Cut as_one_view(Size size) {
+  Cut cut;
+  cut.pixels = cut.whole = size;
+  return cut;
+}
+
+/// Of all numbers of rows and columns within the limits those whose ratio is nearest the picture's; of several that
+/// are equally near, the first, or a later one that is less than twice as large as the picture.
+Size nearest_ratio(const Spec& spec, Size size, std::int64_t tile) {
+  const double ratio = static_cast<double>(size.width) / static_cast<double>(size.height);
+  const auto area = static_cast<double>(size.width * size.height);
+  Size best = {1, 1};
+  double least = std::numeric_limits<double>::infinity();
+  for (std::int64_t tiles = spec.least_tiles; tiles <= spec.most_tiles; ++tiles) {
+    for (std::int64_t cols = 1; cols <= tiles; ++cols) {
+      if (tiles % cols != 0) continue;
+      const std::int64_t rows = tiles / cols;
+      const double off = std::abs(ratio - static_cast<double>(cols) / static_cast<double>(rows));
+      if (off < least || (off == least && area > 0.5 * static_cast<double>(tile * tile * tiles))) best = {rows, cols};
+      least = std::min(least, off);
+    }
+  }
+  return best;
+}
+
+Cut in_tiles(std::int64_t rows, std::int64_t cols, std::int64_t side, Size whole) {
+  Cut cut = as_one_view(whole);
+  cut.rows = rows;
+  cut.cols = cols;
+  cut.tile = {side, side};
+  return cut;
+}
+
+/// The longer side becomes `most`, the other one an even number; then none is longer than the processor ever makes it.
+Size with_longer_side(Size size, std::int64_t most) {
+  constexpr std::int64_t kMostEver = 4'096;
+  const double ratio = static_cast<double>(size.width) / static_cast<double>(size.height);
+  const bool wide = size.width >= size.height;
+  const auto other = [&](std::int64_t longer) {
+    return static_cast<std::int64_t>(wide ? static_cast<double>(longer) / ratio : static_cast<double>(longer) * ratio);
+  };
+  std::int64_t longer = most, shorter = other(most);
+  shorter = std::max<std::int64_t>(1, shorter + shorter % 2);
+  if (longer > kMostEver) {
+    const double now = wide ? static_cast<double>(longer) / static_cast<double>(shorter)
+                            : static_cast<double>(shorter) / static_cast<double>(longer);
+    longer = kMostEver;
+    shorter = static_cast<std::int64_t>(wide ? static_cast<double>(longer) / now : static_cast<double>(longer) * now);
+    shorter = std::max<std::int64_t>(1, shorter);
+  }
+  return wide ? Size{shorter, longer} : Size{longer, shorter};
+}
+
+Cut covering(const Spec& spec, Size original) {
+  const std::int64_t side = spec.image_size;
+  const Size before = with_longer_side(original, spec.longest_side);
+  const double ratio = static_cast<double>(before.width) / static_cast<double>(before.height);
+  const auto tiles = [&](double pixels) { return ceil_to(pixels, side) / side; };
+  std::int64_t rows = 0, cols = 0;
+  if (before.width >= before.height) {
+    cols = tiles(static_cast<double>(before.width));
+    rows = tiles(std::floor(static_cast<double>(cols * side) / ratio));
+  } else {
+    rows = tiles(static_cast<double>(before.height));
+    cols = tiles(std::floor(static_cast<double>(rows * side) * ratio));
+  }
+  const bool several = rows > 1 || cols > 1;
+  Cut cut = in_tiles(several ? rows : 0, several ? cols : 0, side, {side, side});
+  cut.before = before;
+  return cut;
+}
+
 }  // namespace
 
 std::string_view projector_name(Projector projector) {
@@ -215,17 +412,20 @@ Expected<Spec> read_spec(const modelfile::Model& mmproj) {
   }
   Spec spec = named->spec;
   MR_RETURN_IF_ERROR(take(mmproj, "clip.vision.patch_size", 1, 256, spec.patch));
-  const bool scaled = spec.projector == Projector::gemma3 || spec.projector == Projector::gemma4 ||
-                      spec.projector == Projector::gemma4u;
-  MR_RETURN_IF_ERROR(take(mmproj, scaled ? "clip.vision.projector.scale_factor" : "clip.vision.spatial_merge_size", 1,
-                          16, spec.merge));
+  MR_RETURN_IF_ERROR(
+      take(mmproj,
+           merges_by_factor(spec.projector) ? "clip.vision.projector.scale_factor" : "clip.vision.spatial_merge_size",
+           1, 16, spec.merge));
   if (spec.resize == Resize::square || spec.resize == Resize::longest) {
     MR_RETURN_IF_ERROR(take(mmproj, "clip.vision.image_size", 1, 16'384, spec.image_size));
   }
-  if (spec.resize == Resize::square && spec.image_size % spec.token_side() != 0) {
+  // Patches of 14 pixels leave some of a tile of 384 over, which the tower does not see.
+  const std::int64_t over = spec.tiling == Tiling::covering ? spec.image_size % spec.patch : 0;
+  if (spec.resize == Resize::square && (spec.image_size - over) % spec.token_side() != 0) {
     return error(Code::corrupt, "clip.vision.image_size is {}, no multiple of a token's {} pixels", spec.image_size,
                  spec.token_side());
   }
+  MR_RETURN_IF_ERROR(take_tiles(mmproj, spec));
   constexpr std::int64_t kMostArea = std::int64_t{1} << 28;
   MR_RETURN_IF_ERROR(take(mmproj, "clip.vision.image_min_pixels", 1, kMostArea, spec.least_pixels));
   MR_RETURN_IF_ERROR(
@@ -257,11 +457,47 @@ Expected<Size> fitted(const Spec& spec, Size original) {
       return longest(spec, height, width);
     case Resize::budget:
       return budget(spec, height, width);
+    case Resize::padded: {
+      MR_ASSIGN_OR_RETURN(const Cut cut, padded(spec, original));
+      return cut.whole;
+    }
   }
   return error(Code::internal, "a rule of resizing has no code");
 }
 
-Grid grid(const Spec& spec, Size size) { return {size.height / spec.token_side(), size.width / spec.token_side()}; }
+Expected<Cut> cut(const Spec& spec, Size original) {
+  MR_ASSIGN_OR_RETURN(const Size whole, fitted(spec, original));
+  switch (spec.tiling) {
+    case Tiling::none:
+      return spec.resize == Resize::padded ? padded(spec, original) : as_one_view(whole);
+    case Tiling::nearest: {
+      const Size tiles = nearest_ratio(spec, original, spec.image_size);
+      if (tiles.height * tiles.width == 1) return as_one_view(whole);
+      return in_tiles(tiles.height, tiles.width, spec.image_size, whole);
+    }
+    case Tiling::covering:
+      return covering(spec, original);
+    case Tiling::large: {
+      const auto rounded = [&](std::int64_t side) {
+        return std::max(spec.patch, nearest_to(static_cast<double>(side), spec.token_side()));
+      };
+      if (rounded(original.height) * rounded(original.width) <= 2 * spec.most_pixels) return as_one_view(whole);
+      const Size tiles = nearest_ratio(spec, original, spec.tile);
+      return in_tiles(tiles.height, tiles.width, spec.tile, whole);
+    }
+  }
+  return error(Code::internal, "a rule of cutting has no code");
+}
+
+Grid grid(const Spec& spec, Size size) {
+  return {size.height / spec.patch / spec.merge, size.width / spec.patch / spec.merge};
+}
+
+std::vector<Grid> grids(const Spec& spec, const Cut& cut) {
+  std::vector<Grid> grids;
+  for (std::int64_t view = 0; view < cut.views(); ++view) grids.push_back(grid(spec, cut.view(view)));
+  return grids;
+}
 
 Place patch_place(const Spec& spec, Grid tokens, std::int64_t index) {
   const std::int64_t cell = spec.merge * spec.merge, token = index / cell, within = index % cell;

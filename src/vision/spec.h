@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "image/resample.h"
@@ -13,16 +14,38 @@
 
 namespace millrace::vision {
 
-enum class Projector : std::uint8_t { qwen2vl, qwen25vl, qwen3vl, gemma3, gemma4, gemma4u, pixtral };
+enum class Projector : std::uint8_t {
+  qwen2vl,
+  qwen25vl,
+  qwen3vl,
+  gemma3,
+  gemma4,
+  gemma4u,
+  pixtral,
+  internvl,
+  idefics3,
+  lfm2,
+  glm4v,
+  kimivl
+};
 /// As `clip.projector_type` has it: "qwen3vl_merger", "gemma3" and so on.
 std::string_view projector_name(Projector projector);
 
 /// Which rule yields the size that the tower sees.
 enum class Resize : std::uint8_t {
   smart,    // Qwen: both sides to the nearest multiple of a token's side, the area between two limits
-  square,   // Gemma 3: image_size x image_size, whatever the ratio
+  square,   // Gemma 3 and tiles: image_size x image_size, whatever the ratio
   longest,  // Pixtral: the longer side at most image_size, sides up to multiples of a token's side
   budget,   // Gemma 4: as large as most_tokens allow, sides down to multiples of a token's side
+  padded,   // Kimi-VL: smaller if the area is above the limit, then black edges up to multiples of a token's side
+};
+
+/// Which pictures are cut into tiles, a view of the tower each, with the whole picture as one more view behind them.
+enum class Tiling : std::uint8_t {
+  none,
+  nearest,   // InternVL: as many tiles as the nearest ratio takes; a single one has no whole behind it
+  covering,  // Idefics3: the longer side becomes longest_side, both sides then multiples of a tile's
+  large,     // LFM2-VL: pictures of more than twice the most pixels, by the nearest ratio; others are one view
 };
 
 struct Spec {
@@ -33,6 +56,10 @@ struct Spec {
   std::int64_t least_pixels = 0, most_pixels = 0;  // Resize::smart
   std::int64_t image_size = 0;                     // Resize::square and ::longest; the others: what the file says
   std::int64_t most_tokens = 0;                    // Resize::budget
+  Tiling tiling = Tiling::none;
+  std::int64_t tile = 0;                           // pixels a side: Tiling::large; the others: image_size
+  std::int64_t least_tiles = 1, most_tiles = 1;    // Tiling::nearest and ::large
+  std::int64_t longest_side = 0;                   // Tiling::covering
   std::array<float, 3> mean = {}, deviation = {};  // (x / 255 - mean) / deviation
   image::Filter filter = image::Filter::bicubic;
   std::int64_t token_side() const { return patch * merge; }  // pixels
@@ -47,17 +74,34 @@ struct Size {
   std::int64_t height = 0, width = 0;  // pixels
   bool operator==(const Size&) const = default;
 };
-/// The pixels that the tower sees of a picture of this size. Errors: invalid_argument (a ratio that the model's own
-/// processor refuses; both are named).
+/// The pixels that the tower sees of a picture of this size as one view. Errors: invalid_argument (a ratio or a size
+/// that the model's own processor refuses; both are named).
 Expected<Size> fitted(const Spec& spec, Size original);
+
+/// The views that a picture becomes: tiles of one size, row by row, and behind them the whole.
+struct Cut {
+  Size before;                      // the picture is resized to this first; 0 x 0: it is not
+  std::int64_t rows = 0, cols = 0;  // of tiles; 0: there are none
+  Size tile;                        // of each
+  Size pixels;                      // what the whole is resized to; 0 x 0: it is no view
+  Size whole;                       // the whole's view: `pixels`, and black below and to the right of them
+  bool has_whole() const { return whole.height > 0; }
+  std::int64_t tiles() const { return rows * cols; }
+  std::int64_t views() const { return tiles() + (has_whole() ? 1 : 0); }
+  Size view(std::int64_t index) const { return index < tiles() ? tile : whole; }
+};
+/// Errors: those of fitted().
+Expected<Cut> cut(const Spec& spec, Size original);
 
 struct Grid {
   std::int64_t rows = 0, cols = 0;  // of tokens: behind the merge
   std::int64_t tokens() const { return rows * cols; }
   bool operator==(const Grid&) const = default;
 };
-/// REQUIRES: `size` is from fitted().
+/// REQUIRES: `size` is from fitted() or cut().
 Grid grid(const Spec& spec, Size size);
+/// Of each view.
+std::vector<Grid> grids(const Spec& spec, const Cut& cut);
 
 /// Where the patch of this index lies, counted in patches: merge x merge patches of a token are neighbours, row by row
 /// in it, and tokens follow row by row (see Patches).

@@ -1,6 +1,7 @@
 """Tiny models that read pictures: a decoder whose vocabulary is given the tokens that pictures need, and the mmproj file of a tower."""
 import pathlib
 import random
+import shutil
 import struct
 import zlib
 
@@ -10,6 +11,7 @@ from harness import DRAFT, ROOT
 MODELS, TOWERS, PICTURES = ROOT / "tests/data/reference", ROOT / "tests/data/vision", ROOT / "tests/data/pictures"
 QWEN = {45: "<|vision_start|>", 46: "<|vision_end|>", 47: "<|image_pad|>"}
 PIXTRAL = {188: "[IMG]", 189: "[IMG_BREAK]", 190: "[IMG_END]"}  # the bundled draft's tokens for bytes that no UTF-8 text has
+TILES = {41: "<fake_token_around_image>", 43: "<global-img>", 45: "<row_1_col_1>", 46: "<row_1_col_2>", 47: "<row_2_col_1>", 48: "<row_2_col_2>", 49: "<image>"}
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
 
 
@@ -39,6 +41,14 @@ def make_seeing(folder):
     model = folder / "sees.gguf"
     make_model(MODELS / "qwen35.gguf", model, QWEN, {"tokenizer.chat_template": TEMPLATE})
     with_keys(TOWERS / "qwen35-mmproj.gguf", folder / "mmproj-sees.gguf", {"clip.vision.image_min_pixels": 1024, "clip.vision.image_max_pixels": 4096})
+    return model
+
+
+def make_seeing_tiles(folder):
+    """The same of one whose tower sees pictures in tiles, and the whole behind them."""
+    model = folder / "tiles.gguf"
+    make_model(MODELS / "llama.gguf", model, TILES, {"tokenizer.chat_template": TEMPLATE})
+    shutil.copy(TOWERS / "llama-idefics3-mmproj.gguf", folder / "mmproj-tiles.gguf")
     return model
 
 

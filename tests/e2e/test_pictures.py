@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 from harness import ROOT, SANITIZED, Case, peak_bytes, run
-from seeing import PICTURES, make_seeing, noise
+from seeing import PICTURES, make_seeing, make_seeing_tiles, noise
 from serving import Server
 from test_terminal import Terminal
 
@@ -299,6 +299,35 @@ class Chats(Case):
         self.type(terminal, (f"/image {PICTURES}/colour.png", "reads text only.*--mmproj"), (f"what is {PICTURES}/colour.png?", "stays a text.*reads text only"),
                   ("/show history", "user: what is .*colour.png"))
         self.end(terminal)
+
+
+class Tiles(Case):
+    """A model whose tower sees pictures in tiles, and the whole behind them."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        model = make_seeing_tiles(cls.folder)
+        cls.server = Server(model, "--threads", "2", "--ctx", "512")
+        cls.addClassCleanup(cls.server.__exit__)
+
+    def chat(self, *content):
+        body = {"model": "tiles", "temperature": 0, "messages": [{"role": "user", "content": list(content)}], "max_tokens": ANSWER}
+        status, answer = self.server.json("POST", "/v1/chat/completions", body)
+        self.assertEqual(status, 200, answer)
+        return answer["choices"][0]["message"]["content"], answer["usage"]["prompt_tokens"]
+
+    def test_each_tile_has_its_rows_and_its_mark(self):
+        text = {"type": "text", "text": "what is it?"}
+        _, plain = self.chat(text)
+        answer, tokens = self.chat(openai("baseline.jpg"), text)
+        # 21 x 14 pixels become 2 x 2 tiles of four tokens behind two marks each, a line break behind each row, one before the whole, which is
+        # one more such view, and a mark; all behind a space that has a token of its own.
+        self.assertEqual(tokens, plain + 4 * 6 + 3 + 6 + 1 + 1)
+        self.assertEqual(self.chat(openai("baseline.jpg"), text), (answer, tokens))
+        self.assertNotEqual(self.chat(openai("grey.png"), text)[0], answer)
+        both = self.chat(openai("baseline.jpg"), openai("grey.png"), text)[1]
+        self.assertEqual(both, plain + 2 * (tokens - plain) - 1)
 
 
 if __name__ == "__main__":

@@ -184,6 +184,7 @@ constexpr Checkpoint kCheckpoints[] = {
     {"ernie4-5", "ERNIE 4.5"},
     {"ernie4-5-moe", "ERNIE 4.5 mixtures", true},
     {"glm4", "GLM-4-0414"},
+    {"glm4v", "GLM-4.1V, GLM-4.6V Flash (text)"},
     {"gemma", "Gemma"},
     {"olmoe", "OLMoE", true},
     {"deepseek", "DeepSeek mixtures of 2024", true},

@@ -49,7 +49,7 @@ inline VisionReference read_vision(const std::string& name) {
   };
   VisionReference reference;
   static const std::map<std::string, std::int32_t> kMerges = {
-      {"gemma3", 4}, {"gemma4", 3}, {"gemma4-moe", 3}, {"gemma4-moe-unified", 1}};
+      {"gemma3", 4}, {"gemma4", 3}, {"gemma4-moe", 3}, {"gemma4-moe-unified", 1}, {"llama-idefics3", 4}};
   const auto known = kMerges.find(name);
   const std::int32_t merge = known == kMerges.end() ? 2 : known->second;
   for (std::int32_t pictures = numbers(1)[0]; pictures > 0 && file; --pictures) {
@@ -99,7 +99,8 @@ inline std::shared_ptr<const EncodedPicture> encoded(Engine& engine, const Visio
     return nullptr;
   }
   if (auto found = encoder->find(file_key(picture)); found != nullptr) return found;
-  auto made = encoder->encode(file_key(picture), patches_of(reference.pictures[picture], encoder->spec()), {});
+  const vision::Patches patches = patches_of(reference.pictures[picture], encoder->spec());
+  auto made = encoder->encode(file_key(picture), std::span(&patches, 1), {});
   EXPECT_TRUE(made.ok()) << made.status().message();
   return made.ok() ? *made : nullptr;
 }
@@ -144,7 +145,9 @@ inline double relative(std::span<const float> a, std::span<const float> b) {
 
 /// Every text fits, and KV is exact enough for the tolerance.
 inline EngineOptions sees(const std::string& name) {
-  const std::string decoder = name.substr(0, std::min(name.find("-quick"), name.find("-unified")));
+  std::string decoder = name;
+  for (const char* tower : {"-quick", "-unified", "-internvl", "-idefics3", "-kimivl"})
+    decoder = decoder.substr(0, decoder.find(tower));
   EngineOptions options = roomy(MILLRACE_TEST_DATA "/reference/" + decoder + ".gguf");
   options.model.mmproj = vision_path(name + "-mmproj.gguf");
   if (name == "gemma4") options.kv.dtype = DType::f32;  // as without pictures (reference.h)

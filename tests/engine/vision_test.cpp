@@ -189,12 +189,32 @@ TEST_P(Vision, PenaltiesAndDraftsPassOverPictures) {
 
 INSTANTIATE_TEST_SUITE_P(Reference, Vision,
                          testing::Values("qwen35", "qwen3vl", "qwen2vl", "qwen2vl-quick", "mistral-nemo", "gemma3",
-                                         "gemma4", "gemma4-moe", "gemma4-moe-unified"),
+                                         "gemma4", "gemma4-moe", "gemma4-moe-unified", "qwen2-internvl",
+                                         "qwen3-internvl", "llama-idefics3", "lfm2", "glm4v", "deepseek-v3-kimivl"),
                          [](const testing::TestParamInfo<const char*>& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
+
+/// Tiles are computed each by itself; their rows follow one another as one picture's.
+TEST(VisionViews, RowsOfSeveralViewsFollowOneAnother) {
+  const VisionReference reference = read_vision("llama-idefics3");
+  const auto engine = make(sees("llama-idefics3"));
+  ASSERT_NE(engine, nullptr);
+  std::vector<vision::Patches> views;
+  std::vector<float> rows;
+  for (const std::size_t index : {0u, 1u, 0u}) {
+    const VisionPicture& picture = reference.pictures[index];
+    views.push_back(patches_of(picture, engine->pictures()->spec()));
+    rows.insert(rows.end(), picture.states.begin(), picture.states.end());
+  }
+  const auto made = engine->pictures()->encode(file_key(9), views, {});
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  EXPECT_EQ((*made)->grid, (vision::Grid{1, 3 * reference.pictures[0].grid.tokens()}));
+  EXPECT_LE(relative((*made)->states, rows), 2e-4);
+  EXPECT_EQ(engine->pictures()->encoded(), 1);
+}
 
 TEST(VisionErrors, PicturesThatHaveNoPlaceAreRefused) {
   const VisionReference reference = read_vision("qwen35");
@@ -249,11 +269,11 @@ TEST(VisionErrors, ATowerThatDoesNotFitIsRefusedAndOthersGoOn) {
   vision::Patches large = patches_of(small, engine->pictures()->spec());
   large.rows = large.cols = 256;
   large.pixels.assign(static_cast<std::size_t>(large.rows * large.cols * large.dim), 0);
-  const auto refused = engine->pictures()->encode(file_key(7), large, {});
+  const auto refused = engine->pictures()->encode(file_key(7), std::span(&large, 1), {});
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code(), Code::out_of_budget) << refused.status().message();
-  const auto cancelled =
-      engine->pictures()->encode(file_key(0), patches_of(small, engine->pictures()->spec()), [] { return true; });
+  const vision::Patches patches = patches_of(small, engine->pictures()->spec());
+  const auto cancelled = engine->pictures()->encode(file_key(0), std::span(&patches, 1), [] { return true; });
   EXPECT_EQ(cancelled.status().code(), Code::cancelled);
   EXPECT_NE(encoded(*engine, reference, 0), nullptr);
 }

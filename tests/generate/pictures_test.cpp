@@ -97,7 +97,19 @@ TEST(Pictures, ThatAModelSeesKeepTheirPlaces) {
   EXPECT_EQ(messages, before);
   EXPECT_EQ(seen->inserts, (std::vector<std::string>{"<|vision_start|><|image_pad|><|vision_end|>",
                                                      "<|vision_start|><|image_pad|><|vision_end|>"}));
-  EXPECT_EQ(seen->grids[0], (vision::Grid{.rows = 2, .cols = 3}));
+  EXPECT_EQ(seen->grids[0], (std::vector<vision::Grid>{{.rows = 2, .cols = 3}}));
+}
+
+TEST(Pictures, BecomeSeveralViewsWhereATowerSeesTiles) {
+  Pictures pictures;
+  Json messages = {said("user", pictures.add(picture("baseline.jpg")))};
+  vision::Spec spec = vision::usual_spec(vision::Projector::internvl);
+  spec.least_tiles = 2;
+  const auto seen = settle_pictures(&spec, pictures, messages);
+  ASSERT_TRUE(seen.ok()) << seen.status().message();
+  EXPECT_EQ(seen->inserts[0],
+            "<img><IMG_CONTEXT><IMG_CONTEXT><IMG_CONTEXT><IMG_CONTEXT><IMG_CONTEXT><IMG_CONTEXT><IMG_CONTEXT></img>\n");
+  EXPECT_EQ(seen->grids[0], (std::vector<vision::Grid>(7, {.rows = 16, .cols = 16})));
 }
 
 TEST(Pictures, ThatCannotBeReadAreRefusedWhenNewAndNotedWhenOld) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <tuple>
 
 #include "model/rope.h"
 #include "model/tiny_model.h"
@@ -71,8 +72,8 @@ TEST(Tower, UsesEachWeightOnceInTheOrderOfItsUnits) {
 
 TEST(Tower, RefusesWhatItCannotCompute) {
   TinyModel tiny = qwen_tower();
-  tiny.add("v.blk.1.ls1.weight", {16});
-  EXPECT_NE(refusal(tiny).find("v.blk.1.ls1.weight"), std::string::npos);
+  tiny.add("v.blk.1.attn_sinks", {2});
+  EXPECT_NE(refusal(tiny).find("v.blk.1.attn_sinks"), std::string::npos);
   tiny = qwen_tower();
   tiny.remove("v.blk.1.attn_out.weight");
   EXPECT_NE(refusal(tiny).find("v.blk.1.attn_out.weight"), std::string::npos);
@@ -88,8 +89,8 @@ TEST(Tower, RefusesWhatItCannotCompute) {
   tiny.keys["clip.vision.attention.head_count"] = Value(std::uint32_t{0});
   EXPECT_NE(refusal(tiny).find("head_count"), std::string::npos);
   tiny = qwen_tower();
-  tiny.keys["clip.projector_type"] = Value(std::string("internvl"));
-  EXPECT_NE(refusal(tiny).find("internvl"), std::string::npos);
+  tiny.keys["clip.projector_type"] = Value(std::string("cogvlm"));
+  EXPECT_NE(refusal(tiny).find("cogvlm"), std::string::npos);
 }
 
 /// One layer of Gemma 4's, of the same width: patches of 8 x 8 pixels, 3 x 3 of them a token, 5 columns and rows.
@@ -151,6 +152,54 @@ TEST(Tower, RefusesBoundsAndPlacesThatAreNone) {
   patches.pixels.assign(static_cast<std::size_t>(18 * patches.dim), 0.5f);
   EXPECT_NE(tower_input(file, *tower, patches).status().message().find("places for 5 rows and columns"),
             std::string::npos);
+}
+
+/// One layer of InternVL's, of the same width: a class and 4 x 4 patches of 8 x 8 pixels, 2 x 2 of them a token.
+TinyModel internvl_tower() {
+  TinyModel tiny = qwen_tower();
+  tiny.keys["clip.projector_type"] = Value(std::string("internvl"));
+  tiny.keys["clip.vision.block_count"] = Value(std::uint32_t{1});
+  for (const char* name : {"ln1", "attn_qkv", "attn_out", "ln2", "ffn_up", "ffn_down"})
+    for (const char* ending : {".weight", ".bias"}) tiny.remove(std::string("v.blk.1.") + name + ending);
+  for (const char* name : {"v.post_ln", "mm.0", "mm.2"})
+    for (const char* ending : {".weight", ".bias"}) tiny.remove(std::string(name) + ending);
+  tiny.tensor("v.position_embd.weight").shape = {16, 17, 1};
+  tiny.add("v.class_embd", {16, 1, 1});
+  for (const char* scale : {"ls1", "ls2"}) tiny.add(std::string("v.blk.0.") + scale + ".weight", {16});
+  const std::tuple<const char*, std::int64_t, std::int64_t> products[] = {{"1", 64, 24}, {"3", 24, 24}};
+  for (const auto& [name, cols, rows] : products) {
+    tiny.add(std::string("mm.model.mlp.") + name + ".weight", {cols, rows});
+    tiny.add(std::string("mm.model.mlp.") + name + ".bias", {rows});
+  }
+  tiny.add("mm.model.mlp.0.weight", {64});
+  tiny.add("mm.model.mlp.0.bias", {64});
+  return tiny;
+}
+
+TEST(Tower, AClassIsARowThatNothingIsMadeOf) {
+  const modelfile::Model file = internvl_tower().open("tower_test");
+  const auto tower = load_tower(file, 1 << 20);
+  ASSERT_TRUE(tower.ok()) << tower.status().message();
+  EXPECT_EQ(tower->table_side, 4);
+  vision::Patches patches;
+  patches.rows = patches.cols = 4;
+  patches.dim = 3 * 8 * 8;
+  patches.pixels.assign(static_cast<std::size_t>(16 * patches.dim), 0.5f);
+  EXPECT_EQ(tower->rows(patches), 20);
+  EXPECT_EQ(tower->tokens(16), 4);
+  const auto input = tower_input(file, *tower, patches);
+  ASSERT_TRUE(input.ok()) << input.status().message();
+  EXPECT_EQ(std::ssize(*input), 20 * (patches.dim + 16));
+  // All patches and the class are one segment; what makes a token of the class is another.
+  const auto places = tower_places(*tower, patches);
+  ASSERT_EQ(places.size(), 20u);
+  for (std::int32_t i = 0; i < 20; ++i) EXPECT_EQ(places[static_cast<std::size_t>(i)].ahead, (i < 17 ? 16 : 19) - i);
+  TinyModel tiny = internvl_tower();
+  tiny.tensor("v.class_embd").shape = {8, 2, 1};
+  const modelfile::Model torn = tiny.open("tower_test");
+  const auto other = load_tower(torn, 1 << 20);
+  ASSERT_TRUE(other.ok());
+  EXPECT_NE(tower_input(torn, *other, patches).status().message().find("v.class_embd is 8 x 2"), std::string::npos);
 }
 
 /// An audio tower's projector in the same file is nobody's here.

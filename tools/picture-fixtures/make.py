@@ -2,8 +2,8 @@
 """Writes tests/data/pictures: picture files of every kind that is read, each with the pixels that Pillow makes of it (a
 .ppm beside it), resampled pictures, and what transformers' image processors make of pictures of odd sizes.
 
-Usage: make.py (in an environment with pillow before 13, which resamples some pictures vertically first; numpy, torch and
-transformers)
+Usage: make.py (in an environment with pillow before 13, which resamples some pictures vertically first; numpy, torch,
+torchvision and transformers)
 """
 import io
 import json
@@ -186,9 +186,123 @@ def patches(name, processor, options, width, height):
     return {"projector": name, "from": [width, height], "patches": [cols, rows], "adler": f"{zlib.adler32(data):08x}"}
 
 
+IDEFICS3 = {"tile": 50, "patch": 12, "merge": 4, "longest": 200}  # a tile's last two rows and columns of pixels are in no patch
+INTERNVL = {"tile": 56, "patch": 14, "merge": 2}
+LARGE = [(1500, 700), (600, 1300)]  # for LFM2, whose tiles no key makes smaller
+
+
+def in_patches(values, mean, deviation, patch, merge):
+    """[3, height, width], normalized, to patches of bytes; what is no whole patch is left out."""
+    levels = (numpy.asarray(values, numpy.float64) * numpy.reshape(deviation, (3, 1, 1)) + numpy.reshape(mean, (3, 1, 1))) * 255
+    assert numpy.abs(levels - levels.round()).max() < 0.01
+    rows, cols = levels.shape[1] // patch, levels.shape[2] // patch
+    return rows, cols, in_cells(levels[:, :rows * patch, :cols * patch], patch, merge).round().astype(numpy.uint8).tobytes()
+
+
+def internvl(image):
+    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+    mean, deviation = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+    processor = GotOcr2ImageProcessorPil(size={"height": INTERNVL["tile"], "width": INTERNVL["tile"]}, crop_to_patches=True, image_mean=mean, image_std=deviation)
+    for view in processor(images=image)["pixel_values"]:
+        yield in_patches(view, mean, deviation, INTERNVL["patch"], INTERNVL["merge"])
+
+
+def idefics3(image):
+    from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+    processor = Idefics3ImageProcessorPil(size={"longest_edge": IDEFICS3["longest"]}, max_image_size={"longest_edge": IDEFICS3["tile"]})
+    for view in numpy.asarray(processor(images=image, return_tensors="np")["pixel_values"])[0]:
+        yield in_patches(view, [0.5] * 3, [0.5] * 3, IDEFICS3["patch"], IDEFICS3["merge"])
+
+
+def resized_by_pillow(_self, images, size, resample=None, **_more):
+    """In the place of torchvision's resizing, from which it differs by one level at most."""
+    import torch
+    made = [Image.fromarray(image.permute(1, 2, 0).numpy()).resize((size.width, size.height), resample) for image in images]
+    return torch.stack([torch.from_numpy(numpy.array(image)).permute(2, 0, 1) for image in made])
+
+
+def lfm2_views(image):
+    from transformers.models.lfm2_vl.image_processing_lfm2_vl import Lfm2VlImageProcessor
+    made = Lfm2VlImageProcessor()(images=image)
+    for values, (rows, cols) in zip(made["pixel_values"], made["spatial_shapes"]):
+        rows, cols = int(rows), int(cols)
+        whole = values[:rows * cols].reshape(rows, cols, 16, 16, 3).permute(4, 0, 2, 1, 3).reshape(3, rows * 16, cols * 16)
+        yield whole.numpy()
+
+
+def lfm2(image):
+    from transformers.image_processing_backends import TorchvisionBackend
+    published, TorchvisionBackend.resize = TorchvisionBackend.resize, resized_by_pillow
+    views = list(lfm2_views(image))
+    TorchvisionBackend.resize = published
+    for view, of_torch in zip(views, lfm2_views(image)):
+        assert view.shape == of_torch.shape and numpy.abs(view - of_torch).max() * 255 / 2 < 1.01
+        yield in_patches(view, [0.5] * 3, [0.5] * 3, 16, 2)
+
+
+def glm4v(image):
+    from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
+    processor = Glm4vImageProcessorPil(size={"shortest_edge": 12544, "longest_edge": 9633792})
+    made = processor(images=image, return_tensors="np")
+    _, rows, cols = (int(v) for v in made["image_grid_thw"][0])
+    values = made["pixel_values"].reshape(-1, 3, 2, 14 * 14)[:, :, 0].astype(numpy.float64)  # the two frames of a still picture are one
+    levels = (values * numpy.reshape(processor.image_std, (3, 1)) + numpy.reshape(processor.image_mean, (3, 1))) * 255
+    assert numpy.abs(levels - levels.round()).max() < 0.01
+    yield rows, cols, levels.round().astype(numpy.uint8).tobytes()
+
+
+def kimivl(image, most=4096, patch=14, merge=2):
+    """By the description of Kimi-VL's processor, of which transformers has no class: what has too many patches is made smaller, then
+    black edges make all tokens whole."""
+    whole = (image.width // patch) * (image.height // patch)
+    if whole > most:
+        shrink = (most / whole) ** 0.5
+        image = image.resize((int(image.width * shrink), int(image.height * shrink)), Image.Resampling.BICUBIC)
+    side = patch * merge
+    padded = Image.new("RGB", (-(-image.width // side) * side, -(-image.height // side) * side))
+    padded.paste(image, (0, 0))
+    yield in_patches(numpy.asarray(padded).transpose(2, 0, 1) / 255, [0] * 3, [1] * 3, patch, merge)
+
+
+def views():
+    """Of processors that make several of a picture, and of others of these families."""
+    for name, processor in {"internvl": internvl, "idefics3": idefics3, "lfm2": lfm2, "glm4v": glm4v, "kimivl": kimivl}.items():
+        for width, height in SIZES + (LARGE if name in ("lfm2", "kimivl") else []):
+            made = list(processor(Image.fromarray(formula(width, height))))
+            for number, (rows, cols, data) in enumerate(made):
+                yield {"projector": name, "from": [width, height], "view": number, "views": len(made), "patches": [cols, rows],
+                       "adler": f"{zlib.adler32(data):08x}"}
+
+
+def cuts():
+    """Tiles of large pictures, and the whole behind them, by the published functions alone."""
+    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+    from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+    from transformers.models.lfm2_vl.image_processing_lfm2_vl import Lfm2VlImageProcessor
+    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
+    internvl = GotOcr2ImageProcessorPil(size={"height": 448, "width": 448}, crop_to_patches=True)
+    idefics, lfm2 = Idefics3ImageProcessorPil(size={"longest_edge": 2048}, max_image_size={"longest_edge": 512}), Lfm2VlImageProcessor()
+    for width, height in CUTS:
+        cols, rows = get_optimal_tiled_canvas((height, width), (448, 448), internvl.min_patches, internvl.max_patches)
+        yield {"projector": "internvl", "from": [width, height], "tiles": [cols, rows] if cols * rows > 1 else [0, 0], "whole": [448, 448]}
+        _, rows, cols = idefics.get_number_of_image_patches(height, width, {})
+        yield {"projector": "idefics3", "from": [width, height], "tiles": [cols, rows], "whole": [512, 512]}
+        limits = {"downsample_factor": 2, "max_image_tokens": 256, "encoder_patch_size": 16}
+        cols = rows = 0
+        if lfm2._is_image_too_large(height, width, max_pixels_tolerance=2.0, **limits):
+            cols, rows, *_ = lfm2._get_grid_layout(height, width, 2, 10, 512)
+        yield {"projector": "lfm2", "from": [width, height], "tiles": [cols, rows],
+               "whole": list(lfm2.smart_resize(height, width, min_image_tokens=64, **limits))}
+
+
+CUTS = [(1920, 1080), (4032, 3024), (3840, 2160), (48, 80), (16, 16), (10000, 51), (51, 10000), (8000, 8000), (1, 1), (100, 20000), (1024, 512),
+        (512, 512), (513, 512), (725, 724), (724, 724), (1170, 2532), (1000, 800), (1250, 1000), (896, 448), (897, 448), (2048, 1023), (640, 480)]
+
+
 def sizes():
     """What the rules make of sizes, by the published functions alone."""
     from transformers.models.gemma4.image_processing_pil_gemma4 import get_aspect_ratio_preserving_size
+    from transformers.models.glm4v.image_processing_pil_glm4v import smart_resize as glm_resize
     from transformers.models.pixtral.image_processing_pil_pixtral import get_resize_output_image_size
     from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
     for width, height in [(1920, 1080), (4032, 3024), (3840, 2160), (48, 80), (16, 16), (144, 176), (10000, 51), (51, 10000),
@@ -197,6 +311,7 @@ def sizes():
         rules = {
             "qwen3vl_merger": lambda: smart_resize(height, width, 32, 65536, 16777216),
             "qwen2.5vl_merger": lambda: smart_resize(height, width, 28, 3136, 12845056),
+            "glm4v": lambda: glm_resize(2, height, width, min_pixels=12544, max_pixels=9633792),
             "gemma4v": lambda: get_aspect_ratio_preserving_size(height, width, 16, 280 * 9, 3),
             "pixtral": lambda: get_resize_output_image_size(numpy.zeros((height, width, 3), numpy.uint8), (1540, 1540), (28, 28), "channels_last"),
         }
@@ -216,13 +331,14 @@ def main():
         (OUT / f"{name}.ppm").write_bytes(b"P6 %d %d 255\n" % image.size + image.tobytes())
     for name, file in not_read():
         (OUT / name).write_bytes(file)
-    goldens = {"resampled": list(resampled()), "sizes": list(sizes()), "patches": []}
+    goldens = {"resampled": list(resampled()), "sizes": list(sizes()), "cuts": list(cuts()), "patches": []}
     for name, processor, options in processors():
         for width, height in SIZES:
             try:
                 goldens["patches"].append(patches(name, processor, options, width, height))
             except ValueError as refused:
                 print(name, width, height, refused)
+    goldens["patches"] += views()
     lines = [f'"{key}": [\n' + ",\n".join(json.dumps(one) for one in part) + "\n]" for key, part in goldens.items()]
     (OUT / "goldens.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
 

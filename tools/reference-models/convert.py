@@ -386,6 +386,13 @@ def neighbours(rows, heads):
     return rows.reshape(heads, 2, half, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
+def halves(rows, heads, rotary):
+    """What rotates side by side, in the first `rotary` channels of each head, comes to stand half of these apart."""
+    apart = rows.reshape(heads, rows.shape[0] // heads, *rows.shape[1:])
+    turned = apart[:, :rotary].reshape(heads, rotary // 2, 2, *rows.shape[1:]).swapaxes(1, 2)
+    return np.concatenate([turned.reshape(apart[:, :rotary].shape), apart[:, rotary:]], axis=1).reshape(rows.shape)
+
+
 def layer_name(model, part):
     own_stem, _, own_ending = part.rpartition(".")
     if own_stem in model.names:
@@ -456,6 +463,9 @@ def layer_tensors(model, part, values, unsplit):
             values = neighbours(values, model.config["num_attention_heads"])
         if "k_proj" in part:
             values = neighbours(values, model.config["num_key_value_heads"])
+    if model.halves and ("q_proj" in part or "k_proj" in part):
+        heads = model.config["num_attention_heads" if "q_proj" in part else "num_key_value_heads"]
+        values = halves(values, heads, model.halves)
     if part.endswith("norm.weight"):
         values = values + np.float32(model.norm_shift)
     return [(layer_name(model, part), values)]

@@ -133,6 +133,15 @@ GLM4 = Model(
            "post_mlp_layernorm": "post_ffw_norm"},
 )
 
+# The text of GLM-4.1V and 4.6V Flash, whose rotations have three places.
+GLM4V = Model(
+    "glm4v", "glm4", "glm4v", "Glm4vConfig", "Glm4vForConditionalGeneration",
+    without(small(hidden_size=64, num_attention_heads=1, rope_parameters=rope(mrope_section=[4, 6, 6], partial_rotary_factor=0.5)), "head_dim"),
+    variants={"theta": {"rope_parameters": rope(1e6, mrope_section=[4, 6, 6], partial_rotary_factor=0.5)}},
+    keys={"rope.dimension_count": 32, "rope.dimension_sections": [4, 6, 6, 0]}, names=GLM4.names, halves=32,
+    vision=VISION | {"image_size": 4, "out_hidden_size": 64},
+)
+
 GEMMA = Model(
     "gemma", "gemma", "gemma", "GemmaConfig", "GemmaForCausalLM",
     small(tie_word_embeddings=True, hidden_act="gelu_pytorch_tanh", rms_norm_eps=1e-6),
@@ -448,6 +457,6 @@ AFMOE = Model(
 
 
 MODELS = [QWEN2VL, QWEN3VL, QWEN3VLMOE, QWEN2MOE, SEED_OSS, SMOLLM3, INTERNLM2, EXAONE, ARCEE, MINICPM, GRANITEMOE, ERNIE,
-          GLM4, GEMMA, OLMOE, ERNIE_MOE, DEEPSEEK, BAILINGMOE, DOTS1, BAILINGMOE2, HUNYUAN_DENSE, HUNYUAN_MOE, HY_V3,
+          GLM4, GLM4V, GEMMA, OLMOE, ERNIE_MOE, DEEPSEEK, BAILINGMOE, DOTS1, BAILINGMOE2, HUNYUAN_DENSE, HUNYUAN_MOE, HY_V3,
           EXAONE_MOE, EXAONE4, OLMO2, OLMO3, COMMAND_R, COHERE2, STABLELM, STABLELM_PARALLEL, STARCODER2, NEMOTRON, GEMMA2,
           CHATGLM, PHI2, ORION, XVERSE, BAICHUAN, AFMOE]

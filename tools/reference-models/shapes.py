@@ -36,10 +36,11 @@ class Model:
     vision: dict = field(default_factory=dict)  # vision_config of a class that sees, too; its text alone is asked
     # What convert.py does not know of the architecture: GGUF's keys, each a value or the name of one in `config`;
     # transformers' names within a layer and GGUF's, without .weight; whether GGUF rotates neighbours where transformers
-    # rotates halves.
+    # rotates halves, or the other way round.
     keys: dict = field(default_factory=dict)
     names: dict = field(default_factory=dict)
     neighbours: bool = False
+    halves: int = 0  # GGUF rotates halves where transformers rotates neighbours, of so many channels of a head
     transposed: bool = False  # the checkpoint's matrices are [inputs, outputs]
     grouped: int = 0  # q, k and v of so many heads, which share a key, after each other in one tensor
     fused: bool = False  # GGUF has q, k and v in one tensor, all q first, where transformers has three

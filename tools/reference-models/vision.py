@@ -52,8 +52,11 @@ class Vision:
     merge: int = MERGE
     breaks: bool = False  # rows of tokens end in a token of their own
     patch: int = PATCH
+    kinds: str = "mm_token_type_ids"  # by which name the class is told which tokens are pictures'; empty: it is not
     text_changes: dict = dataclasses.field(default_factory=dict)  # of the text's configuration
     compose: object = None  # puts in what the class has not
+    without_class: bool = False  # transformers has no class of its own, and saves what is another's
+    steady: bool = False  # answers have to be the same for pictures that differ a little: no expert is chosen by a hair
 
 
 def qwen_inputs(pictures, merge):
@@ -209,6 +212,103 @@ def gemma4_unified_tensors(name, values):
     return [(f"{names[stem]}.{ending}", values)]
 
 
+def internvl_tensors(name, values):
+    name = name.removeprefix("model.")
+    names = {"vision_tower.embeddings.position_embeddings": "v.position_embd.weight",
+             "vision_tower.embeddings.patch_embeddings.projection.weight": "v.patch_embd.weight",
+             "vision_tower.embeddings.patch_embeddings.projection.bias": "v.patch_embd.bias"}
+    if name == "vision_tower.embeddings.cls_token":
+        return [("v.class_embd", values)]
+    if name in names:
+        return [(names[name], values)]
+    if projector := re.fullmatch(r"multi_modal_projector\.(.+)\.(weight|bias)", name):
+        number = {"layer_norm": 0, "linear_1": 1, "linear_2": 3}[projector[1]]
+        return [(f"mm.model.mlp.{number}.{projector[2]}", values)]
+    layer, part = re.fullmatch(r"vision_tower\.encoder\.layer\.(\d+)\.(.+)", name).groups()
+    if part.startswith("lambda_"):
+        return [(f"v.blk.{layer}.ls{part[-1]}.weight", values)]
+    part, ending = part.rsplit(".", 1)
+    parts = {"layernorm_before": "ln1", "layernorm_after": "ln2", "attention.q_proj": "attn_q", "attention.k_proj": "attn_k",
+             "attention.v_proj": "attn_v", "attention.projection_layer": "attn_out", "attention.q_norm": "attn_q_norm",
+             "attention.k_norm": "attn_k_norm", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down"}
+    return [(f"v.blk.{layer}.{parts[part]}.{ending}", values)]
+
+
+def idefics3_inputs(pictures, merge):
+    return {"pixel_values": torch.tensor(np.stack(pictures)[None])}
+
+
+def idefics3_tensors(name, values):
+    if name == "model.connector.modality_projection.proj.weight":
+        return [("mm.model.fc.weight", values)]
+    return gemma_tensors(name.replace("model.vision_model.", "vision_tower."), values)
+
+
+def lfm2_inputs(pictures, merge):
+    """Patches of each picture row by row, as many as the largest has."""
+    rows, masks, shapes = [], [], []
+    most = max(picture.shape[1] * picture.shape[2] for picture in pictures) // PATCH**2
+    for picture in pictures:
+        height, width = picture.shape[1] // PATCH, picture.shape[2] // PATCH
+        patches = patches_of(picture, 1).reshape(-1, 3, PATCH, PATCH).transpose(0, 2, 3, 1).reshape(height * width, -1)
+        rows.append(np.pad(patches, ((0, most - len(patches)), (0, 0))))
+        masks.append(np.arange(most) < len(patches))
+        shapes.append((height, width))
+    return {"pixel_values": torch.tensor(np.stack(rows)), "spatial_shapes": torch.tensor(shapes),
+            "pixel_attention_mask": torch.tensor(np.stack(masks).astype(np.int64))}
+
+
+def lfm2_tensors(name, values):
+    name = name.removeprefix("model.")
+    if projector := re.fullmatch(r"multi_modal_projector\.(layer_norm|linear_[12])\.(weight|bias)", name):
+        own = {"layer_norm": "mm.input_norm", "linear_1": "mm.1", "linear_2": "mm.2"}[projector[1]]
+        return [(f"{own}.{projector[2]}", values)]
+    if name.endswith("patch_embedding.weight"):
+        values = by_channel(values, PATCH)
+    return gemma_tensors(name, values)
+
+
+def kimi_inputs(pictures, merge):
+    patches = [patches_of(picture, 1).reshape(-1, 3, PATCH, PATCH) for picture in pictures]
+    grids = [(1, picture.shape[1] // PATCH, picture.shape[2] // PATCH) for picture in pictures]
+    return {"pixel_values": torch.tensor(np.concatenate(patches)), "image_grid_thw": torch.tensor(grids)}
+
+
+def kimi_tensors(name, values):
+    """transformers has heads' pairs half a head apart; the checkpoints, and GGUF with them, side by side."""
+    name = name.removeprefix("model.")
+    if name == "vision_tower.patch_embed.pos_emb.position_embeddings":
+        return [("v.position_embd.weight", values.reshape(-1, values.shape[-1]))]
+    stem, ending = name.rsplit(".", 1)
+    names = {"vision_tower.patch_embed.proj": "v.patch_embd", "vision_tower.final_layernorm": "v.post_ln",
+             "mm_projector.pre_norm": "mm.input_norm", "mm_projector.in_proj": "mm.1", "mm_projector.out_proj": "mm.2"}
+    if stem in names:
+        return [(f"{names[stem]}.{ending}", values)]
+    layer, part = re.fullmatch(r"vision_tower\.layers\.(\d+)\.(.+)", stem).groups()
+    parts = {"norm1": "ln1", "norm2": "ln2", "attn.q_proj": "attn_q", "attn.k_proj": "attn_k", "attn.v_proj": "attn_v",
+             "attn.proj": "attn_out", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down"}
+    if part in ("attn.q_proj", "attn.k_proj"):
+        values = convert.neighbours(values, HEADS)
+    return [(f"v.blk.{layer}.{parts[part]}.{ending}", values)]
+
+
+def glm_tensors(name, values):
+    name = name.removeprefix("model.visual.")
+    if name == "patch_embed.proj.weight":
+        return [("v.patch_embd.weight", values[:, :, 0]), ("v.patch_embd.weight.1", values[:, :, 1])]
+    stem, ending = name.rsplit(".", 1)
+    names = {"patch_embed.proj": "v.patch_embd", "embeddings.position_embedding": "v.position_embd",
+             "post_conv_layernorm": "v.norm_embd", "post_layernorm": "v.post_ln", "downsample": "mm.patch_merger",
+             "merger.proj": "mm.model.fc", "merger.post_projection_norm": "mm.post_norm", "merger.gate_proj": "mm.gate",
+             "merger.up_proj": "mm.up", "merger.down_proj": "mm.down"}
+    if stem in names:
+        return [(f"{names[stem]}.{ending}", values)]
+    layer, part = re.fullmatch(r"blocks\.(\d+)\.(.+)", stem).groups()
+    parts = {"norm1": "ln1", "norm2": "ln2", "attn.qkv": "attn_qkv", "attn.proj": "attn_out", "mlp.gate_proj": "ffn_gate",
+             "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+    return [(f"v.blk.{layer}.{parts[part]}.{ending}", values)]
+
+
 def put_unified_embedder(net):
     """Gemma 4 12B's, which has no tower, in front of the decoder that the other Gemma 4 models have as well."""
     from transformers import Gemma4UnifiedVisionConfig
@@ -241,6 +341,13 @@ GEMMA4_KEYS = {"clip.vision.projector_type": "gemma4v", "clip.vision.image_size"
                "clip.vision.projector.scale_factor": GEMMA4_MERGE, "clip.vision.image_mean": [0.0] * 3,
                "clip.vision.image_std": [1.0] * 3, "clip.vision.attention.layer_norm_epsilon": 1e-6}
 
+INTERNVL_VISION = {"num_hidden_layers": 2, "hidden_size": WIDTH, "intermediate_size": FF, "num_attention_heads": HEADS,
+                   "patch_size": [PATCH] * 2, "image_size": [6 * PATCH] * 2}
+INTERNVL_KEYS = {"clip.projector_type": "internvl", "clip.use_gelu": True, "clip.vision.image_size": 6 * PATCH,
+                 "clip.vision.projector.scale_factor": MERGE, "clip.vision.attention.layer_norm_epsilon": 1e-6}
+SIGLIP_VISION = {"num_hidden_layers": 2, "hidden_size": WIDTH, "intermediate_size": FF, "num_attention_heads": HEADS,
+                 "patch_size": PATCH, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6}
+
 MODELS = [
     Vision("qwen35", zoo.QWEN35, "Qwen3_5Config", "Qwen3_5ForConditionalGeneration", QWEN_VISION, TOKENS, QWEN_KEYS,
            qwen_tensors, qwen_inputs, SIZES),
@@ -272,14 +379,15 @@ MODELS = [
             "vision_feature_layer": -1, "projector_hidden_act": "gelu", "multimodal_projector_bias": False},
            {"clip.projector_type": "pixtral", "clip.use_silu": True, "clip.vision.spatial_merge_size": MERGE,
             "clip.vision.image_size": 16 * PATCH, "clip.vision.attention.layer_norm_epsilon": 1e-5},
-           pixtral_tensors, pixtral_inputs, SIZES, breaks=True),
+           pixtral_tensors, pixtral_inputs, SIZES, breaks=True, kinds=""),
     Vision("gemma3", zoo.GEMMA3, "Gemma3Config", "Gemma3ForConditionalGeneration",
            {"model_type": "siglip_vision_model", "num_hidden_layers": 2, "hidden_size": WIDTH, "intermediate_size": FF,
             "num_attention_heads": HEADS, "patch_size": PATCH, "image_size": 8 * PATCH,
             "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6, "vision_use_head": False},
            GEMMA_TOKENS,
            {"clip.projector_type": "gemma3", "clip.use_gelu": True, "clip.vision.image_size": 8 * PATCH,
-            "clip.vision.attention.layer_norm_epsilon": 1e-6}, gemma_tensors, gemma_inputs, [(2, 2), (2, 2)], merge=4),
+            "clip.vision.attention.layer_norm_epsilon": 1e-6}, gemma_tensors, gemma_inputs, [(2, 2), (2, 2)], merge=4,
+           kinds="token_type_ids"),
     # E2B's: products are clamped, and pictures are read as text is.
     Vision("gemma4", zoo.GEMMA4, "Gemma4Config", "Gemma4ForConditionalGeneration",
            GEMMA4_VISION | {"use_clipped_linears": True}, GEMMA4_TOKENS, GEMMA4_KEYS, gemma4_tensors, gemma4_inputs, SIZES,
@@ -295,6 +403,47 @@ MODELS = [
                           "clip.vision.feed_forward_length": 0, "clip.vision.attention.head_count": 0},
            gemma4_unified_tensors, gemma4_unified_inputs, SIZES, merge=1, patch=GEMMA4_PATCH * GEMMA4_MERGE,
            text_changes={"use_bidirectional_attention": "vision"}, compose=put_unified_embedder),
+    Vision("qwen2-internvl", zoo.QWEN2, "InternVLConfig", "InternVLForConditionalGeneration",
+           INTERNVL_VISION | {"attention_bias": True}, {"image_token_id": IMAGE, "downsample_ratio": 0.5}, INTERNVL_KEYS,
+           internvl_tensors, gemma_inputs, [(3, 3), (3, 3)], kinds=""),
+    # With the tower of 6 billion weights, whose norms are others.
+    Vision("qwen3-internvl", zoo.QWEN3, "InternVLConfig", "InternVLForConditionalGeneration",
+           INTERNVL_VISION | {"norm_type": "rms_norm", "use_qk_norm": True},
+           {"image_token_id": IMAGE, "downsample_ratio": 0.5}, INTERNVL_KEYS, internvl_tensors, gemma_inputs,
+           [(3, 3), (3, 3)], kinds="", text_changes={"model_type": "qwen3"}),
+    Vision("llama-idefics3", zoo.LLAMA, "Idefics3Config", "Idefics3ForConditionalGeneration",
+           SIGLIP_VISION | {"model_type": "idefics3_vision", "image_size": 8 * PATCH + 3},
+           {"image_token_id": IMAGE, "scale_factor": 4},
+           {"clip.projector_type": "idefics3", "clip.use_gelu": True, "clip.vision.image_size": 8 * PATCH + 3,
+            "clip.vision.projector.scale_factor": 4, "clip.vision.preproc_image_size": 16 * PATCH,
+            "clip.vision.attention.layer_norm_epsilon": 1e-6},
+           idefics3_tensors, idefics3_inputs, [(2, 2), (2, 2)], merge=4, kinds=""),
+    Vision("lfm2", zoo.LFM2, "Lfm2VlConfig", "Lfm2VlForConditionalGeneration",
+           SIGLIP_VISION | {"model_type": "siglip2_vision_model", "num_patches": 25, "vision_use_head": False},
+           {"image_token_id": IMAGE, "downsample_factor": MERGE, "projector_hidden_size": 40},
+           {"clip.projector_type": "lfm2", "clip.use_gelu": True, "clip.vision.image_size": 256,
+            "clip.vision.projector.scale_factor": MERGE, "clip.vision.attention.layer_norm_epsilon": 1e-6},
+           lfm2_tensors, lfm2_inputs, [(3, 2), (1, 4)], kinds=""),
+    # What the configuration calls intermediate_size is the projector's alone.
+    Vision("glm4v", relatives.GLM4V, "Glm4vConfig", "Glm4vForConditionalGeneration",
+           {"depth": 2, "hidden_size": WIDTH, "intermediate_size": FF, "num_heads": HEADS, "patch_size": PATCH,
+            "spatial_merge_size": MERGE, "temporal_patch_size": 2, "out_hidden_size": 64, "image_size": 5 * PATCH,
+            "rope_parameters": {"rope_type": "axial", "rope_theta": 10000.0}},
+           TOKENS,
+           {"clip.projector_type": "glm4v", "clip.use_silu": True, "clip.vision.spatial_merge_size": MERGE,
+            "clip.vision.image_size": 5 * PATCH, "clip.vision.attention.layer_norm_epsilon": 1e-5},
+           glm_tensors, qwen_inputs, SIZES),
+    # transformers has the tower of Kimi-K2.5, which is Kimi-VL's where a picture is no film.
+    Vision("deepseek-v3-kimivl", zoo.DEEPSEEK_V3, "Kimi_K25Config", "Kimi_K25ForConditionalGeneration",
+           {"num_hidden_layers": 2, "hidden_size": WIDTH, "intermediate_size": FF, "num_attention_heads": HEADS,
+            "patch_size": PATCH, "pos_emb_height": 5, "pos_emb_width": 5, "merge_kernel_size": [MERGE, MERGE],
+            "rope_parameters": {"rope_type": "axial", "rope_theta": 10000.0}},
+           {"image_token_id": IMAGE, "video_token_id": 1000, "vision_start_token_id": 3, "vision_end_token_id": 4,
+            "projection_hidden_size": WIDTH},
+           {"clip.projector_type": "kimivl", "clip.use_gelu": True, "clip.vision.projector.scale_factor": MERGE,
+            "clip.vision.image_size": 5 * PATCH, "clip.vision.attention.layer_norm_epsilon": 1e-5},
+           kimi_tensors, kimi_inputs, SIZES, kinds="", text_changes={"model_type": "deepseek_v3"}, steady=True,
+           without_class=True),
 ]
 
 
@@ -330,7 +479,7 @@ def importlib_of(_vision):
 
 
 def is_text(name):
-    return name.startswith(("model.language_model.", "lm_head"))
+    return name.startswith(("model.language_model.", "model.text_model.", "lm_head"))
 
 
 def draw(name, shape, random):
@@ -368,7 +517,7 @@ def fill(vision, net):
         if tied and name == "lm_head.weight":
             continue
         if is_text(name):
-            tensor.copy_(torch.from_numpy(text[name.replace("model.language_model.", "model.")]))
+            tensor.copy_(torch.from_numpy(text[re.sub(r"^model\.(language|text)_model\.", "model.", name)]))
             continue
         values = draw(name, tuple(tensor.shape), random).astype(np.float16).astype(np.float32)
         weights[name] = np.asarray(values, order="C")
@@ -410,9 +559,7 @@ def logits(vision, net, pictures, tokens):
     ids = np.array([token if token >= 0 else IMAGE for token in tokens])
     numbers = [(-1 - token) // 1000 for token in tokens if token < 0 and (-1 - token) % 1000 == 0]
     kinds = (np.array(tokens) < 0).astype(np.int64)
-    more = {"token_type_ids" if vision.name == "gemma3" else "mm_token_type_ids": torch.tensor(kinds[None])}
-    if vision.name == "mistral-nemo":
-        more = {}
+    more = {vision.kinds: torch.tensor(kinds[None])} if vision.kinds else {}
     with torch.no_grad():
         out = net(input_ids=torch.tensor(ids[None]), use_cache=False,
                   **vision.inputs([pictures[number] for number in numbers], vision.merge), **more)
@@ -431,6 +578,20 @@ def answer(vision, net, pictures, prompt, wanted):
         if tokens[-1] == IMAGE or least < wanted:  # transformers would take the token for a picture's
             return first, [], -1
     return first, tokens[len(prompt):], least
+
+
+def is_steady(vision, net, pictures, prompts, answers):
+    """Whether errors of a thousandth in the pictures and of a ten-thousandth in the weights change no answer."""
+    random = np.random.default_rng(2)
+    noisy = [picture * (1 + 1e-3 * random.standard_normal(picture.shape).astype(np.float32)) for picture in pictures]
+    state = {name: values.clone() for name, values in net.state_dict().items()}
+    for name, values in net.state_dict().items():
+        if values.ndim > 1 and not name.endswith("embed_tokens.weight"):
+            values.mul_(1 + 2e-4 * torch.from_numpy(random.standard_normal(values.shape).astype(np.float32)))
+    same = all(answer(vision, net, noisy, prompt, 0)[1] == tokens for prompt, (_, tokens, _) in zip(prompts, answers))
+    for name, values in net.state_dict().items():
+        values.copy_(state[name])
+    return same
 
 
 def tower_file(vision, weights):
@@ -479,9 +640,9 @@ def write(vision, folder):
             if answers[-1][2] < 0:
                 break
         lead = min(least for _, _, least in answers)
-        if lead > (best[0] if best else 0):
+        if lead > (best[0] if best else 0) and (not vision.steady or is_steady(vision, net, pictures, prompts, answers)):
             best = (lead, prompts, answers)
-        if lead >= LEAST_LEAD:
+        if best and best[0] >= LEAST_LEAD:
             break
     lead, prompts, answers = best
     check_felt(vision, net, weights, pictures[0])

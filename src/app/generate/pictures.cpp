@@ -29,16 +29,16 @@ bool is_data_url(std::string_view text) {
 /// What the model makes of one picture, without decoding it.
 struct Look {
   Status status;
-  vision::Grid grid;
+  vision::Cut cut;
 };
 
 Look look_at(const vision::Spec& spec, const Picture& picture) {
   if (!picture.problem.ok()) return {picture.problem, {}};
   const auto header = image::read_header(std::as_bytes(std::span(picture.file)));
   if (!header.ok()) return {header.status(), {}};
-  const auto size = vision::fitted(spec, {.height = header->height, .width = header->width});
-  if (!size.ok()) return {size.status(), {}};
-  return {{}, vision::grid(spec, *size)};
+  const auto cut = vision::cut(spec, {.height = header->height, .width = header->width});
+  if (!cut.ok()) return {cut.status(), {}};
+  return {{}, *cut};
 }
 
 /// In the words by which clients tell these errors.
@@ -90,9 +90,8 @@ class Settling {
     if (look) return *look;
     look = spec_ == nullptr ? Look{} : look_at(*spec_, pictures_[index]);
     if (spec_ == nullptr || !look->status.ok()) return *look;
-    const vision::Markup& markup = vision::markup(spec_->projector);
-    seen_.inserts[index] = fmt::format("{}{}{}", markup.before, markup.place, markup.after);
-    seen_.grids[index] = look->grid;
+    seen_.inserts[index] = vision::text_of(vision::markup(spec_->projector), look->cut);
+    seen_.grids[index] = vision::grids(*spec_, look->cut);
     return *look;
   }
 

@@ -58,8 +58,8 @@ std::string note_of(std::string_view what);
 
 /// What becomes of the pictures of a conversation, by their index.
 struct Seen {
-  std::vector<std::string> inserts;  // for text::Conversation; empty where no picture is seen
-  std::vector<vision::Grid> grids;   // its tokens; of none where the picture is not seen
+  std::vector<std::string> inserts;              // for text::Conversation; empty where no picture is seen
+  std::vector<std::vector<vision::Grid>> grids;  // the tokens of its views; empty where the picture is not seen
 };
 
 /// `spec`: how the model wants pictures; null: it sees none. The markers of what it does not see become notes: pictures

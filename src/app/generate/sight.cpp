@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "image/decode.h"
@@ -42,12 +44,20 @@ struct Marks {
   std::optional<TokenId> row_break, row_end;
 };
 
-void add_rows(const engine::PictureKey& key, const vision::Grid& grid, const Marks& marks, std::vector<TokenId>& ids) {
+/// Of a view whose first row is number `first` of the picture's.
+void add_rows(const engine::PictureKey& key, std::int64_t first, const vision::Grid& grid, const Marks& marks,
+              std::vector<TokenId>& ids) {
   for (std::int64_t row = 0; row < grid.rows; ++row) {
-    for (std::int64_t col = 0; col < grid.cols; ++col) ids.push_back(engine::picture_token(key, row * grid.cols + col));
+    for (std::int64_t col = 0; col < grid.cols; ++col)
+      ids.push_back(engine::picture_token(key, first + row * grid.cols + col));
     const std::optional<TokenId>& mark = row + 1 < grid.rows ? marks.row_break : marks.row_end;
     if (mark) ids.push_back(*mark);
   }
+}
+
+std::int64_t tokens_of(std::span<const vision::Grid> views) {
+  return std::accumulate(views.begin(), views.end(), std::int64_t{0},
+                         [](std::int64_t sum, const vision::Grid& grid) { return sum + grid.tokens(); });
 }
 
 Expected<std::shared_ptr<const engine::EncodedPicture>> encode(engine::PictureEncoder& encoder, const Picture& picture,
@@ -61,10 +71,10 @@ Expected<std::shared_ptr<const engine::EncodedPicture>> encode(engine::PictureEn
   };
   auto image = image::decode(std::as_bytes(std::span(picture.file)), grant);
   if (!image.ok()) return fail(image.status());
-  auto patches = vision::preprocess(encoder.spec(), *image, grant);
-  if (!patches.ok()) return fail(patches.status());
+  auto views = vision::preprocess(encoder.spec(), *image, grant);
+  if (!views.ok()) return fail(views.status());
   *image = {};  // the encoder takes long, and needs it no more
-  return encoder.encode(key, *patches, [grant] { return grant != nullptr && grant->cancelled(); });
+  return encoder.encode(key, *views, [grant] { return grant != nullptr && grant->cancelled(); });
 }
 
 /// Where the next rows of a picture stand, from `at` on: as many of `left` as follow one another.
@@ -106,21 +116,31 @@ Status place_rows(const engine::Engine& engine, const Pictures& pictures, Prompt
   MR_ASSIGN_OR_RETURN(marks.row_break, token_named(engine.tokenizer(), markup.row_break));
   MR_ASSIGN_OR_RETURN(marks.row_end, token_named(engine.tokenizer(), markup.row_end));
   const std::int64_t places = std::count(prompt.ids.begin(), prompt.ids.end(), *place);
-  if (places != std::ssize(prompt.inserted))
+  std::int64_t views = 0;
+  for (const std::size_t index : prompt.inserted) views += std::ssize(prompt.grids[index]);
+  if (places != views)
     return error(Code::unsupported,
-                 "the prompt has {} of the token {} for {} pictures; the chat template may write none of its own",
-                 places, markup.place, prompt.inserted.size());
+                 "the prompt has {} of the token {} for {} pictures of {} views; the chat template may write none of "
+                 "its own",
+                 places, markup.place, prompt.inserted.size(), views);
   std::vector<TokenId> ids;
-  std::size_t next = 0;
+  std::size_t next = 0, view = 0;  // the picture among those inserted, and its view
+  std::int64_t first = 0;          // row of that view
   for (const TokenId id : prompt.ids) {
     if (id != *place) {
       ids.push_back(id);
       continue;
     }
-    const std::size_t index = prompt.inserted[next++];
+    const std::size_t index = prompt.inserted[next];
+    const std::vector<vision::Grid>& grids = prompt.grids[index];
     const auto [file, added] = prompt.files.try_emplace(index);
     if (added) file->second = file_key(pictures[index]);
-    add_rows(encoder.key_of(file->second), prompt.grids[index], marks, ids);
+    add_rows(encoder.key_of(file->second), first, grids[view], marks, ids);
+    first += grids[view].tokens();
+    if (++view < grids.size()) continue;
+    ++next;
+    view = 0;
+    first = 0;
   }
   prompt.ids = std::move(ids);
   return {};
@@ -136,7 +156,7 @@ Expected<std::vector<engine::PlacedPicture>> see_pictures(const engine::Engine& 
     if (picture == nullptr) {
       MR_ASSIGN_OR_RETURN(picture, encode(*engine.pictures(), pictures[index], prompt.files.at(index), grant));
     }
-    const std::int64_t rows = prompt.grids[index].tokens();
+    const std::int64_t rows = tokens_of(prompt.grids[index]);
     for (std::int64_t row = 0; row < rows; row += placed.back().count) {
       placed.push_back(next_run(prompt.ids, at, row, rows - row));
       placed.back().picture = picture;

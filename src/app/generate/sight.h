@@ -18,7 +18,7 @@ namespace millrace::generate {
 
 /// A conversation's prompt, in which tokens below 0 are rows of pictures.
 struct Prompt : text::Prompt {
-  std::vector<vision::Grid> grids = {};                  // of the job's pictures, by index
+  std::vector<std::vector<vision::Grid>> grids = {};     // of the views of the job's pictures, by index
   std::vector<std::size_t> inserted = {};                // those that stand in the prompt, in this order
   std::map<std::size_t, engine::PictureKey> files = {};  // of each of those, what its file is known by
 };
@@ -40,7 +40,7 @@ class EngineMemory final : public WorkGrant {
 /// How the engine's model wants pictures; null: it sees none.
 const vision::Spec* spec_of(const engine::Engine& engine);
 
-/// Each picture's rows, and the marks between them, in place of the one token that its markup has for them.
+/// Each view's rows, and the marks between them, in place of the one token that the picture's markup has for them.
 /// `inserted` and `grids` of the prompt are set; sets `files`. Errors: unsupported (the model's vocabulary or its
 /// template has no such token, or others of them).
 Status place_rows(const engine::Engine& engine, const Pictures& pictures, Prompt& prompt);
