@@ -38,7 +38,7 @@ CLASSES = {
     "seed_oss": ("seed_oss", "SeedOssConfig"), "smollm3": ("smollm3", "SmolLM3Config"), "arcee": ("arcee", "ArceeConfig"),
     "granitemoe": ("granitemoe", "GraniteMoeConfig"), "granitemoeshared": ("granitemoeshared", "GraniteMoeSharedConfig"),
     "ernie4_5": ("ernie4_5", "Ernie4_5Config"), "ernie4_5_moe": ("ernie4_5_moe", "Ernie4_5_MoeConfig"),
-    "glm4": ("glm4", "Glm4Config"), "gemma": ("gemma", "GemmaConfig"), "olmoe": ("olmoe", "OlmoeConfig"),
+    "glm4v_text": ("glm4v", "Glm4vTextConfig"), "glm4": ("glm4", "Glm4Config"), "gemma": ("gemma", "GemmaConfig"), "olmoe": ("olmoe", "OlmoeConfig"),
     "dots1": ("dots1", "Dots1Config"), "hunyuan_v1_dense": ("hunyuan_v1_dense", "HunYuanDenseV1Config"),
     "hunyuan_v1_moe": ("hunyuan_v1_moe", "HunYuanMoEV1Config"), "hy_v3": ("hy_v3", "HYV3Config"),
     "exaone_moe": ("exaone_moe", "ExaoneMoeConfig"), "exaone4": ("exaone4", "Exaone4Config"),

@@ -488,6 +488,15 @@ constexpr ConfigClass kClasses[] = {
         "moe_layer_interval", "moe_layer_start_index", "moe_norm_min", "moe_num_experts", "moe_num_shared_experts",
         "num_attention_heads", "num_hidden_layers", "num_key_value_heads", "rms_norm_eps", "use_bias", "vocab_size"])",
      .partial_by_default = false},
+    {.model_type = "glm4v_text",
+     .defaults = R"({"attention_dropout": 0.0, "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 13696,
+        "max_position_embeddings": 32768, "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads":
+        2, "pad_token_id": null, "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "use_cache": true, "vocab_size":
+        151552})",
+     .aliases = R"({})",
+     .felt = R"(["hidden_act", "hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers",
+        "num_key_value_heads", "rms_norm_eps", "vocab_size"])",
+     .partial_by_default = true},
     {.model_type = "glm4",
      .defaults = R"({"attention_bias": true, "attention_dropout": 0.0, "bos_token_id": null, "eos_token_id": null, "head_dim":
         128, "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 13696, "max_position_embeddings":

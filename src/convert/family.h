@@ -22,7 +22,7 @@ namespace millrace::convert {
 enum class Form : std::uint8_t {
   same,
   norm,        // Family::norm_shift is added
-  queries,     // rows of heads: where Family::neighbours, halves of a head come to stand side by side
+  queries,     // rows of heads: where Family::neighbours, halves of a head come to stand side by side; halves: apart
   keys,        // the same of KV heads
   experts,     // one matrix an expert (* in the name), joined to [experts, rows, cols]
   first_half,  // of the rows of each expert's matrix, or of one matrix: gates in front of ups
@@ -79,6 +79,7 @@ struct Family {
   std::array<Keys, 3> keys = {};       // beside those that all have
   std::string_view config_class = "";  // the class of transformers that reads its config.json; empty: model_type's
   bool neighbours = false;             // GGUF turns channels (2i, 2i + 1), the checkpoint (i, i + n / 2)
+  bool halves = false;                 // the other way round, of the n that are turned
   float norm_shift = 0;
   std::string_view prefix = "";   // of names that checkpoints may leave out
   std::string_view wrapper = "";  // of names in checkpoints that have a head, too: the rules leave it out
@@ -128,7 +129,8 @@ std::string known_families();
 
 // Each family's file has its table.
 extern const Family kLlama, kMistral, kMinistral3, kMixtral;
-extern const Family kSmolLm3, kArcee, kErnie45, kGlm4, kChatGlm, kGemma, kHunyuanDense, kOlmo2, kOlmo3, kExaone4;
+extern const Family kSmolLm3, kArcee, kErnie45, kGlm4, kGlm4v, kChatGlm, kGemma, kHunyuanDense, kOlmo2, kOlmo3,
+    kExaone4;
 extern const Family kCohere, kCohere2, kCohere2Moe, kStableLm, kStarCoder2, kNemotron, kPhi2, kJais2;
 extern const Family kGpt2, kGptBigCode, kGptNeox, kFalcon, kBloom, kMpt;
 extern const Family kOlmoe, kErnie45Moe, kDots1, kDeepSeek, kBailingMoe2, kHunyuanMoe, kHyV3, kExaoneMoe, kAfmoe,

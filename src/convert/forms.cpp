@@ -104,16 +104,22 @@ class Builder {
   Target target_;
 };
 
-/// Channels i and i + n / 2 of each head side by side.
+/// Channels i and i + n / 2 of each head side by side; or, of its first ones, those that are side by side half of these
+/// apart.
 Status Builder::heads(std::int64_t count) {
-  if (!g_.neighbours) return whole(shape());
+  if (!g_.neighbours && g_.halves == 0) return whole(shape());
   MR_RETURN_IF_ERROR(rows_of_vector());
   const std::int64_t all = view().rows;
   if (count <= 0 || all % (2 * count) != 0)
     return wrong_shape(part(), fmt::format("its rows are those of {} heads", count));
   is(shape(), all, view().cols);
   const std::int64_t dim = all / count, half = dim / 2;
-  for (std::int64_t head = 0; head < count; ++head)
+  if (g_.halves > dim) return wrong_shape(part(), fmt::format("heads of {} channels were to be there", g_.halves));
+  for (std::int64_t head = 0; head < count && g_.halves > 0; ++head) {
+    for (const std::int64_t first : {0, 1}) take(head * dim + first, g_.halves / 2, 2);
+    if (g_.halves < dim) take(head * dim + g_.halves, dim - g_.halves);
+  }
+  for (std::int64_t head = 0; head < count && g_.halves == 0; ++head)
     for (std::int64_t i = 0; i < half; ++i) take(head * dim + i, 2, half);
   return {};
 }
@@ -322,6 +328,7 @@ Status Builder::form() {
 Geometry geometry_of(const Header& header, const Family& family) {
   Geometry g;
   g.neighbours = family.neighbours && header.flag("rope.scaling.finetuned", true);
+  if (family.halves) g.halves = header.integer("rope.dimension_count", header.integer("attention.key_length"));
   g.norm_shift = family.norm_shift;
   g.heads = header.integer("attention.head_count");
   for (const std::int64_t heads : header.of_layers("attention.head_count_kv")) g.kv_heads = std::max(g.kv_heads, heads);

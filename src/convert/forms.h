@@ -17,6 +17,7 @@ namespace millrace::convert {
 /// The numbers by which rows are counted.
 struct Geometry {
   bool neighbours = false;
+  std::int64_t halves = 0;  // channels of a head of which each second one comes to stand behind the others; 0: none
   float norm_shift = 0;
   std::int64_t heads = 0, kv_heads = 0, experts = 0;
   std::int64_t nope = 0, value_dim = 0, rank = 0;  // latent attention: of a head's keys what is not turned, its values

@@ -21,9 +21,11 @@ constexpr KeyRule kKeys[] = {{"n_routed_experts", "expert_count"},
 void read(Config& config, Header& header) {
   header.set_integer("expert_gating_func", kSigmoidGating);
   config.expect("hidden_act", "silu");
+  read_sections(config, header);
 }
 
 Status write(const Header& header, nlohmann::json& config) {
+  write_sections(header, false, config);
   config["first_k_dense_replace"] = header.integer("leading_dense_block_count");
   config["attention_bias"] = true;
   config["num_nextn_predict_layers"] = header.integer("nextn_predict_layers");

@@ -65,6 +65,7 @@ std::int64_t rank_of(const NameRule& rule, std::int64_t layer) {
 ParsedName parse_name(std::string_view given, const Family& family, std::int64_t layers) {
   std::string name(given);
   replace_front(name, "model.language_model.", "model.");
+  replace_front(name, "model.text_model.", "model.");
   replace_front(name, "language_model.model.", "model.");
   replace_front(name, "language_model.lm_head.", "lm_head.");
   if (!family.prefix.empty() && !name.starts_with(family.prefix) && !name.starts_with("lm_head."))
@@ -99,7 +100,10 @@ std::string our_name(const NameRule& rule, std::int64_t layer) {
 }
 
 Duty duty_of(std::string_view name) {
-  constexpr std::array<std::string_view, 14> kBeside = {"model.embed_vision.",
+  constexpr std::array<std::string_view, 17> kBeside = {"mlp1.",
+                                                        "connector.",
+                                                        "model.connector.",
+                                                        "model.embed_vision.",
                                                         "vision_embedder.",
                                                         "model.vision_embedder.",
                                                         "model.embed_audio.",

@@ -44,7 +44,7 @@ TowerName parse(std::string_view given) {
   if (name.starts_with("model.")) name.erase(0, 6);
   drop(name, "vision_tower.vision_model.", "vision_tower.");
   drop(name, ".linear.", ".");
-  for (const std::string_view stem : {".layers.", ".blocks.", ".deepstack_merger_list."}) {
+  for (const std::string_view stem : {".layers.", ".layer.", ".blocks.", ".deepstack_merger_list."}) {
     const std::size_t at = name.find(stem);
     if (at == std::string::npos) continue;
     const std::size_t begin = at + stem.size(), end = std::min(name.find('.', begin), name.size());
@@ -59,8 +59,9 @@ TowerName parse(std::string_view given) {
 
 bool sees(std::string_view name) {
   if (name.starts_with("model.")) name.remove_prefix(6);
-  constexpr std::array<std::string_view, 6> kFronts = {
-      "visual.", "vision_tower.", "vision_model.", "multi_modal_projector.", "embed_vision.", "vision_embedder."};
+  constexpr std::array<std::string_view, 8> kFronts = {"visual.",       "vision_tower.",   "vision_model.",
+                                                       "connector.",    "mlp1.",           "multi_modal_projector.",
+                                                       "embed_vision.", "vision_embedder."};
   return std::any_of(kFronts.begin(), kFronts.end(), [&](std::string_view front) { return name.starts_with(front); });
 }
 
@@ -106,7 +107,8 @@ class TowerConverter {
   Status open();
   Status plan();
   Status read_keys();
-  void read_pixels();
+  Config pixels_config() const;
+  void read_pixels(Config& config);
   Status plan_tensor(const modelfile::CheckpointTensor& tensor);
   Status make(const TowerRule& rule, const std::string& name, const Stored& stored);
   Status make_alike(const TowerRule& rule, std::string name, const Stored& stored);
@@ -114,6 +116,7 @@ class TowerConverter {
   Status make_frames(const std::string& name, const Stored& stored);
   Status make_pixels(const std::string& name, const Stored& stored);
   Status make_tables(const std::string& name, const Stored& stored);
+  Status make_square(const std::string& name, const Stored& stored);
   Status add(std::string name, Target target);
   Expected<std::string> our_name(const TowerRule& rule, const TowerName& theirs, std::string_view ending) const;
   DType dtype_for(const Target& target, DType stored) const;
@@ -155,9 +158,7 @@ Status TowerConverter::open() {
   return {};
 }
 
-/// What the processor does, where its file says so: else what published ones do.
-void TowerConverter::read_pixels() {
-  vision::Spec usual = vision::usual_spec(family_->projector);
+Config TowerConverter::pixels_config() const {
   const fs::path folder = checkpoint_.folder();
   nlohmann::json json;
   for (const char* const file : {"preprocessor_config.json", "processor_config.json"}) {
@@ -167,7 +168,12 @@ void TowerConverter::read_pixels() {
                                                                                        : std::move(*read);
     break;
   }
-  Config config(json.is_object() ? std::move(json) : nlohmann::json::object());
+  return Config(json.is_object() ? std::move(json) : nlohmann::json::object());
+}
+
+/// What the processor does, where its file says so: else what published ones do.
+void TowerConverter::read_pixels(Config& config) {
+  const vision::Spec usual = vision::usual_spec(family_->projector);
   const auto channels = [&](const char* key, const std::array<float, 3>& fallback) {
     const auto given = config.numbers(key);
     const bool whole = given.size() == 3;
@@ -181,7 +187,7 @@ void TowerConverter::read_pixels() {
               modelfile::array_value(raw ? std::vector<float>{0, 0, 0} : channels("image_mean", usual.mean)));
   header_.set("vision.image_std",
               modelfile::array_value(raw ? std::vector<float>{1, 1, 1} : channels("image_std", usual.deviation)));
-  if (usual.resize != vision::Resize::smart) return;
+  if (usual.resize != vision::Resize::smart || header_.has("vision.image_max_pixels")) return;
   Config size = config.within("size");
   const auto pixels = [&](const char* old, const char* now, std::int64_t fallback) {
     return config.has(old) ? config.optional(old, fallback, 1, 1 << 28) : size.optional(now, fallback, 1, 1 << 28);
@@ -200,13 +206,15 @@ Status TowerConverter::read_keys() {
   header_.set(own ? "vision.projector_type" : "projector_type", report_.projector);
   header_.set("has_vision_encoder", true);
   vision_ = std::make_unique<Config>(config_->within("vision_config"));
-  Config text = config_->within("text_config");
+  Config text = config_->within(config_->has("llm_config") ? "llm_config" : "text_config");
   Config& has_width = text.has("hidden_size") ? text : *config_;  // files of 2024 have no part for what writes
-  TowerConfig config{*config_, *vision_, has_width.required("hidden_size", 1, 1 << 20)};
+  Config pixels = pixels_config();
+  TowerConfig config{*config_, *vision_, pixels, has_width.required("hidden_size", 1, 1 << 20)};
   MR_RETURN_IF_ERROR(has_width.status());
   family_->read(config, header_);
-  read_pixels();
+  read_pixels(pixels);
   MR_RETURN_IF_ERROR(vision_->status());
+  MR_RETURN_IF_ERROR(pixels.status());
   return config_->status();
 }
 
@@ -345,7 +353,7 @@ Status TowerConverter::make_pixels(const std::string& name, const Stored& stored
   const Source& source = sources_.back();
   const std::int64_t side = std::llround(std::sqrt(static_cast<double>(source.cols) / 3));
   if (3 * side * side != source.cols) return no_shape(stored, "pixels in three channels");
-  const bool filters = family_->projector == vision::Projector::gemma4;
+  const bool filters = family_->projector == vision::Projector::gemma4 || family_->projector == vision::Projector::lfm2;
   Target target = target_of(filters ? std::vector{source.rows, std::int64_t{3}, side, side} : stored.shape, source.rows,
                             source.cols, {static_cast<std::int32_t>(sources_.size()) - 1, 0, 1, source.rows});
   for (std::int64_t c = 0; c < 3; ++c)
@@ -363,6 +371,14 @@ Status TowerConverter::make_tables(const std::string& name, const Stored& stored
   return add(name, std::move(target));
 }
 
+Status TowerConverter::make_square(const std::string& name, const Stored& stored) {
+  const std::vector<std::int64_t>& shape = stored.shape;
+  if (shape.size() != 3) return no_shape(stored, "places in rows and columns");
+  const std::int64_t rows = shape[0] * shape[1];
+  return add(name,
+             target_of({rows, shape[2]}, rows, shape[2], {static_cast<std::int32_t>(sources_.size()) - 1, 0, 1, rows}));
+}
+
 Status TowerConverter::make(const TowerRule& rule, const std::string& name, const Stored& stored) {
   const bool alike =
       rule.form == TowerForm::same || rule.form == TowerForm::plus_one || rule.form == TowerForm::neighbours;
@@ -378,6 +394,8 @@ Status TowerConverter::make(const TowerRule& rule, const std::string& name, cons
       return make_frames(name, stored);
     case TowerForm::pixels:
       return make_pixels(name, stored);
+    case TowerForm::square:
+      return make_square(name, stored);
     default:
       return make_tables(name, stored);
   }

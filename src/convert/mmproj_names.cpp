@@ -1,6 +1,7 @@
 #include "convert/mmproj_names.h"
 
 #include <cmath>
+#include <vector>
 
 #include "modelfile/gguf_writer.h"
 
@@ -253,6 +254,251 @@ void read_gemma4_unified(TowerConfig& config, Header& header) {
   header.set_number("vision.attention.layer_norm_epsilon", vision.number("rms_norm_eps", 1e-6));
 }
 
+// --- Towers that see tiles ---
+
+/// Both transformers' names and those of the models' own code.
+constexpr TowerRule kInternVl[] = {
+    {"vision_tower.embeddings.cls_token", "v.class_embd"},
+    {"vision_tower.embeddings.position_embeddings", "v.position_embd.weight"},
+    {"vision_tower.embeddings.patch_embeddings.projection", "v.patch_embd"},
+    {"vision_tower.encoder.layer.#.layernorm_before", "v.blk.#.ln1"},
+    {"vision_tower.encoder.layer.#.layernorm_after", "v.blk.#.ln2"},
+    {"vision_tower.encoder.layer.#.attention.q_proj", "v.blk.#.attn_q"},
+    {"vision_tower.encoder.layer.#.attention.k_proj", "v.blk.#.attn_k"},
+    {"vision_tower.encoder.layer.#.attention.v_proj", "v.blk.#.attn_v"},
+    {"vision_tower.encoder.layer.#.attention.q_norm", "v.blk.#.attn_q_norm"},
+    {"vision_tower.encoder.layer.#.attention.k_norm", "v.blk.#.attn_k_norm"},
+    {"vision_tower.encoder.layer.#.attention.projection_layer", "v.blk.#.attn_out"},
+    {"vision_tower.encoder.layer.#.lambda_1", "v.blk.#.ls1.weight"},
+    {"vision_tower.encoder.layer.#.lambda_2", "v.blk.#.ls2.weight"},
+    {"vision_tower.encoder.layer.#.mlp.fc1", "v.blk.#.ffn_up"},
+    {"vision_tower.encoder.layer.#.mlp.fc2", "v.blk.#.ffn_down"},
+    {"multi_modal_projector.layer_norm", "mm.model.mlp.0"},
+    {"multi_modal_projector.linear_1", "mm.model.mlp.1"},
+    {"multi_modal_projector.linear_2", "mm.model.mlp.3"},
+    {"vision_model.embeddings.class_embedding", "v.class_embd"},
+    {"vision_model.embeddings.position_embedding", "v.position_embd.weight"},
+    {"vision_model.embeddings.patch_embedding", "v.patch_embd"},
+    {"vision_model.encoder.layers.#.norm1", "v.blk.#.ln1"},
+    {"vision_model.encoder.layers.#.norm2", "v.blk.#.ln2"},
+    {"vision_model.encoder.layers.#.attn.qkv", "v.blk.#.attn_", TowerForm::thirds},
+    {"vision_model.encoder.layers.#.attn.q_norm", "v.blk.#.attn_q_norm"},
+    {"vision_model.encoder.layers.#.attn.k_norm", "v.blk.#.attn_k_norm"},
+    {"vision_model.encoder.layers.#.attn.proj", "v.blk.#.attn_out"},
+    {"vision_model.encoder.layers.#.ls1", "v.blk.#.ls1.weight"},
+    {"vision_model.encoder.layers.#.ls2", "v.blk.#.ls2.weight"},
+    {"vision_model.encoder.layers.#.mlp.fc1", "v.blk.#.ffn_up"},
+    {"vision_model.encoder.layers.#.mlp.fc2", "v.blk.#.ffn_down"},
+    {"mlp1.0", "mm.model.mlp.0"},
+    {"mlp1.1", "mm.model.mlp.1"},
+    {"mlp1.3", "mm.model.mlp.3"},
+};
+
+/// A number, or the first of a list of equal ones.
+std::int64_t side_of(Config& vision, std::string_view key, std::int64_t fallback) {
+  const json* const value = vision.find(key);
+  if (value == nullptr || !value->is_array()) return vision.optional(key, fallback, 1, kMost);
+  const std::vector<double> sides = vision.numbers(key);
+  if (sides.size() == 2 && sides[0] == sides[1] && sides[0] >= 1 && sides[0] <= kMost) return std::llround(sides[0]);
+  vision.fail(error(Code::unsupported, "{} in vision_config is no square's", key));
+  return fallback;
+}
+
+/// The dimensions of a transformer, with those of its class where the file leaves them out.
+struct Shape {
+  std::int64_t layers, width, ff, heads;
+};
+void read_shape(TowerConfig& config, Header& header, const Shape& usual) {
+  Config& vision = config.vision;
+  header.set_integer("vision.block_count", vision.optional("num_hidden_layers", usual.layers, 1, kMost));
+  header.set_integer("vision.embedding_length", vision.optional("hidden_size", usual.width, 8, kMost));
+  header.set_integer("vision.feed_forward_length", vision.optional("intermediate_size", usual.ff, 1, kMost));
+  header.set_integer("vision.attention.head_count", vision.optional("num_attention_heads", usual.heads, 1, kMost));
+  header.set_integer("vision.projection_dim", config.text_width);
+}
+
+void read_internvl(TowerConfig& config, Header& header) {
+  Config &vision = config.vision, &whole = config.whole, &pixels = config.pixels;
+  read_shape(config, header, {.layers = 24, .width = 1024, .ff = 4096, .heads = 16});
+  header.set_integer("vision.patch_size", side_of(vision, "patch_size", 14));
+  header.set_integer("vision.image_size", side_of(vision, "image_size", 448));
+  const double ratio = whole.number("downsample_ratio", 0.5);
+  if (ratio <= 0 || ratio > 1)
+    whole.fail(error(Code::corrupt, "downsample_ratio in config.json is {}, by which nothing is merged", ratio));
+  else
+    header.set_integer("vision.projector.scale_factor", std::llround(1 / ratio));
+  // transformers' files have the numbers of tiles beside the pixels' mean, those of the models' own code here.
+  header.set_integer("vision.preproc_min_tiles",
+                     pixels.optional("min_patches", whole.optional("min_dynamic_patch", 1, 1, 64), 1, 64));
+  header.set_integer("vision.preproc_max_tiles",
+                     pixels.optional("max_patches", whole.optional("max_dynamic_patch", 12, 1, 64), 1, 64));
+  header.set_number("vision.attention.layer_norm_epsilon", vision.number("layer_norm_eps", 1e-6));
+  header.set("use_gelu", true);
+  vision.expect("hidden_act", "gelu");
+  vision.expect("use_mean_pooling", true);
+  vision.expect("use_absolute_position_embeddings", true);
+  whole.expect("projector_hidden_act", "gelu");
+  whole.expect("vision_feature_layer", -1);
+  whole.expect("vision_feature_select_strategy", "default");
+  whole.expect("select_layer", -1);
+  whole.expect("ps_version", "v2");
+  whole.expect("use_thumbnail", true);
+}
+
+constexpr TowerRule kIdefics3[] = {
+    {"vision_model.embeddings.patch_embedding", "v.patch_embd"},
+    {"vision_model.embeddings.position_embedding", "v.position_embd"},
+    {"vision_model.post_layernorm", "v.post_ln"},
+    {"vision_model.encoder.layers.#.layer_norm1", "v.blk.#.ln1"},
+    {"vision_model.encoder.layers.#.layer_norm2", "v.blk.#.ln2"},
+    {"vision_model.encoder.layers.#.self_attn.q_proj", "v.blk.#.attn_q"},
+    {"vision_model.encoder.layers.#.self_attn.k_proj", "v.blk.#.attn_k"},
+    {"vision_model.encoder.layers.#.self_attn.v_proj", "v.blk.#.attn_v"},
+    {"vision_model.encoder.layers.#.self_attn.out_proj", "v.blk.#.attn_out"},
+    {"vision_model.encoder.layers.#.mlp.fc1", "v.blk.#.ffn_up"},
+    {"vision_model.encoder.layers.#.mlp.fc2", "v.blk.#.ffn_down"},
+    {"connector.modality_projection.proj", "mm.model.fc"},
+};
+
+void read_idefics3(TowerConfig& config, Header& header) {
+  Config &vision = config.vision, &pixels = config.pixels;
+  read_shape(config, header, {.layers = 12, .width = 1152, .ff = 3072, .heads = 16});
+  const std::int64_t side = side_of(vision, "image_size", 224);
+  header.set_integer("vision.patch_size", side_of(vision, "patch_size", 32));
+  header.set_integer("vision.image_size", side);
+  header.set_integer("vision.projector.scale_factor", config.whole.optional("scale_factor", 2, 1, 16));
+  Config size = pixels.within("size"), tile = pixels.within("max_image_size");
+  header.set_integer("vision.preproc_image_size", size.optional("longest_edge", 4 * side, 1, kMost));
+  if (const std::int64_t cut = tile.optional("longest_edge", side, 1, kMost); cut != side)
+    pixels.fail(
+        error(Code::unsupported, "max_image_size of the processor is {}, and the tower's image_size {}", cut, side));
+  pixels.fail(size.status());
+  pixels.fail(tile.status());
+  pixels.expect("do_image_splitting", true);
+  header.set_number("vision.attention.layer_norm_epsilon", vision.number("layer_norm_eps", 1e-6));
+  header.set("use_gelu", true);
+  vision.expect("hidden_act", "gelu_pytorch_tanh");
+}
+
+constexpr TowerRule kLfm2[] = {
+    {"vision_tower.embeddings.patch_embedding.weight", "v.patch_embd.weight", TowerForm::pixels},
+    {"vision_tower.embeddings.patch_embedding.bias", "v.patch_embd.bias"},
+    {"vision_tower.embeddings.position_embedding", "v.position_embd"},
+    {"vision_tower.post_layernorm", "v.post_ln"},
+    {"vision_tower.encoder.layers.#.layer_norm1", "v.blk.#.ln1"},
+    {"vision_tower.encoder.layers.#.layer_norm2", "v.blk.#.ln2"},
+    {"vision_tower.encoder.layers.#.self_attn.q_proj", "v.blk.#.attn_q"},
+    {"vision_tower.encoder.layers.#.self_attn.k_proj", "v.blk.#.attn_k"},
+    {"vision_tower.encoder.layers.#.self_attn.v_proj", "v.blk.#.attn_v"},
+    {"vision_tower.encoder.layers.#.self_attn.out_proj", "v.blk.#.attn_out"},
+    {"vision_tower.encoder.layers.#.mlp.fc1", "v.blk.#.ffn_up"},
+    {"vision_tower.encoder.layers.#.mlp.fc2", "v.blk.#.ffn_down"},
+    {"multi_modal_projector.layer_norm", "mm.input_norm"},
+    {"multi_modal_projector.linear_1", "mm.1"},
+    {"multi_modal_projector.linear_2", "mm.2"},
+};
+
+void read_lfm2(TowerConfig& config, Header& header) {
+  Config &vision = config.vision, &whole = config.whole, &pixels = config.pixels;
+  read_shape(config, header, {.layers = 12, .width = 768, .ff = 3072, .heads = 12});
+  const std::int64_t patch = vision.optional("patch_size", 16, 1, 256),
+                     merge = whole.optional("downsample_factor", 2, 1, 16), area = patch * patch * merge * merge;
+  header.set_integer("vision.patch_size", patch);
+  header.set_integer("vision.image_size", 256);  // readers want one
+  header.set_integer("vision.projector.scale_factor", merge);
+  header.set_integer("vision.image_min_pixels", pixels.optional("min_image_tokens", 64, 1, 1 << 16) * area);
+  header.set_integer("vision.image_max_pixels", pixels.optional("max_image_tokens", 256, 1, 1 << 16) * area);
+  header.set_number("vision.attention.layer_norm_epsilon", vision.number("layer_norm_eps", 1e-6));
+  header.set("use_gelu", true);
+  vision.expect("hidden_act", "gelu_pytorch_tanh");
+  whole.expect("projector_hidden_act", "gelu");
+  whole.expect("vision_feature_layer", -1);
+  // No key has these, so that readers take those of the published models.
+  pixels.expect("do_image_splitting", true);
+  pixels.expect("use_thumbnail", true);
+  pixels.expect("min_tiles", 2);
+  pixels.expect("max_tiles", 10);
+  pixels.expect("tile_size", 512);
+  pixels.expect("max_pixels_tolerance", 2.0);
+}
+
+// --- GLM, Kimi ---
+
+constexpr TowerRule kGlm4v[] = {
+    {"visual.patch_embed.proj.weight", "v.patch_embd.weight", TowerForm::frames},
+    {"visual.patch_embed.proj", "v.patch_embd"},
+    {"visual.embeddings.position_embedding", "v.position_embd"},
+    {"visual.post_conv_layernorm", "v.norm_embd"},
+    {"visual.blocks.#.norm1", "v.blk.#.ln1"},
+    {"visual.blocks.#.norm2", "v.blk.#.ln2"},
+    {"visual.blocks.#.attn.qkv", "v.blk.#.attn_qkv"},
+    {"visual.blocks.#.attn.proj", "v.blk.#.attn_out"},
+    {"visual.blocks.#.mlp.gate_proj", "v.blk.#.ffn_gate"},
+    {"visual.blocks.#.mlp.up_proj", "v.blk.#.ffn_up"},
+    {"visual.blocks.#.mlp.down_proj", "v.blk.#.ffn_down"},
+    {"visual.post_layernorm", "v.post_ln"},
+    {"visual.downsample", "mm.patch_merger"},
+    {"visual.merger.proj", "mm.model.fc"},
+    {"visual.merger.post_projection_norm", "mm.post_norm"},
+    {"visual.merger.gate_proj", "mm.gate"},
+    {"visual.merger.up_proj", "mm.up"},
+    {"visual.merger.down_proj", "mm.down"},
+};
+
+void read_glm4v(TowerConfig& config, Header& header) {
+  Config &vision = config.vision, &pixels = config.pixels;
+  const std::int64_t out = vision.optional("out_hidden_size", 4096, 1, kMost);
+  header.set_integer("vision.block_count", vision.optional("depth", 24, 1, kMost));
+  header.set_integer("vision.embedding_length", vision.optional("hidden_size", 1536, 8, kMost));
+  // That of the projector, which others write here, too; a block's is as wide as what it gives.
+  header.set_integer("vision.feed_forward_length", vision.optional("intermediate_size", 13696, 1, kMost));
+  header.set_integer("vision.attention.head_count", vision.optional("num_heads", 12, 1, kMost));
+  header.set_integer("vision.projection_dim", out);
+  header.set_integer("vision.patch_size", side_of(vision, "patch_size", 14));
+  header.set_integer("vision.image_size", side_of(vision, "image_size", 336));
+  header.set_integer("vision.spatial_merge_size", vision.optional("spatial_merge_size", 2, 1, 16));
+  header.set_number("vision.attention.layer_norm_epsilon", vision.number("rms_norm_eps", 1e-5));
+  header.set("use_silu", true);
+  vision.expect("hidden_act", "silu");
+  vision.expect("temporal_patch_size", 2);
+  // The processor's limits are of two frames, of which a picture is one.
+  Config size = pixels.within("size");
+  header.set_integer("vision.image_min_pixels", size.optional("shortest_edge", 12'544, 2, 1 << 28) / 2);
+  header.set_integer("vision.image_max_pixels", size.optional("longest_edge", 9'633'792, 2, 1 << 28) / 2);
+  pixels.fail(size.status());
+}
+
+constexpr TowerRule kKimiVl[] = {
+    {"vision_tower.patch_embed.proj", "v.patch_embd"},
+    {"vision_tower.patch_embed.pos_emb.weight", "v.position_embd.weight", TowerForm::square},
+    {"vision_tower.encoder.blocks.#.norm0", "v.blk.#.ln1"},
+    {"vision_tower.encoder.blocks.#.norm1", "v.blk.#.ln2"},
+    {"vision_tower.encoder.blocks.#.wqkv", "v.blk.#.attn_", TowerForm::thirds},
+    {"vision_tower.encoder.blocks.#.wo", "v.blk.#.attn_out"},
+    {"vision_tower.encoder.blocks.#.mlp.fc0", "v.blk.#.ffn_up"},
+    {"vision_tower.encoder.blocks.#.mlp.fc1", "v.blk.#.ffn_down"},
+    {"vision_tower.encoder.final_layernorm", "v.post_ln"},
+    {"multi_modal_projector.pre_norm", "mm.input_norm"},
+    {"multi_modal_projector.linear_1", "mm.1"},
+    {"multi_modal_projector.linear_2", "mm.2"},
+};
+
+void read_kimi_vl(TowerConfig& config, Header& header) {
+  Config &vision = config.vision, &pixels = config.pixels;
+  read_shape(config, header, {.layers = 27, .width = 1152, .ff = 4304, .heads = 16});
+  const std::int64_t patch = vision.optional("patch_size", 14, 1, 256),
+                     side = vision.optional("init_pos_emb_height", 64, 1, 1024);
+  vision.expect("init_pos_emb_width", side);
+  vision.expect("merge_kernel_size", json::array({2, 2}));
+  header.set_integer("vision.patch_size", patch);
+  header.set_integer("vision.image_size", side * patch);
+  header.set_integer("vision.projector.scale_factor", 2);
+  header.set_integer("vision.image_max_pixels", pixels.optional("in_token_limit", 4096, 4, 1 << 18) * patch * patch);
+  pixels.expect("pad_input", true);
+  header.set_number("vision.attention.layer_norm_epsilon", 1e-5);
+  header.set("use_gelu", true);
+}
+
 constexpr TowerFamily kFamilies[] = {
     {"qwen3_5", Projector::qwen3vl, kQwen3, read_qwen3},
     {"qwen3_5_moe", Projector::qwen3vl, kQwen3, read_qwen3},
@@ -265,6 +511,15 @@ constexpr TowerFamily kFamilies[] = {
     {"gemma3", Projector::gemma3, kGemma3, read_gemma3},
     {"gemma4", Projector::gemma4, kGemma4, read_gemma4},
     {"gemma4_unified", Projector::gemma4u, kGemma4Unified, read_gemma4_unified},
+    {"internvl", Projector::internvl, kInternVl, read_internvl},
+    {"internvl_chat", Projector::internvl, kInternVl, read_internvl},
+    {"idefics3", Projector::idefics3, kIdefics3, read_idefics3},
+    {"smolvlm", Projector::idefics3, kIdefics3, read_idefics3},
+    {"lfm2_vl", Projector::lfm2, kLfm2, read_lfm2},
+    {"glm4v", Projector::glm4v, kGlm4v, read_glm4v},
+    {"glm4v_moe", Projector::glm4v, kGlm4v, read_glm4v},
+    {"glm46v", Projector::glm4v, kGlm4v, read_glm4v},
+    {"kimi_vl", Projector::kimivl, kKimiVl, read_kimi_vl},
 };
 
 }  // namespace

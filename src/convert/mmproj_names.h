@@ -22,6 +22,7 @@ enum class TowerForm : std::uint8_t {
   frames,      // [rows, channels, 2, height, width]: of two pictures, which become a tensor each
   pixels,      // columns are [height, width, channels] and become [channels, height, width]
   tables,      // [places, axes, columns], which become [axes, places, columns]
+  square,      // [rows, columns, channels] of places, which become [rows * columns, channels]
 };
 
 /// `theirs`: without "model." in front, with # for a number. Either is a whole name, or one without its last word
@@ -35,6 +36,7 @@ struct TowerRule {
 struct TowerConfig {
   Config& whole;   // config.json
   Config& vision;  // its vision_config
+  Config& pixels;  // preprocessor_config.json, or what processor_config.json has in its place; empty without either
   std::int64_t text_width = 0;
 };
 

@@ -37,6 +37,20 @@ void read(Config& config, Header& header) {
   config.disregard({"use_bias"});  // told by the tensors
 }
 
+void read_glm4v(Config& config, Header& header) {
+  config.expect("hidden_act", "silu");
+  read_sections(config, header);
+  if (!header.has("rope.dimension_sections"))
+    config.fail(error(Code::unsupported, "config.json of GLM-4.1V has no mrope_section in its rope_parameters"));
+}
+
+Status write_glm4v(const Header& header, nlohmann::json& config) {
+  write_sections(header, false, config);
+  return {};
+}
+
+bool has_sections(const Header& header) { return header.has("rope.dimension_sections"); }
+
 /// Readers know which layers are not rotated: every fourth.
 void read_smollm3(Config& config, Header& header) {
   read(config, header);
@@ -126,6 +140,15 @@ const Family kGlm4{.model_type = "glm4",
                    .names = kGlmNames,
                    .pre = "glm4",
                    .read = read_silu};
+const Family kGlm4v{.model_type = "glm4v_text",
+                    .model_class = "Glm4vForConditionalGeneration",
+                    .architecture = "glm4",
+                    .names = kGlmNames,
+                    .halves = true,
+                    .pre = "glm4",
+                    .read = read_glm4v,
+                    .write = write_glm4v,
+                    .matches = has_sections};
 const Family kGemma{.model_type = "gemma",
                     .model_class = "GemmaForCausalLM",
                     .architecture = "gemma",

@@ -83,6 +83,63 @@ UNIFIED = [
     (r"mm\.input_projection\.weight", "model.embed_vision.embedding_projection.weight", None),
 ]
 
+INTERN = "model.vision_tower."
+INTERNVL = [
+    (r"v\.class_embd", INTERN + "embeddings.cls_token", None), (r"v\.position_embd\.weight", INTERN + "embeddings.position_embeddings", None),
+    (rf"v\.patch_embd\.{BOTH}", INTERN + r"embeddings.patch_embeddings.projection.\1", None),
+    (rf"v\.blk\.(\d)\.ln1\.{BOTH}", INTERN + r"encoder.layer.\1.layernorm_before.\2", None),
+    (rf"v\.blk\.(\d)\.ln2\.{BOTH}", INTERN + r"encoder.layer.\1.layernorm_after.\2", None),
+    (rf"v\.blk\.(\d)\.attn_([qkv])\.{BOTH}", INTERN + r"encoder.layer.\1.attention.\2_proj.\3", None),
+    (rf"v\.blk\.(\d)\.attn_out\.{BOTH}", INTERN + r"encoder.layer.\1.attention.projection_layer.\2", None),
+    (r"v\.blk\.(\d)\.ls(\d)\.weight", INTERN + r"encoder.layer.\1.lambda_\2", None),
+    (rf"v\.blk\.(\d)\.ffn_up\.{BOTH}", INTERN + r"encoder.layer.\1.mlp.fc1.\2", None), (rf"v\.blk\.(\d)\.ffn_down\.{BOTH}", INTERN + r"encoder.layer.\1.mlp.fc2.\2", None),
+    (rf"mm\.model\.mlp\.0\.{BOTH}", r"model.multi_modal_projector.layer_norm.\1", None), (rf"mm\.model\.mlp\.1\.{BOTH}", r"model.multi_modal_projector.linear_1.\1", None),
+    (rf"mm\.model\.mlp\.3\.{BOTH}", r"model.multi_modal_projector.linear_2.\1", None),
+]
+# By the names of the models' own code, and with the tower of 6 billion weights.
+INTERNVL_CHAT = [
+    (r"v\.class_embd", "vision_model.embeddings.class_embedding", None), (r"v\.position_embd\.weight", "vision_model.embeddings.position_embedding", None),
+    (rf"v\.patch_embd\.{BOTH}", r"vision_model.embeddings.patch_embedding.\1", None), (r"v\.blk\.(\d)\.ln(\d)\.weight", r"vision_model.encoder.layers.\1.norm\2.weight", None),
+    (r"v\.blk\.(\d)\.attn_q\.weight", r"vision_model.encoder.layers.\1.attn.qkv.weight", "thirds"),
+    (r"v\.blk\.(\d)\.attn_([qk])_norm\.weight", r"vision_model.encoder.layers.\1.attn.\2_norm.weight", None),
+    (rf"v\.blk\.(\d)\.attn_out\.{BOTH}", r"vision_model.encoder.layers.\1.attn.proj.\2", None), (r"v\.blk\.(\d)\.ls(\d)\.weight", r"vision_model.encoder.layers.\1.ls\2", None),
+    (rf"v\.blk\.(\d)\.ffn_up\.{BOTH}", r"vision_model.encoder.layers.\1.mlp.fc1.\2", None), (rf"v\.blk\.(\d)\.ffn_down\.{BOTH}", r"vision_model.encoder.layers.\1.mlp.fc2.\2", None),
+    (rf"mm\.model\.mlp\.(\d)\.{BOTH}", r"mlp1.\1.\2", None),
+]
+
+
+def siglip(front):
+    return [(rf"v\.post_ln\.{BOTH}", front + r"post_layernorm.\1", None), (r"v\.position_embd\.weight", front + "embeddings.position_embedding.weight", None),
+            (rf"v\.blk\.(\d)\.ln(\d)\.{BOTH}", front + r"encoder.layers.\1.layer_norm\2.\3", None),
+            (rf"v\.blk\.(\d)\.attn_([qkv]|out)\.{BOTH}", front + r"encoder.layers.\1.self_attn.\2_proj.\3", None),
+            (rf"v\.blk\.(\d)\.ffn_up\.{BOTH}", front + r"encoder.layers.\1.mlp.fc1.\2", None), (rf"v\.blk\.(\d)\.ffn_down\.{BOTH}", front + r"encoder.layers.\1.mlp.fc2.\2", None)]
+
+
+IDEFICS3 = siglip("model.vision_model.") + [(rf"v\.patch_embd\.{BOTH}", r"model.vision_model.embeddings.patch_embedding.\1", None),
+                                            (r"mm\.model\.fc\.weight", "model.connector.modality_projection.proj.weight", None)]
+LFM2_FRONT = "model.vision_tower.vision_model."
+LFM2 = siglip(LFM2_FRONT) + [(r"v\.patch_embd\.weight", LFM2_FRONT + "embeddings.patch_embedding.weight", "pixels"), (r"v\.patch_embd\.bias", LFM2_FRONT + "embeddings.patch_embedding.bias", None),
+                             (rf"mm\.input_norm\.{BOTH}", r"model.multi_modal_projector.layer_norm.\1", None), (rf"mm\.([12])\.{BOTH}", r"model.multi_modal_projector.linear_\1.\2", None)]
+
+GLM4V = [
+    (r"v\.patch_embd\.weight", "model.visual.patch_embed.proj.weight", "frames"), (r"v\.patch_embd\.bias", "model.visual.patch_embed.proj.bias", None),
+    (r"v\.position_embd\.weight", "model.visual.embeddings.position_embedding.weight", None), (r"v\.norm_embd\.weight", "model.visual.post_conv_layernorm.weight", None),
+    (r"v\.blk\.(\d)\.ln(\d)\.weight", r"model.visual.blocks.\1.norm\2.weight", None), (r"v\.blk\.(\d)\.attn_qkv\.weight", r"model.visual.blocks.\1.attn.qkv.weight", None),
+    (r"v\.blk\.(\d)\.attn_out\.weight", r"model.visual.blocks.\1.attn.proj.weight", None),
+    (r"v\.blk\.(\d)\.ffn_(gate|up|down)\.weight", r"model.visual.blocks.\1.mlp.\2_proj.weight", None), (r"v\.post_ln\.weight", "model.visual.post_layernorm.weight", None),
+    (rf"mm\.patch_merger\.{BOTH}", r"model.visual.downsample.\1", None), (r"mm\.model\.fc\.weight", "model.visual.merger.proj.weight", None),
+    (rf"mm\.post_norm\.{BOTH}", r"model.visual.merger.post_projection_norm.\1", None), (r"mm\.(gate|up|down)\.weight", r"model.visual.merger.\1_proj.weight", None),
+]
+KIMI_BLOCK = r"vision_tower.encoder.blocks.\1."
+KIMI = [
+    (rf"v\.patch_embd\.{BOTH}", r"vision_tower.patch_embed.proj.\1", None), (r"v\.position_embd\.weight", "vision_tower.patch_embed.pos_emb.weight", "square"),
+    (rf"v\.blk\.(\d)\.ln1\.{BOTH}", KIMI_BLOCK + r"norm0.\2", None), (rf"v\.blk\.(\d)\.ln2\.{BOTH}", KIMI_BLOCK + r"norm1.\2", None),
+    (rf"v\.blk\.(\d)\.attn_q\.{BOTH}", KIMI_BLOCK + r"wqkv.\2", "thirds"), (rf"v\.blk\.(\d)\.attn_out\.{BOTH}", KIMI_BLOCK + r"wo.\2", None),
+    (rf"v\.blk\.(\d)\.ffn_up\.{BOTH}", KIMI_BLOCK + r"mlp.fc0.\2", None), (rf"v\.blk\.(\d)\.ffn_down\.{BOTH}", KIMI_BLOCK + r"mlp.fc1.\2", None),
+    (rf"v\.post_ln\.{BOTH}", r"vision_tower.encoder.final_layernorm.\1", None), (rf"mm\.input_norm\.{BOTH}", r"multi_modal_projector.pre_norm.\1", None),
+    (rf"mm\.([12])\.{BOTH}", r"multi_modal_projector.linear_\1.\2", None),
+]
+
 QWEN_SHAPE = {"depth": LAYERS, "hidden_size": WIDTH, "intermediate_size": FF, "num_heads": HEADS, "patch_size": PATCH, "spatial_merge_size": 2,
               "temporal_patch_size": 2}
 SIGLIP = {"num_hidden_layers": LAYERS, "hidden_size": WIDTH, "intermediate_size": FF, "num_attention_heads": HEADS}
@@ -101,6 +158,18 @@ FAMILIES = {
     "gemma3": ("gemma3", "gemma3", SIGLIP | {"patch_size": PATCH, "image_size": 8 * PATCH}, {"mm_tokens_per_image": 4}, HALF, GEMMA3),
     "gemma4": ("gemma4", "gemma4", GEMMA4_SHAPE | {"use_clipped_linears": True}, {"audio_config": None}, None, GEMMA4),
     "gemma4-moe": ("gemma4-moe", "gemma4", GEMMA4_SHAPE | {"standardize": True, "rope_parameters": {"rope_type": "axial", "rope_theta": 100.0}}, {}, None, GEMMA4),
+    "qwen2-internvl": ("qwen2", "internvl", SIGLIP | {"patch_size": [PATCH] * 2, "image_size": [6 * PATCH] * 2, "hidden_act": "gelu"},
+                       {"downsample_ratio": 0.5, "vision_feature_layer": -1}, HALF | {"min_patches": 1, "max_patches": 6}, INTERNVL),
+    "qwen3-internvl": ("qwen3", "internvl_chat", SIGLIP | {"patch_size": PATCH, "image_size": 6 * PATCH, "hidden_act": "gelu", "norm_type": "rms_norm", "qk_normalization": True},
+                       {"downsample_ratio": 0.5, "min_dynamic_patch": 1, "max_dynamic_patch": 12, "ps_version": "v2", "select_layer": -1, "use_thumbnail": True}, HALF, INTERNVL_CHAT),
+    "llama-idefics3": ("llama", "smolvlm", SIGLIP | {"patch_size": PATCH, "image_size": 8 * PATCH + 3}, {"scale_factor": 4},
+                       HALF | {"size": {"longest_edge": 16 * PATCH}, "max_image_size": {"longest_edge": 8 * PATCH + 3}, "do_image_splitting": True}, IDEFICS3),
+    "lfm2": ("lfm2", "lfm2_vl", SIGLIP | {"patch_size": PATCH, "num_patches": 25}, {"downsample_factor": 2, "projector_hidden_act": "gelu"},
+             HALF | {"min_tiles": 2, "max_tiles": 10, "tile_size": 512, "max_pixels_tolerance": 2.0}, LFM2),
+    "glm4v": ("glm4v", "glm4v", QWEN_SHAPE | {"out_hidden_size": 64, "image_size": 5 * PATCH, "hidden_act": "silu"}, {},
+              HALF | {"size": {"shortest_edge": 2048, "longest_edge": 65536}}, GLM4V),
+    "deepseek-v3-kimivl": ("deepseek-v3", "kimi_vl", SIGLIP | {"patch_size": PATCH, "init_pos_emb_height": 5, "init_pos_emb_width": 5, "merge_kernel_size": [2, 2]}, {},
+                           HALF | {"in_token_limit": 4096, "pad_input": True}, KIMI),
     "gemma4-moe-unified": ("gemma4-moe", "gemma4_unified", {"patch_size": 4, "pooling_kernel_size": 3, "mm_embed_dim": 32}, {}, None, UNIFIED),
 }
 
@@ -143,6 +212,9 @@ def theirs(tensors, table):
             axes, places, cols = shape
             numbers = sum((numbers[(axis * places + place) * cols:][:cols] for place in range(places) for axis in range(axes)), [])
             shape = [places, axes, cols]
+        elif form == "square":
+            side = round(shape[0] ** 0.5)
+            shape = [side, side, shape[1]]
         elif form == "clippable":
             is_weight = named.endswith(".weight")
             named, shape = (named.replace(".weight", ".linear.weight"), shape) if is_weight else (named, [])
@@ -161,7 +233,7 @@ class Towers(Case):
         source = self.folder / name
         self.ok("export", ROOT / f"tests/data/reference/{decoder}.gguf", source)
         text = json.loads((source / "config.json").read_text())
-        config = {"model_type": model_type, "text_config": text, "vision_config": vision, **more}
+        config = {"model_type": model_type, "llm_config" if model_type == "internvl_chat" else "text_config": text, "vision_config": vision, **more}
         (source / "config.json").write_text(json.dumps(config))
         if pixels:
             (source / "preprocessor_config.json").write_text(json.dumps(pixels))
@@ -183,7 +255,8 @@ class Towers(Case):
                 for one, (kind, shape, values) in made.tensors.items():
                     known = given.tensors[swapped(one)]
                     self.assertEqual((shape, checkpoints.floats_of(kind, values)), (known[1], checkpoints.floats_of(known[0], known[2])), one)
-                    self.assertEqual(kind, checkpoints.F32 if len(shape) == 1 or one == "v.position_embd.weight" else checkpoints.F16, one)
+                    is_float = len(shape) == 1 or one in ("v.position_embd.weight", "v.class_embd")
+                    self.assertEqual(kind, checkpoints.F32 if is_float else checkpoints.F16, one)
                 for key, value in given.keys.items():
                     if key != "general.name" and not (key == "clip.vision.image_size" and name.startswith("qwen2vl")):
                         self.assertEqual(made.keys.get(key), value, key)
