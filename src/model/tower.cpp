@@ -36,7 +36,8 @@ exec::Rope rope_in_turn(const TowerSpec& spec) {
   exec::Rope rope;
   rope.rotary = spec.head_dim;
   for (std::int64_t i = 0; i < rope.rotary / 2; ++i) {
-    const double turn = static_cast<double>(i / 2 * 4) / static_cast<double>(rope.rotary);
+    const std::int64_t pair = i / 2;
+    const double turn = 4 * static_cast<double>(pair) / static_cast<double>(rope.rotary);
     rope.inv_freq.push_back(static_cast<float>(std::pow(kTheta, -turn)));
     rope.axes.push_back(i % 2 == 0 ? kByCol : kByRow);
   }

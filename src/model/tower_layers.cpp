@@ -9,7 +9,6 @@
 
 namespace millrace::model {
 
-using exec::Act;
 using exec::Rows;
 using kernels::Activation;
 using vision::Projector;

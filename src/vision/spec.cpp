@@ -290,8 +290,10 @@ Size budget(const Spec& spec, double height, double width) {
 
 /// Smaller where more patches would be whole than the limit has; the view is padded to whole tokens.
 Expected<Cut> padded(const Spec& spec, Size size) {
-  const auto most = static_cast<double>(spec.most_pixels / (spec.patch * spec.patch));
-  const auto patches = static_cast<double>((size.width / spec.patch) * (size.height / spec.patch));
+  const std::int64_t most_patches = spec.most_pixels / (spec.patch * spec.patch);
+  const auto most = static_cast<double>(most_patches);
+  const std::int64_t rows = size.height / spec.patch, cols = size.width / spec.patch;
+  const auto patches = static_cast<double>(rows * cols);
   if (patches > most) {
     const double shrink = std::sqrt(most / patches);
     size = {std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(size.height) * shrink)),

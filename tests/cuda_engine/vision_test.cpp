@@ -63,7 +63,9 @@ TEST_P(VisionOnGpu, ABatchWithTextsAnswersAsEachAlone) {
   EXPECT_EQ(engine->take(ids.back()).tokens, alone.tokens);
 }
 
-INSTANTIATE_TEST_SUITE_P(Reference, VisionOnGpu, testing::Values("qwen35", "qwen3vl", "qwen2vl", "mistral-nemo"),
+INSTANTIATE_TEST_SUITE_P(Reference, VisionOnGpu,
+                         testing::Values("qwen35", "qwen3vl", "qwen2vl", "mistral-nemo", "glm4v", "qwen2-internvl",
+                                         "qwen3-internvl", "llama-idefics3", "lfm2", "deepseek-v3-kimivl"),
                          [](const testing::TestParamInfo<const char*>& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -125,7 +125,7 @@ class Completion(unittest.TestCase):
         self.assertEqual(self.completed("millrace", "run", "--draft", "fo"), ["fox:8b"])
 
     def test_what_help_hides_no_shell_offers(self):
-        self.assertEqual(self.completed("millrace", "pull", "--"), ["--help", "--no-fit", "--ram", "--vram", "--dtype", "--connections", "--verbose", "--quiet"])
+        self.assertEqual(self.completed("millrace", "pull", "--"), ["--help", "--no-fit", "--no-mmproj", "--ram", "--vram", "--dtype", "--connections", "--verbose", "--quiet"])
         for shell in ("bash", "zsh", "fish"):
             script = self.script(shell)
             self.assertIn("no-fit", script)

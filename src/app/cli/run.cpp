@@ -253,9 +253,7 @@ void add_run(CLI::App& app, const Program& program, int& exit_code) {
   command->add_option("-p,--prompt", flags->prompts, "A prompt; may be repeated, each answered alone")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command
-      ->add_option("--image", flags->images,
-                   "A picture for the first question of a chat, or for each -p; may be repeated")
+  command->add_option("--image", flags->images, "Picture for each -p, or a chat's start; repeatable")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_option("--system", flags->system, "The system message");
