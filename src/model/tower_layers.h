@@ -97,7 +97,7 @@ class TowerBuilder {
   Act merge_by_one();           // of Idefics3's
   Act merge_by_norm_of_each();  // of Kimi's
   Act merge_by_filters();       // of GLM's
-  Act merged_rows();
+  Act merged_rows(Act x, bool by_channel = false);
   std::int64_t rows_of(const std::string& matrix);
   Act two_products(const std::string& first, const std::string& second, Act x, std::int64_t hidden);
 

@@ -24,14 +24,20 @@ Act TowerBuilder::two_products(const std::string& first, const std::string& seco
   return out;
 }
 
+/// A token's patches side by side.
+Act TowerBuilder::merged_rows(Act x, bool by_channel) {
+  const Act merged = ops_.buffer("merged", spec_.dim * ops_.merged_rows(), Rows::merged);
+  ops_.merge_rows(merged, x, by_channel);
+  return merged;
+}
+
 /// What a layer gives beside the last one's: columns that the decoder adds behind one of its first layers.
 Act TowerBuilder::deepstack(int index, Act before) {
   const std::string stem = fmt::format("v.deepstack.{}.", index);
-  const std::int64_t wide = spec_.dim * ops_.merged_rows();
-  const Act merged = ops_.buffer("merged", wide, Rows::merged);
   begin_unit(index);
   ops_.begin_block();
-  ops_.merge_rows(merged, before);
+  const Act merged = merged_rows(before);
+  const std::int64_t wide = ops_.cols(merged);
   normalize(merged, merged, norm(stem + "norm", wide), true);
   const Act out = two_products(stem + "fc1", stem + "fc2", merged, wide);
   units_.end();
@@ -40,18 +46,15 @@ Act TowerBuilder::deepstack(int index, Act before) {
 
 /// Qwen's: norm, then a token's patches side by side through two products.
 Act TowerBuilder::merge_by_norm_and_two() {
-  const std::int64_t wide = spec_.dim * ops_.merged_rows();
-  const Act merged = ops_.buffer("merged", wide, Rows::merged);
   normalize(x_, x_, norm("v.post_ln", spec_.dim), spec_.layer_norms);
-  ops_.merge_rows(merged, x_);
-  return two_products("mm.0", "mm.2", merged, wide);
+  const Act merged = merged_rows(x_);
+  return two_products("mm.0", "mm.2", merged, ops_.cols(merged));
 }
 
 /// Pixtral's: two products; before them, where patches are merged, a norm and a matrix of a token's patches.
 Act TowerBuilder::merge_by_matrix() {
-  const Act merged = ops_.buffer("merged", spec_.dim * ops_.merged_rows(), Rows::merged);
   if (units_.has("mm.input_norm.weight")) normalize(x_, x_, norm("mm.input_norm", spec_.dim), false);
-  ops_.merge_rows(merged, x_, true);
+  const Act merged = merged_rows(x_, true);
   Act token = merged;
   if (units_.has("mm.patch_merger.weight")) {
     token = ops_.buffer("token", spec_.dim, Rows::merged);
@@ -96,17 +99,10 @@ std::int64_t TowerBuilder::rows_of(const std::string& matrix) {
   return 1;
 }
 
-/// A token's patches side by side.
-Act TowerBuilder::merged_rows() {
-  const Act merged = ops_.buffer("merged", spec_.dim * ops_.merged_rows(), Rows::merged);
-  ops_.merge_rows(merged, x_);
-  return merged;
-}
-
 /// InternVL's and LFM2's: a norm of a token's patches, and two products.
 Act TowerBuilder::merge_by_norm_of_all(const std::string& stem, const std::string& first, const std::string& second) {
   if (units_.has("v.post_ln.weight")) normalize(x_, x_, norm("v.post_ln", spec_.dim), spec_.layer_norms);
-  const Act merged = merged_rows();
+  const Act merged = merged_rows(x_);
   if (units_.has(stem + ".weight")) normalize(merged, stem);
   return two_products(first, second, merged, rows_of(first + ".weight"));
 }
@@ -115,7 +111,7 @@ Act TowerBuilder::merge_by_norm_of_all(const std::string& stem, const std::strin
 Act TowerBuilder::merge_by_one() {
   normalize(x_, x_, norm("v.post_ln", spec_.dim), spec_.layer_norms);
   const Act out = ops_.buffer("out", spec_.out_dim, Rows::merged);
-  multiply(out, "mm.model.fc", merged_rows());
+  multiply(out, "mm.model.fc", merged_rows(x_));
   return out;
 }
 
@@ -123,17 +119,16 @@ Act TowerBuilder::merge_by_one() {
 Act TowerBuilder::merge_by_norm_of_each() {
   normalize(x_, x_, norm("v.post_ln", spec_.dim), spec_.layer_norms);
   normalize(x_, "mm.input_norm");
-  return two_products("mm.1", "mm.2", merged_rows(), rows_of("mm.1.weight"));
+  return two_products("mm.1", "mm.2", merged_rows(x_), rows_of("mm.1.weight"));
 }
 
 /// GLM's: filters over a token's patches, a product, a norm, and a gated feed-forward.
 Act TowerBuilder::merge_by_filters() {
   const std::int64_t side = spec_.vision.merge, dim = spec_.out_dim, hidden = rows_of("mm.gate.weight");
-  const Act merged = ops_.buffer("merged", spec_.dim * ops_.merged_rows(), Rows::merged),
-            token = ops_.buffer("token", dim, Rows::merged), normed = ops_.buffer("normed", dim, Rows::merged),
+  const Act token = ops_.buffer("token", dim, Rows::merged), normed = ops_.buffer("normed", dim, Rows::merged),
             inner = ops_.buffer("projector", hidden, Rows::merged), out = ops_.buffer("out", dim, Rows::merged);
   normalize(x_, x_, norm("v.post_ln", spec_.dim), spec_.layer_norms);
-  ops_.merge_rows(merged, x_, true);
+  const Act merged = merged_rows(x_, true);
   const exec::Product filtered{token, units_.filters("mm.patch_merger.weight", side, spec_.dim, dim),
                                units_.optional_vector("mm.patch_merger.bias", dim)};
   ops_.matmul(std::span(&filtered, 1), merged);
