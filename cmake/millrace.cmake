@@ -91,6 +91,18 @@ function(millrace_units target)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${sources})
 endfunction()
 
+# millrace_only_this_system(LIST FOLDER): drops the files of FOLDER that lie in a folder posix/ or win32/ of the other system.
+function(millrace_only_this_system list folder)
+  set(files ${${list}})
+  if(WIN32)
+    set(other posix)
+  else()
+    set(other win32)
+  endif()
+  list(FILTER files EXCLUDE REGEX "/${folder}/(.*/)?${other}/[^/]*$")
+  set(${list} ${files} PARENT_SCOPE)
+endfunction()
+
 # millrace_room(NAME PUBLIC deps... PRIVATE deps... HEADERS <headers>...): the library millrace_NAME from src/NAME/**.cpp.
 # Files of src/NAME/gpu and those named cuda_*.cpp are left out where there is no GPU part (millrace_gpu_sources).
 # A file named *_avx2.cpp, *_avx512.cpp or *_vnni.cpp is compiled for that instruction set; nothing else is.
@@ -98,6 +110,7 @@ function(millrace_room name)
   cmake_parse_arguments(ARG "" "" "PUBLIC;PRIVATE;HEADERS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/src/kernels/cuda/")  # millrace_cuda_kernels
+  millrace_only_this_system(sources src)
   if(NOT sources)
     add_library(millrace_${name} INTERFACE)
     target_link_libraries(millrace_${name} INTERFACE millrace_flags ${ARG_PUBLIC})

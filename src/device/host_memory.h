@@ -37,6 +37,9 @@ class HostBuffer {
   void release(std::size_t offset, std::size_t bytes);
 
  private:
+  /// Whole pages inside the buffer go back to the system.
+  void discard(std::size_t offset, std::size_t bytes);
+
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
   void* mapping_ = nullptr;

@@ -2,8 +2,8 @@
 // Thread-safety: immutable after open(); all const methods may be called from any thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
-#include <ctime>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,27 +13,40 @@
 
 namespace millrace::storage {
 
-/// A file descriptor that closes itself. Move-only.
-class ScopedFd {
+/// What the system calls an open file: a descriptor, or a HANDLE of Win32. No file is -1 on both.
+using SystemHandle = std::intptr_t;
+
+/// An open file that closes itself. Move-only.
+class ScopedHandle {
  public:
-  ScopedFd() = default;
-  explicit ScopedFd(int fd) : fd_(fd) {}
-  ScopedFd(ScopedFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  ScopedFd& operator=(ScopedFd&& other) noexcept {
-    std::swap(fd_, other.fd_);
+  ScopedHandle() = default;
+  explicit ScopedHandle(SystemHandle handle) : handle_(handle) {}
+  ScopedHandle(ScopedHandle&& other) noexcept : handle_(std::exchange(other.handle_, -1)) {}
+  ScopedHandle& operator=(ScopedHandle&& other) noexcept {
+    std::swap(handle_, other.handle_);
     return *this;
   }
-  ~ScopedFd();
-  int get() const { return fd_; }
-  bool open() const { return fd_ >= 0; }
+  ~ScopedHandle();
+  SystemHandle get() const { return handle_; }
+  bool open() const { return handle_ != -1; }
 
  private:
-  int fd_ = -1;
+  SystemHandle handle_ = -1;
 };
 
-/// What O_DIRECT asks for on the file behind `fd`, opened with it: a power of two up to kMaxAlignment, found from statx
-/// or by trying. Errors: unsupported (with the reason) where reads cannot bypass the page cache.
-Expected<std::uint64_t> direct_alignment(int fd, const std::string& path);
+/// What a file is known by: two that differ are not the same bytes.
+struct FileIdentity {
+  std::uint64_t bytes = 0;
+  std::uint64_t volume = 0;               // the device, or the volume's serial number
+  std::array<std::uint64_t, 2> number{};  // the inode, or the file's number of 128 bits
+  std::int64_t modified_ns = 0;           // when its bytes changed last
+  bool operator==(const FileIdentity&) const = default;
+};
+
+/// What reads past the page cache ask for on the file behind `handle`, opened for them: a power of two up to
+/// kMaxAlignment, which the system says or which is found by trying. Errors: unsupported (with the reason) where reads
+/// cannot bypass the page cache.
+Expected<std::uint64_t> direct_alignment(SystemHandle handle, const std::string& path);
 
 class FileSet {
  public:
@@ -42,20 +55,21 @@ class FileSet {
   static Expected<FileSet> open(const std::vector<std::string>& paths, Access access);
 
   int count() const { return static_cast<int>(files_.size()); }
-  int fd(int file) const { return files_[file].fd.get(); }
+  SystemHandle handle(int file) const { return files_[file].handle.get(); }
   const std::string& path(int file) const { return files_[file].path; }
-  std::uint64_t bytes(int file) const { return files_[file].bytes; }
+  std::uint64_t bytes(int file) const { return files_[file].identity.bytes; }
   std::uint64_t total_bytes() const;
   /// 1 for buffered access, else the strictest of the files.
   std::uint64_t alignment() const { return alignment_; }
 
-  /// Error unless every file still has the size, the inode and the time of change it had at open.
+  /// Error unless every file still is what it was at open: FileIdentity.
   Status health() const;
   /// Error unless the read lies inside its file and its destination is congruent to its offset.
   Status check(const Read& read) const;
   /// Error unless the read lies inside its file.
   Status check_range(const Read& read) const;
   /// "252:1": the block device the file lies on; "0:..." for a file system that has none of its own (a network's).
+  /// Windows: the volume's serial number.
   std::string device(int file) const;
   /// The disks that the files lie on, numbered from 0 as they come; partitions of a disk are that disk.
   int disk(int file) const { return files_[file].disk; }
@@ -63,13 +77,14 @@ class FileSet {
 
  private:
   struct File {
-    ScopedFd fd;
+    ScopedHandle handle;
     std::string path;
-    std::uint64_t bytes = 0, inode = 0, device = 0;
-    timespec modified{};
+    FileIdentity identity;
     int disk = 0;
   };
   static Expected<File> open_one(const std::string& path, Access access);
+  /// What disks are told apart by.
+  std::string disk_of(int file) const;
   void number_disks();
 
   std::vector<File> files_;

@@ -1,8 +1,9 @@
 // A read-only map of a file whose unreadable pages (the file was truncated, the disk failed) read as zeros and are
-// remembered, instead of ending the process with SIGBUS.
+// remembered, instead of ending the process with SIGBUS (Windows: an in-page error).
 //
-// One handler serves the process: installed with the first map, it puts a page of zeros over the page that failed,
-// marks its map, and lets the load run again. Addresses that belong to no map go to the handler that was there before.
+// One handler serves the process: installed with the first map, it puts a page of zeros over the page that failed
+// (Windows, which replaces no single page of a view: over the whole map), marks its map, and lets the load run again.
+// Addresses that belong to no map go to the handler that was there before.
 // Thread-safety: bytes may be read from any thread; maps may come and go on any thread.
 #pragma once
 
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "storage/file_set.h"
 
 namespace millrace::storage {
 
@@ -20,7 +22,7 @@ struct MapRecord;  // what the handler knows of a map
 class GuardedMap {
  public:
   /// Maps the first `bytes` of the file, shared and read-only. `path` is for messages. Errors: io_error.
-  static Expected<GuardedMap> map(int fd, std::uint64_t bytes, const std::string& path);
+  static Expected<GuardedMap> map(SystemHandle handle, std::uint64_t bytes, const std::string& path);
   GuardedMap(GuardedMap&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)),
         bytes_(std::exchange(other.bytes_, 0)),
@@ -30,6 +32,8 @@ class GuardedMap {
 
   const std::byte* data() const { return data_; }
   std::uint64_t bytes() const { return bytes_; }
+  /// Asks the system to read all of it ahead. A hint.
+  void read_ahead() const;
   /// True once any page could not be read.
   bool failed() const;
 

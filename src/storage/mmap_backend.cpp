@@ -1,6 +1,4 @@
 // Files mapped read-only: bytes are used in place. For models that fit memory; the page cache is then the only copy.
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -52,9 +50,7 @@ class MmapBackend final : public PoolBackend {
 void advise(const FileSet& files, const std::vector<GuardedMap>& maps) {
   const device::MemoryLimits limits = device::memory_limits();
   if (files.total_bytes() > std::min(limits.available_bytes, limits.cgroup_bytes) / 10 * 9) return;
-  for (const GuardedMap& map : maps) {
-    if (map.bytes() > 0) (void)madvise(const_cast<std::byte*>(map.data()), map.bytes(), MADV_WILLNEED);
-  }
+  for (const GuardedMap& map : maps) map.read_ahead();
 }
 
 }  // namespace
@@ -64,7 +60,7 @@ Expected<std::unique_ptr<Backend>> open_mmap(const std::vector<std::string>& pat
   std::vector<GuardedMap> maps;
   maps.reserve(paths.size());
   for (int i = 0; i < files.count(); ++i) {
-    MR_ASSIGN_OR_RETURN(GuardedMap map, GuardedMap::map(files.fd(i), files.bytes(i), files.path(i)));
+    MR_ASSIGN_OR_RETURN(GuardedMap map, GuardedMap::map(files.handle(i), files.bytes(i), files.path(i)));
     maps.push_back(std::move(map));
   }
   advise(files, maps);

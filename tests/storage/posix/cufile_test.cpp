@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "device/gpu.h"
-#include "storage/fake_cufile.h"
+#include "storage/posix/fake_cufile.h"
 #include "storage/fault_injection.h"
 #include "storage/request.h"
 #include "storage/storage_fixture.h"

@@ -100,10 +100,10 @@ MapRecord* add_record(const void* data, std::uint64_t bytes) {
 
 }  // namespace
 
-Expected<GuardedMap> GuardedMap::map(int fd, std::uint64_t bytes, const std::string& path) {
+Expected<GuardedMap> GuardedMap::map(SystemHandle handle, std::uint64_t bytes, const std::string& path) {
   if (bytes == 0) return GuardedMap(nullptr, 0, nullptr);
   install_handler();
-  void* data = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
+  void* data = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, static_cast<int>(handle), 0);
   if (data == MAP_FAILED) return error(Code::io_error, "cannot map {}: {}", path, std::strerror(errno));
   return GuardedMap(static_cast<const std::byte*>(data), bytes, add_record(data, bytes));
 }
@@ -113,6 +113,10 @@ GuardedMap::~GuardedMap() {
   const MutexLock lock(records_mutex);
   record_->end.store(0, std::memory_order_release);
   munmap(const_cast<std::byte*>(data_), bytes_);
+}
+
+void GuardedMap::read_ahead() const {
+  if (bytes_ > 0) (void)madvise(const_cast<std::byte*>(data_), bytes_, MADV_WILLNEED);
 }
 
 bool GuardedMap::failed() const { return record_ != nullptr && record_->failed.load(std::memory_order_acquire); }

@@ -124,7 +124,7 @@ Status UringBackend::start() {
 
 void UringBackend::register_files() {
   std::vector<int> fds(static_cast<std::size_t>(files_.count()));
-  for (int i = 0; i < files_.count(); ++i) fds[static_cast<std::size_t>(i)] = files_.fd(i);
+  for (int i = 0; i < files_.count(); ++i) fds[static_cast<std::size_t>(i)] = static_cast<int>(files_.handle(i));
   const int code = io_uring_register_files(ring_.get(), fds.data(), static_cast<unsigned>(fds.size()));
   fixed_files_ = code == 0;
   if (!fixed_files_)
@@ -197,7 +197,7 @@ void UringBackend::put(std::uint32_t slot) {
   const auto bytes = static_cast<unsigned>(request.bytes - next);
   io_uring_sqe* sqe = io_uring_get_sqe(ring_.get());
   MR_ASSERT(sqe != nullptr);
-  const int file = fixed_files_ ? request.file : files_.fd(request.file);
+  const int file = fixed_files_ ? request.file : static_cast<int>(files_.handle(request.file));
   const int region = region_of(destination, bytes);
   if (region >= 0) {
     io_uring_prep_read_fixed(sqe, file, destination, bytes, request.offset + next, region);

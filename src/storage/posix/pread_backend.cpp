@@ -19,8 +19,8 @@ class PreadBackend final : public PoolBackend {
  private:
   std::int64_t attempt(const Request& request) override {
     const std::uint64_t next = request.next(files_.alignment());
-    const ssize_t result = pread(files_.fd(request.file), request.destination + next, request.bytes - next,
-                                 static_cast<off_t>(request.offset + next));
+    const ssize_t result = pread(static_cast<int>(files_.handle(request.file)), request.destination + next,
+                                 request.bytes - next, static_cast<off_t>(request.offset + next));
     return result < 0 ? -errno : result;
   }
 };

@@ -137,7 +137,7 @@ Expected<std::vector<CuFileHandle>> register_files(CuFileLibrary* library, const
   std::vector<CuFileHandle> handles;
   for (int i = 0; i < files.count(); ++i) {
     void* handle = nullptr;
-    if (const int code = library->register_handle(files.fd(i), handle); code != 0)
+    if (const int code = library->register_handle(static_cast<int>(files.handle(i)), handle); code != 0)
       return error(Code::unsupported, "cuFile does not take {} ({}): {}", files.path(i), cufile_cause(code),
                    cufile_advice(code, facts_of(*library, files, i)));
     handles.emplace_back(library, handle);
