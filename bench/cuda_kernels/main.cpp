@@ -90,7 +90,8 @@ int main(int argc, char** argv) {
   }
   Suite suite(options.filter, options.list);
   if (!options.list) print_rates(suite.rates(), device);
-  for (auto* part : {time_products, time_experts, time_attention, time_latents, time_rows, time_states, time_exchange})
+  for (auto* part :
+       {time_products, time_experts, time_attention, time_latents, time_rows, time_states, time_exchange, time_towers})
     part(suite);
   if (!options.json.empty()) {
     std::ofstream file(options.json);

@@ -181,5 +181,6 @@ void time_latents(Suite& suite);
 void time_rows(Suite& suite);
 void time_states(Suite& suite);
 void time_exchange(Suite& suite);
+void time_towers(Suite& suite);
 
 }  // namespace millrace::bench

@@ -34,12 +34,15 @@ TEST_F(CudaGates, GatesAndCapsAreTheCpusOverTheWholeRange) {
   const Array<float> up_at(up);
   const auto n = static_cast<std::int64_t>(x.size());
   for (const Activation activation :
-       {Activation::silu, Activation::gelu, Activation::relu_squared, Activation::clamped}) {
-    const Array<float> gate(x);
-    std::vector<float> want = x;
+       {Activation::silu, Activation::gelu, Activation::relu_squared, Activation::clamped, Activation::gelu_erf}) {
+    const Array<float> gate(x), alone(x);
+    std::vector<float> want = x, want_alone = x;
     ok(gate_mul(activation, gate.get(), up_at.get(), n, nullptr));
     cpu_.gate_mul(activation, 0, want.data(), up.data(), n);
     EXPECT_TRUE(same_bits(gate.host(), want)) << "activation " << static_cast<int>(activation);
+    ok(activate(activation, alone.get(), n, nullptr));
+    cpu_.gate_mul(activation, 0, want_alone.data(), std::vector<float>(x.size(), 1.0f).data(), n);
+    EXPECT_TRUE(same_bits(alone.host(), want_alone)) << "activation " << static_cast<int>(activation);
   }
   const Array<float> capped(x);
   ok(softcap(capped.get(), 30, n, nullptr));
@@ -86,13 +89,15 @@ TEST_F(CudaGates, RowsOfOthersChannels) {
     for (const std::int64_t rows : {1, 3, 70}) {
       const auto x = normal_floats(static_cast<std::size_t>(rows * cols), random_);
       const auto up = normal_floats(static_cast<std::size_t>(rows * kStride), random_);
-      const Array<float> gate(x), up_at(up);
-      ok(gate_rows(Activation::gelu, gate.get(), up_at.get() + 2 * cols, kStride, static_cast<std::int32_t>(rows),
-                   static_cast<std::int32_t>(cols), nullptr));
-      std::vector<float> want = x;
-      for (std::int64_t r = 0; r < rows; ++r)
-        cpu_.gate_mul(Activation::gelu, 0, want.data() + r * cols, up.data() + r * kStride + 2 * cols, cols);
-      EXPECT_TRUE(same_bits(gate.host(), want)) << rows << " x " << cols;
+      for (const Activation activation : {Activation::gelu, Activation::gelu_erf}) {
+        const Array<float> gate(x), up_at(up);
+        ok(gate_rows(activation, gate.get(), up_at.get() + 2 * cols, kStride, static_cast<std::int32_t>(rows),
+                     static_cast<std::int32_t>(cols), nullptr));
+        std::vector<float> want = x;
+        for (std::int64_t r = 0; r < rows; ++r)
+          cpu_.gate_mul(activation, 0, want.data() + r * cols, up.data() + r * kStride + 2 * cols, cols);
+        EXPECT_TRUE(same_bits(gate.host(), want)) << rows << " x " << cols;
+      }
     }
   }
 }

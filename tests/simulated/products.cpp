@@ -1,10 +1,11 @@
-// Products: the processor's matmul_segments, which has the GPU's bits. There are none in a class of their own for
-// prompts.
+// Products: the processor's matmul_segments, which has the GPU's bits, but for those of rows as f16, which are by it,
+// too, and whose bits are free. There are none in a class of their own for prompts.
 #include <algorithm>
 
 #include "kernels.h"
 #include "kernels/gpu/latent.h"
 #include "kernels/gpu/prompt_int8.h"
+#include "kernels/gpu/whole_rows.h"
 
 namespace millrace::kernels::gpu {
 
@@ -107,6 +108,36 @@ void products(const MatmulCall& call) {
     for (int d = 0; p == 0 && d < call.also.count; ++d)
       put_rows(y[p], call.x_rows, rows, call.also.copies[d].y, product.y_stride, false);
   }
+}
+
+/// Weights as the f16 that they are rounded to, in float32.
+std::vector<float> half_weights(const Matrix& weight, std::int64_t cols) {
+  std::vector<float> all(static_cast<std::size_t>(weight.rows) * static_cast<std::size_t>(cols));
+  decode_row(weight.dtype, *weight.address, static_cast<std::int64_t>(all.size()), all.data());
+  constexpr float kMost = 65504;
+  for (float& w : all) w = f16_to_f32(f32_to_f16(w < -kMost ? -kMost : w > kMost ? kMost : w));
+  return all;
+}
+
+void half_products(const MatmulCall& call, const HalfRows& half) {
+  const auto inputs = static_cast<std::size_t>(call.x_rows) * static_cast<std::size_t>(call.cols);
+  std::vector<float> x(inputs), y[kMostProducts];
+  for (std::size_t i = 0; i < inputs; ++i) x[i] = f16_to_f32(half.x[i]);
+  for (int p = 0; p < call.count; ++p) {
+    const Product& product = call.products[p];
+    const auto rows = static_cast<std::size_t>(product.weight.rows);
+    const std::vector<float> weights = half_weights(product.weight, call.cols);
+    y[p].resize(static_cast<std::size_t>(call.x_rows) * rows);
+    multiply_rows(DType::f32, reinterpret_cast<const std::byte*>(weights.data()), product.weight.rows, call.cols,
+                  {x.data(), call.cols, {}}, call.x_rows, nullptr, y[p].data());
+    for (std::size_t i = 0; i < y[p].size(); ++i) y[p][i] *= half.unit[i / rows];
+    add_to_rows(y[p].data(), call.x_rows, product.weight.rows, at(product.bias));
+  }
+  const bool gated = call.effect == Effect::gated;
+  if (gated) cpu().gate_mul(call.activation, 0, y[0].data(), y[1].data(), static_cast<std::int64_t>(y[0].size()));
+  for (int p = 0; p < (gated ? 1 : call.count); ++p)
+    put_rows(y[p], call.x_rows, call.products[p].weight.rows, call.products[p].y, call.products[p].y_stride,
+             call.effect == Effect::add);
 }
 
 struct Half {
@@ -226,6 +257,14 @@ Status round_prompt(const Bf16*, std::int32_t, std::int32_t, PromptInt8, device:
 }
 Status round_prompt(const float*, std::int32_t, std::int32_t, PromptInt8, device::StreamRef) {
   return simulated::refused();
+}
+Status matmul_half(const MatmulCall& call, HalfRows x, device::StreamRef stream) {
+  if (call.y_q8.q != nullptr || call.y_bf16 != nullptr || call.also.count > 0) return simulated::refused();
+  if (call.effect == Effect::gated && (call.count != 2 || call.activation == Activation::limited))
+    return simulated::refused();
+  for (int p = 0; p < call.count; ++p)
+    if (!has_half_product(call.products[p].weight.dtype, call.cols)) return simulated::refused();
+  return simulated::launch(stream, call, [x](const MatmulCall& c) { half_products(c, x); });
 }
 
 Status matvec_experts(const ExpertCall& call, device::StreamRef stream) {

@@ -49,6 +49,16 @@ __device__ __forceinline__ float exp_f32(float x) { return exp_to_one(min_or_nan
 /// x / (1 + e^-y)
 __device__ __forceinline__ float over_sigmoid(float x, float y) { return x / (1.0f + exp_f32(0.0f - y)); }
 
+/// 1 - erf(x) where x >= 0. See erfc_of_positive in kernels/cpu/ops_body.h for the source.
+__device__ __forceinline__ float erfc_of_positive(float x) {
+  const float t = 1.0f / __fmaf_rn(0.3275911f, x, 1.0f);
+  float sum = __fmaf_rn(1.061405429f, t, -1.453152027f);
+  sum = __fmaf_rn(sum, t, 1.421413741f);
+  sum = __fmaf_rn(sum, t, -0.284496736f);
+  sum = __fmaf_rn(sum, t, 0.254829592f);
+  return sum * t * exp_to_one(0.0f - x * x);
+}
+
 /// What a gate g and an up u become.
 template <Activation kActivation>
 __device__ __forceinline__ float gated(float g, float u) {
@@ -60,6 +70,10 @@ __device__ __forceinline__ float gated(float g, float u) {
   if constexpr (kActivation == Activation::relu_squared) {
     const float positive = max_or_nan(0.0f, g);
     return positive * positive * u;
+  }
+  if constexpr (kActivation == Activation::gelu_erf) {
+    const float size = fabsf(g), rest = erfc_of_positive(0x1.6a09e6p-1f * size);
+    return ((0.0f > g ? 0.0f : g) - 0.5f * size * rest) * u;
   }
   const float bounded = min_or_nan(7.0f, g), shift = max_or_nan(-7.0f, min_or_nan(7.0f, u));
   return over_sigmoid(bounded, 1.702f * bounded) * (shift + 1.0f);
@@ -73,6 +87,13 @@ __device__ __forceinline__ void for_activation(Activation activation, const Work
   if (activation == Activation::gelu) return work(std::integral_constant<Activation, Activation::gelu>());
   if (activation == Activation::clamped) return work(std::integral_constant<Activation, Activation::clamped>());
   work(std::integral_constant<Activation, Activation::relu_squared>());
+}
+
+/// As for_activation, of GELU by erf, too: it stays out of the products of decoders, whose models do not have it.
+template <typename Work>
+__device__ __forceinline__ void for_activation_or_erf(Activation activation, const Work& work) {
+  if (activation == Activation::gelu_erf) return work(std::integral_constant<Activation, Activation::gelu_erf>());
+  for_activation(activation, work);
 }
 
 /// For the odd value: gates other than SiLU stay out of the way.

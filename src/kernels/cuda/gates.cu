@@ -46,7 +46,9 @@ __global__ void gate_rows_kernel(Activation activation, float* gate, const float
   wait_for_predecessor();
   const std::int64_t row = blockIdx.x;
   const int i = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
-  if (i < cols) gate[row * cols + i] = gated(activation, gate[row * cols + i], up[row * up_stride + i]);
+  if (i >= cols) return;
+  float& g = gate[row * cols + i];
+  for_activation_or_erf(activation, [&](auto which) { g = gated<decltype(which)::value>(g, up[row * up_stride + i]); });
 }
 
 __global__ void temper_kernel(float* x, const std::int32_t* position, float scale, std::int32_t period, int cols) {

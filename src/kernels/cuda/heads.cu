@@ -93,7 +93,7 @@ __global__ void activate_kernel(Activation activation, float* x, std::int64_t n)
   wait_for_predecessor();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= n) return;
-  for_activation(activation, [&](auto which) { x[i] = gated<decltype(which)::value>(x[i], 1.0f); });
+  for_activation_or_erf(activation, [&](auto which) { x[i] = gated<decltype(which)::value>(x[i], 1.0f); });
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kThreads) activate_entries_kernel(const __grid
   if (column >= call.cols) return;  // of a block of 32 all go on, or none
   float* const x = call.x + static_cast<std::int64_t>(entry) * call.cols + column;
   float v[kActivated];
-  for_activation(call.activation, [&](auto which) {
+  for_activation_or_erf(call.activation, [&](auto which) {
 #pragma unroll
     for (int i = 0; i < kActivated; ++i)
       v[i] = column + i < call.cols ? gated<decltype(which)::value>(x[i], 1.0f) : 0.0f;

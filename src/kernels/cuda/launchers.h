@@ -16,6 +16,7 @@
 #include "kernels/gpu/ops.h"
 #include "kernels/gpu/prompt_int8.h"
 #include "kernels/gpu/recurrent.h"
+#include "kernels/gpu/whole_rows.h"
 
 namespace millrace::kernels::cuda {
 
@@ -40,7 +41,11 @@ using gpu::GatedNormCall;
 using gpu::gather_word_bytes;
 using gpu::GatherCall;
 using gpu::GatherState;
+using gpu::half_rows_at;
+using gpu::half_rows_bytes;
+using gpu::HalfRows;
 using gpu::HandOutExpertsCall;
+using gpu::has_half_product;
 using gpu::has_prompt_product;
 using gpu::HeadProductCall;
 using gpu::kAttentionChunk;
@@ -100,6 +105,7 @@ using gpu::StateRuns;
 using gpu::TakeInCall;
 using gpu::TakeInExpertsCall;
 using gpu::TakenIn;
+using gpu::TurnCall;
 
 // ops.h
 cudaError_t matvec(const MatmulCall& call, cudaStream_t stream);
@@ -194,6 +200,22 @@ cudaError_t hand_out_experts(const HandOutExpertsCall& call, cudaStream_t stream
 cudaError_t take_in(const TakeInCall& call, cudaStream_t stream);
 cudaError_t claim_experts(const ClaimExpertsCall& call, cudaStream_t stream);
 cudaError_t take_in_experts(const TakeInExpertsCall& call, cudaStream_t stream);
+
+// whole_rows.h
+cudaError_t layer_norm(const float* x, const std::byte* const* weight, const std::byte* const* bias, std::int32_t rows,
+                       std::int32_t cols, float eps, float* out, cudaStream_t stream);
+cudaError_t norm_heads(float* x, const std::byte* const* weight, std::int32_t heads, std::int32_t head_dim, float eps,
+                       cudaStream_t stream);
+cudaError_t turn_heads(const TurnCall& call, cudaStream_t stream);
+cudaError_t clamp(float* x, float least, float most, std::int64_t n, cudaStream_t stream);
+cudaError_t standardize(float* x, const std::byte* const* bias, const std::byte* const* scale, std::int64_t rows,
+                        std::int32_t cols, cudaStream_t stream);
+cudaError_t merge_rows(const float* x, std::int32_t rows, std::int32_t cols, std::int32_t merge, bool by_channel,
+                       float* out, cudaStream_t stream);
+cudaError_t mean_rows(const float* x, std::int32_t rows, std::int32_t cols, std::int32_t merge, float* out,
+                      cudaStream_t stream);
+cudaError_t to_half_rows(const float* x, std::int32_t rows, std::int32_t cols, HalfRows out, cudaStream_t stream);
+cudaError_t matmul_half(const MatmulCall& call, HalfRows x, cudaStream_t stream);
 
 // gather.h
 cudaError_t gather(const GatherCall& call, cudaStream_t stream);

@@ -217,5 +217,37 @@ Status round_prompt(const Bf16* x, std::int32_t rows, std::int32_t cols, PromptI
 Status round_prompt(const float* x, std::int32_t rows, std::int32_t cols, PromptInt8 out, StreamRef stream) {
   return cuda_status(cuda::round_prompt(x, rows, cols, out, cuda_stream(stream)), "round_prompt");
 }
+Status layer_norm(const float* x, const std::byte* const* weight, const std::byte* const* bias, std::int32_t rows,
+                  std::int32_t cols, float eps, float* out, StreamRef stream) {
+  return cuda_status(cuda::layer_norm(x, weight, bias, rows, cols, eps, out, cuda_stream(stream)), "layer_norm");
+}
+Status norm_heads(float* x, const std::byte* const* weight, std::int32_t heads, std::int32_t head_dim, float eps,
+                  StreamRef stream) {
+  return cuda_status(cuda::norm_heads(x, weight, heads, head_dim, eps, cuda_stream(stream)), "norm_heads");
+}
+Status turn_heads(const TurnCall& call, StreamRef stream) {
+  return cuda_status(cuda::turn_heads(call, cuda_stream(stream)), "turn_heads");
+}
+Status clamp(float* x, float least, float most, std::int64_t n, StreamRef stream) {
+  return cuda_status(cuda::clamp(x, least, most, n, cuda_stream(stream)), "clamp");
+}
+Status standardize(float* x, const std::byte* const* bias, const std::byte* const* scale, std::int64_t rows,
+                   std::int32_t cols, StreamRef stream) {
+  return cuda_status(cuda::standardize(x, bias, scale, rows, cols, cuda_stream(stream)), "standardize");
+}
+Status merge_rows(const float* x, std::int32_t rows, std::int32_t cols, std::int32_t merge, bool by_channel, float* out,
+                  StreamRef stream) {
+  return cuda_status(cuda::merge_rows(x, rows, cols, merge, by_channel, out, cuda_stream(stream)), "merge_rows");
+}
+Status mean_rows(const float* x, std::int32_t rows, std::int32_t cols, std::int32_t merge, float* out,
+                 StreamRef stream) {
+  return cuda_status(cuda::mean_rows(x, rows, cols, merge, out, cuda_stream(stream)), "mean_rows");
+}
+Status to_half_rows(const float* x, std::int32_t rows, std::int32_t cols, HalfRows out, StreamRef stream) {
+  return cuda_status(cuda::to_half_rows(x, rows, cols, out, cuda_stream(stream)), "to_half_rows");
+}
+Status matmul_half(const MatmulCall& call, HalfRows x, StreamRef stream) {
+  return cuda_status(cuda::matmul_half(call, x, cuda_stream(stream)), "matmul_half");
+}
 
 }  // namespace millrace::kernels::gpu

@@ -620,6 +620,8 @@ cudaError_t gate_mul(Activation activation, float* gate, const float* up, std::i
       return elementwise<GateMul<Activation::relu_squared>>(gate, up, n, stream);
     case Activation::clamped:
       return elementwise<GateMul<Activation::clamped>>(gate, up, n, stream);
+    case Activation::gelu_erf:
+      return elementwise<GateMul<Activation::gelu_erf>>(gate, up, n, stream);
     default:  // the executor refuses programs with others
       return cudaErrorInvalidValue;
   }
