@@ -102,7 +102,7 @@ Wanted dot(const Inputs& x, std::int64_t row, const Weights& weights, std::int64
   const float* const w = weights.row(n, x.cols);
   double sum = 0, sizes = 0;
   for (std::int64_t c = 0; c < x.cols; ++c) sum += from[c] * w[c], sizes += std::abs(from[c] * w[c]);
-  const double bias = weights.bias(n), steps = static_cast<double>(x.cols / 16 + 2);
+  const double bias = weights.bias(n), steps = static_cast<double>(x.cols) / 16 + 2;
   return {sum + bias, (sizes + std::abs(bias)) * steps * 0x1p-20};
 }
 

@@ -32,8 +32,8 @@ const T* at(const std::byte* const* entry) {
 inline void quantize(const float* x, std::int64_t x_stride, std::int64_t rows, std::int64_t cols,
                      kernels::gpu::Q8 out) {
   alignas(64) std::int8_t q[32];
-  float d;
-  std::int32_t sum16[2];
+  float d = 0;
+  std::int32_t sum16[2] = {};
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t b = 0; b < cols / 32; ++b) {
       cpu().quantize_q8(x + r * x_stride + 32 * b, 32, 1, 32, {q, &d, sum16});
