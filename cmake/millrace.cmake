@@ -76,6 +76,7 @@ function(millrace_units target)
   endif()
   get_target_property(sources ${target} SOURCES)
   list(FILTER sources INCLUDE REGEX "^/.*\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "/win32/")  # <windows.h> gives many names a meaning
   if(NOT sources)
     return()
   endif()
@@ -111,6 +112,8 @@ function(millrace_room name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/src/kernels/cuda/")  # millrace_cuda_kernels
   millrace_only_this_system(sources src)
+  list(FILTER sources EXCLUDE REGEX "/win32/start/")       # windows_port.cmake
+  millrace_leave_out(sources)
   if(NOT sources)
     add_library(millrace_${name} INTERFACE)
     target_link_libraries(millrace_${name} INTERFACE millrace_flags ${ARG_PUBLIC})

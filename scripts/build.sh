@@ -8,7 +8,7 @@ preset=$1; shift
 build=build/$preset
 
 cuda=${CUDA:-AUTO} nvcc=
-case "$preset" in asan | tsan | fuzz) cuda=OFF ;; esac  # sanitizers of host code and CUDA do not go together
+case "$preset" in asan | tsan | fuzz) cuda=OFF ;; windows) cuda=OFF ;; esac  # sanitizers of host code and CUDA do not go together; nor does nvcc with mingw
 if [ "$cuda" = AUTO ]; then
   cuda=OFF
   if [ ! -e /proc/driver/nvidia/version ] && [ ! -e /usr/lib/wsl/lib/libcuda.so.1 ]; then
@@ -42,7 +42,7 @@ missing() {  # PATTERN TARGET...: how many objects are to be made
   done
   echo "$count"
 }
-files=$(missing '\.(cc?|cpp|cxx|hxx)\.(o|gch)' "$@")
+files=$(missing '\.(cc?|cpp|cxx|hxx)\.(o|obj|gch)' "$@")
 kernels=$(missing '\.cu\.o' "$@")
 if [ "$((files + kernels))" -gt 0 ]; then
   per_kernel=60

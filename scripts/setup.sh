@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the Debian/Ubuntu packages that building (with "dev", testing and linting; with "package", making packages; with
-# "try", trying them; with "pip", NVIDIA's compiler) needs, and says which.  Does nothing when all is there.
-# Usage: scripts/setup.sh build [dev] [package] [try] [pip]
+# "try", trying them; with "windows", building for Windows and testing in Wine; with "pip", NVIDIA's compiler) needs, and
+# says which.  Does nothing when all is there.
+# Usage: scripts/setup.sh build [dev] [package] [try] [windows] [pip]
 set -euo pipefail
 
 build=(g++ make cmake ninja-build python3 pkg-config libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev libpcre2-dev
@@ -10,6 +11,7 @@ build=(g++ make cmake ninja-build python3 pkg-config libfmt-dev libspdlog-dev nl
 dev=(time codespell libgtest-dev libbenchmark-dev clang clang-tidy clang-format libclang-rt-14-dev python3-lark git tmux
      openmpi-bin libopenmpi-dev iproute2 haproxy fonts-wqy-microhei)
 package=(dpkg-dev file help2man libncurses-dev libbsd-dev libmd-dev zlib1g-dev python3-pip python3-venv)
+windows=(g++-mingw-w64-x86-64-posix libz-mingw-w64-dev wine64 nasm dpkg-dev perl)
 try=(debootstrap buildah systemd)
 
 wanted=()
@@ -19,8 +21,9 @@ for group in "$@"; do
     dev) wanted+=("${dev[@]}") ;;
     package) wanted+=("${package[@]}") ;;
     pip) wanted+=(python3-pip) ;;
+    windows) wanted+=("${windows[@]}") ;;
     try) wanted+=("${try[@]}") ;;
-    *) echo "setup: unknown group '$group'; use build, dev, package, try or pip" >&2; exit 2 ;;
+    *) echo "setup: unknown group '$group'; use build, dev, package, try, windows or pip" >&2; exit 2 ;;
   esac
 done
 

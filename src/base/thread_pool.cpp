@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/os/processors.h"
 #include "base/os/thread.h"
+#include "base/os/wait.h"
 #include "base/spin.h"
 #include "base/status.h"
 
@@ -32,7 +33,7 @@ void wait_while_equal(const std::atomic<std::uint32_t>& word, std::uint32_t old,
       }
     } while (std::chrono::steady_clock::now() < give_up);
   }
-  while (word.load(std::memory_order_acquire) == old) word.wait(old, std::memory_order_acquire);
+  while (word.load(std::memory_order_acquire) == old) os::sleep_while_equal(word, old);
 }
 
 struct PieceRange {
@@ -122,7 +123,7 @@ struct ThreadPool::State {
     const std::uint32_t number = generation.load(std::memory_order_relaxed) + 1;
     gate.store(static_cast<std::uint64_t>(number) << 32, std::memory_order_release);
     generation.store(number);
-    generation.notify_all();
+    os::wake_all(generation);
   }
 
   /// Waits until `count` workers have finished the generation.
@@ -164,7 +165,7 @@ struct ThreadPool::State {
       if (stopping) return;
       (*work)(thread);
       done.fetch_add(1);
-      done.notify_one();
+      os::wake_one(done);
     }
   }
 };
@@ -256,7 +257,7 @@ void ThreadPool::barrier() {
   if (state_->arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<std::uint32_t>(state_->threads)) {
     state_->arrived.store(0, std::memory_order_relaxed);  // before the phase: nobody arrives again until it is raised
     state_->phase.fetch_add(1);
-    state_->phase.notify_all();
+    os::wake_all(state_->phase);
   } else {
     wait_while_equal(state_->phase, phase, state_->spin);
   }

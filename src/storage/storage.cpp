@@ -1,6 +1,7 @@
 #include "storage/storage.h"
 
 #include "base/bytes.h"
+#include "base/os/wait.h"
 
 namespace millrace::storage {
 
@@ -23,13 +24,14 @@ void Completion::finish_one(const Status& status) {
     const MutexLock lock(mutex_);
     if (status_.ok()) status_ = status;
   }
-  // The count reaching zero is the last touch of this object: its owner may destroy it right then. notify_all() hands
+  // The count reaching zero is the last touch of this object: its owner may destroy it right then. wake_all() hands
   // the kernel an address and reads nothing there.
-  if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) pending_.notify_all();
+  if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) os::wake_all(pending_);
 }
 
 Status Completion::wait() {
-  for (std::uint32_t left; (left = pending_.load(std::memory_order_acquire)) != 0;) pending_.wait(left);
+  for (std::uint32_t left; (left = pending_.load(std::memory_order_acquire)) != 0;)
+    os::sleep_while_equal(pending_, left);
   const MutexLock lock(mutex_);
   reported_ = true;
   return status_;

@@ -17,8 +17,8 @@ TEST(Trace, WritesSpansByRow) {
   { const TraceZone nothing(nullptr, "unseen"); }
   const auto path = std::filesystem::temp_directory_path() / "millrace-trace-test.json";
   ASSERT_TRUE(trace.write(path.string()).ok());
-  std::ifstream file(path);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::string text;
+  if (std::ifstream file(path); file) text.assign(std::istreambuf_iterator<char>(file), {});
   std::filesystem::remove(path);
   EXPECT_NE(text.find(R"("name": "matvec", "ts": 1.000, "dur": 2.500)"), std::string::npos) << text;
   EXPECT_NE(text.find(R"("name": "pass", "ts": 0.000, "dur": 5.000)"), std::string::npos) << text;

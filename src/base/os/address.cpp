@@ -1,15 +1,13 @@
 #include "base/os/address.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
 #include <span>
+
+#include "base/os/inet.h"
 
 namespace millrace::os {
 
@@ -88,11 +86,6 @@ bool is_public_ip(std::string_view text) {
   const Ip ip = parse_ip(text);
   if (ip.size == 4) return is_public_v4(std::span(ip.bytes).first(4));
   return ip.size == 16 && is_public_v6(ip.bytes);
-}
-
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "";
 }
 
 }  // namespace millrace::os

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/os/file_info.h"
+#include "base/os/handle.h"
 #include "base/status.h"
 
 namespace millrace::os {
@@ -38,15 +39,16 @@ class File {
 
   File() = default;
   ~File() { (void)close(); }
-  File(File&& other) noexcept : handle_(std::exchange(other.handle_, -1)) {}
+  File(File&& other) noexcept : handle_(std::exchange(other.handle_, kNoHandle)), place_(other.place_) {}
   File& operator=(File&& other) noexcept {
     std::swap(handle_, other.handle_);
+    std::swap(place_, other.place_);
     return *this;
   }
 
   static Expected<File> open(const std::string& path, const Options& options);
   static Expected<File> open(const std::string& path) { return open(path, Options()); }
-  bool is_open() const { return handle_ >= 0; }
+  bool is_open() const { return handle_ != kNoHandle; }
   /// Closes it now. Errors: what the system could not write.
   Status close();
 
@@ -82,9 +84,11 @@ class File {
 
  private:
   friend class Folder;
-  explicit File(int handle) : handle_(handle) {}
+  explicit File(Handle handle) : handle_(handle) {}
 
-  int handle_ = -1;  // what the system calls the file
+  Handle handle_ = kNoHandle;
+  mutable std::uint64_t place_ =
+      0;  // where read() and write() go on, on systems whose read_at() moves a file's own place
 };
 
 /// Gives the file `from` the name `to` in one step, in the place of what has it: whoever opens `to` finds the old file

@@ -18,7 +18,7 @@ class Folder {
  public:
   Folder() = default;
   ~Folder();
-  Folder(Folder&& other) noexcept : handle_(std::exchange(other.handle_, -1)) {}
+  Folder(Folder&& other) noexcept : handle_(std::exchange(other.handle_, kNoHandle)) {}
   Folder& operator=(Folder&& other) noexcept {
     std::swap(handle_, other.handle_);
     return *this;
@@ -43,9 +43,9 @@ class Folder {
   Expected<std::uint64_t> free_bytes() const;
 
  private:
-  explicit Folder(int handle) : handle_(handle) {}
+  explicit Folder(Handle handle) : handle_(handle) {}
 
-  int handle_ = -1;  // what the system calls the folder
+  Handle handle_ = kNoHandle;
 };
 
 /// A new folder, its owner's alone; one that is there stays as it is.

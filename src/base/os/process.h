@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/os/handle.h"
 #include "base/status.h"
 
 namespace millrace::os {
@@ -30,7 +31,8 @@ Status replace_process(std::vector<std::string> words);
 
 /// Whether a process of that number runs which this user may stop.
 bool can_stop(std::int64_t process);
-/// Asks the process to terminate. Errors: io_error.
+/// Asks the process to terminate. Errors: io_error. On Windows a process that waits for no such request (signals.h) is
+/// ended at once.
 Status stop_process(std::int64_t process);
 
 /// Raises the number of files and sockets that this process may have open to `most`, as far as its user may.
@@ -42,7 +44,9 @@ struct LockedMemoryLimit {
 };
 std::optional<LockedMemoryLimit> locked_memory_limit();
 
-/// A copy of this process that goes on in the background. Move-only; the destructor ends the report, if empty.
+/// A copy of this process that goes on in the background. On Windows it is a process that was started with the same
+/// words and comes to Daemon::start() by itself: nothing before may depend on what only the first process did.
+/// Move-only; the destructor ends the report, if empty.
 class Daemon {
  public:
   /// Starts the copy, away from the terminal: its input is empty, and its output and errors are appended to the file at
@@ -50,7 +54,7 @@ class Daemon {
   /// its end, calls `end` with the report (empty: there was none) and exits with what `end` returns.
   /// Errors, in the first process: io_error; unavailable (log_path is a pipe that nobody reads).
   static Expected<Daemon> start(const std::string& log_path, const std::function<int(const std::string& report)>& end);
-  Daemon(Daemon&& other) noexcept : report_(std::exchange(other.report_, -1)) {}
+  Daemon(Daemon&& other) noexcept : report_(std::exchange(other.report_, kNoHandle)) {}
   Daemon& operator=(Daemon&& other) noexcept {
     std::swap(report_, other.report_);
     return *this;
@@ -61,9 +65,9 @@ class Daemon {
   void report(std::string_view text);
 
  private:
-  explicit Daemon(int report) : report_(report) {}
+  explicit Daemon(Handle report) : report_(report) {}
 
-  int report_;  // the pipe's end; -1: the report is sent
+  Handle report_;  // the pipe's end; kNoHandle: the report is sent
 };
 
 }  // namespace millrace::os

@@ -1,5 +1,5 @@
-// A file for measurements and trials, which leaves nothing behind however the process ends: it has no name.
-// Thread-safety: one thread writes; path() may be opened from any.
+// A file for measurements and trials, which leaves nothing behind however the process ends: it has no name, or
+// (Windows) one that goes with its last handle. Thread-safety: one thread writes; path() may be opened from any.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/os/handle.h"
 #include "base/status.h"
 
 namespace millrace::os {
@@ -16,7 +17,7 @@ class ScratchFile {
  public:
   /// An empty file on the disk of `folder`. Errors: those of file.h.
   static Expected<ScratchFile> make(const std::string& folder);
-  ScratchFile(ScratchFile&& other) noexcept : handle_(std::exchange(other.handle_, -1)) {}
+  ScratchFile(ScratchFile&& other) noexcept : handle_(std::exchange(other.handle_, kNoHandle)) {}
   ScratchFile& operator=(ScratchFile&& other) noexcept {
     std::swap(handle_, other.handle_);
     return *this;
@@ -31,9 +32,9 @@ class ScratchFile {
   std::string path() const;
 
  private:
-  explicit ScratchFile(int handle) : handle_(handle) {}
+  explicit ScratchFile(Handle handle) : handle_(handle) {}
 
-  int handle_;
+  Handle handle_;
 };
 
 }  // namespace millrace::os

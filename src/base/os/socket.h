@@ -11,11 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/os/handle.h"
 #include "base/status.h"
 
 namespace millrace::os {
-
-using SocketHandle = int;  // what the system calls it
 
 /// An address of the network: of IPv6 without its zone.
 struct Endpoint {
@@ -30,13 +29,13 @@ class Socket {
   /// Takes over an open socket.
   explicit Socket(SocketHandle handle) : handle_(handle) {}
   ~Socket();
-  Socket(Socket&& other) noexcept : handle_(std::exchange(other.handle_, -1)) {}
+  Socket(Socket&& other) noexcept : handle_(std::exchange(other.handle_, kNoSocket)) {}
   Socket& operator=(Socket&& other) noexcept {
     std::swap(handle_, other.handle_);
     return *this;
   }
 
-  bool is_open() const { return handle_ >= 0; }
+  bool is_open() const { return handle_ != kNoSocket; }
   SocketHandle handle() const { return handle_; }
   /// Sends each piece at once, however small it is, and neither sends nor receives by waiting. REQUIRED before send()
   /// and receive().
@@ -60,11 +59,11 @@ class Socket {
   Endpoint own() const;
 
  private:
-  SocketHandle handle_ = -1;
+  SocketHandle handle_ = kNoSocket;
 };
 
 /// A socket that is not connected yet, of the system's numbers for an address family, a kind and a protocol; no other
-/// program that is started inherits it. -1: the system gives none.
+/// program that is started inherits it. kNoSocket: the system gives none.
 SocketHandle open_socket(int family, int kind, int protocol);
 
 // Of a socket that listens. Failures leave it as it was.
@@ -90,7 +89,7 @@ class SocketWatch {
   std::vector<SocketHandle> wait(std::chrono::milliseconds patience) const;
 
  private:
-  int handle_;
+  Handle handle_;
 };
 
 }  // namespace millrace::os

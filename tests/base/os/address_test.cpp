@@ -1,10 +1,11 @@
 #include "base/os/address.h"
 
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 
 #include <cstring>
 #include <string>
+
+#include "base/os/inet.h"
 
 namespace millrace::os {
 namespace {

@@ -21,12 +21,12 @@ class FileTest : public testing::Test {
     fs::create_directories(folder_);
   }
   ~FileTest() override { fs::remove_all(folder_); }
-  std::string at(const char* name) const { return (folder_ / name).string(); }
+  std::string at(const std::string& name) const { return (folder_ / name).string(); }
   static std::string text_of(const std::string& path) {
-    std::ifstream file(path);
+    std::ifstream file(fs::path(path), std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
   }
-  File fresh(const char* name) const {
+  File fresh(const std::string& name) const {
     auto file = File::open(at(name), {.access = File::Access::both, .create = File::Create::if_missing});
     EXPECT_TRUE(file.ok()) << file.status().message();
     return std::move(*file);
@@ -62,27 +62,58 @@ TEST_F(FileTest, ReadsOnWhereItStopped) {
 
 TEST_F(FileTest, SaysWhatIsThere) {
   ASSERT_TRUE(fresh("a").write("abc").ok());
-  fs::create_symlink(at("a"), at("link"));
   EXPECT_EQ(file_info(at("nothing")).status().code(), Code::not_found);
   EXPECT_EQ(file_info(folder_.string())->kind, FileKind::folder);
-  EXPECT_EQ(file_info(at("link"))->kind, FileKind::regular);
-  EXPECT_EQ(file_info(at("link"), Links::stay)->kind, FileKind::link);
-  EXPECT_EQ(file_info("/dev/null")->kind, FileKind::other);
-  const FileInfo one = *file_info(at("a")), same = *file_info(at("link"));
+  EXPECT_EQ(file_info(at("a"))->kind, FileKind::regular);
+  const FileInfo one = *file_info(at("a")), same = *file_info(at("../" + folder_.filename().string() + "/a"));
   EXPECT_TRUE(one.volume == same.volume && one.number == same.number);
   EXPECT_FALSE(volume_name(one.volume).empty());
   EXPECT_EQ(File::open(at("nothing")).status().code(), Code::not_found);
-  EXPECT_EQ(File::open(at("link"), {.links = Links::stay}).status().code(), Code::invalid_argument);
   EXPECT_EQ(File::open(at("a"), {.access = File::Access::write, .create = File::Create::always_new}).status().code(),
             Code::invalid_argument);
 }
 
-TEST_F(FileTest, TimesAndPermissionsAreAsTheyWereSet) {
-  constexpr std::int64_t kThen = 1'700'000'000'123'456'789;
+TEST_F(FileTest, ALinkIsToldFromWhatItLeadsTo) {
+  ASSERT_TRUE(fresh("a").write("abc").ok());
+  fs::create_symlink(at("a"), at("link"));
+  EXPECT_EQ(file_info(at("link"))->kind, FileKind::regular);
+  EXPECT_EQ(file_info(at("link"), Links::stay)->kind, FileKind::link);
+  const FileInfo one = *file_info(at("a")), same = *file_info(at("link"));
+  EXPECT_TRUE(one.volume == same.volume && one.number == same.number);
+  EXPECT_EQ(File::open(at("link"), {.links = Links::stay}).status().code(), Code::invalid_argument);
+}
+
+TEST_F(FileTest, NamesAreUtf8AndLong) {
+  const std::string name = "\xe6\xb0\xb4\xe8\xbb\x8a \xc3\xbc \xf0\x9f\x8c\x8a";
+  ASSERT_TRUE(fresh(name).write("abc").ok());
+  EXPECT_EQ(fs::file_size(fs::path(at(name))), 3u) << "the standard library reads the name alike";
+  EXPECT_EQ(fs::directory_iterator(folder_)->path().filename().string(), name);
+  const std::string longest(230, 'x');  // with its folder more than 260
+  ASSERT_TRUE(fresh(longest).write("abc").ok());
+  EXPECT_EQ(file_info(at(longest))->bytes, 3u);
+  EXPECT_TRUE(remove_file(at(longest)).ok());
+}
+
+TEST_F(FileTest, AppendsWhereverTheEndIsByThen) {
+  const File::Options options{.access = File::Access::write, .create = File::Create::if_missing, .append = true};
+  const auto one = File::open(at("a"), options), other = File::open(at("a"), options);
+  ASSERT_TRUE(one->write("ab").ok() && other->write("cd").ok() && one->write("ef").ok());
+  EXPECT_EQ(text_of(at("a")), "abcdef");
+  ASSERT_TRUE(File::open(at("a"), {.access = File::Access::write, .empty = true, .append = true})->write("x").ok());
+  EXPECT_EQ(text_of(at("a")), "x");
+}
+
+TEST_F(FileTest, ATimeIsAsItWasSet) {
+  constexpr std::int64_t kThen = 1'700'000'000'123'456'700;  // Windows counts by 100 ns
+  const File file = fresh("a");
+  ASSERT_TRUE(file.set_modified(kThen).ok());
+  EXPECT_EQ(file.info()->modified_ns, kThen);
+}
+
+TEST_F(FileTest, PermissionsAreAsTheyWereSet) {
   const auto file =
       File::open(at("a"), {.access = File::Access::write, .create = File::Create::always_new, .owner_only = true});
-  ASSERT_TRUE(file.ok() && file->set_modified(kThen).ok());
-  EXPECT_EQ(file->info()->modified_ns, kThen);
+  ASSERT_TRUE(file.ok()) << file.status().message();
   EXPECT_EQ(fs::status(at("a")).permissions(), fs::perms::owner_read | fs::perms::owner_write);
   const File other = fresh("b");
   ASSERT_TRUE(other.set_permissions_like(at("a")).ok());
@@ -101,14 +132,22 @@ TEST_F(FileTest, OnlyOneHoldsTheLock) {
 TEST_F(FileTest, AFileIsReplacedInOneStep) {
   ASSERT_TRUE(fresh("old").write("old").ok());
   ASSERT_TRUE(fresh("new").write("new").ok());
-  const auto open = File::open(at("old"));
   ASSERT_TRUE(replace_file(at("new"), at("old")).ok());
   EXPECT_TRUE(sync_folder(folder_.string()).ok());
   EXPECT_EQ(text_of(at("old")), "new");
-  EXPECT_EQ(open->info()->bytes, 3u) << "who had the old one keeps it";
   EXPECT_EQ(replace_file(at("new"), at("old")).code(), Code::not_found);
   EXPECT_TRUE(remove_file(at("old")).ok());
   EXPECT_EQ(remove_file(at("old")).code(), Code::not_found);
+}
+
+TEST_F(FileTest, WhoHadAReplacedFileOpenKeepsIt) {
+  ASSERT_TRUE(fresh("old").write("old one").ok());
+  ASSERT_TRUE(fresh("new").write("new").ok());
+  const auto open = File::open(at("old"));
+  const Status status = replace_file(at("new"), at("old"));
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(open->info()->bytes, 7u);
+  EXPECT_EQ(text_of(at("old")), "new");
 }
 
 TEST_F(FileTest, AFullDiskIsToldFromAnyOther) {
@@ -125,14 +164,11 @@ TEST_F(FileTest, AFolderNamesItsFiles) {
   ASSERT_TRUE(folder.ok());
   EXPECT_TRUE(*folder->is_private());
   EXPECT_TRUE(folder->check_writable().ok());
-  fs::permissions(at("own"), fs::perms::all);
-  EXPECT_FALSE(*folder->is_private());
-  fs::rename(at("own"), at("elsewhere"));
   const File::Options options{.access = File::Access::write, .create = File::Create::always_new};
   ASSERT_TRUE(folder->open_file("a", options)->write("abc").ok());
-  ASSERT_TRUE(folder->replace("a", "b").ok() && folder->set_modified("b", 5).ok());
-  EXPECT_EQ(folder->info("b")->modified_ns, 5);
-  EXPECT_EQ(text_of(at("elsewhere/b")), "abc") << "the folder that was opened, whatever its name is now";
+  ASSERT_TRUE(folder->replace("a", "b").ok() && folder->set_modified("b", 500).ok());
+  EXPECT_EQ(folder->info("b")->modified_ns, 500);
+  EXPECT_EQ(text_of(at("own/b")), "abc");
   int files = 0;
   ASSERT_TRUE(folder->for_each([&](const std::string& name) { files += name == "b" ? 1 : 0; }).ok());
   EXPECT_EQ(files, 1);
@@ -140,6 +176,22 @@ TEST_F(FileTest, AFolderNamesItsFiles) {
   EXPECT_EQ(folder->info("b").status().code(), Code::not_found);
   EXPECT_GT(*folder->free_bytes(), 0u);
   EXPECT_EQ(Folder::open(at("nothing")).status().code(), Code::not_found);
+}
+
+TEST_F(FileTest, AFolderIsTheOneThatWasOpened) {
+  ASSERT_TRUE(make_private_folder(at("own")).ok());
+  const auto folder = Folder::open(at("own"));
+  std::error_code failure;  // Windows keeps an open folder's name
+  fs::rename(at("own"), at("elsewhere"), failure);
+  const File::Options options{.access = File::Access::write, .create = File::Create::always_new};
+  ASSERT_TRUE(folder->open_file("a", options)->write("abc").ok());
+  EXPECT_EQ(text_of(at(failure ? "own/a" : "elsewhere/a")), "abc");
+}
+
+TEST_F(FileTest, AFolderThatAnybodyMayWriteToIsNotPrivate) {
+  ASSERT_TRUE(make_private_folder(at("own")).ok());
+  fs::permissions(at("own"), fs::perms::all);
+  EXPECT_FALSE(*Folder::open(at("own"))->is_private());
 }
 
 }  // namespace

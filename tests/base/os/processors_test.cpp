@@ -1,11 +1,11 @@
 #include "base/os/processors.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
+#include "base/os/process.h"
 #include "base/thread_pool.h"
 
 namespace millrace::os {
@@ -14,7 +14,7 @@ namespace {
 class CgroupQuotaTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    root_ = std::filesystem::temp_directory_path() / ("millrace-cgroup-" + std::to_string(::getpid()));
+    root_ = std::filesystem::temp_directory_path() / ("millrace-cgroup-" + std::to_string(process_id()));
     std::filesystem::remove_all(root_);
   }
   void TearDown() override { std::filesystem::remove_all(root_); }

@@ -1,13 +1,11 @@
 #include "base/os/socket.h"
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
 #include <array>
 
 #include "base/os/address.h"
+#include "base/os/inet.h"
 
 namespace millrace::os {
 namespace {
@@ -16,7 +14,7 @@ using std::chrono::milliseconds;
 
 /// Both ends of a connection over this machine's own network.
 std::pair<Socket, Socket> connected() {
-  const Socket listening(::socket(AF_INET, SOCK_STREAM, 0));
+  const Socket listening(open_socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -25,7 +23,7 @@ std::pair<Socket, Socket> connected() {
   EXPECT_EQ(::bind(listening.handle(), reinterpret_cast<sockaddr*>(&address), length), 0);
   set_backlog(listening.handle(), 16);
   EXPECT_EQ(::getsockname(listening.handle(), reinterpret_cast<sockaddr*>(&address), &length), 0);
-  Socket client(::socket(AF_INET, SOCK_STREAM, 0));
+  Socket client(open_socket(AF_INET, SOCK_STREAM, 0));
   EXPECT_EQ(::connect(client.handle(), reinterpret_cast<sockaddr*>(&address), length), 0);
   Socket server(::accept(listening.handle(), nullptr, nullptr));
   client.never_wait();
@@ -81,7 +79,7 @@ TEST(SocketTest, AWatchNamesASocketOnce) {
   watch.remove(server.handle());
   ASSERT_TRUE(watch.add(server.handle()));
   EXPECT_EQ(watch.wait(milliseconds(1000)), std::vector{server.handle()});
-  EXPECT_FALSE(watch.add(-1));
+  EXPECT_FALSE(watch.add(kNoSocket));
 }
 
 TEST(Address, KnowsIpv6) {

@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <filesystem>
 
-#include "base/os/posix.h"
+#include "base/os/posix/posix.h"
 
 namespace millrace::os {
 

@@ -1,12 +1,9 @@
-#include "base/os/processors.h"
-
-#include <sched.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
+
+#include "base/os/processors.h"
 
 namespace millrace::os {
 namespace {
@@ -45,25 +42,6 @@ bool lists_cpu(std::string_view controllers) {
 }
 
 }  // namespace
-
-std::vector<int> allowed_processors() {
-  for (int capacity = 1024; capacity <= 1 << 17; capacity *= 4) {  // the kernel wants room for every possible CPU
-    cpu_set_t* set = CPU_ALLOC(capacity);
-    if (set == nullptr) break;
-    const std::size_t bytes = CPU_ALLOC_SIZE(capacity);
-    std::vector<int> allowed;
-    if (sched_getaffinity(0, bytes, set) == 0) {
-      for (int cpu = 0; cpu < capacity; ++cpu) {
-        if (CPU_ISSET_S(cpu, bytes, set)) allowed.push_back(cpu);
-      }
-    }
-    CPU_FREE(set);
-    if (!allowed.empty()) return allowed;
-  }
-  return {0};
-}
-
-int online_processors() { return static_cast<int>(std::max(::sysconf(_SC_NPROCESSORS_ONLN), 1L)); }
 
 double cgroup_cpu_quota(std::string_view self_cgroup, const std::string& mount) {
   double tightest = 0;

@@ -1,4 +1,4 @@
-#include "base/os/posix.h"
+#include "base/os/posix/posix.h"
 
 #include <fcntl.h>
 #include <unistd.h>

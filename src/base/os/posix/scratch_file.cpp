@@ -5,7 +5,7 @@
 
 #include <cstdlib>
 
-#include "base/os/posix.h"
+#include "base/os/posix/posix.h"
 
 namespace millrace::os {
 

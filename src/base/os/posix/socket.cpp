@@ -12,7 +12,7 @@
 #include <array>
 #include <cstdint>
 
-#include "base/os/posix.h"
+#include "base/os/posix/posix.h"
 
 namespace millrace::os {
 namespace {

@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "base/os/posix.h"
+#include "base/os/posix/posix.h"
 
 namespace millrace::os {
 namespace {

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/os/posix.h"
+#include "base/os/posix/posix.h"
 
 namespace millrace::os {
 namespace {

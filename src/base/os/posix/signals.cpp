@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "base/os/posix.h"
+#include "base/os/posix/posix.h"
 
 namespace millrace::os {
 namespace {

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Builds for Windows with mingw-w64 and runs the unit tests in Wine, without a display and with a time limit each. Prints how
+# many tests passed beside how many Linux's program of the same name has, where that is built (make test). Tests that cannot
+# pass there are named with the reason in scripts/windows_skips.txt and are not run. Exit status 1: a test failed.
+# Usage: scripts/test_windows.sh [ROOM...]; without rooms: all that the Windows build has
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/setup.sh build windows
+packaging/windows_libs.sh core
+build=build/windows
+targets=()
+for room in "$@"; do targets+=("millrace_${room}_test"); done
+TESTS=ON scripts/build.sh windows "${targets[@]}"
+
+wine=$(command -v wine64 || echo /usr/lib/wine/wine64)
+export WINEDEBUG=-all WINEPREFIX=$PWD/$build/wine DISPLAY=
+export GTEST_BRIEF=1 GTEST_COLOR=no
+[ -e "$WINEPREFIX/system.reg" ] || timeout 120 "$wine" wineboot --init >/dev/null 2>&1 || true
+
+failed=0
+printf '%-12s %8s %8s %8s %8s\n' room passed skipped failed Linux
+for program in "$build"/tests/millrace_*_test.exe; do
+  room=$(basename "$program" _test.exe)
+  room=${room#millrace_}
+  [ $# -eq 0 ] || [[ " $* " = *" $room "* ]] || continue
+  not=$(sed -n "s/^$room \([^ ]*\) .*/\1/p" scripts/windows_skips.txt | paste -sd:)
+  log=$build/tests/$room.log
+  status=0
+  rm -rf "$WINEPREFIX"/drive_c/users/*/Temp/*  # a process's number comes again, and with it the names of what a test left
+  timeout "${MILLRACE_TEST_SECONDS:-300}" "$wine" "$program" --gtest_output="xml:$build/tests/$room.xml" --gtest_filter="-$not" \
+    >"$log" 2>&1 </dev/null || status=$?
+  count() { grep -oP "^<testsuites .*?\b$1=\"\K\d+" "$build/tests/$room.xml" 2>/dev/null || echo 0; }
+  total=$(count tests) bad=$(count failures) passed_over=$(grep -c 'result="skipped"' "$build/tests/$room.xml" 2>/dev/null || true)
+  left=$(tr ':' '\n' <<<"$not" | grep -c . || true)
+  linux=-
+  there=build/release/tests/millrace_${room}_test
+  [ ! -x "$there" ] || linux=$("$there" --gtest_list_tests 2>/dev/null | grep -c '^  ')
+  printf '%-12s %8d %8d %8d %8s\n' "$room" $((total - bad - passed_over)) $((passed_over + left)) "$bad" "$linux"
+  if [ "$status" -ne 0 ]; then
+    failed=1
+    tail -n 30 "$log"
+    [ "$status" -ne 124 ] || echo "test_windows: $room did not end in time"
+  fi
+done
+WINEPREFIX=$WINEPREFIX "$(command -v wineserver || echo /usr/lib/wine/wineserver)" -k 2>/dev/null || true
+exit $failed

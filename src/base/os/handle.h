@@ -1,0 +1,19 @@
+// What the system calls an open file, folder or pipe, and a socket. The value belongs to src/base/os; others pass it
+// on.
+#pragma once
+
+#include <cstdint>
+
+namespace millrace::os {
+
+#if defined(_WIN32)
+using Handle = std::intptr_t;         // a HANDLE
+using SocketHandle = std::uintptr_t;  // a SOCKET
+#else
+using Handle = int;
+using SocketHandle = int;
+#endif
+inline constexpr Handle kNoHandle = -1;
+inline constexpr SocketHandle kNoSocket = static_cast<SocketHandle>(-1);
+
+}  // namespace millrace::os
