@@ -7,7 +7,8 @@ set -euo pipefail
 
 build=(g++ make cmake ninja-build python3 pkg-config libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev libpcre2-dev
        libutf8proc-dev liburing-dev libxxhash-dev libedit-dev libcurl4-openssl-dev libssl-dev libcpp-httplib-dev
-       prometheus-cpp-dev libjpeg-dev libpng-dev libwebp-dev libjs-marked node-dompurify libjs-highlight.js libjs-pdf)
+       prometheus-cpp-dev libjpeg-dev libpng-dev libwebp-dev libjs-marked node-dompurify libjs-highlight.js libjs-pdf
+       libjs-katex fonts-katex)
 dev=(time codespell libgtest-dev libbenchmark-dev clang clang-tidy clang-format libclang-rt-14-dev python3-lark git tmux
      openmpi-bin libopenmpi-dev iproute2 haproxy fonts-wqy-microhei)
 package=(dpkg-dev file help2man libncurses-dev libbsd-dev libmd-dev zlib1g-dev python3-pip python3-venv)

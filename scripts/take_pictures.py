@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Takes the pictures of the web page that README.md shows, anew: scripts/take_pictures.py [FOLDER, default docs/pictures]
+"""Takes the pictures of the web page that the documents show, anew: scripts/take_pictures.py [FOLDER, default docs/pictures]
 
 This machine's rates are measured; then the bundled model answers under a budget of 14 MB, in a real Chromium. Needs npm
 and chromium (apt), a built program (MILLRACE, or build/release/millrace), and a machine that does nothing else; makes
@@ -31,11 +31,17 @@ def main() -> int:
     rates = pathlib.Path(tempfile.mkdtemp()) / "rates.json"
     subprocess.run([MILLRACE, "calibrate", DEMO, "--out", str(rates)], env={**os.environ, "XDG_CACHE_HOME": str(rates.parent)}, check=True,
                    stdout=subprocess.DEVNULL)
+
+    def take(server, what):
+        # A browser draws without a GPU here: it gives way, or it would take the processors of the answers it shows.
+        subprocess.run(["nice", "-n", "19", npm.NODE, "pictures.mjs", server.url, CHROMIUM, str(folder), what], cwd=npm.CLIENTS, check=True, timeout=300)
+
+    with tempfile.TemporaryDirectory() as store, Server("--rates", rates, env={"MILLRACE_MODELS": store}) as server:
+        take(server, "first-run")
     for theme in ("light", "dark"):
         with tempfile.TemporaryDirectory() as store, \
                 Server(DEMO, "--ram", "14M", "--parallel", "1", "--rates", rates, env={"MILLRACE_MODELS": store}) as server:
-            # A browser draws without a GPU here: it gives way, or it would take the processors of the answers it shows.
-            subprocess.run(["nice", "-n", "19", npm.NODE, "pictures.mjs", server.url, CHROMIUM, str(folder), theme], cwd=npm.CLIENTS, check=True, timeout=300)
+            take(server, theme)
     for picture in folder.glob("*.png"):
         if shutil.which("pngquant"):
             subprocess.run(["pngquant", "--force", "--ext", ".png", "--speed", "1", "96", str(picture)], check=True)

@@ -78,6 +78,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.plain(401, b"who are you")
         if path == f"/api/models/{self.hub.repository}/tree/main":
             return self.tree()
+        if path == "/api/models":
+            return self.search(urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query))
         found = re.fullmatch(re.escape(f"/{self.hub.repository}/resolve/main/") + "(.*)", path)
         if found and found[1] in self.hub.files:
             if "redirect" in self.hub.behaviour and not moved:
@@ -97,6 +99,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         page = int(urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query).get("cursor", ["0"])[0])
         more = {"Link": f'<{self.hub.url}{self.path.split("?")[0]}?cursor={page + 1}>; rel="next"'} if page + 1 < len(entries) else {}
         return self.plain(200, json.dumps(entries[page:page + 1]).encode(), more)
+
+    def search(self, query):
+        """By words of the repository's name, as the real one does it; beside it what no client should take for a name."""
+        words = query.get("search", [""])[0].lower().split()
+        mine = [{"id": self.hub.repository, "downloads": 1234}] if all(word in self.hub.repository.lower() for word in words) else []
+        return self.plain(200, json.dumps([*mine, {"id": "../../etc"}, {"id": 7}, "text"]).encode())
 
     def plain(self, code, body, headers=None):
         self.send_response(code)

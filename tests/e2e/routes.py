@@ -109,7 +109,10 @@ ENDPOINTS = {
     "GET /health": {},
     "GET /v1/health": {},
     "GET /metrics": {},
-    "GET /api/millrace/live": {},
+    "GET /api/millrace/live": {"history": "1"},
+    "GET /api/millrace/suggestions": {},
+    "POST /api/millrace/fit": {"model": MODEL},
+    "POST /api/millrace/search": {"query": "tiny"},
     "GET /": {},
     "GET /page/FILE": {"FILE": "main.js"},
 }

@@ -6,10 +6,12 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 import unittest
 
 import npm
 from harness import DEMO, DRAFT, ROOT, Case
+from hub import Hub
 from seeing import PICTURES, make_seeing
 from serving import Server, lines
 
@@ -22,8 +24,8 @@ class Page(Case):
     def test_all(self):
         npm.install_clients()
         with tempfile.TemporaryDirectory() as store, Server(DEMO, env={"MILLRACE_MODELS": store}) as server:
-            if any(server.request("GET", f"/page/{name}")[0] != 200 for name in ("marked.js", "purify.js", "highlight.js", "pdf.js")):
-                self.skipTest("built without libjs-marked, node-dompurify, libjs-highlight.js or libjs-pdf")
+            if any(server.request("GET", f"/page/{name}")[0] != 200 for name in ("marked.js", "purify.js", "highlight.js", "katex.js", "pdf.js")):
+                self.skipTest("built without libjs-marked, node-dompurify, libjs-highlight.js, libjs-katex or libjs-pdf")
             self.in_browser(server, "page.mjs", *filter(None, [os.environ.get("MILLRACE_PICTURES")]))
 
     @unittest.skipIf(npm.why_not(), npm.why_not())
@@ -36,6 +38,44 @@ class Page(Case):
             (pathlib.Path(folder) / f"{blind}.gguf").symlink_to(DEMO)
             with Server("--models", folder, "--threads", "2", "--ctx", "512") as server:
                 self.in_browser(server, "page_pictures.mjs", "sees", blind, PICTURES)
+
+    @unittest.skipIf(npm.why_not(), npm.why_not())
+    @unittest.skipIf(CHROMIUM is None, "chromium is not installed")
+    def test_first_run(self):
+        npm.install_clients()
+        hub = Hub({"tiny-Q4_K_M.gguf": pathlib.Path(DEMO).read_bytes()})
+        try:
+            with tempfile.TemporaryDirectory() as store, \
+                    Server("--device", "cpu", env={"MILLRACE_MODELS": store, "HF_ENDPOINT": hub.url}) as server:
+                self.in_browser(server, "page_first_run.mjs")
+        finally:
+            hub.close()
+
+    def test_what_the_page_asks(self):
+        with tempfile.TemporaryDirectory() as store, Server(DEMO, "--device", "cpu", "--ram", "3G", env={"MILLRACE_MODELS": store}) as server:
+            model = pathlib.Path(DEMO).stem
+            suggested = server.json("GET", "/api/millrace/suggestions")[1]
+            self.assertLessEqual(suggested["ram"], 3e9)
+            self.assertEqual(len(suggested["models"]), 5)
+            in_memory = [one for one in suggested["models"] if one["tier"] == "ram"]
+            self.assertGreaterEqual(len(in_memory), 1)
+            self.assertTrue(all(one["size"] < 3e9 for one in in_memory), suggested)
+            for _ in range(2):
+                fit = server.json("POST", "/api/millrace/fit", {"model": model})[1]
+                self.assertGreater(fit["context_tokens"], 0)
+                server.json("POST", "/api/generate", {"model": model, "prompt": "Hi", "stream": False, "options": {"num_predict": 4}})
+            self.assertTrue(fit["loaded"])
+            self.assertEqual(server.request("POST", "/api/millrace/fit", {"model": "nothing"})[0], 404)
+            self.assertEqual(server.request("POST", "/api/millrace/search", {"query": "x" * 101})[0], 400)
+            deadline = time.monotonic() + 10
+            while time.monotonic() < deadline:
+                history = server.json("GET", "/api/millrace/live?history=1")[1]["history"]
+                if history and history[0]["samples"][-1]["decode_tokens"] >= 6:
+                    break
+                time.sleep(0.2)
+            self.assertEqual([one["model"] for one in history], [model + ":latest"])
+            self.assertGreaterEqual(history[0]["samples"][-1]["decode_tokens"], 6, "three of each answer: a prompt gives the first")
+            self.assertNotIn("history", server.json("GET", "/api/millrace/live")[1])
 
     def in_browser(self, server, script, *words):
         done = subprocess.run([npm.NODE, script, server.url, CHROMIUM, *words], cwd=npm.CLIENTS, capture_output=True, text=True, timeout=300)

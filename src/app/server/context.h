@@ -12,6 +12,7 @@
 #include "app/server/catalog.h"
 #include "app/server/guard.h"
 #include "app/server/http.h"
+#include "app/server/live_history.h"
 #include "app/server/metrics.h"
 #include "app/server/options.h"
 #include "app/server/request_log.h"
@@ -63,6 +64,7 @@ struct Context {
   Guard guard;
   Catalog catalog;
   engine::ModelManager models;
+  LiveHistory history{models};
   Metrics metrics;
   RequestLog log;
   ResponseStore responses;
@@ -151,6 +153,7 @@ void add_ollama_model_routes(Context& context);  // version, tags, show, ps, pul
 void add_ollama_store_routes(Context& context);  // pull, delete, copy, create
 void add_ollama_blob_routes(Context& context);   // uploads
 void add_web_routes(Context& context);           // the page
+void add_page_api_routes(Context& context);      // what it asks beside the APIs
 void add_openai_routes(Context& context);        // models, chat, completions
 void add_embedding_routes(Context& context);     // OpenAI's and Ollama's
 void add_rerank_routes(Context& context);        // documents by a query

@@ -181,4 +181,13 @@ std::string Metrics::render(const engine::ModelManager& models) const {
   return out.text();
 }
 
+GuessCounts guesses_of(const engine::LoadCounters& load) {
+  GuessCounts counts;
+  for (const engine::DraftCounters& one : load.drafts) {
+    counts.all += one.drafted;
+    counts.right += one.right;
+  }
+  return counts;
+}
+
 }  // namespace millrace::server

@@ -28,4 +28,10 @@ class Metrics {
   double prompt_seconds_ MR_GUARDED_BY(mutex_) = 0, decode_seconds_ MR_GUARDED_BY(mutex_) = 0;
 };
 
+/// Of everybody who guessed tokens.
+struct GuessCounts {
+  std::uint64_t all = 0, right = 0;
+};
+GuessCounts guesses_of(const engine::LoadCounters& load);
+
 }  // namespace millrace::server

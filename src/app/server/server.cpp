@@ -190,6 +190,7 @@ Expected<std::unique_ptr<Server>> Server::start(ServerOptions options) {
   add_middleware(context);
   add_native_routes(context);
   add_web_routes(context);
+  add_page_api_routes(context);
   add_openai_routes(context);
   add_embedding_routes(context);
   add_rerank_routes(context);
@@ -244,6 +245,7 @@ void Server::stop() {
   if (context_ == nullptr) return;
   context_->stopping = true;
   context_->http.stop_serving();
+  context_->history.end();
   context_->models.shutdown(context_->options.patience.grace);
   if (loader_.joinable()) loader_.join();
   // Streams have heard of their end; their threads are about to have written it.

@@ -5,6 +5,7 @@
 
 #include "app/server/context.h"
 #include "app/web/page.h"
+#include "residency/predict.h"
 
 namespace millrace::server {
 namespace {
@@ -15,8 +16,8 @@ using httplib::Response;
 /// Nothing from elsewhere, no script but the page's files, no markup made of strings but by DOMPurify: what a model
 /// says is not trusted. A worker heeds the policy that its own file brings.
 constexpr const char* kPagePolicy =
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; worker-src "
-    "'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; worker-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
     "trusted-types dompurify millrace";
 constexpr const char* kFilePolicy = "default-src 'none'; script-src 'self'; frame-ancestors 'none'";
@@ -24,6 +25,7 @@ constexpr const char* kFilePolicy = "default-src 'none'; script-src 'self'; fram
 const char* type_of(std::string_view name) {
   if (name.ends_with(".html")) return "text/html; charset=utf-8";
   if (name.ends_with(".css")) return "text/css; charset=utf-8";
+  if (name.ends_with(".woff2")) return "font/woff2";
   return name.ends_with(".js") ? "text/javascript; charset=utf-8" : "text/plain; charset=utf-8";
 }
 
@@ -91,7 +93,21 @@ Json tiers(const engine::Engine& engine, const residency::Rates& rates) {
                        {"weights", at_home("disk")}}});
 }
 
-Json plan_of(const residency::Plan& plan) {
+/// For 1, 2, ... conversations at once, each of them: what a measurement of so many is compared with. Empty: the rates
+/// are not known.
+Json speeds_side_by_side(const engine::Engine& engine, std::int64_t most) {
+  constexpr std::int64_t kMostRows = 64;
+  Json speeds = Json::array();
+  for (std::int64_t n = 1; n <= std::clamp<std::int64_t>(most, 1, kMostRows); ++n) {
+    const double all = residency::predict_tokens_per_second(engine.plan(), engine.rates(), {.sequences = n});
+    if (all <= 0) return Json::array();
+    speeds.push_back(all / static_cast<double>(n));
+  }
+  return speeds;
+}
+
+Json plan_of(const engine::Engine& engine, std::int64_t max_sequences) {
+  const residency::Plan& plan = engine.plan();
   Json rows = Json::array();
   for (const auto& row : plan.rows)
     rows.push_back({{"tier", row.tier},
@@ -103,6 +119,7 @@ Json plan_of(const residency::Plan& plan) {
                     {"milliseconds", row.milliseconds}});
   return {{"rows", std::move(rows)},
           {"tokens_per_second", plan.predicted_decode_tokens_per_second},
+          {"tokens_per_second_side_by_side", speeds_side_by_side(engine, max_sequences)},
           {"hit_rate", plan.predicted_hit_rate},
           {"bound", plan.bound}};
 }
@@ -152,7 +169,7 @@ Json live_of(engine::Engine& engine, const std::string& name, const engine::Engi
           {"executor", engine.executor().describe()},
           {"time_ns", std::chrono::duration_cast<std::chrono::nanoseconds>(now).count()},
           {"tiers", tiers(engine, rates)},
-          {"plan", plan_of(engine.plan())},
+          {"plan", plan_of(engine, load.max_sequences)},
           {"rates",
            {{"disk", rates.disk},
             {"ram", rates.ram},
@@ -186,7 +203,8 @@ Json live_of(engine::Engine& engine, const std::string& name, const engine::Engi
           {"context_tokens", engine.context_tokens()}};
 }
 
-void live(Context& context, const Request&, Response& response) {
+/// With ?history=1: and the last ten minutes of each model.
+void live(Context& context, const Request& request, Response& response) {
   Json models = Json::array();
   for (const auto& running : context.models.running()) {
     const engine::ModelManager::Loaded& loaded = *running.loaded;
@@ -194,7 +212,9 @@ void live(Context& context, const Request&, Response& response) {
     loaded.service->run(
         [&](engine::Engine& engine) { models.push_back(live_of(engine, loaded.name, context.options.models.engine)); });
   }
-  reply(response, {{"models", std::move(models)}});
+  Json body = {{"models", std::move(models)}};
+  if (request.get_param_value("history") == "1") body["history"] = context.history.to_json();
+  reply(response, body);
 }
 
 }  // namespace

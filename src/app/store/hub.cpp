@@ -25,6 +25,7 @@ using nlohmann::json;
 
 constexpr std::uint64_t kMostListBytes = 32 * kMiB;
 constexpr std::uint64_t kMostFileBytes = std::uint64_t{1} << 46;
+constexpr std::uint64_t kMostSearchBytes = 2 * kMiB;
 constexpr int kMostPages = 100;
 // The best trade people have found between size and loss comes first.
 constexpr std::array<std::string_view, 13> kUsualChoices = {"Q4_K_M", "UD-Q4_K_XL", "Q4_K_S", "MXFP4", "NVFP4",
@@ -361,6 +362,40 @@ Expected<std::vector<HubFile>> list_files(const std::string& endpoint, const std
     url = reply.next_link.starts_with(endpoint + "/") ? reply.next_link : "";
   }
   return all;
+}
+
+namespace {
+
+/// A text as a value in a query.
+std::string escape_value(const std::string& text) {
+  std::string escaped;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool plain = (byte >= '0' && byte <= '9') || (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z');
+    escaped += plain ? std::string(1, c) : fmt::format("%{:02X}", byte);
+  }
+  return escaped;
+}
+
+}  // namespace
+
+Expected<std::vector<HubModel>> search_models(const std::string& endpoint, const std::string& words, int most,
+                                              const DownloadOptions& options) {
+  const std::string url = fmt::format("{}/api/models?search={}&filter=gguf&sort=downloads&direction=-1&limit={}",
+                                      endpoint, escape_value(words), most);
+  MR_ASSIGN_OR_RETURN(const Reply reply, get_patiently(url, kMostSearchBytes, options));
+  const json list = json::parse(reply.body, nullptr, false);
+  if (!list.is_array()) return error(Code::corrupt, "the hub's answer to a search is no list; check HF_ENDPOINT");
+  std::vector<HubModel> found;
+  for (const json& one : list) {
+    if (!one.is_object() || static_cast<int>(found.size()) == most) continue;
+    const auto id = one.find("id"), downloads = one.find("downloads");
+    if (id == one.end() || !id->is_string() || !parse_name(id->get<std::string>()).ok()) continue;
+    const bool counted = downloads != one.end() && downloads->is_number_unsigned();
+    found.push_back({id->get<std::string>(), counted ? downloads->get<std::uint64_t>() : 0});
+  }
+  if (options.http.memory != nullptr) options.http.memory->give_back(2 * reply.body.size());
+  return found;
 }
 
 }  // namespace millrace::store

@@ -59,4 +59,14 @@ Expected<Variant> choose_variant(const std::vector<Variant>& variants, const Nam
 Expected<std::vector<HubFile>> list_files(const std::string& endpoint, const std::string& repository,
                                           const std::string& revision, const DownloadOptions& options);
 
+/// A repository that a search found.
+struct HubModel {
+  std::string repository;  // "user/repo"
+  std::uint64_t downloads = 0;
+};
+/// Repositories with GGUF files whose names have these words, the most downloaded first, `most` of them. Errors: those
+/// of get_patiently; corrupt.
+Expected<std::vector<HubModel>> search_models(const std::string& endpoint, const std::string& words, int most,
+                                              const DownloadOptions& options);
+
 }  // namespace millrace::store

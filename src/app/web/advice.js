@@ -6,7 +6,8 @@ const BITS = 4.8;  // a weight of the Q4_K_M mixture
 const sum = (rows, field) => rows.reduce((total, row) => total + row[field], 0);
 const least = rates => Math.min(...rates.filter(rate => rate > 0), Infinity);
 
-/// Lines as {key, values} of words.js, the one that helps most first. Of the model: `parameters` and `size` in bytes; 0:
+/// Lines as {key, values} of words.js, the one that helps most first, with the factor by which it would make the model
+/// faster; 0: unknown. Of the model: `parameters` and `size` in bytes; 0:
 /// unknown.
 export function advise({plan, rates, supposed_draft: draft, stall_ns, pass_ns, queued, live, max_sequences: most}, {parameters, size}) {
   const gpu = plan.rows.some(row => row.tier === 'vram'), fastTier = gpu ? 'vram' : 'ram';
@@ -16,7 +17,8 @@ export function advise({plan, rates, supposed_draft: draft, stall_ns, pass_ns, q
   const slowRate = slow.some(row => row.tier === 'disk') ? rates.disk : rates.host_to_device;
   const known = plan.tokens_per_second > 0 && isFinite(fast) && fast > 0;
   const list = [];
-  const add = (key, values = {}, speed = 0) => list.push(speed > 0 ? {key: key + 'Speed', values: {...values, speed: rough(speed)}} : {key, values});
+  const add = (key, values = {}, speed = 0) =>
+    list.push(speed > 0 ? {key: key + 'Speed', values: {...values, speed: rough(speed)}, factor: speed / plan.tokens_per_second} : {key, values, factor: 0});
 
   if (slowUsed > 0.02 * used && away > 0)  // a few rows of a table are no burden
     add(gpu ? 'moreVram' : 'moreRam', {more: bytes(away)}, known ? Math.max(plan.tokens_per_second, fast / used) : 0);

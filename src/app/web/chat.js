@@ -100,7 +100,7 @@ function busy(is) {
 function showError(error, parent) {
   // Browsers have a TypeError and words of their own for a stream that breaks.
   const element = make('article', 'turn error', error instanceof TypeError ? t('endedEarly') : error.message);
-  element.append(' ', button(t('again'), 'plain', () => {
+  element.append(' ', button(t('retry'), 'plain small', () => {
     if (running) return;
     conversation.head = parent;
     showTurns(conversation, actions);

@@ -1,8 +1,8 @@
 // The last minutes as lines: tokens a second, and how many bytes a second each tier gives.
 import {make} from './dom.js';
-import {bytes, number, rough, t} from './words.js';
+import {bytes, duration, rough, t} from './words.js';
 
-const MOST = 240, FEW = 30;  // looks that are remembered, and for how many there is always room
+const MOST_SECONDS = 600, FEW_SECONDS = 20;  // that are remembered, and for which there is always room
 const WIDTH = 480, HEIGHT = 64;
 
 function svg(tag, attributes) {
@@ -18,9 +18,10 @@ export class History {
   add(before, now) {
     if (!before) return;
     const seconds = (now.time_ns - before.time_ns) / 1e9;
+    if (seconds <= 0) return;
     const tiers = now.tiers.map((tier, i) => Math.max(0, tier.moved - before.tiers[i].moved) / seconds);
-    this.samples.push({seconds, tokens: (now.decode_tokens - before.decode_tokens) / seconds, tiers});
-    if (this.samples.length > MOST) this.samples.shift();
+    this.samples.push({end: now.time_ns / 1e9, seconds, tokens: (now.decode_tokens - before.decode_tokens) / seconds, tiers});
+    while (this.samples[0].end < now.time_ns / 1e9 - MOST_SECONDS) this.samples.shift();
   }
 
   draw(frame, now) {
@@ -38,10 +39,12 @@ export class History {
     const picture = svg('svg', {viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: 'none', 'aria-hidden': 'true'});
     const y = value => HEIGHT - 2 - (HEIGHT - 4) * value / top;
     if (near) picture.append(svg('line', {x1: 0, x2: WIDTH, y1: y(ceiling), y2: y(ceiling), class: 'ceiling'}));
-    const points = values.map((value, i) => `${WIDTH - (values.length - 1 - i) * WIDTH / (Math.max(FEW, values.length) - 1)},${y(value)}`);
+    // Each sample is the time since the one before: a step, so that a long silence is as long as it was.
+    const end = this.samples.at(-1)?.end ?? 0, span = end - (this.samples[0]?.end ?? 0) + (this.samples[0]?.seconds ?? 0);
+    const x = time => WIDTH * Math.max(0, 1 - (end - time) / Math.max(span, FEW_SECONDS));
+    const points = this.samples.flatMap((sample, i) => [`${x(sample.end - sample.seconds)},${y(values[i])}`, `${x(sample.end)},${y(values[i])}`]);
     picture.append(svg('polyline', {points: points.join(' '), class: 'curve'}));
-    const span = this.samples.reduce((total, sample) => total + sample.seconds, 0);
-    const words = t('lineWords', {now: text(now), peak: text(peak), seconds: number(span)}) + (ceiling > 0 ? ', ' + t('lineCeiling', {ceiling: text(ceiling)}) : '');
+    const words = t('lineWords', {now: text(now), peak: text(peak), time: duration(span)}) + (ceiling > 0 ? ', ' + t('lineCeiling', {ceiling: text(ceiling)}) : '');
     const caption = make('figcaption');
     caption.append(make('b', '', name), make('span', 'words', words));
     frame.append(caption, picture);

@@ -4,12 +4,14 @@ import {advise} from './advice.js';
 import {$, make} from './dom.js';
 import {drawHeat} from './heat.js';
 import {History} from './history.js';
-import {Meter, drawPlan} from './plan.js';
+import {shortName} from './models.js';
+import {Meter, drawPlan, expected} from './plan.js';
 import {bytes, number, rough, t} from './words.js';
 
 const EVERY = 700;  // milliseconds between two looks
 
 let looking = false, before = null;
+let past = null;  // what the server remembers of the last minutes, by model, as of the first look
 const about = new Map();  // by model: {parameters, size}
 const meter = new Meter(), history = new History();
 
@@ -26,15 +28,47 @@ export async function lookAtMachine() {
 
 async function look() {
   try {
-    const {models} = await getJson('api/millrace/live');
+    const {models, history: told} = await getJson('api/millrace/live' + (past ? '' : '?history=1'));
+    past ??= new Map(told.map(({model, samples}) => [model, samples.map(asLook)]));
     const now = models.find(model => model.model === $('model').value) ?? models[0];
-    $('idle').hidden = Boolean(now || before);
     $('live').hidden = !now && !before;  // the last figures stay when the model goes
     if (now) await show(now);
+    $('idle').hidden = Boolean(now || before);
+    $('idle').textContent = t('idle');
+    showPast(!now && !before);
   } catch (error) {
     $('idle').hidden = false;
     $('idle').textContent = error.message;
   }
+}
+
+/// A sample of the server's history in the form of a look.
+const asLook = sample => ({...sample, drafts: [{drafted: sample.guesses, right: sample.right_guesses}], tiers: sample.moved.map(moved => ({moved}))});
+/// The meter and the curves begin with what was before the first look.
+function replay(samples) {
+  let last = null, measured = meter.last;
+  for (const sample of samples) {
+    if (last && last.time_ns < sample.time_ns) {
+      measured = meter.add(last, sample);
+      history.add(last, sample);
+    }
+    last = sample;
+  }
+  return last ? {last, measured} : {last: null, measured};
+}
+
+/// Of a model that is no longer loaded: the curves of the last minutes.
+function showPast(wanted) {
+  const [model, samples] = wanted ? [...past].at(-1) ?? [] : [];
+  $('past').hidden = !model;
+  if (!model || $('past').dataset.model === model) return;
+  $('past').dataset.model = model;
+  meter.reset();
+  history.reset();
+  const {measured} = replay(samples);
+  $('past-name').textContent = shortName(model);
+  $('past-words').textContent = measured.readerPerSecond > 0 ? t('speedMeasured', {measured: rough(measured.readerPerSecond)}) : t('speedNone');
+  history.draw($('past-history'), {tiers: [{tier: 'ram', ceiling: 0}, {tier: 'disk', ceiling: 0}]});
 }
 
 async function aboutModel(name) {
@@ -50,27 +84,39 @@ async function show(now) {
     before = null;
     meter.reset();
     history.reset();
+    before = replay(past.get(now.model)?.filter(sample => sample.time_ns < now.time_ns && sample.passes <= now.passes) ?? []).last;
+    past.delete(now.model);
   }
-  $('live-name').textContent = t('modelOn', {model: now.model.replace(/:latest$/, ''), device: now.executor});
+  $('live-name').textContent = t('modelOn', {model: shortName(now.model), device: now.executor});
   const measured = meter.add(before, now);
-  showSpeed(now, measured);
   drawPlan($('plan'), now, measured);
   showSplit(measured);
   history.add(before, now);
   history.draw($('history'), now);
-  showAdvice(advise(now, await aboutModel(now.model)));
-  drawHeat($('heat-frame'), now.experts, before?.experts);
+  const advice = advise(now, await aboutModel(now.model));
+  showSpeed(now, measured, advice);
+  showAdvice(advice);
+  drawHeat($('heat-frame'), now.experts, before?.experts);  // what the history has of before has no experts
   showHits(now);
   showGuesses(now);
   showNumbers(now);
   before = now;
 }
 
-function showSpeed(now, measured) {
-  const predicted = now.plan.tokens_per_second;
-  const words = [measured.tokensPerSecond > 0 ? t('speedNow', {rate: rough(measured.tokensPerSecond)}) : t('speedNone')];
-  if (predicted > 0) words.push(t('speedPredicted', {rate: rough(predicted), bound: t('bound_' + now.plan.bound)}));
-  $('speed').textContent = words.join(' ');
+/// In a sentence or two: what was expected, what is measured, what limits it, and what would help most.
+function showSpeed(now, measured, advice) {
+  const together = Math.max(1, Math.round(measured.sequences)), speed = expected(now, measured);
+  const values = {expected: rough(speed), measured: rough(measured.readerPerSecond), n: number(together), bound: t('bound_' + now.plan.bound)};
+  const words = [];
+  if (now.live === 0) words.push(t('speedIdle'));
+  if (measured.readerPerSecond > 0)
+    words.push(t(speed <= 0 ? 'speedMeasured' : together > 1 ? 'speedMany' : 'speedOne', values));
+  else
+    words.push(speed > 0 ? t('speedExpected', values) : t('speedNone'));
+  const help = advice.find(line => line.factor >= 1.2);
+  if (help?.values.more) words.push(t(help.key.startsWith('moreVram') ? 'moreVramFactor' : 'moreRamFactor', {more: help.values.more, factor: rough(help.factor)}));
+  const text = words.join(' ');
+  if ($('speed').textContent !== text) $('speed').textContent = text;
 }
 
 function showSplit({passMs, waitMs}) {

@@ -1,12 +1,13 @@
 // The page at "/": puts its parts together. Views, light and dark, keys.
 import {isRunning, send, setUpChat, stop} from './chat.js';
 import {setUpComposer} from './composer.js';
-import {$, keep, kept} from './dom.js';
+import {$, fillIcons, keep, kept} from './dom.js';
 import {setUpPictures} from './files.js';
 import {lookAtMachine} from './machine.js';
 import {listModels, refreshNames, setUpModels} from './models.js';
-import {setUpSettings} from './settings.js';
-import {refreshSidebar, setUpSidebar} from './sidebar.js';
+import {setUpSettings, showSettings} from './settings.js';
+import {refreshSidebar, setUpSidebar, showSidebar} from './sidebar.js';
+import {renewWelcome, setUpWelcome} from './welcome.js';
 import {fillWords, offerLanguages} from './words.js';
 
 const VIEWS = ['chat', 'models', 'machine'];
@@ -40,26 +41,39 @@ $('theme').onclick = () => {
   keep('theme', document.documentElement.dataset.theme);
 };
 
+const typing = () => /INPUT|TEXTAREA|SELECT/.test(document.activeElement.tagName);
+/// Escape stops an answer, or closes what lies over the conversation; / goes to the message, Ctrl+K to the search,
+/// Ctrl+Shift+O begins a conversation.
 document.addEventListener('keydown', event => {
-  if ($('picture').open) return;  // the dialog has the keys
-  if (event.key === 'Escape' && isRunning()) stop();
-  if (event.key === '/' && !/INPUT|TEXTAREA|SELECT/.test(document.activeElement.tagName)) {
-    event.preventDefault();
-    show('chat');
-    $('prompt').focus();
+  if ($('picture').open || event.isComposing) return;  // the dialog has the keys
+  const command = event.ctrlKey || event.metaKey;
+  if (event.key === 'Escape') {
+    if (isRunning()) stop();
+    else if (!$('settings').hidden) showSettings(false);
+    else showSidebar(false);
+    return;
   }
+  const asked = event.key === '/' && !typing() ? () => $('prompt').focus()
+    : command && !event.shiftKey && event.key.toLowerCase() === 'k' ? () => showSidebar(true)
+      : command && event.shiftKey && event.key.toLowerCase() === 'o' ? () => $('new').click() : null;
+  if (!asked) return;
+  event.preventDefault();
+  show('chat');
+  asked();
 });
 
 setTheme(kept('theme'));
 fillWords();
+fillIcons();
 offerLanguages($('language'));
 setUpSettings(refreshNames);
 setUpComposer(send);
 setUpPictures();
-setUpModels();
+setUpModels(renewWelcome);
 setUpSidebar();
 setUpChat(refreshSidebar);
-refreshNames().then(({models}) => {
-  if (models.length === 0 && !$('status').textContent) show('models');  // nothing to chat with yet
+setUpWelcome(content => send({content, files: []}));
+refreshNames().then(({models, failed}) => {
+  if (models.length === 0 && !failed) show('models');  // nothing to chat with yet
 });
 if (matchMedia('(pointer: fine)').matches) $('prompt').focus();

@@ -7,8 +7,13 @@ import {newWorker} from './worker.js';
 
 const TAGS = ['p', 'br', 'hr', 'h1', 'h2', 'h3', 'h4', 'h5', 'h6', 'ul', 'ol', 'li', 'blockquote', 'pre', 'code', 'span', 'em',
               'strong', 'del', 'a', 'table', 'thead', 'tbody', 'tr', 'th', 'td'];
-const RULES = {ALLOWED_TAGS: TAGS, ALLOWED_ATTR: ['href', 'class', 'start', 'align'], ALLOW_DATA_ATTR: false, ALLOW_ARIA_ATTR: false,
-               ADD_URI_SAFE_ATTR: ['align', 'start'],
+// What KaTeX makes: MathML for screen readers, and lines and brackets that stretch as SVG.
+const MATHS = ['math', 'semantics', 'annotation', 'mrow', 'mi', 'mn', 'mo', 'ms', 'mtext', 'mspace', 'msup', 'msub', 'msubsup', 'mfrac', 'msqrt', 'mroot', 'mover',
+               'munder', 'munderover', 'mtable', 'mtr', 'mtd', 'mstyle', 'mpadded', 'mphantom', 'menclose', 'svg', 'path', 'line'];
+const MATHS_ATTRIBUTES = ['data-style', 'viewBox', 'preserveAspectRatio', 'width', 'height', 'd', 'x1', 'x2', 'y1', 'y2', 'stroke-width', 'display', 'encoding',
+                          'mathvariant', 'stretchy', 'fence', 'separator', 'accent', 'columnalign', 'columnspacing', 'rowspacing', 'displaystyle', 'scriptlevel'];
+const RULES = {ALLOWED_TAGS: [...TAGS, ...MATHS], ALLOWED_ATTR: ['href', 'class', 'start', 'align', ...MATHS_ATTRIBUTES], ALLOW_DATA_ATTR: false, ALLOW_ARIA_ATTR: false,
+               ADD_URI_SAFE_ATTR: ['align', 'start', ...MATHS_ATTRIBUTES],
                ALLOWED_URI_REGEXP: /^(https?|mailto):/i, RETURN_DOM_FRAGMENT: true};
 export const limits = {patience: 8000};  // milliseconds that a text may take to be made
 
@@ -63,8 +68,11 @@ function ask(text, last) {
 /// HTML as elements that can do nothing but be looked at, copied and followed.
 export function safe(html) {
   const fragment = purify.sanitize(html, RULES);
+  const formulas = [...fragment.querySelectorAll('.katex')];
   for (const element of fragment.querySelectorAll('[class]'))
-    element.className = [...element.classList].filter(name => /^(hljs-|language-|formula$)/.test(name)).join(' ');
+    if (!element.closest('.katex-display, .katex'))
+      element.className = [...element.classList].filter(name => /^(hljs-|language-|formula$)/.test(name)).join(' ');
+  if (formulas.length > 0) styleFormulas(fragment);
   for (const element of fragment.querySelectorAll('p, li, h1, h2, h3, h4, h5, h6, blockquote, ul, ol, td, th')) element.dir = 'auto';
   for (const link of fragment.querySelectorAll('a')) {
     link.target = '_blank';
@@ -81,6 +89,25 @@ export function safe(html) {
   for (const node of [...fragment.childNodes])  // a block of HTML, which is shown as it is written
     if (node.nodeType === Node.TEXT_NODE && node.data.trim()) node.replaceWith(plainBlock(node.data.trim()));
   return fragment;
+}
+
+/// Sizes and places that KaTeX asks for. The page's policy takes no style from markup, so each is set by name, if it is one of
+/// these.
+const STYLE = /^(height|width|min-width|top|left|vertical-align|margin-(?:left|right|top)|padding-left|border-(?:bottom|right|top)-width): *(-?[\d.]+(?:em|ex|mu|%|px)?|calc\([\d.em% +-]+\))$|^(color|background-color|border-color): *(#[\da-f]{3,8}|[a-z]{3,20})$/i;
+let sheet = null;
+function styleFormulas(fragment) {
+  if (!sheet) {
+    sheet = document.createElement('link');
+    Object.assign(sheet, {rel: 'stylesheet', href: 'page/katex.css'});
+    document.head.append(sheet);
+  }
+  for (const element of fragment.querySelectorAll('[data-style]')) {
+    for (const one of element.dataset.style.split(';')) {
+      const found = STYLE.exec(one.trim());
+      if (found) element.style.setProperty(found[1] ?? found[3], found[2] ?? found[4]);
+    }
+    element.removeAttribute('data-style');
+  }
 }
 
 function codeBlock(pre) {

@@ -8,7 +8,7 @@ const sum = (rows, field) => rows.reduce((total, row) => total + row[field], 0);
 /// What is measured, from one look to the next. Where prompts had more than a fifth of the rows it says nothing about
 /// decoding: the last values stay until there are others.
 export class Meter {
-  reset() { this.last = {tokensPerSecond: 0, passMs: 0, waitMs: 0, usedPerToken: 0, diskPerToken: 0}; }
+  reset() { this.last = {tokensPerSecond: 0, passMs: 0, waitMs: 0, usedPerToken: 0, diskPerToken: 0, sequences: 0, readerPerSecond: 0, guessed: false}; }
   constructor() { this.reset(); }
   add(before, now) {
     const passes = before ? now.passes - before.passes : 0;
@@ -23,7 +23,7 @@ export class Meter {
     if (tokens === 0 || promptRows > tokens / 4) return {...this.last, tokensPerSecond, passMs, waitMs};
     const moved = tier => (now.tiers[tier].moved - before.tiers[tier].moved) / tokens;
     this.last = {tokensPerSecond, passMs, waitMs, usedPerToken: moved(0), diskPerToken: moved(1), sequences: turns / passes,
-                 readerPerSecond: 1e3 / passMs * tokens / Math.max(1, turns)};
+                 readerPerSecond: 1e3 / passMs * tokens / Math.max(1, turns), guessed: drafts('right') > 0};
     return this.last;
   }
 }
@@ -61,14 +61,22 @@ function tierElement({tier, rows}, now, largest) {
   return element;
 }
 
-/// What was predicted for a token beside what is measured.
+/// What the plan expects for as many conversations at once as were measured, each of them; 0: unknown.
+export function expected(now, measured) {
+  const together = Math.max(1, Math.round(measured.sequences));
+  return now.plan.tokens_per_second_side_by_side?.[together - 1] ?? (together === 1 ? now.plan.tokens_per_second : 0);
+}
+
+/// What was predicted for a token beside what is measured, of the same number of conversations at once. What is read for
+/// each token is predicted for one conversation alone.
 function comparison(now, measured) {
-  const rows = now.plan.rows, speed = now.plan.tokens_per_second;
+  const rows = now.plan.rows, speed = expected(now, measured), alone = measured.sequences < 1.5;
   const value = (number, text) => number > 0 ? text(number) : '–';
+  const read = rows => alone ? sum(rows, 'bytes_per_token') : 0;
   const lines = [
-    [t('usedPerToken'), sum(rows, 'bytes_per_token'), measured.usedPerToken, bytes],
-    [t('diskPerToken'), sum(rows.filter(row => row.tier === 'disk'), 'bytes_per_token'), measured.diskPerToken, bytes],
-    [t('passesPerSecond'), speed, measured.readerPerSecond ?? 0, rough],
+    [t('usedPerToken'), read(rows), measured.usedPerToken, bytes],
+    [t('diskPerToken'), read(rows.filter(row => row.tier === 'disk')), measured.diskPerToken, bytes],
+    [t('passesPerSecond'), speed, measured.readerPerSecond, rough],
   ];
   const table = make('table', 'beside'), head = make('tr');
   for (const word of [t('forAToken'), t('predicted'), t('measured')]) {
@@ -84,7 +92,8 @@ function comparison(now, measured) {
   }));
   const frame = make('div', 'table');
   frame.append(table);
-  if (speed <= 0) frame.append(make('p', 'words', t('notCalibrated')));
-  if (measured.sequences > 1.5) frame.append(make('p', 'words', t('sideBySide', {n: number(Math.round(measured.sequences))})));
+  if (now.plan.tokens_per_second <= 0) frame.append(make('p', 'words', t('notCalibrated')));
+  if (measured.guessed) frame.append(make('p', 'words', t('withGuesses')));
+  if (!alone) frame.append(make('p', 'words', t('sideBySide', {n: number(Math.round(measured.sequences))})));
   return frame;
 }

@@ -39,18 +39,52 @@ const renderer = {
   image: (href, title, text) => goesOut(href) ? `<a href="${attribute(href)}">${escape(text || href)}</a>` : escape(text ?? ''),
   checkbox: checked => checked ? '☑ ' : '☐ ',
 };
-// Formulas stay as they are written: Markdown would take their backslashes and underscores.
+// --- Formulas ---
+
+let hasKatex = null;  // loaded when the first formula comes
+
+/// KaTeX's HTML, with MathML beside it for screen readers. Styles of attributes would be refused by the page's policy: they
+/// go as data-style, which the page reads. Where KaTeX is not built in, a formula stays as it is written.
+function formulaHtml({raw, inner, display}) {
+  hasKatex ??= load('katex.js');
+  const plain = `<code class="formula">${escape(raw.trim())}</code>`;
+  if (!hasKatex) return plain;
+  try {
+    const made = katex.renderToString(inner, {displayMode: display, throwOnError: true, trust: false, strict: 'ignore', maxExpand: 500, maxSize: 20});
+    return made.replaceAll(' style="', ' data-style="');
+  } catch {
+    return plain;
+  }
+}
+// Markdown would take their backslashes and underscores. A single $ counts as pandoc has it: no blank within, no digit
+// behind, so that prices stay.
+const INLINE = [[/^\\\(([^\n]{1,2000}?)\\\)/, false], [/^\\\[([^]{1,2000}?)\\\]/, true], [/^\$\$([^$]{1,2000}?)\$\$/, true],
+                [/^\$(?![\s$])((?:\\[^\n]|[^\\$\n`]){0,500}?(?:\\[^\n]|[^\s\\$`]))\$(?!\d)/, false]];
+const BLOCK = /^ {0,3}(?:\$\$([^$]{1,4000}?)\$\$|\\\[([^]{1,4000}?)\\\])[ \t]*(?:\n|$)/;
 const formula = {
   name: 'formula',
   level: 'inline',
-  start: text => text.search(/\\\(|\\\[|\$\$/),
+  start: text => text.search(/\\\(|\\\[|\$/),
   tokenizer(text) {
-    const found = /^(?:\\\([^\n]{1,2000}?\\\)|\\\[[^]{1,2000}?\\\]|\$\$[^]{1,2000}?\$\$)/.exec(text);
-    return found ? {type: 'formula', raw: found[0]} : undefined;
+    for (const [pattern, display] of INLINE) {
+      const found = pattern.exec(text);
+      if (found) return {type: 'formula', raw: found[0], inner: found[1], display};
+    }
+    return undefined;
   },
-  renderer: token => `<code class="formula">${escape(token.raw)}</code>`,
+  renderer: formulaHtml,
 };
-if (hasMarked) marked.marked.use({renderer, extensions: [formula], gfm: true, breaks: true, headerIds: false, mangle: false});
+const formulaBlock = {
+  name: 'formulaBlock',
+  level: 'block',
+  start: text => text.search(/(?<=\n) {0,3}(?:\$\$|\\\[)/),
+  tokenizer(text) {
+    const found = BLOCK.exec(text);
+    return found ? {type: 'formulaBlock', raw: found[0], inner: found[1] ?? found[2], display: true} : undefined;
+  },
+  renderer: token => `<p>${formulaHtml(token)}</p>\n`,
+};
+if (hasMarked) marked.marked.use({renderer, extensions: [formulaBlock, formula], gfm: true, breaks: true, headerIds: false, mangle: false});
 
 /// Keeps leading tabs in fences.
 function keepTabs(text) {

@@ -41,6 +41,8 @@ export function setUpSettings(onKey) {
       if (TEXTS.includes(input.id)) check();
     });
   }
+  $('settings-open').onclick = () => showSettings($('settings').hidden);
+  $('settings-close').onclick = () => showSettings(false);
   $('reset').onclick = () => {
     for (const input of inputs()) input.value = settings[input.id] = '';
     save();
@@ -53,9 +55,16 @@ export function setUpSettings(onKey) {
   };
   check();
 }
+/// The panel beside the conversation.
+export function showSettings(open) {
+  $('settings').hidden = !open;
+  $('chat').classList.toggle('settings-open', open);
+  $('settings-open').setAttribute('aria-expanded', open);
+  (open ? $('system') : $('prompt')).focus();
+}
 /// The server wants a key that it was not given.
 export function askForKey() {
-  $('settings').open = true;
+  showSettings(true);
   $('key').focus();
 }
 const inputs = () => [...PARAMETERS.map(([name]) => $(name)), $('think'), ...TEXTS.map($)];

@@ -19,7 +19,7 @@ export async function refreshSidebar() {
     const item = make('li');
     const entry = button(conversation.title || t('newChat'), 'plain entry', () => {
       openConversation(conversation);
-      drawer(false);
+      showSidebar(false);
     });
     entry.dir = 'auto';
     if (conversation.id === open.id) entry.setAttribute('aria-current', 'true');
@@ -29,7 +29,8 @@ export async function refreshSidebar() {
   if (words) $('side-note').textContent = t('found', {n: number(shown.length)});
 }
 
-function drawer(open) {
+/// On a narrow screen; a wide one has it always.
+export function showSidebar(open) {
   $('chat').classList.toggle('side-open', open);
   $('side-open').setAttribute('aria-expanded', open);
   if (open) $('search').focus();
@@ -53,11 +54,11 @@ function keepPicture(base64) {
 const fileName = title => (title.replace(/[^\p{L}\p{N}]+/gu, '-').replace(/^-|-$/g, '') || 'millrace').slice(0, 60);
 
 export function setUpSidebar() {
-  $('side-open').onclick = () => drawer(!$('chat').classList.contains('side-open'));
-  $('side-close').onclick = () => drawer(false);
+  $('side-open').onclick = () => showSidebar(!$('chat').classList.contains('side-open'));
+  $('side-close').onclick = () => showSidebar(false);
   $('new').onclick = () => {
     openConversation(newConversation());
-    drawer(false);
+    showSidebar(false);
     $('prompt').focus();
   };
   $('search').oninput = () => {

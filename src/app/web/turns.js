@@ -1,6 +1,6 @@
 // The turns of a conversation as elements, with what can be done to each: copy, edit, answer once more, go to another branch.
 import {branch, siblings} from './conversations.js';
-import {$, button, copyText, make} from './dom.js';
+import {$, button, copyText, icon, iconButton, make} from './dom.js';
 import {fileElement, listFiles} from './files.js';
 import {Drawing} from './markdown.js';
 import {duration, number, t} from './words.js';
@@ -105,21 +105,21 @@ function appendTools(element, conversation, place, actions) {
   const turn = conversation.turns[place], tools = make('footer', 'turn-tools');
   const others = siblings(conversation, place), at = others.indexOf(place);
   if (others.length > 1) {
-    const previous = button('‹', 'plain small', () => actions.show(others[at - 1]), t('previousBranch'));
-    const next = button('›', 'plain small', () => actions.show(others[at + 1]), t('nextBranch'));
+    const previous = button('‹', 'quiet', () => actions.show(others[at - 1]), t('previousBranch'));
+    const next = button('›', 'quiet', () => actions.show(others[at + 1]), t('nextBranch'));
     previous.disabled = at === 0;
     next.disabled = at + 1 === others.length;
     tools.append(previous, make('span', 'words', `${number(at + 1)}/${number(others.length)}`), next);
   }
-  const copy = button(t('copy'), 'plain small', async () => {
+  const copy = iconButton('copy', 'copy', async () => {
     await copyText(turn.content);
-    copy.textContent = t('copied');
-    setTimeout(() => { copy.textContent = t('copy'); }, 1500);
-  });
+    copy.replaceChildren(icon('done'));
+    setTimeout(() => copy.replaceChildren(icon('copy')), 1500);
+  }, t('copy'));
   if (turn.content) tools.append(copy);
-  if (turn.role !== 'tool') tools.append(button(t('edit'), 'plain small edit', () => editTurn(element, conversation, place, actions)));
-  if (turn.role === 'assistant') tools.append(button(t('again'), 'plain small again', () => actions.again(place)));
-  if (turn.note) tools.append(make('span', 'words', turn.note));
+  if (turn.role !== 'tool') tools.append(iconButton('edit', 'edit', () => editTurn(element, conversation, place, actions), t('edit')));
+  if (turn.role === 'assistant') tools.append(iconButton('again', 'again', () => actions.again(place), t('again')));
+  if (turn.note) tools.append(make('span', 'words note', turn.note));
   element.append(tools);
 }
 

@@ -26,8 +26,10 @@ const entries = page => page.locator('.entry').allTextContents();
 async function talk(page) {
   const asked = [];
   page.on('request', request => request.url().endsWith('/api/chat') && asked.push(request.postDataJSON()));
-  await page.click('#settings > summary');
+  await page.click('#settings-open');
   await page.fill('#temperature', '0');
+  await page.keyboard.press('Escape');
+  assert.ok(await page.isHidden('#settings'), 'Escape closes the panel');
   await say(page, 'What is the capital of France?');
   await settled(page);
   assert.deepEqual(await answers(page), ['The capital of France is Paris.']);
@@ -58,7 +60,7 @@ async function talk(page) {
     window.said = [];
     new MutationObserver(() => said.push(document.querySelector('#status').textContent)).observe(document.querySelector('#status'), {childList: true});
   });
-  await page.click('#settings > summary');
+  await page.click('#settings-open');
   await page.fill('#num_predict', '1');
   await say(page, 'The fox took the lantern and went into the wood. '.repeat(110));
   await settled(page);
@@ -66,6 +68,7 @@ async function talk(page) {
   assert.equal(await page.isHidden('#reading'), true);
   await page.fill('#num_predict', '');
   await page.click('#reset');
+  await page.click('#settings-close');
 }
 
 async function conversations(page) {
@@ -99,7 +102,7 @@ async function conversations(page) {
   await writeFile(file, JSON.stringify(all));
   await page.setInputFiles('#import-file', file);
   await page.waitForFunction(() => document.querySelector('#side-note').textContent === '3 imported');
-  assert.ok((await entries(page)).includes('<img src=x onerror=hacked=1>'));
+  await page.waitForSelector('.entry:has-text("<img src=x onerror=hacked=1>")');
   await page.click('.entry:has-text("onerror")');
   assert.deepEqual(await answers(page), ['a']);
   await writeFile(file, '{"format": 1}');
@@ -110,11 +113,18 @@ async function conversations(page) {
 
 const MARKDOWN = `# Title
 
-A **bold** word, \`code\`, \\(x_1 + y_2\\), https://example.com/?a=1&b=2 and [a link](https://example.com "t").
+A **bold** word, \`code\`, \\(x_1 + y_2\\), $e^{i\\pi} = -1$, $5 or US$6, https://example.com/?a=1&b=2 and [a link](https://example.com "t").
 
 | name | count |
 |------|------:|
 | one  |     1 |
+
+$$
+\\sqrt{\\frac{a}{b}}
+
+- \\int_0^1 x\\,dx
+$$
+and \\(\\frac{broken\\).
 
 1. first
 
@@ -146,7 +156,13 @@ async function markdown(page) {
   const text = page.locator('.turn.assistant .text');
   assert.equal(await text.locator('strong').first().textContent(), 'bold');
   assert.equal(await text.locator('td[align=right]').textContent(), '1');
-  assert.equal(await text.locator('.formula').textContent(), '\\(x_1 + y_2\\)');
+  assert.equal(await text.locator('.katex').count(), 3, 'prices are no formulas');
+  assert.deepEqual(await text.locator('.katex annotation').allTextContents(), ['x_1 + y_2', 'e^{i\\pi} = -1', '\n\\sqrt{\\frac{a}{b}}\n\n- \\int_0^1 x\\,dx\n']);
+  assert.equal(await text.locator('.katex-display').count(), 1, 'a formula of its own line may have empty ones');
+  assert.equal(await text.locator('.formula').textContent(), '\\(\\frac{broken\\)', 'what is no formula stays as it is written');
+  await page.evaluate(() => document.fonts.ready);
+  assert.ok(await page.evaluate(() => document.fonts.check('16px KaTeX_Main')), 'in its own fonts, from this server');
+  assert.ok(await text.locator('.katex-html [style]').count() > 3, 'with sizes');
   assert.equal(await text.locator('a').first().getAttribute('href'), 'https://example.com/?a=1&b=2');
   assert.equal(await text.locator('a').first().getAttribute('rel'), 'noopener noreferrer nofollow');
   assert.equal(await text.locator('.code').count(), 2, 'a fence within a list is one, too');
@@ -170,9 +186,13 @@ const HOSTILE = [
   '| <b onmouseover=hacked=1>x</b> |\n|---|\n| <img src=x onerror=hacked=1> |', '`<img src=x onerror=hacked=1>`', '<math><mtext><style><img src=x onerror=hacked=1></style></mtext></math>',
   '<form><input name=attributes></form>', '<style>*{display:none}</style>', '<base href=https://evil.example>', '<meta http-equiv=refresh content="0;url=https://evil.example">',
   '<a href="https://x.y" style="position:fixed;inset:0">x</a>', '<div class="turn error" id="log">x</div>', '\\(<img src=x onerror=hacked=1>\\)', '<!--><img src=x onerror=hacked=1>-->',
-  '- [x] <img src=x onerror=hacked=1>', '# <img src=x onerror=hacked=1>', '&lt;img src=x onerror=hacked=1&gt;', '\u202Egnp.exe', '[a](http://[::1]:99999999/)', '<https://x.y/"onclick="hacked=1>',
+  '- [x] <img src=x onerror=hacked=1>', '# <img src=x onerror=hacked=1>', '&lt;img src=x onerror=hacked=1&gt;', '\u202Egnp.exe',
+  '$\\href{javascript:hacked=1}{x}$', '$\\htmlStyle{position:fixed;inset:0}{x}$', '$\\includegraphics{https://evil.example/a.png}$', '$\\text{<img src=x onerror=hacked=1>}$',
+  '$\\color{red;position:fixed}x$', '$$\\def\\a{\\a\\a}\\a$$', '$\\sqrt[3]{x}\\overbrace{y}$', '$\\rule{900em}{900em}$', '[a](http://[::1]:99999999/)', '<https://x.y/"onclick="hacked=1>',
 ];
 const ALLOWED = new Set(['P', 'BR', 'HR', 'H1', 'UL', 'OL', 'LI', 'PRE', 'CODE', 'SPAN', 'EM', 'STRONG', 'DEL', 'A', 'TABLE', 'THEAD', 'TBODY', 'TR', 'TH', 'TD', 'DIV', 'BUTTON']);
+const OF_KATEX = new Set(['SPAN', 'math', 'semantics', 'annotation', 'mrow', 'mi', 'mn', 'mo', 'mtext', 'mspace', 'mroot', 'msqrt', 'mover', 'mstyle', 'mpadded', 'svg', 'path']);
+const KATEX_STYLE = /^((height|width|min-width|top|left|vertical-align|margin-(left|right|top)|padding-left|border-(bottom|right|top)-width|color|background-color|border-color): (rgb\([\d, ]+\)|[^;:()]+); ?)*$/;
 
 async function hostile(page) {
   await page.click('#new');
@@ -181,9 +201,17 @@ async function hostile(page) {
   await say(page, '<img src=x onerror=hacked=1>');
   await settled(page);
   const found = await page.evaluate(() => [...document.querySelectorAll('.turn.assistant .text *')].map(element => ({
-    tag: element.tagName, attributes: [...element.attributes].map(one => [one.name, one.value])})));
+    tag: element.tagName, ofKatex: Boolean(element.closest('.katex, .katex-display')), attributes: [...element.attributes].map(one => [one.name, one.value])})));
   const names = new Set(['href', 'class', 'dir', 'target', 'rel', 'title', 'tabindex', 'type', 'start', 'align']);
-  for (const {tag, attributes} of found) {
+  for (const {tag, ofKatex, attributes} of found) {
+    if (ofKatex) {
+      assert.ok(OF_KATEX.has(tag), tag);
+      for (const [name, value] of attributes) {
+        assert.match(name, /^(class|style|viewBox|preserveAspectRatio|width|height|d|encoding|display|stretchy|mathvariant|scriptlevel|displaystyle|accent|fence|separator)$/);
+        if (name === 'style') assert.match(value, KATEX_STYLE);
+      }
+      continue;
+    }
     assert.ok(ALLOWED.has(tag), tag);
     for (const [name, value] of attributes) {
       assert.ok(names.has(name), `${tag} ${name}`);
@@ -191,6 +219,7 @@ async function hostile(page) {
       if (name === 'class') assert.match(value, /^(|code|code-head|table|plain small|plain-text|formula|(hljs-|language-)\S*( hljs-\S+)*)$/);
     }
   }
+  assert.ok(found.some(one => one.ofKatex && one.tag === 'svg'), 'roots are drawn');
   assert.equal(await page.locator('#log img').count(), 0, 'no picture is fetched');
   assert.equal(await page.evaluate(() => window.hacked), undefined);
   assert.ok((await answers(page))[0].includes('<script>hacked=1</script>'), 'markup is shown as what it is');
@@ -258,7 +287,8 @@ async function pdfs(page) {
 async function toolsAndThoughts(page) {
   await page.click('#new');
   const asked = [], tool = {type: 'function', function: {name: 'weather', parameters: {type: 'object'}}};
-  if (!await page.isVisible('#tools')) await page.click('#settings details > summary');
+  await page.click('#settings-open');
+  await page.click('#settings details > summary');
   await page.fill('#tools', '{');
   assert.match(await page.textContent('#settings-problem'), /JSON/);
   await say(page, 'not sent');
@@ -288,6 +318,7 @@ async function toolsAndThoughts(page) {
   assert.equal((await answers(page)).at(-1), 'Sunny.');
   await page.unroute('**/api/chat');
   await page.click('#reset');
+  await page.click('#settings-close');
 }
 
 async function machine(page) {
@@ -306,7 +337,7 @@ async function machine(page) {
   await page.locator('#heat-frame canvas').hover({position: {x: box.width - 5, y: box.height - 5}});
   assert.match(await page.getAttribute('#heat-frame canvas', 'title'), /Layer 5, expert 15: /);
   assert.match(await page.textContent('#advice'), /All weights are in RAM/);
-  assert.match(await page.textContent('#guesses'), /No tokens were guessed|guesses were right/);
+  assert.match(await page.textContent('#guesses'), /No tokens have been guessed|guesses were right/);
   await picture(page, 'machine');
   await page.click('#theme');
   assert.equal(await page.evaluate(() => document.documentElement.dataset.theme), 'dark');
@@ -321,12 +352,13 @@ async function machine(page) {
             advise({...streams, supposed_draft}, model), advise({...streams, supposed_draft: {...supposed_draft, tokens_per_second: 0.5}}, model),
             advise({...at([row('ram', 'all', 8, 8)], {}, 2.5), supposed_draft}, model), advise({...streams, plan: {...streams.plan, tokens_per_second: 0}, supposed_draft}, model)];
   });
-  assert.deepEqual(advice[0], [
+  assert.deepEqual(advice[0].map(line => Math.round(10 * line.factor) / 10), [5, 5, 0], 'times as fast');
+  assert.deepEqual(advice[0].map(({key, values}) => ({key, values})), [
     {key: 'moreRamSpeed', values: {more: '4.0 GB', speed: '2.5'}},
     {key: 'fewerBitsSpeed', values: {bits: '8.0', to: 'Q4_K_M', size: '4.8 GB', speed: '2.5'}},  // 0.8 GB of 4 still come from the disk at 2 GB/s
     {key: 'waits', values: {percent: '60'}}]);
   assert.deepEqual(advice[1].map(line => line.key), ['allInRam', 'waits', 'calibrate']);
-  assert.deepEqual(advice[2][2], {key: 'draftSpeed', values: {size: '500 MB', guesses: '7', percent: '70', speed: '1.4'}});
+  assert.deepEqual(advice[2][2], {factor: 1.4 / 0.5, key: 'draftSpeed', values: {size: '500 MB', guesses: '7', percent: '70', speed: '1.4'}});
   const keys = list => list.map(line => line.key);
   assert.deepEqual(keys(advice[3]), keys(advice[0]), 'a draft that brings nothing is none');
   assert.deepEqual(keys(advice[4]), ['fewerBitsSpeed', 'waits'], 'nothing streams');
@@ -423,6 +455,12 @@ async function phone() {
   assert.ok(await page.isVisible('#conversations'));
   await page.click('#new');
   assert.ok(await page.isHidden('#conversations'));
+  assert.equal(await page.locator('.example').count(), 3);
+  assert.ok(await fits(page), 'the first run is wider than a phone');
+  await page.click('#settings-open');
+  assert.ok(await fits(page), 'the settings are wider than a phone');
+  await page.click('#settings-close');
+  assert.ok(await page.isHidden('#settings'));
 }
 
 async function inOtherLanguages() {
@@ -464,12 +502,12 @@ async function trouble() {
   await say(page, 'One');
   await settled(page);
   assert.deepEqual(await answers(page), ['Half an']);
-  assert.equal(await page.textContent('.turn.error'), 'The server ended the answer early. Answer again');
+  assert.equal(await page.textContent('.turn.error'), 'The server ended the answer early. Retry');
   await page.unroute('**/api/chat');
   await page.route('**/api/chat', route => route.abort());
   await say(page, 'Two');
   await settled(page);
-  assert.equal(await page.locator('.turn.error').last().textContent(), 'The server does not answer. Answer again');
+  assert.equal(await page.locator('.turn.error').last().textContent(), 'The server does not answer. Retry');
   problems.length = 0;  // the browser told of each
 }
 

@@ -8,10 +8,12 @@ export const browser = await chromium.launch({executablePath, args: ['--no-sandb
 export const problems = [];
 
 const LOOKS = {viewport: {width: 1100, height: 760}, locale: 'en-GB'};
+/// Before any model is there.
+export const openPlain = async () => pageOf(await browser.newContext(LOOKS), undefined, false);
 export const open = async (options = {}, prepare) => pageOf(await browser.newContext({...LOOKS, ...options}), prepare);
 /// With storage on the disk, as readers have it: a context of `browser` is a private window, whose storage counts what it refused.
 export const openStored = async folder => pageOf(await chromium.launchPersistentContext(folder, {executablePath, args: ['--no-sandbox'], ...LOOKS}));
-async function pageOf(context, prepare = async () => {}) {
+async function pageOf(context, prepare = async () => {}, hasModels = true) {
   const page = await context.newPage();
   page.on('pageerror', error => problems.push(String(error)));
   page.on('console', message => message.type() === 'error' && problems.push(message.text()));
@@ -19,7 +21,7 @@ async function pageOf(context, prepare = async () => {}) {
   await prepare(page);
   page.setDefaultTimeout(15_000);
   await page.goto(base);
-  await page.waitForFunction(() => document.querySelector('#model').options.length > 0);
+  if (hasModels) await page.waitForFunction(() => document.querySelector('#model').options.length > 0);
   return page;
 }
 export const settled = page => page.waitForFunction(() => !document.querySelector('#send').hidden, null, {timeout: 60000});

@@ -65,9 +65,9 @@ async function begin(page) {
 /// By the button, from the clipboard and dropped; taken away by keys; sent to the server without a word beside them.
 async function threeWays(page) {
   const all = watched(page);
-  await page.click('#settings > summary');
+  await page.click('#settings-open');
   await page.fill('#num_predict', '4');
-  await page.click('#settings > summary');
+  await page.click('#settings-close');
   await attach(page, given('colour.png'), given('baseline.jpg'));
   await attached(page, 2);
   await page.context().grantPermissions(['clipboard-read', 'clipboard-write']);
@@ -89,10 +89,10 @@ async function threeWays(page) {
   assert.deepEqual(await page.$$eval('#files img', images => images.map(image => image.alt)), ['colour.png', 'baseline.jpg', 'image.png', 'lossy.webp']);
   assert.equal(await page.textContent('#problem'), '');
 
-  await page.focus('[aria-label="Take baseline.jpg away"]');
+  await page.focus('[aria-label="Remove baseline.jpg"]');
   await page.keyboard.press('Enter');
   await attached(page, 3);
-  assert.equal(await page.evaluate(() => document.activeElement.getAttribute('aria-label')), 'Take image.png away', 'the keys stay among the files');
+  assert.equal(await page.evaluate(() => document.activeElement.getAttribute('aria-label')), 'Remove image.png', 'the keys stay among the files');
   await page.press('#prompt', 'Enter');
   await asked(page, all, 1);
   const [{role, content, images}] = all[0].messages;
@@ -138,7 +138,7 @@ async function kept(page) {
 
   await page.click('.turn.user .edit');
   await thumbnails(page, '.editor', 3);
-  await page.click('.editor [aria-label="Take image.png away"]');
+  await page.click('.editor [aria-label="Remove image.png"]');
   await page.fill('.editor textarea', 'and these?');
   await page.click('.editor button[type=submit], .editor .row button >> nth=0');
   await asked(page, all, 2);
@@ -202,7 +202,7 @@ async function damaged(page) {
   await asked(page, all, 1);
   assert.deepEqual(all[0].messages[0].images, [torn.toString('base64')]);
   await page.waitForFunction(() => /torn.png this browser cannot show it/.test(document.querySelector('.turn.user').textContent));
-  assert.match(await page.textContent('.turn.error'), /Could not process image.*Answer again/);
+  assert.match(await page.textContent('.turn.error'), /Could not process image.*Retry/);
   assert.equal(await page.getAttribute('.turn.error', 'role'), 'alert');
   await page.click('.turn.error button');
   await asked(page, all, 2);
