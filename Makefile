@@ -1,5 +1,5 @@
 # What people type. The presets in CMakePresets.json say how things are built; cmake/millrace.cmake says with which flags.
-.PHONY: all demo install package test-package test-python test-go test kernels test-fresh test-portable test-gpu test-gpu-80 test-hostile test-simulated test-asan test-tsan test-transformers test-models test-clients test-windows fuzz bench lint format models-table reference clients setup setup-dev clean help
+.PHONY: all pictures demo install package test-package test-python test-go test kernels test-fresh test-portable test-gpu test-gpu-80 test-hostile test-simulated test-asan test-tsan test-transformers test-models test-clients test-windows fuzz bench lint format models-table reference clients setup setup-dev clean help
 
 PREFIX ?= /usr/local
 
@@ -103,6 +103,10 @@ lint: setup-dev ## clang-format, clang-tidy, include ranks, documents' links, wo
 
 format: setup-dev ## rewrite sources the way lint wants them
 	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i
+
+pictures: all ## take the documents' pictures of the page and the recording of a terminal anew (needs npm, chromium and tmux, and an idle machine)
+	@scripts/take_pictures.py
+	@scripts/record_terminal.py
 
 models-table: setup-dev ## rewrite the table of docs/reference/models-and-file-types.md from what the reference tests hold
 	@TESTS=ON scripts/build.sh release millrace_engine_test

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes docs/internals/benchmarks.md and measurements.md from what was measured: bench/results/*.json, a file a question, between the words
-of bench/results/benchmarks.md and measurements.md.
+of bench/results/benchmarks.md and measurements.md; and from bench/results/expectations.json what README.md has of speeds.
 
     bench/tables.py                       writes the pages
     bench/tables.py --check               fails where a page is not what the results say
@@ -31,6 +31,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results"
 PAGES = ("benchmarks.md", "measurements.md")  # the tables that people ask for, and the rest
 WRITTEN = ROOT / "docs/internals"
+EXPECTATIONS = "expectations"  # has its place in README.md
 NOTE = "<!-- Written by bench/tables.py from bench/results: change the words and results there, and run it. -->\n"
 
 
@@ -81,7 +82,7 @@ def table(name, result):
 
 def pages(folder=RESULTS):
     """{name: text} of the pages. Every result has one place in them."""
-    results = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    results = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json")) if path.stem != EXPECTATIONS}
     words = {name: (folder / name).read_text() for name in PAGES}
     places = re.findall(r"^\{\{([\w.-]+)\}\}$", "\n".join(words.values()), re.M)
     for name, result in results.items():
@@ -95,6 +96,23 @@ def pages(folder=RESULTS):
             sys.exit(f"a page in bench/results names {name}, of which there is no result")
     filled = lambda place: table(place[1], results[place[1]])
     return {name: NOTE + re.sub(r"^\{\{([\w.-]+)\}\}$", filled, text, flags=re.M) for name, text in words.items()}
+
+
+def day(text):
+    """2026-11-28 as people write it."""
+    date = datetime.date.fromisoformat(text)
+    return f"{date.day} {date:%B %Y}"
+
+
+def readme(folder=RESULTS):
+    """README.md with its table of speeds. Rows of another day or commit than most say so."""
+    result, text = json.loads((folder / f"{EXPECTATIONS}.json").read_text()), (ROOT / "README.md").read_text()
+    rows = [[cell if i or "commit" not in row else f"{cell}, {day(row['date'])}, `{row['commit']}`" for i, cell in enumerate(row["cells"])]
+            for row in result["rows"]]
+    lines = [f"Measured on {day(result['date'])} at commit `{result['commit']}` ({result['command']}), decode of one conversation unless the row",
+             "says otherwise; the better of each row is bold ([all figures, and how to repeat them](docs/internals/benchmarks.md)):",
+             "", line(result["columns"]), "|" + "---|" * len(result["columns"]), *map(line, rows)]
+    return re.sub(r"(?<=<!-- expectations -->\n).*?(?=\n<!-- end -->)", lambda _: "\n".join(lines), text, flags=re.S)
 
 
 # ---- results
@@ -230,6 +248,10 @@ def main():
             (WRITTEN / name).write_text(text)
         elif text != (WRITTEN / name).read_text():
             sys.exit(f"docs/internals/{name} is not what bench/results say: run bench/tables.py")
+    if not args.check:
+        (ROOT / "README.md").write_text(readme())
+    elif readme() != (ROOT / "README.md").read_text():
+        sys.exit("README.md is not what bench/results/expectations.json says: run bench/tables.py")
 
 
 if __name__ == "__main__":

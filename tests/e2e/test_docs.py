@@ -215,6 +215,13 @@ class Benchmarks(unittest.TestCase):
     def test_the_pages_are_what_the_results_say(self):
         for name, text in tables.pages().items():
             self.assertEqual((tables.WRITTEN / name).read_text(), text, "run bench/tables.py")
+        self.assertEqual((tables.ROOT / "README.md").read_text(), tables.readme(), "run bench/tables.py")
+        self.assertIn("| H100, everything in VRAM |", tables.readme())
+
+    def test_the_readme_is_short(self):
+        text = (tables.ROOT / "README.md").read_text()
+        self.assertLessEqual(len(text.encode()), 7000)
+        self.assertLessEqual(text.count("\n"), 150)
 
     def test_every_figure_says_where_it_comes_from(self):
         for path in sorted(tables.RESULTS.glob("*.json")):
