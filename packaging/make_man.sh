@@ -7,7 +7,7 @@ mkdir -p "$2"
 cd "$2"
 rm -f millrace*.1.gz
 version=$("$program" --version)
-verbs=$("$program" --help | awk '/^[A-Z].*:$/ { verbs = !/^(Options|Usage|Positionals)/ } verbs && /^  [a-z]/ { sub(",.*", "", $1); print $1 }')
+verbs=$("$program" --help | awk '/^[A-Z].*:$/ { verbs = !/^(Options|Usage|Positionals|Examples)/ } verbs && /^  [a-z]/ { sub(",.*", "", $1); print $1 }')
 case " $(echo $verbs) " in *" run "*" serve "*) ;; *) echo "make_man: cannot read the verbs in --help" >&2; exit 1 ;; esac
 page() {  # NAME SUMMARY COMMAND
   help2man --no-info --no-discard-stderr --help-option=--help-all --section=1 --manual="Millrace" --source="$version" --version-string="$version" \

@@ -12,15 +12,15 @@ import textwrap
 import typing
 
 HEAD = """# Command line
-For anyone who looks up a verb or a flag. `make reference` generates this page from `--help-all`, and a test fails if they differ.
-`millrace VERB --help` prints the common flags in a terminal, `--help-all` all of them; packages also install `man millrace-VERB`.
-[Features](features.md) explains what the flags are for, and [Quality, files and conversion](http-api.md#on-the-command-line) the verbs that
+For anyone who looks up a command or an option. `make reference` generates this page from `--help-all`, and a test fails if they differ.
+`millrace COMMAND --help` prints the common options, `--help-all` all of them; packages also install `man millrace-COMMAND`.
+[Features](features.md) explains what the options are for, and [Quality, files and conversion](http-api.md#on-the-command-line) the commands that
 measure quality or convert.
 
-A flag's value follows it: `--ram 12G`, or `--ram=12G`. Sizes are decimal (6M is 6,000,000 bytes); write MiB or GiB for binary units.
-A model is a name or a GGUF file. `serve --config FILE` reads the same flags from a file, one per line. Two other pages list the [environment variables](environment.md) and the [exit codes](../guide/troubleshooting.md#exit-codes).
+An option's value follows it: `--ram 12G`, or `--ram=12G`. Sizes are decimal (6M is 6,000,000 bytes); write MiB or GiB for binary units.
+A model is a name or a GGUF file. `serve --config FILE` reads the same options from a file, one per line. Two other pages list the [environment variables](environment.md) and the [exit codes](../guide/troubleshooting.md#exit-codes).
 
-| verb | what it does |
+| command | what it does |
 |---|---|
 """
 GROUPS = ["Ask", "Models", "Server", "This machine", "More"]
@@ -69,7 +69,7 @@ def entry_of(line):
             value = value.replace(found.group(), "")
             about += f" ({says} {', '.join(f'`{name}`' for name in found.group(1).split())})"
     if value.endswith("REQUIRED"):
-        value, default = value.removesuffix("REQUIRED").strip(), "" if "--model" in names else "has to be given"
+        value, default = value.removesuffix("REQUIRED").strip(), "" if "--model" in names else "required"
     if found := re.fullmatch(r"(.*(?:TEXT|INT|FLOAT|TYPE|\}))=(\S+)", value):
         value, default = found.group(1), found.group(2).strip("[]").replace(",", ", ")
     if found := re.search(r":\{(.*)\}", value):
@@ -118,7 +118,7 @@ def page(program):
     for title in GROUPS:
         for names, about in verbs.get(title, []):
             out += f"| [{' or '.join(f'`{name}`' for name in names)}](#millrace-{names[0]}) | {cell(about)} |\n"
-    out += "\n## For every verb\n\n| flag | default | what it does |\n|---|---|---|\n" + "".join(map(row, everywhere))
+    out += "\n## For every command\n\n| option | default | what it does |\n|---|---|---|\n" + "".join(map(row, everywhere))
     for title in GROUPS:
         out += f"\n## {title}\n"
         for names, about in verbs.get(title, []):
@@ -133,22 +133,22 @@ def page(program):
                          for entry in named]
             own = named + [entry for title, entry in flags[verb] if (title, entry) not in shared]
             if own:
-                out += "\n| word or flag | default | what it does |\n|---|---|---|\n" + "".join(map(row, own))
+                out += "\n| argument or option | default | what it does |\n|---|---|---|\n" + "".join(map(row, own))
             by_title = collections.defaultdict(list)
             for part, entry in filter(shared.__contains__, flags[verb]):
                 by_title[name_of(part)].append(code(entry.names.split(", ")[-1]))
             if by_title:
-                out += "\nShared with other verbs:\n"
+                out += "\nShared with other commands:\n"
                 out += "".join(f"- [{name}](#{anchor(name)}): {', '.join(names)}\n" for name, names in by_title.items())
-    out += "\n## Flags that verbs share\n"
+    out += "\n## Options that commands share\n"
     for part in dict.fromkeys(part for part, _ in shared):
-        out += f"\n### {name_of(part)}\n\n| flag | default | what it does |\n|---|---|---|\n"
+        out += f"\n### {name_of(part)}\n\n| option | default | what it does |\n|---|---|---|\n"
         out += "".join(row(entry) for other, entry in shared if other == part)
     return out
 
 
 def name_of(part):
-    return "Other flags" if part == "Options" else f"{part}: flags"
+    return "Other options" if part == "Options" else f"{part}: options"
 
 
 if __name__ == "__main__":

@@ -46,6 +46,7 @@ class Docs(unittest.TestCase):
         """README, CONTRIBUTING, guide, reference, and the program's messages."""
         self.assertEqual(list(check_words.findings()), [])
         self.assertEqual(list(check_words.in_document("It tells more.\n- Of these.\n```\nat home\n```\nOffer it at home.")), [(1, "tells"), (2, "- Of "), (6, "at home")])
+        self.assertEqual(list(check_words.in_words("  a: 'It tells more.', b: \"at home\",\n// tells")), [(1, "tells"), (1, "at home")])
         self.assertEqual(list(check_words.in_source('// whoever\nfail("Likewise, {}", "Of x");\nOf whoever;')), [(2, "Likewise"), (2, "Of ")])
 
     def test_every_page_is_in_the_index_and_begins_with_whom_it_is_for(self):

@@ -88,15 +88,21 @@ class Words(Case):
 
 class Columns(Case):
     def test_help_fits(self):
-        verbs = re.findall(r"^  ([a-z]+)", self.ok("--help").out, re.M)
+        verbs = re.findall(r"^  (?!millrace )([a-z]+)", self.ok("--help").out, re.M)
         self.assertGreater(len(verbs), 20)
         for words in [("--help",)] + [(verb, "--help-all") for verb in verbs]:
             for line in self.ok(*words).out.splitlines():
                 self.assertLessEqual(len(line), COLUMNS, (words, line))
 
+    def test_help_begins_with_examples_that_work(self):
+        out = self.ok("--help").out
+        examples = re.findall(r"^  millrace ([a-z]+) ", out, re.M)
+        self.assertEqual(examples, ["doctor", "plan", "run", "serve"])
+        self.assertLess(out.index("Examples:"), out.index("Options:"))
+
     def test_examples_come_before_the_flags_and_name_those_that_exist(self):
         found = 0
-        for verb in re.findall(r"^  ([a-z]+)", self.ok("--help").out, re.M):
+        for verb in re.findall(r"^  (?!millrace )([a-z]+)", self.ok("--help").out, re.M):
             whole = self.ok(verb, "--help-all").out
             shown = re.search(r"^Usage: .*\n\nExamples:\n((?:  .*\n)+)\n[PO]", whole, re.M)
             self.assertEqual("Examples:" in whole, bool(shown), whole)
@@ -184,6 +190,10 @@ class Hubs(Case):
         for words in ("architecture", "parameters", "context", "quantization", "Capabilities"):
             self.assertIn(words, shown)
         self.assertLess(len(shown.splitlines()), 24)
+        out = self.store / "small.gguf"
+        self.assertIn("of weights", self.ok("quantize", "tiny", out, "Q3_K_M", env=self.env).out)
+        self.assertLess(out.stat().st_size, len(self.model))
+        self.assertIn("part.gguf", self.ok("split", "tiny", self.store / "part.gguf", "--max-size", "1G", env=self.env).out)
 
     def test_run_says_what_fetches_and_fetches(self):
         name = "hf.co/someone/tiny-GGUF/tiny-Q4_K_M.gguf"

@@ -140,7 +140,7 @@ class PullTest(StoreCase):
         self.assertLess(time.monotonic() - start, 20)
 
     def test_refusals(self):
-        self.pull_refused("not found on the server", name="someone/else:Q4_0")
+        self.pull_refused("has no repository someone/else; check the name", name="someone/else:Q4_0")
         self.pull_refused("hf.co/user/repo", name="unheard-of")
         self.pull_refused("no model name", name="../../etc/passwd")
         self.hub.files = {"only.safetensors": b"x" * 100}

@@ -109,8 +109,10 @@ void add_batch(CLI::App& app, const Program& program, int& exit_code) {
   auto flags = std::make_shared<BatchFlags>();
   auto* command =
       app.add_subcommand("batch", "Answer a file of requests in OpenAI's batch format; run again to resume");
-  command->add_option("input", flags->input, "Requests, a JSON object a line")->required();
-  command->add_option("output", flags->output, "Where answers go, in the order they are done; kept and gone on with")
+  command->add_option("input", flags->input, "Requests, one JSON object per line")->required();
+  command
+      ->add_option("output", flags->output,
+                   "File for the answers, in order of completion; an existing one is continued")
       ->required();
   add_model_flags(*command, flags->model);
   command->add_option("-s,--sequences", flags->sequences, "Requests in a pass at most (default: as many as KV allows)")

@@ -142,7 +142,7 @@ void add_bench(CLI::App& app, const Program& program, int& exit_code) {
   command->add_option("-r,--repetitions", flags->repetitions, "Counted repetitions; medians are printed")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command->add_option("-s,--sequences", flags->sequences, "Sequences decoded side by side")
+  command->add_option("-s,--sequences", flags->sequences, "Sequences decoded at once")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   command
@@ -152,14 +152,14 @@ void add_bench(CLI::App& app, const Program& program, int& exit_code) {
           "trace:FILE (written by --record-routing). Random weights route unlike trained ones")
       ->capture_default_str();
   command
-      ->add_option("--accept", flags->accept,
-                   "Each draft is right with this probability, for models whose weights are random: the drafter "
-                   "works as ever, and what it guessed is replaced")
+      ->add_option(
+          "--accept", flags->accept,
+          "Accept each drafted token with this probability, for models with random weights; the drafter still runs")
       ->check(number_within(0, 1));
-  command->add_option("--squeeze", flags->squeeze,
-                      "Measure under smaller and smaller budgets, each 0.7 of the one before, and draw speed and what "
-                      "was missed into this SVG file");
-  command->add_option("--trace", flags->trace, "Write what happened when to this file (Chrome trace JSON; slower)");
+  command->add_option(
+      "--squeeze", flags->squeeze,
+      "Measure under ever smaller budgets, each 0.7 of the last, and plot speed and expert misses into this SVG file");
+  command->add_option("--trace", flags->trace, "Write a timeline to this file (Chrome trace JSON; slower)");
   command->add_flag("--json", flags->json, "Print JSON");
   command->add_flag("--explain", flags->explain, "Print the plan's prediction beside what was measured, tier by tier");
   command->add_flag("--hash", flags->hash, "Hash the logits of every decoded token (on a GPU slower)");

@@ -99,11 +99,10 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       .add_option("--device", flags.device,
                   "Device: auto, cpu, cuda, cuda:N, or cuda:0,1 for GPUs that share each matrix")
       ->capture_default_str();
-  command.add_flag("--no-peer", flags.no_peer,
-                   "GPUs that share a model write to the host's memory, never to each other's");
+  command.add_flag("--no-peer", flags.no_peer, "GPUs that share a model exchange results through host memory");
   command.add_option("--vram", flags.vram,
-                     "Cap on GPU memory, for example 8G; for several GPUs 12G,16G (default: what is free)");
-  command.add_option("--pin", flags.pin, "Layers that stay where you say, for example 0-9=vram,10-29=ram,30-=disk");
+                     "Limit on GPU memory, for example 8G; for several GPUs 12G,16G (default: what is free)");
+  command.add_option("--pin", flags.pin, "Fix where layers are stored, for example 0-9=vram,10-29=ram,30-=disk");
   command
       .add_option("--cpu-share", flags.cpu_share,
                   "For layers streamed from RAM to the GPU, the percentage of rows that the CPU computes "
@@ -113,7 +112,7 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       .add_option("--vram-experts", flags.vram_experts,
                   "Experts of a mixture in GPU memory at most (default: as many as fit)")
       ->check(at_least(0));
-  command.add_option("--ram", flags.ram, "Cap on all memory, for example 6M, 800MB, 12G (default: what is free)");
+  command.add_option("--ram", flags.ram, "Limit on all memory, for example 6M, 800MB, 12G (default: what is free)");
   command
       .add_option("-c,--ctx", flags.context,
                   "Context in tokens (default: the model's, up to 65536, as memory allows; 4096 if weights stream)")
@@ -125,10 +124,9 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command.add_option("-t,--threads", flags.threads, "Threads that compute (default: all processors)")
       ->check(CLI::Range(0, 1024));
   command
-      .add_option(
-          "--speculate", flags.speculate,
-          "Guess tokens and verify several in a pass, which changes no token: off, auto (where passes are slow, "
-          "as many as pay), or a number")
+      .add_option("--speculate", flags.speculate,
+                  "Speculation: guess tokens and verify several per pass; changes no token: off, auto (where passes "
+                  "are slow), or a number")
       ->capture_default_str();
   command.add_option(
       "--draft", flags.draft,
@@ -136,33 +134,32 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       "predicted to pay, else on the CPU; self: the model's own first layers, which stay in memory "
       "(self:K: K of them); mtp: the file's block for multi-token prediction");
   command.add_option("--mmproj", flags.mmproj,
-                     "The model's eyes: an mmproj file (default: the one in the model's folder that fits), or off");
+                     "The vision tower: an mmproj file (default: the one in the model's folder that fits), or off");
   command.add_option("--kv", flags.kv, "Format of the KV cache: f16, q8_0, q4_0, q3, q2, f32 (default: f16)");
   command.add_option("--isa", flags.isa, "Kernels: auto, plain, avx2, avx512")->capture_default_str();
   command
       .add_option("--storage", flags.storage,
-                  "Reads by: auto, io_uring, pread-direct, pread, mmap; cufile (straight to the GPU)")
+                  "How to read files: auto, io_uring, pread-direct, pread, mmap; cufile (straight to the GPU)")
       ->capture_default_str();
   command
-      .add_option("--policy", flags.policy,
-                  "Which expert leaves memory: lru, lfu, or auto: whichever would have missed fewer lately")
+      .add_option("--policy", flags.policy, "Which expert to evict: lru, lfu, or auto (whichever missed less recently)")
       ->capture_default_str();
   command
-      .add_option("--pack", flags.pack,
-                  "Experts are read from a pack (see millrace pack): auto (MODEL.pack, where that is measured to be "
-                  "faster), off, or a file")
+      .add_option(
+          "--pack", flags.pack,
+          "Read experts from a pack (see millrace pack): auto (MODEL.pack, if measured to be faster), off, or a file")
       ->capture_default_str();
   command
       .add_option("--prefetch", flags.prefetch,
-                  "Experts that the next layer is guessed to use are read while the disk idles, which changes no "
-                  "token: off, auto (where passes are measured to be faster) or on")
+                  "Prefetch the experts that the next layer is predicted to use while the disk idles; changes no "
+                  "token: off, auto (if measured to be faster) or on")
       ->check(CLI::IsMember({"off", "auto", "on"}))
       ->capture_default_str();
   command.add_option("--expert-slots", flags.expert_slots, "Experts in RAM at most (default: as many as fit)")
       ->check(at_least(0));
-  command.add_option("--tile", flags.tile, "Bytes that move at once (default: chosen from the budget)");
+  command.add_option("--tile", flags.tile, "Bytes per transfer (default: chosen from the budget)");
   command.add_option("--plan", flags.plan,
-                     "Follow the plan in this file; where there is none yet, keep this one in it");
+                     "Follow the plan in this file, or save the plan there if the file does not exist");
   command.add_option("--rates", flags.rates, "Rates to plan with (default: this machine's, see calibrate)");
   command.add_option("--record-routing", flags.record_routing,
                      "Write to this file which experts each token went to (see bench --routing; on the CPU)");
@@ -216,8 +213,9 @@ void add_prompt_cache_flags(CLI::App& command, PromptCacheFlags& flags, const ch
       ->envname("MILLRACE_PROMPT_CACHE")
       ->check(switch_or_folder())
       ->capture_default_str();
-  command.add_option("--prompt-cache-size", flags.size, "Bytes there at most")->capture_default_str();
-  command.add_option("--prompt-cache-after", flags.seconds, "Seconds; prompts that are computed faster are not kept")
+  command.add_option("--prompt-cache-size", flags.size, "Size of the prompt cache, at most")->capture_default_str();
+  command
+      .add_option("--prompt-cache-after", flags.seconds, "Keep only prompts that take longer than this many seconds")
       ->check(number_within(0, 1e6))
       ->capture_default_str();
 }
@@ -262,8 +260,7 @@ void add_learning_flag(CLI::App& command, std::string& flag) {
   flag = "on";
   command
       .add_option("--learn-experts", flag,
-                  "Learn which experts are used, and have them in memory sooner next time, which changes no token: on, "
-                  "off or a folder")
+                  "Learn which experts are used, to load them first next time; changes no token: on, off or a folder")
       ->envname("MILLRACE_LEARN_EXPERTS")
       ->check(switch_or_folder())
       ->capture_default_str();
@@ -294,10 +291,13 @@ void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
   command.add_option("--repeat-penalty", flags.repeat_penalty, "Above 1 discourages repetition")
       ->check(number_within(0.001, 1000))
       ->capture_default_str();
-  command.add_option("--presence-penalty", flags.presence_penalty, "Taken off tokens that have occurred")
+  command
+      .add_option("--presence-penalty", flags.presence_penalty,
+                  "Subtracted from the logits of tokens that have occurred")
       ->check(number_within(-1000, 1000))
       ->capture_default_str();
-  command.add_option("--frequency-penalty", flags.frequency_penalty, "Taken off tokens for each occurrence")
+  command
+      .add_option("--frequency-penalty", flags.frequency_penalty, "Subtracted from a token's logit for each occurrence")
       ->check(number_within(-1000, 1000))
       ->capture_default_str();
   command.add_option("--repeat-last-n", flags.repeat_last_n, "Tokens the penalties look back on; -1: all")

@@ -214,7 +214,7 @@ std::string for_fish(const CLI::App& app) {
 
 void add_completion(CLI::App& app) {
   auto shell = std::make_shared<std::string>();
-  auto* command = app.add_subcommand("completion", "Print what a shell needs to complete verbs, flags and models");
+  auto* command = app.add_subcommand("completion", "Print a shell's completions of commands, options and models");
   command->add_option("shell", *shell, "bash, zsh or fish")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
   command->callback([shell, &app] {
     fmt::print("{}", *shell == "bash" ? for_bash(app) : *shell == "zsh" ? for_zsh(app) : for_fish(app));

@@ -175,9 +175,10 @@ void add_convert(CLI::App& app, const Program& program, int& exit_code) {
   command->add_option("--dtype", flags->dtype, "What matrices become: " + names)->capture_default_str();
   command->add_option(
       "--imatrix", flags->imatrix,
-      "What `millrace imatrix` found, or llama.cpp's tool: errors count as much as what they are multiplied by");
+      "Importance matrix of `millrace imatrix` or llama.cpp's tool, which weights the errors of each column");
   command->add_option("--name", flags->name, "The model's name (default: the folder's)");
-  command->add_flag("--no-mmproj", flags->no_mmproj, "Leave out what sees pictures; else an mmproj file goes beside");
+  command->add_flag("--no-mmproj", flags->no_mmproj,
+                    "Skip the vision tower (default: write it as an mmproj file beside the model)");
   command->add_option("-t,--threads", flags->threads, "Threads (default: all processors)")->check(CLI::Range(0, 1024));
   add_fetch_flags(*command, flags->fetch);
   command->callback([flags, &program, &exit_code] { exit_code = execute_convert(*flags, program); });

@@ -208,7 +208,7 @@ Finding find_rates(const Expected<residency::Rates>& rates) {
     return {.mark = Mark::could_be_better,
             .what = "measured rates",
             .found = "none for this machine and disk",
-            .change = "run 'millrace calibrate' once: plans and shares of the machine's speed come from it"};
+            .change = "run 'millrace calibrate' once (half a minute), and plans predict speeds"};
   }
   const auto per_second = [](double rate) {
     return rate > 0 ? format_bytes(static_cast<std::uint64_t>(rate)) + "/s" : std::string("not measured");

@@ -98,15 +98,15 @@ void add_embed(CLI::App& app, const Program& program, int& exit_code) {
   command->add_option("text", flags->texts, "Texts (default: the lines of standard input)");
   command
       ->add_option("--pooling", flags->pooling,
-                   "Which states: as the model's file says (else the last, or an encoder's mean)")
+                   "How token states become one vector; model: as the file says (else last, or mean for an encoder)")
       ->check(CLI::IsMember({"model", "mean", "first", "last"}))
       ->capture_default_str();
-  command->add_option("--dimensions", flags->dimensions, "The first so many numbers, brought to length 1 again")
+  command->add_option("--dimensions", flags->dimensions, "Keep this many numbers, and normalize to length 1")
       ->check(at_least(1));
-  command->add_option("-s,--sequences", flags->sequences, "Texts computed side by side")
+  command->add_option("-s,--sequences", flags->sequences, "Texts computed at once")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  command->add_flag("--truncate", flags->truncate, "A text longer than the context loses its end");
+  command->add_flag("--truncate", flags->truncate, "Cut texts that are longer than the context");
   command->callback([flags, &program, &exit_code] { exit_code = execute(*flags, program); });
 }
 

@@ -132,7 +132,7 @@ void add_eval(CLI::App& app, const Program& program, int& exit_code) {
       ->option_text("[MODEL] FILE")
       ->expected(1, 2)
       ->required();
-  command->add_option("-s,--sequences", flags->sequences, "Questions asked side by side")
+  command->add_option("-s,--sequences", flags->sequences, "Questions asked at once")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command->add_option("-n,--max-tokens", flags->max_tokens, "Tokens in an answer at most")

@@ -124,9 +124,14 @@ const std::map<std::string, std::string>& verb_groups() {
   return all;
 }
 
-/// What people type most, with what it does; lines fit 80 columns.
+/// What people type most, by command ("": of the program), with what it does; lines fit 80 columns.
 const std::map<std::string, std::string>& examples() {
   static const std::map<std::string, std::string> all = {
+      {"",
+       "  millrace doctor                    what this machine runs well\n"
+       "  millrace plan qwen3:30b --ram 12G  where it would go, and how fast\n"
+       "  millrace run qwen3:30b --ram 12G   chat; fetches it first\n"
+       "  millrace serve                     APIs, and a page for the browser\n"},
       {"run",
        "  millrace run qwen3:8b                          chat\n"
        "  millrace run qwen3:8b \"Why is the sky blue?\"   one answer\n"
@@ -191,7 +196,7 @@ class ShortFormatter final : public CLI::Formatter {
   }
   /// With examples, which come before the flags.
   std::string make_usage(const CLI::App* app, std::string name) const override {
-    const auto found = app->get_parent() == nullptr ? examples().end() : examples().find(app->get_name());
+    const auto found = examples().find(app->get_parent() == nullptr ? "" : app->get_name());
     const std::string usage = CLI::Formatter::make_usage(app, std::move(name));
     return found == examples().end() ? usage : usage + "\nExamples:\n" + found->second;
   }

@@ -18,7 +18,7 @@ struct InspectFlags {
 
 void add_inspect(CLI::App& app, const Program&, int& exit_code) {
   auto flags = std::make_shared<InspectFlags>();
-  auto* command = app.add_subcommand("inspect", "Show what a model file holds");
+  auto* command = app.add_subcommand("inspect", "Show what a model file contains");
   command->add_option("model,-m,--model", flags->model, "A model by name, or a GGUF file")->required();
   command->add_flag("--tensors", flags->tensors, "Every tensor with its offset, instead of one line for all layers");
   command->add_flag("--whole", flags->whole, "Long texts in full, such as the chat template");

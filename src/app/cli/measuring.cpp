@@ -11,8 +11,8 @@ void add_text_flags(CLI::App& command, TextFlags& flags) {
   command.add_option("-f,--file", flags.file, "The text to measure with")->option_text("TEXT")->required();
   command
       .add_option("--stride", flags.stride,
-                  "Windows of --ctx tokens (default: 512) begin so many tokens apart, and of each the last so many "
-                  "count (default: they lie side by side, and the second half of each counts)")
+                  "Begin a window of --ctx tokens (default: 512) every so many tokens, and score the last so many of "
+                  "each (default: adjacent windows, of which the second half is scored)")
       ->check(at_least(0));
   command.add_option("--chunks", flags.chunks, "Windows at most (default: the whole text)")->check(at_least(0));
 }

@@ -44,16 +44,15 @@ void print(const measure::ModelMixture& mixture, bool measured) {
 
 void add_mixture_flags(CLI::App& command, MixtureFlags& flags) {
   command.add_option("--bytes", flags.bytes,
-                     "Instead of a type: the mixture that loses least of those of so many bytes, for example 12G");
+                     "Instead of a type: choose types for the best file of this size, for example 12G");
   command
-      .add_option(
-          "--divergence", flags.divergence,
-          "Instead of a type: the smallest mixture that is predicted to diverge so little, in nats a token, for "
-          "example 0.001; where weights stream, the fastest")
+      .add_option("--divergence", flags.divergence,
+                  "Instead of a type: choose types for the smallest file (the fastest, if weights stream) within this "
+                  "predicted divergence in nats per token, for example 0.001")
       ->check(CLI::NonNegativeNumber)
       ->option_text("NATS");
   command.add_option("--sensitivity", flags.sensitivity,
-                     "What `millrace sensitivity` found of this model (default: what rounding takes away of weights)");
+                     "Output of `millrace sensitivity` for this model (default: estimated from rounding errors)");
 }
 
 Status check(const MixtureFlags& flags) {

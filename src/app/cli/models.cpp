@@ -211,11 +211,11 @@ void add_pull(CLI::App& app, const Program& program, int& exit_code) {
       ->required();
   command->add_flag("--no-fit", flags->no_fit, "Fetch it even if this machine cannot run it");
   command->add_flag("--no-mmproj", flags->no_mmproj,
-                    "Leave out the mmproj file, by which the model sees pictures; else the best one comes with it");
-  command->add_option("--ram", flags->ram, "The cap on memory that it has to fit");
-  command->add_option("--vram", flags->vram, "The cap on GPU memory that it has to fit");
+                    "Skip the mmproj file, which lets the model read pictures (default: fetch the best one, too)");
+  command->add_option("--ram", flags->ram, "Memory limit to check against");
+  command->add_option("--vram", flags->vram, "GPU memory limit to check against");
   command->add_option("--dtype", flags->dtype,
-                      "For a repository of safetensors: the type that its matrices become (see convert)");
+                      "For a repository of safetensors: the type to convert matrices to (see convert)");
   add_fetch_flags(*command, flags->fetch);
   command->callback([flags, &program, &exit_code] { exit_code = execute_pull(*flags, program); });
 }
@@ -235,14 +235,14 @@ void add_show(CLI::App& app, int& exit_code) {
 void add_rm_cp(CLI::App& app, int& exit_code) {
   auto names = std::make_shared<std::vector<std::string>>();
   auto* remove =
-      app.add_subcommand("rm", "Remove models, and parts of them that clusters fetched; bytes that others use stay");
+      app.add_subcommand("rm", "Remove models, and parts that clusters fetched; files shared with other models stay");
   remove->add_option("model", *names, "Names")->required();
   remove->callback([names, &exit_code] {
     for (const std::string& name : *names)
       if (exit_code == 0) exit_code = done(store::Store().remove(name));
   });
   auto pair = std::make_shared<std::pair<std::string, std::string>>();
-  auto* copy = app.add_subcommand("cp", "Give a model another name; its bytes are shared");
+  auto* copy = app.add_subcommand("cp", "Give a model another name; both share the file");
   copy->add_option("from", pair->first, "A name")->required();
   copy->add_option("to", pair->second, "The new name")->required();
   copy->callback([pair, &exit_code] { exit_code = done(store::Store().copy(pair->first, pair->second)); });

@@ -52,12 +52,13 @@ int execute(const PackFlags& flags, const Program& program) {
 void add_pack(CLI::App& app, const Program& program, int& exit_code) {
   auto flags = std::make_shared<PackFlags>();
   auto* command = app.add_subcommand(
-      "pack", "Write a mixture's experts once more, each in one piece, for disks that read that faster (see --pack)");
+      "pack",
+      "Write a mixture's experts to a pack, each in one piece, for disks that read large pieces faster (see --pack)");
   command->add_option("model", flags->model, "A model by name, or a GGUF file (any part of a split one)")->required();
   command->add_option("-o,--output", flags->out, "The pack (default: MODEL.pack, where it is found by itself)");
   command
       ->add_option("--stripe", flags->stripes,
-                   "Further folders, best on other disks, DIR or DIR,DIR: each holds a share of the experts")
+                   "More folders, best on other disks, DIR or DIR,DIR: each stores a share of the experts")
       ->delimiter(',');
   command->callback([flags, &program, &exit_code] { exit_code = execute(*flags, program); });
 }

@@ -79,7 +79,7 @@ void add_perplexity(CLI::App& app, const Program& program, int& exit_code) {
   command->add_option("--save-logits", flags->save,
                       "Write this run's log-probabilities (2 bytes a token of the vocabulary) for --against");
   command->add_option("--against", flags->against,
-                      "Hold this run against one that was saved: KL divergence, likeliest tokens, probabilities");
+                      "Compare with a saved run: KL divergence, likeliest tokens, probabilities");
   command->callback([flags, &program, &exit_code] { exit_code = execute(*flags, program); });
 }
 

@@ -227,12 +227,12 @@ int execute_calibrate(const CalibrateFlags& flags, const Program& program) {
 
 void add_plan(CLI::App& app, const Program& program, int& exit_code) {
   auto flags = std::make_shared<PlanFlags>();
-  auto* command = app.add_subcommand("plan", "Show where every weight would live and how fast that would be");
+  auto* command = app.add_subcommand("plan", "Show where the weights would be stored, and the predicted speed");
   add_model_flags(*command, flags->model);
-  auto* cluster = command->add_option(
-      "--cluster", flags->model.cluster,
-      "Plan for the hosts in this file instead, by their rates: which has which layers (see docs/guide/clusters.md)");
-  command->add_option("--sequences", flags->sequences, "With --cluster: side by side")
+  auto* cluster =
+      command->add_option("--cluster", flags->model.cluster,
+                          "Plan for the hosts in this file: which layers each computes (see docs/guide/clusters.md)");
+  command->add_option("--sequences", flags->sequences, "With --cluster: conversations at once")
       ->check(CLI::Range(1, 1024))
       ->needs(cluster);
   command->add_option("--as", flags->type,
@@ -258,7 +258,7 @@ void add_calibrate(CLI::App& app, const Program& program, int& exit_code) {
 void add_doctor(CLI::App& app, const Program&, int&) {
   auto path = std::make_shared<std::string>(".");
   auto* command = app.add_subcommand("doctor", "Show what this machine offers, and what to change");
-  command->add_option("path", *path, "A file or directory on the disk that models lie on")->capture_default_str();
+  command->add_option("path", *path, "A file or directory on the disk with the models")->capture_default_str();
   command->callback([path] { std::fputs(render_doctor(*path).c_str(), stdout); });
 }
 

@@ -15,6 +15,7 @@
 #include "app/cli/importance.h"
 #include "app/cli/mixture_choice.h"
 #include "app/cli/progress.h"
+#include "app/store/store.h"
 #include "base/bytes.h"
 #include "base/log.h"
 
@@ -118,7 +119,10 @@ Expected<modelfile::QuantizeOptions> options_of(const QuantizeFlags& flags, cons
   return options;
 }
 
-int execute(const QuantizeFlags& flags, const Program& program) {
+int execute(QuantizeFlags flags, const Program& program) {
+  const auto resolved = store::Store().resolve(flags.in);
+  if (!resolved.ok()) return fail(resolved.status());
+  flags.in = resolved->path;
   const auto before = modelfile::Model::open(flags.in, {.skip_vocabulary = true});
   if (!before.ok()) return fail(before.status());
   auto options = options_of(flags, *before);
@@ -155,22 +159,22 @@ void add_quantize(CLI::App& app, const Program& program, int& exit_code) {
   auto* command = app.add_subcommand("quantize", "Write a copy of a model with its weights in another type");
   std::string names;
   for (const auto& known : modelfile::quantize_types()) names += (names.empty() ? "" : ", ") + std::string(known.name);
-  command->add_option("in", flags->in, "The model to read")->required();
+  command->add_option("in", flags->in, "A model by name, or a GGUF file")->required();
   command->add_option("out", flags->out, "The file to write")->required();
   command->add_option("type", flags->type, names);
   add_mixture_flags(*command, flags->mixture);
   command
       ->add_option(
           "--imatrix", flags->imatrix,
-          "What `millrace imatrix` found, or llama.cpp's tool: errors count as much as what they are multiplied by")
+          "Importance matrix of `millrace imatrix` or llama.cpp's tool, which weights the errors of each column")
       ->option_text("FILE");
   command
       ->add_option("--tensor", flags->rules,
-                   "Another type for matrices whose names have this pattern (a regular expression), for example "
-                   "ffn_down_exps=Q3_K; may be given again")
+                   "Another type for matrices whose names match this regular expression, for example "
+                   "ffn_down_exps=Q3_K; repeatable")
       ->option_text("PATTERN=TYPE")
       ->take_all();
-  command->add_flag("--dry-run", flags->dry_run, "Say what would be written, by type, and write nothing");
+  command->add_flag("--dry-run", flags->dry_run, "Print what would be written, by type, and write nothing");
   command->add_option("-t,--threads", flags->threads, "Threads (default: all processors)")->check(CLI::Range(0, 1024));
   command->callback([flags, &program, &exit_code] { exit_code = execute(*flags, program); });
 }

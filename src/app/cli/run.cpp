@@ -143,17 +143,18 @@ std::optional<int> execute_elsewhere(const CLI::App& command, const RunFlags& fl
   const std::string& name = flags.model.model;
   if (flags.form.any() && !flags.host.empty())
     return fail(
-        error(Code::unsupported, "a form is kept by an engine here alone: leave --host out, or ask the server's API"));
+        error(Code::unsupported,
+              "--grammar, --schema and --regex work without a server only: leave out --host, or use the server's API"));
   const auto address = call_address(flags.host);
   if (!flags.local && !flags.form.any()) {
     if (!address.ok()) return fail(address.status());
     if (const auto server = find_server(name, *address); server != nullptr) {
       const std::string own = flags.show_plan ? "--show-plan" : flags.model.first_given();
       if (!own.empty())
-        return fail(error(Code::invalid_argument,
-                          "{} is for an engine of its own, and model '{}' is not on this machine: leave it out to ask "
-                          "the server at {}",
-                          own, name, address->text()));
+        return fail(error(
+            Code::invalid_argument,
+            "{} needs the model on this machine, and '{}' is not here: leave the option out to ask the server at {}",
+            own, name, address->text()));
       if (const Status sees = server->sees(); !flags.images.empty() && !sees.ok()) return fail(sees);
       const auto prompts = read_prompts(flags, 0, program.quiet);
       if (!prompts.ok()) return fail(prompts.status());
@@ -260,8 +261,8 @@ void add_run(CLI::App& app, const Program& program, int& exit_code) {
   command->add_flag("--raw", flags->raw, "Send the text as it is, without a chat template");
   command->add_flag("--think,!--no-think", flags->think, "Whether models that can choose think first");
   command->add_option("--host", flags->host, "Ask the server there, HOST or HOST:PORT (default: see MILLRACE_HOST)");
-  command->add_flag("--local", flags->local, "Load the model here, even where a running server has it");
-  command->add_flag("--show-plan", flags->show_plan, "Print where the weights will live before the first token");
+  command->add_flag("--local", flags->local, "Load the model here, even if a running server has it");
+  command->add_flag("--show-plan", flags->show_plan, "Print where the weights are stored before the first token");
   command->add_flag("--stats", flags->stats, "Print speed and bytes moved per tier afterwards");
   add_prompt_cache_flags(*command, flags->prompt_cache, "off");
   add_learning_flag(*command, flags->learn_experts);

@@ -109,7 +109,7 @@ void add_sensitivity(CLI::App& app, const Program& program, int& exit_code) {
       ->capture_default_str();
   command
       ->add_option("--imatrix", flags->imatrix,
-                   "What `quantize` will be given: then the figures are of weights quantized by it")
+                   "The importance matrix that `quantize` will use, so that the figures match")
       ->option_text("FILE");
   command
       ->add_option("--checks", flags->checks, "Pairs of group and type to run, to measure how accurate the figures are")

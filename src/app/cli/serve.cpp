@@ -269,21 +269,19 @@ void add_serve(CLI::App& app, const Program& program, int& exit_code) {
       ->check(at_least(0));
   command->add_option(
       "--keep-alive", flags->keep_alive,
-      "How long an idle model stays, for example 5m; -1: for ever (default: MILLRACE_KEEP_ALIVE, or 5m)");
+      "How long an idle model stays loaded, for example 5m; -1: forever (default: MILLRACE_KEEP_ALIVE, or 5m)");
   command->add_option("--allow-host", flags->hosts, "A further name in the Host header; *: any");
   command->add_option("--allow-origin", flags->origins, "A web origin that may call; *: any");
   command
-      ->add_option(
-          "--image-urls", flags->picture_hosts,
-          "HOST[,HOST...] or HOST:PORT, from which pictures are fetched that clients name by URL (default: none)")
+      ->add_option("--image-urls", flags->picture_hosts,
+                   "HOST[,HOST...] or HOST:PORT from which the server may fetch pictures by URL (default: none)")
       ->delimiter(',');
   command->add_option("--image-url-seconds", flags->picture_seconds, "For developers: for the pictures of a request")
       ->check(CLI::Range(1, 3600))
       ->group("");
   command->add_flag("--daemon", flags->daemon, "Serve in the background");
-  command->add_flag(
-      "--drain", flags->drain,
-      "When told to end, report it at /health, answer what still comes, and end after three quiet seconds");
+  command->add_flag("--drain", flags->drain,
+                    "When told to end, report it at /health, keep answering, and end after three quiet seconds");
   command->add_option("--pid-file", flags->pid_file, "Where the process id is written (default with --daemon: see ps)");
   command->add_option("--log-file", flags->log_file, "Where a daemon's messages go");
   command->add_option("--log-format", flags->log_format, "A line for each request, on stderr: text, json or off")
@@ -342,10 +340,12 @@ std::string until(const std::string& rfc3339) {
 int list_running(const RemoteFlags& flags) {
   const auto answer = ask(flags, "/api/ps", "");
   if (!answer.ok()) return fail(answer.status());
-  const std::string head = fmt::format("{:<24} {:>8} {:>8} {:>8}  {}", "NAME", "SIZE", "VRAM", "CONTEXT", "UNTIL");
-  fmt::print("{}\n", head);
-  for (const auto& model : answer->value("models", nlohmann::ordered_json::array())) {
-    fmt::print("{:<24} {:>8} {:>8} {:>8}  {}\n", model.value("name", ""),
+  const auto models = answer->value("models", nlohmann::ordered_json::array());
+  std::size_t width = 24;
+  for (const auto& model : models) width = std::max(width, model.value("name", std::string()).size());
+  fmt::print("{:<{}} {:>8} {:>8} {:>8}  {}\n", "NAME", width, "SIZE", "VRAM", "CONTEXT", "UNTIL");
+  for (const auto& model : models) {
+    fmt::print("{:<{}} {:>8} {:>8} {:>8}  {}\n", model.value("name", ""), width,
                format_bytes(model.value("size", std::uint64_t{0})),
                format_bytes(model.value("size_vram", std::uint64_t{0})), model.value("context_length", 0),
                until(model.value("expires_at", "")));
@@ -365,8 +365,8 @@ int stop_server(const RemoteFlags& flags) {
   const std::int64_t process = text.ok() ? std::strtol(text->c_str(), nullptr, 10) : 0;
   if (!os::can_stop(process))
     return fail(error(Code::not_found,
-                      "no daemon of yours serves on port {} (there is no {} of a running one); one in front ends "
-                      "with Ctrl-C",
+                      "no daemon of yours serves on port {} ({} names no running process); end a server in the "
+                      "foreground with Ctrl-C",
                       address->port, path));
   if (const Status status = os::stop_process(process); !status.ok())
     return fail(error(Code::io_error, "cannot end process {}: {}", process, status.message()));

@@ -7,6 +7,7 @@
 
 #include "app/cli/command.h"
 #include "app/cli/progress.h"
+#include "app/store/store.h"
 #include "base/bytes.h"
 
 namespace millrace::cli {
@@ -16,7 +17,10 @@ struct SplitFlags {
   std::string in, out, max_size = "2G";
 };
 
-int execute(const SplitFlags& flags, std::uint64_t max_bytes, const char* label, const Program& program) {
+int execute(SplitFlags flags, std::uint64_t max_bytes, const char* label, const Program& program) {
+  const auto resolved = store::Store().resolve(flags.in);
+  if (!resolved.ok()) return fail(resolved.status());
+  flags.in = resolved->path;
   Progress progress(label, Unit::bytes, program.quiet);
   modelfile::CopyOptions options;
   follow(progress, options);
@@ -39,13 +43,13 @@ int execute_split(const SplitFlags& flags, const Program& program) {
 void add_split(CLI::App& app, const Program& program, int& exit_code) {
   auto flags = std::make_shared<SplitFlags>();
   auto* split = app.add_subcommand("split", "Write a GGUF model as several files");
-  split->add_option("in", flags->in, "The GGUF file")->required();
+  split->add_option("in", flags->in, "A model by name, or a GGUF file")->required();
   split->add_option("out", flags->out, "OUT.gguf becomes OUT-00001-of-0000N.gguf and so on")->required();
   split->add_option("--max-size", flags->max_size, "The size of a file; a single tensor may exceed it")
       ->capture_default_str();
   split->callback([flags, &program, &exit_code] { exit_code = execute_split(*flags, program); });
   auto* merge = app.add_subcommand("merge", "Write a GGUF model of several files as one");
-  merge->add_option("first", flags->in, "Any of its files")->required();
+  merge->add_option("first", flags->in, "Any of its files, or a model by name")->required();
   merge->add_option("out", flags->out, "The file to write")->required();
   merge->callback([flags, &program, &exit_code] { exit_code = execute(*flags, 0, "Merging", program); });
 }

@@ -69,7 +69,8 @@ Status execute(const TokenizeFlags& flags) {
 
 void add_tokenize(CLI::App& app, const Program&, int& exit_code) {
   auto flags = std::make_shared<TokenizeFlags>();
-  auto* command = app.add_subcommand("tokenize", "Text to token ids, one line a text; --ids turns them back");
+  auto* command =
+      app.add_subcommand("tokenize", "Turn texts into token ids, one line per text; --ids turns ids into text");
   command->add_option("model,-m,--model", flags->model, "A model by name, or a GGUF file")->required();
   command->add_option("text", flags->texts, "Texts (default: the lines of standard input)");
   command->add_flag("--ids", flags->ids, "The input is token ids; print their text");

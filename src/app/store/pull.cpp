@@ -45,8 +45,11 @@ class Pull {
 
   Expected<Manifest> run() {
     say("pulling manifest");
-    MR_ASSIGN_OR_RETURN(const std::vector<HubFile> listed,
-                        list_files(options_.endpoint, name_.repository(), options_.revision, options_.download));
+    auto found = list_files(options_.endpoint, name_.repository(), options_.revision, options_.download);
+    if (found.status().code() == Code::not_found)
+      return error(Code::not_found, "{} has no repository {}; check the name, or search the hub for it",
+                   options_.endpoint, name_.repository());
+    MR_ASSIGN_OR_RETURN(const std::vector<HubFile> listed, std::move(found));
     const std::vector<Variant> variants = variants_of(listed);
     if (variants.empty() && is_checkpoint(listed)) return pull_checkpoint(store_, name_, listed, options_);
     if (options_.type)

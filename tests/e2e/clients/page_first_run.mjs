@@ -18,7 +18,7 @@ async function findsAModel(page) {
   // This hub has none of them: the error is in words, in view, and can be tried again.
   await page.locator('#fitting button').last().click();
   await page.waitForSelector('#pull-progress .problem');
-  assert.match(await text(page, '#pull-progress'), /not|404/i);
+  assert.match(await text(page, '#pull-progress'), /has no repository .*; check the name/);
   assert.ok(await page.locator('#pull-progress button:has-text("Retry")').evaluate(button => {
     const {top, bottom} = button.getBoundingClientRect();
     return top >= 0 && bottom <= innerHeight;
