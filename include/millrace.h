@@ -1,21 +1,21 @@
-/* Millrace's C API: language models larger than memory, and by themselves the loader that feeds them and the products
- * that they are made of.
+/* Millrace's C API: an engine that runs language models larger than memory; and, usable without it, the loader that
+ * reads files at the disk's speed, a pool of file pieces, and matrix products of GGUF types.
  *
  * Conventions
- *   Handles are opaque. What *_open made, *_close frees; closing NULL does nothing.
- *   A function that can fail returns a millrace_status; MILLRACE_OK is 0. What went wrong, and what to do, is one line
- *   from millrace_last_error(), on the same thread, until that thread's next call that fails. Out parameters are
- *   written on success alone.
- *   Text is UTF-8, ends with a zero byte, and is copied where it is kept. Memory given out through a pointer to a
- *   pointer is the caller's and goes back through millrace_free().
- *   Structs begin with struct_size and are set up by their *_init; a member left alone has its default. A newer
- * library takes the structs of an older header: *_init tells it the size that the caller's header knows. No call ends
- * the process, throws, or writes to standard output; warnings go to standard error.
+ *   Handles are opaque. *_close frees what *_open made; closing NULL does nothing.
+ *   A function that can fail returns a millrace_status; MILLRACE_OK is 0. millrace_last_error() then returns one line
+ *   that says what failed and what to do, on the same thread, until that thread's next failing call. Functions write
+ *   their out parameters only on success.
+ *   Text is UTF-8 and ends with a zero byte; the library copies what it keeps. The caller owns memory returned through
+ * a pointer to a pointer and frees it with millrace_free(). Structs begin with struct_size. Set them up with their
+ * *_init, then change the members you need. A newer library accepts the structs of an older header, because *_init
+ * passes the size that the caller's header knows. No call ends the process, throws, or writes to standard output;
+ * warnings go to standard error.
  *
  * Threads
- *   Every function may be called from any thread. An engine may be used by many threads at once: their requests share
- *   each pass over the weights. Callbacks come on the thread that called. An engine or a loader must not be closed
- * while another thread is in a call that uses it.
+ *   Every function may be called from any thread. Many threads may use an engine at once: their requests share each
+ * pass over the weights. Callbacks run on the calling thread. Do not close an engine or a loader while another thread
+ * is in a call that uses it.
  */
 #ifndef MILLRACE_H_
 #define MILLRACE_H_
@@ -31,19 +31,19 @@ extern "C" {
 
 typedef enum millrace_status {
   MILLRACE_OK = 0,
-  MILLRACE_INVALID_ARGUMENT = 1, /* the caller's words are off */
+  MILLRACE_INVALID_ARGUMENT = 1, /* an argument is not valid */
   MILLRACE_NOT_FOUND = 2,        /* a file or a key is missing */
-  MILLRACE_CORRUPT = 3,          /* bytes that cannot be what they claim to be */
+  MILLRACE_CORRUPT = 3,          /* the bytes of a file contradict its format */
   MILLRACE_UNSUPPORTED = 4,      /* this version cannot do it */
   MILLRACE_IO_ERROR = 5,         /* the disk failed */
-  MILLRACE_OUT_OF_BUDGET = 6,    /* does not fit; the message names what would */
+  MILLRACE_OUT_OF_BUDGET = 6,    /* does not fit; the message names what would fit */
   MILLRACE_CANCELLED = 7,
-  MILLRACE_UNAVAILABLE = 8, /* not now: too much waits already, or it is shutting down */
-  MILLRACE_INTERNAL = 9     /* a bug of ours, met without crashing */
+  MILLRACE_UNAVAILABLE = 8, /* try again later: the queue is full, or the engine is closing */
+  MILLRACE_INTERNAL = 9     /* a bug in Millrace, caught without a crash */
 } millrace_status;
 
 MILLRACE_API const char* millrace_version(void);
-/* Of this thread; "" before the first failure. Valid until the thread's next call that fails. */
+/* The calling thread's last error; "" before the first one. Valid until the thread's next failing call. */
 MILLRACE_API const char* millrace_last_error(void);
 MILLRACE_API void millrace_free(void* memory);
 
@@ -53,42 +53,42 @@ typedef struct millrace_engine millrace_engine;
 
 typedef struct millrace_options {
   size_t struct_size;
-  const char* model_path; /* a GGUF file; the first of its splits */
+  const char* model_path; /* a GGUF file, or the first part of a split one */
   const char* device;     /* "auto" (default), "cpu", "cuda" */
-  uint64_t ram_bytes;     /* cap on memory beyond what the process holds now; 0: what the machine can spare */
-  uint64_t vram_bytes;    /* cap on device memory; 0: what is free */
-  int64_t context_tokens; /* of one sequence; 0: the model's, or what fits */
-  int64_t max_sequences;  /* requests computed side by side; 0: 1 */
+  uint64_t ram_bytes;     /* limit on memory beyond what the process holds now; 0: what the machine can spare */
+  uint64_t vram_bytes;    /* limit on GPU memory; 0: what is free */
+  int64_t context_tokens; /* of one request; 0: the model's, or what fits */
+  int64_t max_sequences;  /* requests computed at once; 0: 1 */
   int threads;            /* 0: all processors */
-  const char* speculate;  /* Guessed tokens, of which a pass verifies several; the answer is the same. "auto" (default):
-                             where passes are slow; "off"; a number of them */
-  const char* draft_path; /* a small model of the same vocabulary that guesses, in VRAM or RAM under the same caps; or
-                             "self", "self:K": the model's own first (K) layers; "mtp": its block for multi-token
-                             prediction; NULL: none */
+  const char* speculate;  /* Speculation: a pass verifies several guessed tokens; the answer is the same. "auto"
+                             (default): where passes are slow; "off"; or a number of tokens */
+  const char* draft_path; /* draft model: a small GGUF file of the same vocabulary, under the same limits; or "self",
+                             "self:K": the model's own first (K) layers; "mtp": its block for multi-token prediction;
+                             NULL: none */
 } millrace_options;
 
 MILLRACE_API void millrace_options_init_sized(millrace_options* options, size_t size);
 #define millrace_options_init(options) millrace_options_init_sized((options), sizeof *(options))
 MILLRACE_API millrace_status millrace_open(const millrace_options* options, millrace_engine** engine);
-/* Ends what still runs. */
+/* Cancels requests that still run. */
 MILLRACE_API void millrace_close(millrace_engine* engine);
 
-/* Where the weights will live and how fast that will be, without reading any. */
+/* A plan: where the weights will be stored and the predicted speed. Reads no weights. */
 typedef enum millrace_form { MILLRACE_TEXT = 0, MILLRACE_JSON = 1 } millrace_form;
 MILLRACE_API millrace_status millrace_plan(const millrace_options* options, millrace_form form, char** plan);
-/* The same for an engine that is open. */
+/* The plan of an open engine. */
 MILLRACE_API millrace_status millrace_engine_plan(millrace_engine* engine, millrace_form form, char** plan);
 
-/* Ids of `length` bytes of text. parse_special: "<|im_end|>" and the like become the tokens they name; leave it 0 for
- * text that came from users. */
+/* Token ids of `length` bytes of text. With parse_special, "<|im_end|>" and similar names become the special tokens;
+ * pass 0 for text from users. */
 MILLRACE_API millrace_status millrace_tokenize(millrace_engine* engine, const char* text, size_t length,
                                                int parse_special, int32_t** ids, size_t* count);
-/* Bytes of `count` ids, `length` of them, and a zero byte. with_special: control tokens are spelled out. */
+/* The text of `count` ids: `length` bytes and a zero byte. With with_special, control tokens appear by name. */
 MILLRACE_API millrace_status millrace_detokenize(millrace_engine* engine, const int32_t* ids, size_t count,
                                                  int with_special, char** text, size_t* length);
-/* A conversation in OpenAI's form (a JSON array of messages; tools: a JSON array or NULL; variables: a JSON object for
- * the chat template, such as {"enable_thinking": false}, or NULL), as the prompt that the model's chat template makes
- * of it. Text of messages never becomes a special token. */
+/* The prompt that the model's chat template makes of a conversation in OpenAI's form. messages: a JSON array; tools: a
+ * JSON array or NULL; variables: a JSON object for the template, such as {"enable_thinking": false}, or NULL. The text
+ * of messages never becomes a special token. */
 MILLRACE_API millrace_status millrace_chat_tokens(millrace_engine* engine, const char* messages_json,
                                                   const char* tools_json, const char* variables_json, int32_t** ids,
                                                   size_t* count);
@@ -97,11 +97,11 @@ typedef struct millrace_request {
   size_t struct_size;
   /* One of these three. */
   const char* messages_json;    /* a conversation, as for millrace_chat_tokens */
-  const char* prompt;           /* text to go on with, special tokens parsed */
+  const char* prompt;           /* text to continue, special tokens parsed */
   const int32_t* prompt_tokens; /* [prompt_token_count] */
   size_t prompt_token_count;
 
-  int64_t max_tokens;    /* -1 (default): to the end of the context */
+  int64_t max_tokens;    /* -1 (default): until the context is full */
   double temperature;    /* 0.8; 0: always the likeliest token */
   int top_k;             /* 40; 0: all */
   double top_p;          /* 0.95 */
@@ -115,7 +115,7 @@ typedef struct millrace_request {
 typedef enum millrace_finish {
   MILLRACE_FINISH_STOP = 0,     /* the model's end, or a stop string */
   MILLRACE_FINISH_LENGTH = 1,   /* max_tokens, or the context is full */
-  MILLRACE_FINISH_CANCELLED = 2 /* the callback said so, or millrace_cancel */
+  MILLRACE_FINISH_CANCELLED = 2 /* by the callback, or by millrace_cancel */
 } millrace_finish;
 
 typedef struct millrace_result {
@@ -125,54 +125,56 @@ typedef struct millrace_result {
   double prompt_seconds, answer_seconds;
 } millrace_result;
 
-/* A piece of the answer: whole characters, `length` bytes, no zero byte after them. Anything but 0 ends the answer. */
+/* Receives a piece of the answer: whole characters, `length` bytes, without a zero byte. A return value other than 0
+ * ends the answer. */
 typedef int (*millrace_text_callback)(void* user, const char* text, size_t length);
 
 MILLRACE_API void millrace_request_init_sized(millrace_request* request, size_t size);
 #define millrace_request_init(request) millrace_request_init_sized((request), sizeof *(request))
 MILLRACE_API void millrace_result_init_sized(millrace_result* result, size_t size);
 #define millrace_result_init(result) millrace_result_init_sized((result), sizeof *(result))
-/* Blocks until the answer has ended. callback and result may be NULL. */
+/* Blocks until the answer ends. callback and result may be NULL. */
 MILLRACE_API millrace_status millrace_generate(millrace_engine* engine, const millrace_request* request,
                                                millrace_text_callback callback, void* user, millrace_result* result);
 
-/* How the states of a text's tokens become one vector. */
+/* How a text's token states become one vector. */
 typedef enum millrace_pooling {
-  MILLRACE_POOLING_MODEL = 0, /* as the file says; the last token's where it says nothing */
+  MILLRACE_POOLING_MODEL = 0, /* the file's own; if it names none, the last token */
   MILLRACE_POOLING_MEAN = 1,
   MILLRACE_POOLING_FIRST = 2,
   MILLRACE_POOLING_LAST = 3
 } millrace_pooling;
 
-/* The embeddings of `count` texts, computed side by side: *vectors is [count, *dimensions] and goes back through
- * millrace_free(); each has length 1. Blocks until all are there; millrace_cancel ends it with MILLRACE_CANCELLED. A
- * text that is empty or longer than the context is MILLRACE_INVALID_ARGUMENT. */
+/* Computes the embeddings of `count` texts together: *vectors is [count, *dimensions], each vector of length 1; free it
+ * with millrace_free(). Blocks until all are done; millrace_cancel ends it with MILLRACE_CANCELLED. A text that is
+ * empty or longer than the context fails with MILLRACE_INVALID_ARGUMENT. */
 MILLRACE_API millrace_status millrace_embed(millrace_engine* engine, const char* const* texts, size_t count,
                                             millrace_pooling pooling, float** vectors, size_t* dimensions);
 
-/* Ends every answer that is being written, and every millrace_embed, within one pass. */
+/* Ends every running millrace_generate and millrace_embed within one pass. */
 MILLRACE_API void millrace_cancel(millrace_engine* engine);
 
-#define MILLRACE_DRAFT_PLACES 31 /* guessed tokens of a request in a pass at most */
+#define MILLRACE_DRAFT_PLACES 31 /* guessed tokens of a request in one pass, at most */
 
 typedef struct millrace_counters {
   size_t struct_size;
   uint64_t passes;
-  uint64_t bytes_from_disk; /* of weights */
-  uint64_t bytes_used;      /* of weights, by the kernels */
+  uint64_t bytes_from_disk; /* weights read from the disk */
+  uint64_t bytes_used;      /* weights read by the kernels */
   uint64_t expert_hits, expert_misses;
-  uint64_t stall_ns; /* waited for the disk */
+  uint64_t stall_ns; /* time spent waiting for the disk */
   uint64_t ram_granted_bytes, ram_cap_bytes;
   uint64_t vram_granted_bytes, vram_cap_bytes; /* 0 without a GPU */
   int64_t context_tokens;
-  uint64_t cold_expert_misses, most_expert_misses; /* of the first pass that used experts; of any behind it, at most */
-  double steady_expert_misses;                     /* a pass, lately */
-  uint64_t experts_resident;                       /* in slots now */
-  uint64_t drafts, drafts_right;                   /* guessed tokens that passes verified, and that became answers' */
-  uint64_t drafts_at[MILLRACE_DRAFT_PLACES], drafts_right_at[MILLRACE_DRAFT_PLACES]; /* the first guess, the second */
-  uint64_t draft_passes;                                                             /* that verified some */
-  double draft_seconds, verify_seconds; /* of guessing; what those passes took more than others */
-  double tokens_a_pass;                 /* that a request gets of one, on average */
+  uint64_t cold_expert_misses, most_expert_misses; /* of the first pass that used experts; the most of a later one */
+  double steady_expert_misses;                     /* per pass, recently */
+  uint64_t experts_resident;                       /* experts in memory now */
+  uint64_t drafts, drafts_right;                   /* guessed tokens that passes verified, and accepted */
+  uint64_t drafts_at[MILLRACE_DRAFT_PLACES],
+      drafts_right_at[MILLRACE_DRAFT_PLACES]; /* by place: the first guess, the second, ... */
+  uint64_t draft_passes;                      /* passes that verified guesses */
+  double draft_seconds, verify_seconds;       /* spent guessing; extra time of the passes that verified */
+  double tokens_a_pass;                       /* of one request, on average */
 } millrace_counters;
 
 MILLRACE_API void millrace_counters_init_sized(millrace_counters* counters, size_t size);
@@ -187,9 +189,9 @@ typedef struct millrace_loader_options {
   size_t struct_size;
   const char* backend;    /* "auto" (default), "io_uring", "pread-direct", "pread", "mmap" */
   int queue_depth;        /* requests in flight; 0: 32 */
-  uint64_t request_bytes; /* large reads are cut into requests of this size; 0: 1 MiB */
-  /* Into device memory: "auto" (default): by cuFile where the disk then writes there itself, else through page-locked
-     memory of the loader; "cufile": by cuFile, or not at all; "ring": through page-locked memory */
+  uint64_t request_bytes; /* the loader splits large reads into requests of this size; 0: 1 MiB */
+  /* Reads into GPU memory. "auto" (default): cuFile if the disk then writes to the GPU directly, otherwise page-locked
+     memory of the loader; "cufile": cuFile or an error; "ring": page-locked memory */
   const char* device_reads;
 } millrace_loader_options;
 
@@ -198,38 +200,39 @@ MILLRACE_API void millrace_loader_options_init_sized(millrace_loader_options* op
 /* options may be NULL. */
 MILLRACE_API millrace_status millrace_loader_open(const char* path, const millrace_loader_options* options,
                                                   millrace_loader** loader);
-/* Waits for reads that are under way. */
+/* Waits for reads in flight. */
 MILLRACE_API void millrace_loader_close(millrace_loader* loader);
 
-/* What was chosen, such as "io_uring+O_DIRECT"; valid while the loader is open. */
+/* The chosen backend, such as "io_uring+O_DIRECT"; valid while the loader is open. */
 MILLRACE_API const char* millrace_loader_backend(const millrace_loader* loader);
-/* The same for reads into memory of the CUDA device current on the calling thread; "" before the first one is planned.
- */
+/* The backend of reads into memory of the calling thread's current CUDA device; "" before the first such read. */
 MILLRACE_API const char* millrace_loader_device_backend(const millrace_loader* loader);
 MILLRACE_API uint64_t millrace_loader_file_bytes(const millrace_loader* loader);
 
-/* Plans a read of [offset, offset + bytes) into host memory at `destination`; millrace_loader_submit starts it. Any
- * destination will do; where destination and offset agree modulo 4096 and the memory reaches to whole blocks of 4096
- * around the read (whole_blocks is not 0: they may be overwritten), bytes go there without a copy. `read` names it. */
+/* Queues a read of [offset, offset + bytes) into host memory at `destination` and returns its handle in *read;
+ * millrace_loader_submit starts it. Any destination works. The read needs no copy if destination and offset are equal
+ * modulo 4096 and whole_blocks is not 0, which allows the loader to overwrite the whole 4096-byte blocks around the
+ * read.
+ */
 MILLRACE_API millrace_status millrace_loader_enqueue(millrace_loader* loader, uint64_t offset, uint64_t bytes,
                                                      void* destination, int whole_blocks, uint64_t* read);
-/* The same into device memory (of the CUDA device current on the calling thread), by options.device_reads: bytes arrive
- * behind the submit, and no stream may use the destination until the read was waited for. MILLRACE_UNSUPPORTED where
- * there is no CUDA, or no GPU. */
+/* Queues a read into memory of the calling thread's current CUDA device, as options.device_reads says. The bytes arrive
+ * after the submit; no stream may use the destination before millrace_loader_wait returns. Fails with
+ * MILLRACE_UNSUPPORTED without CUDA or a GPU. */
 MILLRACE_API millrace_status millrace_loader_enqueue_device(millrace_loader* loader, uint64_t offset, uint64_t bytes,
                                                             void* device_destination, uint64_t* read);
-/* Starts all that was planned. */
+/* Starts all queued reads. */
 MILLRACE_API millrace_status millrace_loader_submit(millrace_loader* loader);
-/* *done is 1 when the read has ended, well or not; millrace_loader_wait tells which. */
+/* Sets *done to 1 if the read has ended, successfully or not; millrace_loader_wait returns which. */
 MILLRACE_API millrace_status millrace_loader_poll(millrace_loader* loader, uint64_t read, int* done);
-/* Blocks until the read has ended (it must be submitted) and forgets it. The bytes are there, all of them, or the error
- * is returned. */
+/* Blocks until a submitted read has ended, and releases its handle. All bytes have arrived, or the error is returned.
+ */
 MILLRACE_API millrace_status millrace_loader_wait(millrace_loader* loader, uint64_t read);
-/* Aligned memory for reads without copies: `bytes` and the blocks around them, for a read at `offset`. *begin is where
- * the read's bytes go; give *block to millrace_free. */
+/* Allocates aligned memory for a read without copies: `bytes` at `offset` and the blocks around them. Pass *begin as
+ * the destination, and free *block with millrace_free(). */
 MILLRACE_API millrace_status millrace_loader_allocate(uint64_t offset, uint64_t bytes, void** block, void** begin);
 
-/* ---- Pool: more pieces of a file (experts) than memory holds, those in use in memory ----------------------------- */
+/* ---- Pool: pieces of a file (experts) that do not all fit into memory; those in use are in memory ---------------- */
 
 /* One thread at a time uses a pool. */
 typedef struct millrace_pool millrace_pool;
@@ -240,67 +243,67 @@ typedef struct millrace_piece {
 
 typedef struct millrace_pool_options {
   size_t struct_size;
-  uint64_t memory_bytes; /* all that the pieces in memory may take; required */
-  const char* policy;    /* which piece leaves: "lru" (default), "lfu" or "auto" */
-  const char* memory;    /* "host" (default), or "device": of the CUDA device current on the thread that opens the pool,
-                            which is to be current on those that use it. Pieces come by the loader's device_reads */
+  uint64_t memory_bytes; /* memory for all pieces together; required */
+  const char* policy;    /* which piece to evict: "lru" (default), "lfu" or "auto" */
+  const char* memory; /* "host" (default), or "device": memory of the opening thread's current CUDA device, which must
+                         also be current on every thread that uses the pool. The loader's device_reads apply */
 } millrace_pool_options;
 
 typedef struct millrace_pool_counters {
   size_t struct_size;
-  uint64_t hits, misses, evictions; /* pieces acquired or prefetched that were there, that were not, that left */
+  uint64_t hits, misses, evictions; /* acquired or prefetched pieces found, not found; pieces evicted */
   uint64_t bytes_from_disk;
-  uint64_t stall_ns;     /* millrace_pool_acquire waited */
-  uint64_t slots;        /* pieces that memory holds; each takes as much as the largest */
-  uint64_t mapped_bytes; /* of memory behind the slots now: a device's is taken when slots are first used */
+  uint64_t stall_ns;     /* time that millrace_pool_acquire waited */
+  uint64_t slots;        /* pieces that fit; each slot is as large as the largest piece */
+  uint64_t mapped_bytes; /* memory allocated now: on a GPU, slots get memory when first used */
 } millrace_pool_counters;
 
 MILLRACE_API void millrace_pool_options_init_sized(millrace_pool_options* options, size_t size);
 #define millrace_pool_options_init(options) millrace_pool_options_init_sized((options), sizeof *(options))
 MILLRACE_API void millrace_pool_counters_init_sized(millrace_pool_counters* counters, size_t size);
 #define millrace_pool_counters_init(counters) millrace_pool_counters_init_sized((counters), sizeof *(counters))
-/* Pieces of the loader's file, named from 0 on. The loader stays open longer than the pool and is not one of mmap.
- * Reserves the addresses of all slots; on a device no memory is taken yet. */
+/* Opens a pool of pieces of the loader's file, numbered from 0. The loader must outlive the pool and must not use mmap.
+ * Reserves the addresses of all slots; on a GPU it allocates no memory yet. */
 MILLRACE_API millrace_status millrace_pool_open(millrace_loader* loader, const millrace_piece* pieces, size_t count,
                                                 const millrace_pool_options* options, millrace_pool** pool);
-/* Waits for the streams of millrace_pool_release_on. */
+/* Waits for the streams passed to millrace_pool_release_on. */
 MILLRACE_API void millrace_pool_close(millrace_pool* pool);
-/* Gives at least `bytes` of memory back, as far as slots are neither acquired nor prefetched; one stays. *unmapped (may
- * be NULL) is what was given. There are fewer slots from then on. */
+/* Returns at least `bytes` of memory to the system, from slots that are neither acquired nor prefetched; one slot
+ * always stays. Sets *unmapped (may be NULL) to the bytes returned. The pool then has fewer slots. */
 MILLRACE_API millrace_status millrace_pool_unmap(millrace_pool* pool, uint64_t bytes, uint64_t* unmapped);
-/* Takes back what was given, and makes sure that `bytes` of memory are there now (0: as they are first used).
- * MILLRACE_OUT_OF_BUDGET: the device has less; the pool goes on with the slots that have memory. */
+/* Takes unmapped slots back and allocates `bytes` of memory now (0: when slots are first used). With
+ * MILLRACE_OUT_OF_BUDGET the GPU has less free memory; the pool continues with the slots that have memory. */
 MILLRACE_API millrace_status millrace_pool_map(millrace_pool* pool, uint64_t bytes);
-/* Starts to read the pieces that are not there, as far as slots are free, and keeps them for their acquire until the
- * next prefetch: for a router's choice, while something else is computed. */
+/* Starts to read pieces that are not in memory, as far as slots are free, and keeps them until they are acquired or
+ * until the next prefetch. Use it for a router's choice while something else computes. */
 MILLRACE_API millrace_status millrace_pool_prefetch(millrace_pool* pool, const uint32_t* pieces, size_t count);
-/* Waits for the piece's bytes. *data, in the pool's kind of memory, is valid until it was released as often as it was
- * acquired, and does not move until then; on a device, every stream's launches from here on see the bytes.
- * MILLRACE_UNAVAILABLE: every slot is acquired. */
+/* Waits for the piece's bytes. *data points into the pool's memory; it stays valid and does not move until the piece
+ * was released as often as it was acquired. On a GPU, launches on any stream after this call see the bytes. Fails with
+ * MILLRACE_UNAVAILABLE if every slot is acquired. */
 MILLRACE_API millrace_status millrace_pool_acquire(millrace_pool* pool, uint32_t piece, const void** data);
 MILLRACE_API millrace_status millrace_pool_release(millrace_pool* pool, uint32_t piece);
-/* The same for a piece that what was launched on `stream` (a cudaStream_t) still reads: nothing else comes to its slot
- * before that has ended. MILLRACE_INVALID_ARGUMENT: the pool is in host memory. */
+/* Releases a piece that work launched on `stream` (a cudaStream_t) still reads: its slot is not reused before that work
+ * ends. Fails with MILLRACE_INVALID_ARGUMENT if the pool is in host memory. */
 MILLRACE_API millrace_status millrace_pool_release_on(millrace_pool* pool, uint32_t piece, void* stream);
 MILLRACE_API millrace_status millrace_pool_read_counters(millrace_pool* pool, millrace_pool_counters* counters);
 
-/* ---- Tensors: a model file's blocks by themselves, on the processor -------------------------------------------- */
+/* ---- Tensors: products with the blocks of a model file, on the CPU ---------------------------------------------- */
 
-/* A matrix is `rows` rows of `cols` weights each, one row behind the other without gaps, at any alignment: blocks of a
- * type that is named by its id in GGUF files (0: F32, 1: F16, 2: Q4_0, 8: Q8_0, 12: Q4_K, 30: BF16), of any type that
- * the engine computes with. threads: 0: all processors; they are started for the call, and fewer for small matrices.
- * MILLRACE_UNSUPPORTED: the type is unknown, or not computed with (integers, F64). MILLRACE_INVALID_ARGUMENT: a pointer
- * is NULL, rows or cols is below 1, cols is not a multiple of the elements of a block, the bytes given are not those of
- * so many rows and cols, or threads is not from 0 to 1024. */
+/* A matrix has `rows` rows of `cols` weights each, stored without gaps at any alignment. `type` is the type's id in
+ * GGUF files (0: F32, 1: F16, 2: Q4_0, 8: Q8_0, 12: Q4_K, 30: BF16); every type that the engine computes with is
+ * supported. threads: 0 means all processors; the call starts them, fewer for small matrices. Errors:
+ * MILLRACE_UNSUPPORTED if the type is unknown or not computed with (integers, F64); MILLRACE_INVALID_ARGUMENT if a
+ * pointer is NULL, rows or cols is below 1, cols is not a multiple of the block size, the number of bytes does not
+ * match rows and cols, or threads is not from 0 to 1024. */
 
-/* out: [rows, cols], what each weight is, in float32: the same bits on every machine. */
+/* out: [rows, cols], each weight in float32, with the same bits on every machine. */
 MILLRACE_API millrace_status millrace_dequantize(uint32_t type, const void* data, size_t data_bytes, int64_t rows,
                                                  int64_t cols, float* out, int threads);
-/* y = W x, with W: [rows, cols], x: [cols], y: [rows], where y overlaps nothing. This is the engine's own product: with
- * weights in blocks, x is first rounded to 8-bit integers with a scale for each 32 of them, so that y differs from
- * dequantized weights times x by about as much as Q8_0 differs from what it was made of; with F32, F16 and BF16 x is
- * taken as it is. The same bits on every machine and with any number of threads. A value of x that is no finite number
- * shows as a NaN or infinity in y. */
+/* y = W x, with W: [rows, cols], x: [cols], y: [rows]; y must not overlap the inputs. This is the engine's own product:
+ * for weights in blocks, it first rounds x to 8-bit integers with one scale for every 32, so that y differs from
+ * dequantized weights times x by about the error of Q8_0; for F32, F16 and BF16 it uses x unchanged. The result has the
+ * same bits on every machine and with any number of threads. A value of x that is not finite shows as a NaN or infinity
+ * in y. */
 MILLRACE_API millrace_status millrace_gemv(uint32_t type, const void* weight, size_t weight_bytes, int64_t rows,
                                            int64_t cols, const float* x, float* y, int threads);
 
