@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Fails where a document or a message of the program uses a word or an opening that hides who does what.
 
-Documents: README.md, CONTRIBUTING.md and docs/, but for the diary. Messages: the string literals of src/.
+Documents: README.md, CONTRIBUTING.md and docs/, but for the diary. Messages: the string literals of src/, the page's words in
+English, and those of the Python and Go packages.
 """
 import pathlib
 import re
@@ -37,12 +38,29 @@ def in_source(text):
                 yield number, found[0]
 
 
+def packages():
+    """The files whose text people see beside the program's own."""
+    return [ROOT / "src/app/web/words-en.js", *sorted((ROOT / "python").rglob("*.py")), *sorted((ROOT / "go").rglob("*.go"))]
+
+
+def in_words(text):
+    """As in_source(), with literals in either kind of quotes."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith(("//", "#")):
+            continue
+        for literal in re.findall(r"'((?:[^'\\]|\\.)*)'", line) + LITERAL.findall(line):
+            if found := BANNED.search(literal):
+                yield number, found[0]
+
+
 def findings():
     for page in documents():
         yield from ((page.relative_to(ROOT), *found) for found in in_document(page.read_text()))
     for source in sorted((ROOT / "src").rglob("*")):
         if source.suffix in (".h", ".cpp", ".cu", ".cuh"):
             yield from ((source.relative_to(ROOT), *found) for found in in_source(source.read_text()))
+    for file in packages():
+        yield from ((file.relative_to(ROOT), *found) for found in in_words(file.read_text()))
 
 
 def main():

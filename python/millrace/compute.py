@@ -65,7 +65,7 @@ def _view(data: Data) -> memoryview:
 
 
 def _format(data: Data, view: memoryview) -> str:
-    """Of a number, as struct has it for this machine; "B" for bytes."""
+    """The format of one element, as struct names it on this machine; "B" for bytes."""
     return data.format if isinstance(data, Array) else view.format.lstrip("@=<")
 
 
