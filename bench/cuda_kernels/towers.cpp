@@ -42,6 +42,14 @@ void time_norms(Suite& suite, int rows) {
 
 void time_forms(Suite& suite, int rows) {
   const std::int64_t n = std::int64_t{rows} * kDim;
+  suite.time("place_columns", "heads of 72 as 80", rows, [=](Case& c) {
+    const std::int64_t heads = std::int64_t{rows} * kHeads;
+    PlaceCall call{c.reads<float>(n), heads, kHeadDim};
+    call.out = c.writes<float>(heads * 80);
+    call.out_cols = 80;
+    call.clear_behind = true;
+    return [=](cudaStream_t stream) { return place_columns(call, stream); };
+  });
   suite.time("clamp", "so400m", rows, [=](Case& c) {
     float* const x = c.changes<float>(n);
     return [=](cudaStream_t stream) { return clamp(x, -1, 1, n, stream); };

@@ -147,7 +147,7 @@ Status open_tower(const EngineOptions& options, Parts& parts) {
     return error(Code::unsupported,
                  "--kv {} is for causal attention, and rows of this model's pictures see each other; use --kv f16",
                  kv_name(options.kv.dtype));
-  auto opened = PictureEncoder::open(options, parts.model->hyperparameters(), *parts.budget);
+  auto opened = PictureEncoder::open(options, parts.model->hyperparameters(), *parts.budget, parts.tower.get());
   if (!opened.ok()) return opened.status().with_context(options.model.mmproj);
   parts.pictures = std::move(*opened);
   return {};

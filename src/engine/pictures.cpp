@@ -63,10 +63,17 @@ residency::Plan ring_plan(const residency::UnitTable& units) {
   return plan;
 }
 
+/// What a pass of so many patches takes, beside its results: the picture's own and the tower's.
+struct Needs {
+  std::uint64_t input = 0, tower = 0;
+  std::uint64_t all() const { return input + tower; }
+};
+
 class Encoder final : public PictureEncoder {
  public:
   Encoder(const EngineOptions& options, std::unique_ptr<GrantedBytes> header, modelfile::Model file, model::Tower tower,
-          std::string identity, std::unique_ptr<storage::Backend> backend, residency::Budget& budget)
+          std::string identity, std::unique_ptr<storage::Backend> backend, residency::Budget& budget,
+          TowerRunner* runner)
       : path_(options.model.mmproj),
         threads_(options.device.threads),
         isa_(options.device.best_isa ? device::best_isa() : options.device.isa),
@@ -76,6 +83,7 @@ class Encoder final : public PictureEncoder {
         identity_(std::move(identity)),
         backend_(std::move(backend)),
         budget_(budget),
+        runner_(runner),
         most_kept_(std::min(kMostKept, budget.cap_bytes() / 8)) {}
 
   const std::string& path() const override { return path_; }
@@ -88,6 +96,10 @@ class Encoder final : public PictureEncoder {
     const MutexLock lock(mutex_);
     return encoded_;
   }
+  std::int64_t run_views() const override {
+    const MutexLock lock(mutex_);
+    return run_views_;
+  }
 
  private:
   exec::CpuOptions cpu_options() const {
@@ -95,8 +107,14 @@ class Encoder final : public PictureEncoder {
     options.isa = isa_;
     return options;
   }
+  bool runs_elsewhere(const vision::Patches& patches) const {
+    return runner_ != nullptr && tower_.rows(patches) <= runner_->rows;
+  }
+  Needs needs_of(const vision::Patches& patches, int threads) const;
   Status compute(const vision::Patches& patches, ThreadPool& pool, const std::function<bool()>& cancelled,
                  float* states);
+  Status run_pass(const vision::Patches& patches, exec::Executor& executor, std::shared_ptr<kv::BlockPool> blocks,
+                  const std::vector<float>& input, const std::function<bool()>& cancelled, float* states);
   Expected<residency::Reservation> reserve(std::uint64_t bytes);
   void keep(std::shared_ptr<const EncodedPicture> picture);
   bool forget_oldest();
@@ -110,6 +128,7 @@ class Encoder final : public PictureEncoder {
   const std::string identity_;
   const std::unique_ptr<storage::Backend> backend_;
   residency::Budget& budget_;
+  TowerRunner* const runner_;  // may be null
   const std::uint64_t most_kept_;
 
   Mutex computing_;  // held while a picture is computed; taken before mutex_
@@ -117,6 +136,7 @@ class Encoder final : public PictureEncoder {
   std::list<std::shared_ptr<const EncodedPicture>> kept_ MR_GUARDED_BY(mutex_);  // the one used last first
   std::uint64_t kept_bytes_ MR_GUARDED_BY(mutex_) = 0;
   std::int64_t encoded_ MR_GUARDED_BY(mutex_) = 0;
+  std::int64_t run_views_ MR_GUARDED_BY(mutex_) = 0;
 };
 
 std::uint64_t bytes_of(const EncodedPicture& picture) { return picture.states.size() * sizeof(float); }
@@ -173,12 +193,6 @@ Expected<residency::Reservation> Encoder::reserve(std::uint64_t bytes) {
   }
 }
 
-/// What a pass of so many patches takes, beside its results: the picture's own and the tower's.
-struct Needs {
-  std::uint64_t input = 0, tower = 0;
-  std::uint64_t all() const { return input + tower; }
-};
-
 exec::PassLimits limits_of(std::int64_t rows) {
   exec::PassLimits limits;
   limits.max_rows = limits.max_positions = rows;
@@ -197,19 +211,40 @@ Needs needs_of(const model::Tower& tower, std::int64_t rows, int threads, const 
               block * static_cast<std::uint64_t>(kv::blocks_for(rows))};
 }
 
+Needs Encoder::needs_of(const vision::Patches& patches, int threads) const {
+  Needs needs = engine::needs_of(tower_, tower_.rows(patches), threads, cpu_options());
+  if (runs_elsewhere(patches)) needs.tower = 0;
+  return needs;
+}
+
 /// One pass through the tower, whose needs are granted. states: [tokens, cols]. The tower's parts have a budget of
 /// their own, so that the model's weights give way once, for all views.
 Status Encoder::compute(const vision::Patches& patches, ThreadPool& pool, const std::function<bool()>& cancelled,
                         float* states) {
   const std::int64_t rows = tower_.rows(patches);
-  const exec::CpuOptions options = cpu_options();
-  residency::Budget own(needs_of(tower_, rows, pool.threads(), options).tower);
   MR_ASSIGN_OR_RETURN(const std::vector<float> input, model::tower_input(file_, tower_, patches));
+  if (runs_elsewhere(patches)) {
+    MR_RETURN_IF_ERROR(run_pass(patches, *runner_->executor, runner_->blocks, input, cancelled, states));
+    const MutexLock lock(mutex_);
+    ++run_views_;
+    return {};
+  }
+  const exec::CpuOptions options = cpu_options();
+  residency::Budget own(engine::needs_of(tower_, rows, pool.threads(), options).tower);
   MR_ASSIGN_OR_RETURN(const auto store,
                       residency::WeightStore::create(tower_.units, ring_plan(tower_.units), *backend_, own, {}));
   const auto executor = exec::make_cpu_executor(*store, pool, own, options);
   MR_RETURN_IF_ERROR(executor->prepare(tower_.program, limits_of(rows)));
-  kv::SequenceState sequence(std::make_shared<kv::BlockPool>(tower_.program.layout.with(DType::f32, kv::kOnHost), own));
+  const auto blocks = std::make_shared<kv::BlockPool>(tower_.program.layout.with(DType::f32, kv::kOnHost), own);
+  MR_RETURN_IF_ERROR(run_pass(patches, *executor, blocks, input, cancelled, states));
+  return backend_->health();
+}
+
+Status Encoder::run_pass(const vision::Patches& patches, exec::Executor& executor,
+                         std::shared_ptr<kv::BlockPool> blocks, const std::vector<float>& input,
+                         const std::function<bool()>& cancelled, float* states) {
+  const std::int64_t rows = tower_.rows(patches);
+  kv::SequenceState sequence(std::move(blocks));
   MR_RETURN_IF_ERROR(sequence.reserve(rows));
   kv::Batch batch;
   batch.sequences = {&sequence};
@@ -217,11 +252,10 @@ Status Encoder::compute(const vision::Patches& patches, ThreadPool& pool, const 
   batch.given = input.data();
   batch.wants_hidden = true;
   for (std::int64_t i = 0; i < rows; ++i) batch.rows.push_back({0, 0, static_cast<std::int32_t>(i), false, true});
-  MR_RETURN_IF_ERROR(executor->run(batch, cancelled));
-  MR_RETURN_IF_ERROR(backend_->health());
+  MR_RETURN_IF_ERROR(executor.run(batch, cancelled));
   std::int64_t place = 0;
   for (const std::int64_t token : model::tower_order(tower_, patches))
-    MR_RETURN_IF_ERROR(executor->read_hidden(place++, 1, states + token * tower_.cols));
+    MR_RETURN_IF_ERROR(executor.read_hidden(place++, 1, states + token * tower_.cols));
   return {};
 }
 
@@ -242,8 +276,7 @@ Expected<std::shared_ptr<const EncodedPicture>> Encoder::encode(const PictureKey
   if (!memory.ok()) return memory.status().with_context(words());
   ThreadPool pool({.threads = threads_});
   std::uint64_t most = 0;
-  for (const vision::Patches& view : views)
-    most = std::max(most, needs_of(tower_, tower_.rows(view), pool.threads(), cpu_options()).all());
+  for (const vision::Patches& view : views) most = std::max(most, needs_of(view, pool.threads()).all());
   const auto held = reserve(most);
   if (!held.ok()) return held.status().with_context(words());
   auto picture = std::make_shared<EncodedPicture>();
@@ -269,7 +302,7 @@ Expected<std::shared_ptr<const EncodedPicture>> Encoder::encode(const PictureKey
 
 Expected<std::unique_ptr<PictureEncoder>> PictureEncoder::open(const EngineOptions& options,
                                                                const model::Hyperparameters& hp,
-                                                               residency::Budget& budget) {
+                                                               residency::Budget& budget, TowerRunner* runner) {
   auto header = std::make_unique<GrantedBytes>(kMostHeader, nullptr);
   modelfile::OpenOptions bounded;
   bounded.memory = header.get();
@@ -289,10 +322,12 @@ Expected<std::unique_ptr<PictureEncoder>> PictureEncoder::open(const EngineOptio
       options.storage.backend == storage::BackendKind::mmap ? storage::BackendKind::automatic : options.storage.backend;
   how.bytes_in_flight = kTileBytes * kRingSlots;
   MR_ASSIGN_OR_RETURN(auto backend, storage::open_backend(file.paths(), how));
-  log::info("pictures: {}, projector type {}, {} layers, computed on the CPU", options.model.mmproj,
-            vision::projector_name(tower.spec.projector), tower.layers);
-  return std::unique_ptr<PictureEncoder>(std::make_unique<Encoder>(
-      options, std::move(header), std::move(file), std::move(tower), std::move(identity), std::move(backend), budget));
+  log::info("pictures: {}, projector type {}, {} layers, computed {}", options.model.mmproj,
+            vision::projector_name(tower.spec.projector), tower.layers,
+            runner == nullptr ? "on the CPU" : runner->words);
+  return std::unique_ptr<PictureEncoder>(std::make_unique<Encoder>(options, std::move(header), std::move(file),
+                                                                   std::move(tower), std::move(identity),
+                                                                   std::move(backend), budget, runner));
 }
 
 }  // namespace millrace::engine

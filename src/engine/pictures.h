@@ -1,7 +1,8 @@
 // Pictures beside a prompt's tokens: what a vision tower made of them, where they stand, and who computes them.
 //
-// The encoder computes on the CPU, on the caller's thread, from the mmproj file, whose weights it streams for each
-// picture: between pictures it holds results alone. All memory is granted by the model's budget.
+// The encoder computes on the GPU where the tower has a place there, and else on the CPU, on the caller's thread, from
+// the mmproj file, whose weights it streams for each picture: between pictures it holds results alone then. All memory
+// is granted by the model's budgets.
 // Thread-safety: PictureEncoder may be called by any thread; one picture is computed at a time.
 #pragma once
 
@@ -15,6 +16,8 @@
 #include <vector>
 
 #include "base/status.h"
+#include "exec/executor.h"
+#include "kv/sequence.h"
 #include "residency/budget.h"
 #include "text/tokenizer.h"
 #include "vision/preprocess.h"
@@ -54,13 +57,30 @@ text::TokenId picture_token(const PictureKey& key, std::int64_t row);
 /// Where no mmproj file is named, takes the one beside the model, if there is one; "off": takes none.
 void find_mmproj(ModelOptions& model);
 
+/// Beside a decoder on a GPU: the tower's place there (engine/gpu/tower.h).
+struct TowerSeat {
+  std::int64_t rows = 0;  // of a pass at most; 0: it has none
+  bool resident = false;  // its weights stay in VRAM
+  std::uint64_t vram_bytes = 0, ram_bytes = 0;
+  std::string words;  // why it has none
+};
+
+/// Computes passes of the tower, of up to so many rows, in the processor's place.
+struct TowerRunner {
+  virtual ~TowerRunner() = default;
+  std::int64_t rows = 0;
+  std::unique_ptr<exec::Executor> executor;
+  std::shared_ptr<kv::BlockPool> blocks;
+  std::string words;  // "on GPU 0, its weights in VRAM"
+};
+
 class PictureEncoder {
  public:
-  /// Opens the mmproj file at options.model.mmproj for the model of these hyperparameters; `budget` outlives the
-  /// encoder. Errors: unsupported (a projector or a tower that this version cannot compute, or that is not this
-  /// model's), corrupt, not_found, io_error.
+  /// Opens the mmproj file at options.model.mmproj for the model of these hyperparameters; `budget` and `runner` (null:
+  /// the processor computes all pictures) outlive the encoder. Errors: unsupported (a projector or a tower that this
+  /// version cannot compute, or that is not this model's), corrupt, not_found, io_error.
   static Expected<std::unique_ptr<PictureEncoder>> open(const EngineOptions& options, const model::Hyperparameters& hp,
-                                                        residency::Budget& budget);
+                                                        residency::Budget& budget, TowerRunner* runner);
   virtual ~PictureEncoder() = default;
 
   virtual const std::string& path() const = 0;  // of the mmproj file
@@ -76,6 +96,8 @@ class PictureEncoder {
                                                                  const std::function<bool()>& cancelled) = 0;
   /// Pictures that were computed, ever; those that find() gave do not count.
   virtual std::int64_t encoded() const = 0;
+  /// Views of these that the runner computed.
+  virtual std::int64_t run_views() const = 0;
 };
 
 }  // namespace millrace::engine

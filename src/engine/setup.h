@@ -15,6 +15,7 @@
 #include "engine/draft_place.h"
 #include "engine/engine.h"
 #include "engine/limits.h"
+#include "engine/pictures.h"
 #include "exec/routing.h"
 #include "kv/prefix_cache.h"
 #include "kv/prompt_cache.h"
@@ -81,6 +82,8 @@ struct Parts {
   std::string identity;                       // of the model, where there is to be a prompt cache
   std::unique_ptr<kv::PrefixCache> prefixes;  // null: nothing is shared
   std::unique_ptr<kv::PromptCache> prompts;   // null: none
+  TowerSeat tower_seat;                       // beside a model on a GPU
+  std::unique_ptr<TowerRunner> tower;         // null: the processor computes pictures
   std::unique_ptr<PictureEncoder> pictures;   // null: the model sees none
   DraftSeat draft;                            // that there is room for; the model itself is not loaded
   /// Layers with windows or states lie on other ranks too, and nobody here knows how far back they reach: a sequence

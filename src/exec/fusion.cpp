@@ -17,7 +17,9 @@ constexpr int kMostProducts = 4;
 class Fuser {
  public:
   Fuser(const Program& program, const residency::UnitTable& units, const FuseOptions& options)
-      : program_(program), units_(units), options_(options) {}
+      : program_(program), units_(units), options_(options), whole_(program.has_whole_rows()) {
+    if (whole_) options_.neighbours = options_.prompt = false;
+  }
 
   Expected<Launches> fuse() {
     Launches launches;
@@ -114,7 +116,8 @@ class Fuser {
         if (norms_latent(at)) return launch(Launch::Kind::latent, at, at + 4, step(at + 3).out);
         return norm(Launch::Kind::norm, at, at);
       case Kind::layer_norm:
-        return error(Code::unsupported, "the GPU part has no LayerNorm; use --device cpu");
+        if (!whole_) return error(Code::unsupported, "the GPU part has no LayerNorm; use --device cpu");
+        return one(Launch::Kind::layer_norm);
       case Kind::add:
         return one(Launch::Kind::add);
       case Kind::scale:
@@ -132,8 +135,9 @@ class Fuser {
       case Kind::gated:
         return gated(at);
       case Kind::rms_norm_heads:
+        return whole_ ? one(Launch::Kind::heads_norm) : heads(at);
       case Kind::rope:
-        return heads(at);
+        return whole_ ? one(Launch::Kind::turn) : heads(at);
       case Kind::store_kv:  // of heads that are not turned
         return launch(Launch::Kind::heads, at, at + 1, {});
       case Kind::matmul_heads:
@@ -144,7 +148,7 @@ class Fuser {
         if (s.attention.latent_values == 0 && s.attention.v_dim() != s.attention.head_dim)
           return broken(at, "keys and values of two sizes");
         Launch attention = one(Launch::Kind::attention);
-        if (s.attention.latent_values == 0) attention.leaves = leaves(wanted(at, s.out));
+        if (s.attention.latent_values == 0 && !whole_) attention.leaves = leaves(wanted(at, s.out));
         return attention;
       }
       case Kind::store_index:  // check_gpu() has refused these
@@ -162,7 +166,8 @@ class Fuser {
       case Kind::given:
         return one(Launch::Kind::given);
       case Kind::join:
-        return broken(at, "states beside an embedding");
+        if (!whole_) return broken(at, "states beside an embedding");
+        return one(Launch::Kind::join);
       case Kind::pick_heads:
         return launch(Launch::Kind::pick_heads, at, at + (picks_twice(at) ? 2 : 1), s.out);
       case Kind::multiply:
@@ -194,11 +199,13 @@ class Fuser {
       case Kind::add_picture:
         return one(Launch::Kind::add_picture);
       case Kind::merge_rows:
+        return one(Launch::Kind::merge_rows);
       case Kind::mean_rows:
-        return broken(at, "rows that become one");
+        return one(Launch::Kind::mean_rows);
       case Kind::clamp:
+        return one(Launch::Kind::clamp);
       case Kind::standardize:
-        return broken(at, "what towers alone do");
+        return one(Launch::Kind::standardize);
     }
     return broken(at, "it has no launch");
   }
@@ -464,7 +471,8 @@ class Fuser {
 
   const Program& program_;
   const residency::UnitTable& units_;
-  const FuseOptions& options_;
+  FuseOptions options_;
+  const bool whole_;                 // all rows of the program see each other
   std::size_t begin_ = 0, end_ = 0;  // of the present block
 };
 
@@ -476,7 +484,8 @@ std::string_view name(Launch::Kind kind) {
       "gated",       "gate and up", "heads",     "heads' norm", "gated norm",   "latent",  "head product",
       "gate",        "activation",  "pick",      "multiply",    "sigmoid gate", "l2 norm", "time step",
       "convolution", "delta rule",  "delta net", "scan",        "attention",    "experts", "rows",
-      "rows' norm",  "logits",      "states",    "given",       "pictures",     "gather"};
+      "rows' norm",  "logits",      "states",    "given",       "pictures",     "gather",  "layer norm",
+      "turn",        "merge",       "mean",      "clamp",       "standardize",  "join"};
   return names[static_cast<std::size_t>(kind)];
 }
 

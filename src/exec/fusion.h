@@ -39,7 +39,7 @@ struct Launch {
     gated,        // gate, up and what comes of them, in one kernel; of a prompt maybe with the gather behind it
     gate_and_up,  // the same where gate and up differ in dtype: one after the other, then what comes of them
     heads,        // heads' norms, RoPE and the KV store, in this one kernel alone
-    heads_norm,   // that of heads which nothing attends with
+    heads_norm,   // that of heads which nothing attends with, or which are not turned in one kernel
     gated_norm,   // the same, then the gate that multiplies by it
     latent,       // RoPE of the key beside a latent, their store, and RoPE of the queries, in one kernel
     head_product,
@@ -63,6 +63,14 @@ struct Launch {
     given,   // what the pass was handed, from host memory
     add_picture,
     gather,  // maybe added to the residual stream, or in the form that the next product reads
+    // Of programs whose rows all see each other, a step each.
+    layer_norm,
+    turn,  // heads where they lie
+    merge_rows,
+    mean_rows,
+    clamp,
+    standardize,
+    join,
   };
   Kind kind = Kind::embed;
   bool adds = false;  // product, experts, gather: the last step adds the result to `out`, the residual
@@ -79,7 +87,8 @@ struct Launch {
 std::string_view name(Launch::Kind kind);
 
 struct FuseOptions {
-  bool neighbours = true;  // off: a step a launch, for tests that compare; but the steps of `heads` have one kernel
+  bool neighbours = true;  // off: a step a launch, for tests that compare; but the steps of `heads` have one kernel.
+                           // Programs whose rows all see each other are always so
   bool prompt = false;     // the rows are a prompt's; those that want logits never are
   /// How many rows of a matrix the processor computes, its last ones. Empty: none of any.
   std::function<std::int64_t(WeightRef)> host_rows;

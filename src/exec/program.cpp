@@ -136,6 +136,24 @@ bool Program::is_causal() const {
                       [](const Step& step) { return step.kind == Kind::attention && !step.attention.causal; });
 }
 
+bool Program::has_whole_rows() const {
+  const auto is_decoders = [](const Step& step) {
+    return step.kind == Kind::logits || step.kind == Kind::attention || step.kind == Kind::convolve ||
+           step.kind == Kind::delta_rule || step.kind == Kind::scan;
+  };
+  return !is_causal() || std::none_of(steps.begin(), steps.end(), is_decoders);  // some towers have no layers
+}
+
+std::vector<Attention> Program::sights() const {
+  std::vector<Attention> found;
+  for (const Step& step : steps) {
+    if (step.kind != Kind::attention || !step.attention.sees_ahead()) continue;
+    if (std::none_of(found.begin(), found.end(), [&](const Attention& one) { return one.sees_as(step.attention); }))
+      found.push_back(step.attention);
+  }
+  return found;
+}
+
 bool Program::turns_by_axes() const {
   return std::any_of(ropes.begin(), ropes.end(), [](const Rope& rope) { return !rope.axes.empty(); });
 }
@@ -283,6 +301,8 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
   shape.buffers = program.buffers;
   shape.merge = program.merge;
   shape.gathers = program.is_shard();
+  shape.sights = std::ssize(program.sights());
+  shape.whole_rows = program.has_whole_rows();
   for (const Rope& rope : program.ropes) shape.rotary.push_back(rope.rotary);
   shape.kv_groups = std::ssize(program.layout.with(limits.kv_dtype, kv::kOnHost).groups());
   for (const kv::Group& group : program.layout.groups()) shape.state_groups += group.is_state() ? 1 : 0;
@@ -292,7 +312,12 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
   for (const Step& step : program.steps) {
     for (const Product& product : step.all_products()) input(product.weight);
     if (step.kind == Kind::gated || step.kind == Kind::logits || step.kind == Kind::moe) input(step.weight);
-    if (step.kind == Kind::gated && units.part(step.weight).dtype != units.part(step.weight2).dtype)
+    if (step.kind == Kind::attention && step.attention.latent_values == 0) {
+      const std::int64_t kept = program.layout.group_of(step.layer).v_dim;
+      if (kept > step.attention.v_dim()) shape.padded_heads = std::max(shape.padded_heads, step.attention.heads * kept);
+    }
+    if (step.kind == Kind::gated &&
+        (shape.whole_rows || units.part(step.weight).dtype != units.part(step.weight2).dtype))
       shape.separate_gate = std::max(shape.separate_gate, program.buffer(step.out).cols);
     if (step.kind == Kind::matmul_heads) {
       shape.widest_input = std::max(shape.widest_input, step.heads * units.part(step.weight).cols);

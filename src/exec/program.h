@@ -91,6 +91,12 @@ struct Attention {
   bool whole_pictures = true;
 
   std::int64_t v_dim() const { return latent_values > 0 ? latent_values : value_dim > 0 ? value_dim : head_dim; }
+  /// Whether rows may see keys behind their own.
+  bool sees_ahead() const { return latent_values == 0 && (!causal || whole_pictures); }
+  /// Whether a row sees the same keys in both.
+  bool sees_as(const Attention& other) const {
+    return window == other.window && causal == other.causal && segments == other.segments;
+  }
 };
 
 /// Which earlier tokens a token sees: those whose index keys score most, of equal ones the earlier. Source:
@@ -298,6 +304,10 @@ struct Program {
   bool turns_queries() const;
   /// Whether angles go by places that pictures shift: rotary places and positions differ behind one.
   bool turns_by_axes() const;
+  /// Whether all rows of a sequence go together, and none becomes a token: a vision tower, or what is not causal.
+  bool has_whole_rows() const;
+  /// Of each of the attentions whose rows may see keys behind their own, the first of those that see the same.
+  std::vector<Attention> sights() const;
   /// Whether a token sees none behind it. False: a text has to be in one pass, and what is behind it can't be guessed.
   bool is_causal() const;
   /// Whether other devices compute it, too, with rows of their own.
@@ -346,6 +356,9 @@ struct PassShape : PassLimits {
   bool expert_biases = false;                                         // their products have biases
   bool ungated_experts = false;                                       // some have no gate
   bool gathers = false;                                               // Program::is_shard()
+  std::int64_t sights = 0;                                            // Program::sights()
+  bool whole_rows = false;                                            // Program::has_whole_rows()
+  std::int64_t padded_heads = 0;  // most columns of all heads where keys are kept with more channels than they have
 };
 PassShape pass_shape(const Program& program, const residency::UnitTable& units, const PassLimits& limits);
 

@@ -237,8 +237,8 @@ void TowerBuilder::list_places() {
 /// The patches, and the embeddings of their places.
 void TowerBuilder::take_patches(Act patch) {
   if (!tower_.has_places()) return ops_.given(patch);
-  const Act given = ops_.buffer("given", tower_.patch_cols + spec_.dim, Rows::whole);
-  place_ = ops_.buffer("place", spec_.dim, Rows::whole);
+  const Act given = ops_.buffer("given", tower_.patch_cols + spec_.dim);
+  place_ = ops_.buffer("place", spec_.dim);
   ops_.given(given);
   ops_.pick_heads(patch, given, 1, tower_.patch_cols, 0);
   ops_.pick_heads(place_, given, 1, spec_.dim, tower_.patch_cols);
@@ -246,7 +246,7 @@ void TowerBuilder::take_patches(Act patch) {
 
 /// x = norm(norm(W norm(patch) + b) + the embedding of its place), which is all that such a tower has.
 void TowerBuilder::embed_normed() {
-  const Act patch = ops_.buffer("patch", tower_.patch_cols, Rows::whole);
+  const Act patch = ops_.buffer("patch", tower_.patch_cols);
   begin_unit();
   take_patches(patch);
   normalize(patch, "v.patch_norm.1");
@@ -261,7 +261,7 @@ void TowerBuilder::embed_normed() {
 /// which is no patch, places have the bias in them (tower_input()).
 void TowerBuilder::embed() {
   const std::int64_t dim = spec_.dim, side = spec_.vision.patch;
-  const Act patch = ops_.buffer("patch", tower_.patch_cols, Rows::whole);
+  const Act patch = ops_.buffer("patch", tower_.patch_cols);
   begin_unit();
   const exec::Product first{x_, units_.filters("v.patch_embd.weight", side, 3, dim),
                             tower_.has_class ? WeightRef() : units_.optional_vector("v.patch_embd.bias", dim)};
@@ -325,7 +325,7 @@ void TowerBuilder::layer(int index) {
 void TowerBuilder::attend(int index) {
   const std::int64_t width = spec_.heads * spec_.head_dim;
   const std::string stem = fmt::format("v.blk.{}.", index);
-  const Act q = ops_.buffer("q", width), k = ops_.buffer("k", width), v = ops_.buffer("v", width),
+  const Act q = ops_.buffer("q", width, Rows::whole), k = ops_.buffer("k", width), v = ops_.buffer("v", width),
             attended = ops_.buffer("attended", width);
   ops_.begin_block();
   normalize(h_, x_, norm(stem + "ln1", spec_.dim), spec_.layer_norms);
@@ -340,6 +340,7 @@ void TowerBuilder::attend(int index) {
   }
   turn_heads(q, k, v, stem);
   ops_.store_kv(0, k, v);
+  ops_.begin_block();  // all rows' keys are stored before one attends
   exec::Attention attention;
   attention.heads = attention.kv_heads = spec_.heads;
   attention.head_dim = spec_.head_dim;

@@ -201,8 +201,8 @@ struct Plan {
   int front_layers = 0;          // of PlanOptions::front_layers
   std::vector<bool> front = {};  // by unit: a drafter computes with it, and it stays. Empty: with none
   std::uint64_t fixed_bytes = 0;
-  // On a GPU: weights; activations and context; a draft model with all that is its own.
-  std::uint64_t vram_weight_bytes = 0, vram_fixed_bytes = 0, vram_draft_bytes = 0;
+  // On a GPU: weights; activations and context; a draft model with all that is its own; likewise a vision tower.
+  std::uint64_t vram_weight_bytes = 0, vram_fixed_bytes = 0, vram_draft_bytes = 0, vram_tower_bytes = 0;
 
   /// What the weight store takes: the sum of the above, in whole huge pages where it uses them.
   std::uint64_t weight_memory_bytes() const {

@@ -138,14 +138,17 @@ std::string predictions_beside(const Plan& plan, const Rates& rates) {
 }
 
 std::string vram_line(const Plan& plan, const PlanOptions& options) {
-  const std::uint64_t used = plan.vram_weight_bytes + options.kv_bytes + plan.vram_fixed_bytes + plan.vram_draft_bytes;
+  const std::uint64_t used =
+      plan.vram_weight_bytes + options.kv_bytes + plan.vram_fixed_bytes + plan.vram_draft_bytes + plan.vram_tower_bytes;
+  const std::string tower =
+      plan.vram_tower_bytes > 0 ? fmt::format(", pictures {}", format_bytes(plan.vram_tower_bytes)) : "";
   const std::string draft = plan.vram_draft_bytes > 0
                                 ? fmt::format(", {} {}", plan.front_layers != 0 ? "guesses" : "draft model",
                                               format_bytes(plan.vram_draft_bytes))
                                 : "";
-  return fmt::format("VRAM: weights {}, KV {} for {} tokens, activations and context {}{}; {} of {} free\n",
+  return fmt::format("VRAM: weights {}, KV {} for {} tokens, activations and context {}{}{}; {} of {} free\n",
                      format_bytes(plan.vram_weight_bytes), format_bytes(options.kv_bytes), options.context_tokens,
-                     format_bytes(plan.vram_fixed_bytes), draft,
+                     format_bytes(plan.vram_fixed_bytes), draft, tower,
                      format_bytes(options.vram_bytes - std::min(used, options.vram_bytes)),
                      format_bytes(options.vram_bytes));
 }

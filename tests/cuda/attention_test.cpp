@@ -49,6 +49,7 @@ struct Case {
   int max_position;
   bool sinks = false;
   bool rotated = false;
+  bool ahead = false;  // rows see other keys than their positions say, behind them, too (AttentionCall::seen)
   std::int64_t rotation() const { return rotated ? rotation_span(head_dim) : 0; }
 };
 
@@ -67,6 +68,11 @@ class Pass {
       for (int i = 0; i < run.rows; ++i) sequence_.push_back(run.sequence), position_.push_back(run.first + i);
     }
     rows_ = static_cast<int>(position_.size());
+    for (const auto& run : c.runs) {
+      const auto among = [&](int least, int most) { return std::uniform_int_distribution<int>(least, most)(random_); };
+      for (int i = run.first; c.ahead && i < run.first + run.rows; ++i)
+        seen_.push_back({among(0, i), among(i, run.first + run.rows - 1)});
+    }
     q_ = normal_floats(size(), random_);
     for (std::size_t i = 0; i < q_.size() && in_integers(c.dtype); ++i) {  // also groups of nothing, and of very little
       if (i / 32 % 7 == 3) q_[i] = 0;
@@ -143,6 +149,8 @@ class Pass {
     const Array<Q8Scale> scale(size() / 32);
     AttentionCall call;
     call.rows = {rows_, nullptr, sequence.get(), position.get()};
+    const Array<SeenKeys> seen(seen_);
+    if (c_.ahead) call.seen = seen.get();
     const auto blocks_of = [&](const Store& store, const std::byte* const* table) {
       return KvView::Blocks{table, store.k_offset, v_offset(store), head_bytes(store)};
     };
@@ -219,7 +227,11 @@ class Pass {
   std::int64_t part_at(const Store& store, std::int64_t place, int head, bool is_key) const {
     return place * block_bytes(store) + (is_key ? store.k_offset : v_offset(store)) + head * head_bytes(store);
   }
+  int last_key(int row) const {
+    return c_.ahead ? seen_[static_cast<std::size_t>(row)].last : position_[static_cast<std::size_t>(row)];
+  }
   int first_key(int row) const {
+    if (c_.ahead) return seen_[static_cast<std::size_t>(row)].first;
     return c_.window > 0 ? std::max(position_[static_cast<std::size_t>(row)] - c_.window + 1, 0) : 0;
   }
 
@@ -232,7 +244,7 @@ class Pass {
     store.places.assign(entries, -1);
     for (int r = 0; r < rows_; ++r) {
       const auto s = static_cast<std::size_t>(sequence_[static_cast<std::size_t>(r)]);
-      for (int key = first_key(r); key <= position_[static_cast<std::size_t>(r)]; ++key) {
+      for (int key = first_key(r); key <= last_key(r); ++key) {
         if (sees_plain(r, key) != plain) continue;
         seen[s][static_cast<std::size_t>(key)] = true;
         store.places[s * static_cast<std::size_t>(max_blocks()) + static_cast<std::size_t>(key / 64)] = 0;
@@ -469,13 +481,13 @@ class Pass {
 
   void attend(int r, int h, float* out) const {
     const bool quantized = in_integers(c_.dtype);
-    const int position = position_[static_cast<std::size_t>(r)], oldest = first_key(r), kv = h / group();
+    const int newest = last_key(r), oldest = first_key(r), kv = h / group();
     const float* q = &q_[index(r, h)];
     float most = c_.sinks ? sinks_[static_cast<std::size_t>(h)] : -kInfinity, total = c_.sinks ? 1 : 0;
     std::vector<float> sum(static_cast<std::size_t>(c_.head_dim)), acc(sum.size());
-    for (int chunk = oldest / kAttentionChunk; chunk <= position / kAttentionChunk; ++chunk) {
+    for (int chunk = oldest / kAttentionChunk; chunk <= newest / kAttentionChunk; ++chunk) {
       const int begin = std::max(oldest, chunk * kAttentionChunk);
-      const int end = std::min(position + 1, (chunk + 1) * kAttentionChunk);
+      const int end = std::min(newest + 1, (chunk + 1) * kAttentionChunk);
       float e[kAttentionChunk], m = -kInfinity, lanes[32] = {};
       if (quantized) score_quantized(r, h, begin, end, e);
       for (int key = begin; key < end; ++key) {
@@ -508,11 +520,11 @@ class Pass {
   }
 
   std::vector<double> attend_in_double(int r, int h) const {
-    const int position = position_[static_cast<std::size_t>(r)], kv = h / group();
+    const int newest = last_key(r), kv = h / group();
     const float* q = &q_[index(r, h)];
     std::vector<double> scores, sum(static_cast<std::size_t>(c_.head_dim));
     double most = -1e300, total = 0;
-    for (int key = first_key(r); key <= position; ++key) {
+    for (int key = first_key(r); key <= newest; ++key) {
       double s = 0;
       for (int d = 0; d < c_.head_dim; ++d) s += static_cast<double>(q[d]) * key_at(r, key, kv)[d];
       scores.push_back(s * scale_());
@@ -523,7 +535,7 @@ class Pass {
       most = std::max(most, sink);
       total = std::exp(sink - most);
     }
-    for (int key = first_key(r); key <= position; ++key) {
+    for (int key = first_key(r); key <= newest; ++key) {
       const double e = std::exp(scores[static_cast<std::size_t>(key - first_key(r))] - most);
       total += e;
       for (int d = 0; d < c_.head_dim; ++d) sum[static_cast<std::size_t>(d)] += e * value_at(r, key, kv)[d];
@@ -539,6 +551,7 @@ class Pass {
   std::vector<float> q_;
   Store cache_ = {c_.dtype, 256, {}, {}, {}, {}}, plain_ = {DType::q8_0, 128, {}, {}, {}, {}};
   std::vector<RowTile> tiles_;
+  std::vector<SeenKeys> seen_;
   std::vector<float> sinks_;  // [heads], or none
 };
 
@@ -629,6 +642,23 @@ TEST_F(CudaAttention, Windows) {
     }
     for (const DType dtype : {DType::f16, DType::q8_0}) {
       check({8, 1, 128, dtype, window, {{0, 0, 3}, {1, 251, 9}, {2, 701, 3}}, 768});
+    }
+  }
+}
+
+TEST_F(CudaAttention, RowsThatSeeKeysBehindThem) {
+  for (const int head_dim : {64, 80, 96, 128, 256}) {
+    for (const DType dtype : {DType::f16, DType::f32, DType::q8_0}) {
+      if (head_dim % info(dtype).block_elements != 0) continue;
+      if (dtype == DType::f32 && head_dim >= kWideFloatHeadDim && !has_room_for_wide_floats()) continue;
+      Case c{4, head_dim == 64 ? 4 : 2, head_dim, dtype, 0, {{0, 0, 1}, {1, 63, 200}, {2, 100, 75}, {0, 130, 3}}, 512};
+      c.ahead = true;
+      SCOPED_TRACE(name(c));
+      const Pass pass(c, static_cast<std::uint32_t>(head_dim));
+      const auto tiled = pass.run(true, c.max_position, true);
+      EXPECT_LT(pass.error(tiled.out), dtype == DType::f16 ? 1e-3 : dtype == DType::f32 ? 2e-5 : 5e-4);
+      if (dtype != DType::f16) EXPECT_TRUE(same_bits(tiled.out, pass.want()));
+      EXPECT_TRUE(pass.quantizes(tiled, tiled.out));
     }
   }
 }

@@ -311,12 +311,19 @@ class Decoded {
   std::array<Block, kAttentionChunk / kSlots> blocks_;
 };
 
+/// The positions that row r sees.
+SeenKeys seen_by(const AttentionCall& call, std::int64_t r) {
+  if (call.seen != nullptr) return call.seen[r];
+  const std::int32_t position = call.rows.position[r];
+  return {call.window > 0 ? std::max(position - call.window + 1, 0) : 0, position};
+}
+
 /// All rows as attention() over f32, `out` being [rows, heads, head_dim].
 void attend_plainly(const AttentionCall& call, float* out) {
   const KvView& kv = call.kv;
   const std::int64_t dim = kv.head_dim, group = call.heads / kv.kv_heads;
   std::int64_t last = 0;
-  for (std::int64_t r = 0; r < call.rows.rows; ++r) last = std::max<std::int64_t>(last, call.rows.position[r]);
+  for (std::int64_t r = 0; r < call.rows.rows; ++r) last = std::max<std::int64_t>(last, seen_by(call, r).last);
   for (int kv_head = 0; kv_head < kv.kv_heads; ++kv_head) {
     std::vector<Merged> merged(static_cast<std::size_t>(call.rows.rows * group));
     for (std::size_t i = 0; i < merged.size(); ++i) {
@@ -328,10 +335,10 @@ void attend_plainly(const AttentionCall& call, float* out) {
     for (std::int64_t chunk = 0; chunk <= last / kAttentionChunk; ++chunk) {
       Decoded decoded(kv, chunk, kv_head);
       for (std::int64_t r = 0; r < call.rows.rows; ++r) {
-        const std::int64_t position = call.rows.position[r], begin = chunk * kAttentionChunk;
-        const std::int64_t from = std::max(begin, call.window > 0 ? position - call.window + 1 : 0);
-        if (from > position || from >= begin + kAttentionChunk) continue;
-        const Chunk& seen = decoded.seen(call.rows.sequence[r], position, from);
+        const SeenKeys keys = seen_by(call, r);
+        const std::int64_t begin = chunk * kAttentionChunk, from = std::max<std::int64_t>(begin, keys.first);
+        if (from > keys.last || from >= begin + kAttentionChunk) continue;
+        const Chunk& seen = decoded.seen(call.rows.sequence[r], keys.last, from);
         for (std::int64_t g = 0; g < group; ++g)
           attend_chunk(call.q + (r * call.heads + kv_head * group + g) * dim, call.scale, seen,
                        merged[static_cast<std::size_t>(r * group + g)]);
@@ -349,7 +356,7 @@ void attend(const AttentionCall& call) {
   const KvView& kv = call.kv;
   const std::int64_t cols = std::int64_t{call.heads} * kv.head_dim, rows = call.rows.rows;
   std::vector<float> out(static_cast<std::size_t>(rows * cols));
-  if (kv.dtype == DType::f16 || kv.dtype == DType::q8_0) {
+  if ((kv.dtype == DType::f16 || kv.dtype == DType::q8_0) && call.seen == nullptr) {
     for (std::int64_t r = 0; r < rows; ++r) attend_fast(call, r, out.data() + r * cols);
   } else {
     attend_plainly(call, out.data());

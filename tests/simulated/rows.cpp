@@ -132,6 +132,15 @@ Status scale_by(float* x, const std::byte* const* scalar, const std::byte* const
     }
   });
 }
+Status place_columns(const PlaceCall& call, device::StreamRef stream) {
+  return simulated::enqueue(stream, [=] {
+    for (std::int64_t r = 0; r < call.rows; ++r) {
+      float* const out = call.out + r * call.out_cols + call.first;
+      std::copy_n(call.x + r * call.cols, call.cols, out);
+      if (call.clear_behind) std::fill(out + call.cols, out + call.out_cols - call.first, 0.0f);
+    }
+  });
+}
 Status softcap(float* x, float cap, std::int64_t n, device::StreamRef stream) {
   return simulated::enqueue(stream, [=] { cpu().softcap(x, cap, n); });
 }

@@ -100,6 +100,7 @@ std::string written(const residency::Plan& plan, const residency::PlanOptions& o
                       {"vram_weight_bytes", plan.vram_weight_bytes},
                       {"vram_fixed_bytes", plan.vram_fixed_bytes},
                       {"vram_draft_bytes", plan.vram_draft_bytes},
+                      {"vram_tower_bytes", plan.vram_tower_bytes},
                       {"expert_slots", plan.expert_slots},
                       {"ram_bytes", options.ram_bytes},
                       {"vram_bytes", options.vram_bytes}};

@@ -50,6 +50,8 @@ class GpuPlanner {
   /// `others`. Errors: out_of_budget (names what would do), unsupported, invalid_argument (a plan to follow that is
   /// none of this model's).
   Status plan(const TakenMemory& others = {});
+  /// What a vision tower takes of either cap, of all plans from now on.
+  void seat_tower(const TakenMemory& taken) { tower_ = taken; }
 
   // REQUIRES of what follows: plan() was ok.
   std::uint64_t cap_bytes() const { return cap_; }
@@ -108,8 +110,8 @@ class GpuPlanner {
   const std::uint64_t program_bytes_;
   std::uint64_t threads_bytes_ = 0;  // of those that compute the CPU's share
   std::uint64_t cap_ = 0;
-  TakenMemory others_;
-  int front_wanted_ = 0;  // residency::HomesInput::front_layers
+  TakenMemory others_, tower_;  // others_: the tower's, too
+  int front_wanted_ = 0;        // residency::HomesInput::front_layers
   residency::Homes homes_;
   bool streams_ = false;  // some layers may
   bool chose_ = false;    // not all is in VRAM, and no plan was followed

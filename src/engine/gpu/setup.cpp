@@ -11,6 +11,7 @@
 #include "engine/gpu/draft.h"
 #include "engine/gpu/plan.h"
 #include "engine/gpu/shards.h"
+#include "engine/gpu/tower.h"
 #include "engine/machine_rates.h"
 #include "engine/pack_choice.h"
 #include "engine/usage_keeper.h"
@@ -81,6 +82,7 @@ Expected<Parts> assemble_gpu(const EngineOptions& asked, const DraftModelPlan* d
   MR_ASSIGN_OR_RETURN(const Vram vram, open_gpu(options.device.gpu));
   parts.rates = rates_beside(gpu.name, std::move(parts.rates));
   GpuPlanner planner(options, vram, parts);
+  seat_tower(options, gpu, planner, parts);
   MR_RETURN_IF_ERROR(draft != nullptr ? seat_draft(options, *draft, gpu, planner, parts) : planner.plan());
   if (drafts_within(options) && parts.plan.front_layers != 0 && parts.plan.cpu_permille > 0) {
     const auto plan_for = [&](std::int64_t guesses) { return planner.plan({.guesses = guesses}); };
@@ -173,6 +175,11 @@ Expected<Parts> assemble_gpu(const EngineOptions& asked, const DraftModelPlan* d
   }
   parts.kv_pool = std::make_shared<kv::BlockPool>(planner.layout(), std::move(blocks));
   finish_kv(options, parts);
+  if (parts.tower_seat.rows > 0) {
+    MR_ASSIGN_OR_RETURN(parts.tower, load_tower_on_gpu(options, parts));
+  } else if (!options.model.mmproj.empty()) {
+    log::info("pictures are computed on the CPU: {}", parts.tower_seat.words);
+  }
   log::info("executor: {}; storage: {}", parts.executor->describe(),
             parts.straight != nullptr ? parts.straight->traits().name : parts.backend->traits().name);
   return parts;

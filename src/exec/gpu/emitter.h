@@ -13,6 +13,7 @@
 #include "kernels/gpu/latent.h"
 #include "kernels/gpu/prompt_int8.h"
 #include "kernels/gpu/recurrent.h"
+#include "kernels/gpu/whole_rows.h"
 
 namespace millrace::exec {
 
@@ -36,7 +37,8 @@ struct GpuExecutor::Emitter {
     std::int64_t rows = 0;  // for how many it is laid out
   };
   Form forms[kInputs] = {};
-  Form rounded = {};  // what lies in layout.rounded
+  Form rounded = {};        // what lies in layout.rounded
+  gpu::HalfRows half = {};  // the input of the next product, where that is matmul_half()
 
   const Step& step(std::size_t i) const { return ops.program_->steps[i]; }
   /// What comes behind the last of a launch's steps.
@@ -56,11 +58,17 @@ struct GpuExecutor::Emitter {
   const Buffer& buffer(Act act) const { return ops.program_->buffer(act); }
   std::int64_t cols(Act act) const { return buffer(act).cols; }
   std::int32_t rows(Act act) const {
-    return static_cast<std::int32_t>(buffer(act).rows == Rows::logits ? ops.logit_rows_ : window.rows);
+    const Rows of = buffer(act).rows;
+    return static_cast<std::int32_t>(of == Rows::logits   ? ops.logit_rows_
+                                     : of == Rows::merged ? window.rows / ops.shape_.merge
+                                                          : window.rows);
   }
   float* data(Act act) const {
     float* const first = ops.at<float>(ops.layout_.buffers[static_cast<std::size_t>(act.buffer)]);
-    return buffer(act).rows == Rows::whole ? first + window.first * cols(act) : first;
+    const Rows of = buffer(act).rows;
+    return of == Rows::whole    ? first + window.first * cols(act)
+           : of == Rows::merged ? first + window.first / ops.shape_.merge * cols(act)
+                                : first;
   }
   template <typename T>
   const T* row_data(std::uint64_t offset) const {
@@ -221,6 +229,9 @@ struct GpuExecutor::Emitter {
   void add_pictures(const Step& s);
   void emit_heads(const Launch& launch);
   void emit_heads_norm(const Step& s);
+  /// x [rows, heads of head_dim] with as many channels a head as the cache keeps of the layer: x itself, or a copy with
+  /// zeros behind each head's, in layout.padded[place].
+  float* padded(Act x, std::int64_t heads, std::int64_t layer, int place);
   gpu::GatedNormCall gated_norm_call(const Launch& launch, const Step& norm, const Step& gate);
   void emit_gated_norm(const Launch& launch);
   void emit_latent(const Launch& l);
@@ -246,6 +257,12 @@ struct GpuExecutor::Emitter {
   void emit_scan(const Step& s);
   /// Those of one kernel that needs no more than its step.
   void emit_rows(const Launch& launch);
+
+  // --- What programs alone do whose rows all see each other (whole_rows.cpp) ---
+
+  void emit_turn(const Step& s);
+  void emit_join(const Step& s);
+  void emit_whole_rows(const Launch& launch);
 
   // --- The walk ---
 

@@ -100,6 +100,23 @@ static Status check_heads(std::int64_t head_dim, const GpuTraits& traits) {
   return {};
 }
 
+/// Rows that all see each other: only where they are handed to the pass (vision towers), over keys in as many channels
+/// as the cache keeps.
+static Status check_whole_rows(const Program& program, const Step& step, const GpuTraits& traits) {
+  const bool handed = std::any_of(program.steps.begin(), program.steps.end(),
+                                  [](const Step& other) { return other.kind == Step::Kind::given; });
+  if (!handed || step.attention.latent_values > 0 || step.attention.v_dim() != step.attention.head_dim)
+    return error(Code::unsupported, "the GPU part has causal attention alone; use --device cpu");
+  const std::int64_t kept = program.layout.group_of(step.layer).v_dim;
+  if (kept > gpu::kMostTileHeadDim || kept < step.attention.head_dim)
+    return error(
+        Code::unsupported,
+        "the GPU's attention among a picture's rows takes heads of up to {} channels, and this model's have {}; "
+        "use --device cpu",
+        gpu::kMostTileHeadDim, step.attention.head_dim);
+  return check_heads(kept, traits);
+}
+
 /// Has it attention over such latents?
 static Status check_latents(const Attention& attention) {
   if (attention.window == 0 && attention.sinks.none() && attention.head_dim % 32 == 0 && attention.v_dim() % 4 == 0 &&
@@ -170,9 +187,18 @@ std::int64_t gpu_prompt_chunk(const Program& program) {
 }
 
 Status GpuExecutor::takes_pictures(bool sees_ahead) const {
-  if (!sees_ahead) return {};
-  return error(Code::unsupported,
-               "the GPU part has no pictures whose rows see each other, as this model's do; use --device cpu");
+  if (!sees_ahead || shards_.devices.size() > 1 || options_.blocks.layout)
+    return sees_ahead
+               ? error(Code::unsupported,
+                       "several GPUs have no pictures whose rows see each other, as this model's do; use one, or "
+                       "--device cpu")
+               : Status();
+  for (const Attention& attention : programs_[0].sights())
+    if (attention.head_dim > gpu::kMostTileHeadDim)
+      return error(Code::unsupported,
+                   "the GPU part has no pictures whose rows see each other with heads of {} channels; use --device cpu",
+                   attention.head_dim);
+  return {};
 }
 
 std::int64_t GpuExecutor::prompt_chunk() const { return delta_chunks_ ? gpu_prompt_chunk(programs_[0]) : 1; }
@@ -180,7 +206,7 @@ std::int64_t GpuExecutor::prompt_chunk() const { return delta_chunks_ ? gpu_prom
 Status check_gpu(const Program& program, const residency::UnitTable& units, const GpuTraits& traits) {
   using kernels::Activation;
   for (const Rope& rope : program.ropes)
-    if (rope.last && rope.neox)
+    if (rope.last && rope.neox && !program.has_whole_rows())
       return error(Code::unsupported,
                    "the GPU part rotates the last channels of a head in pairs of neighbours alone; use --device cpu");
   for (const Step& step : program.steps) {
@@ -197,7 +223,8 @@ Status check_gpu(const Program& program, const residency::UnitTable& units, cons
                    "the GPU part has no attention over keys that an indexer chooses yet; use --device cpu");
     if (step.activation == Activation::limited || step.experts.activation == Activation::limited)
       return error(Code::unsupported, "the GPU part has no SiLU with a limit yet; use --device cpu");
-    if (step.activation == Activation::gelu_erf || step.experts.activation == Activation::gelu_erf || step.xielu)
+    const bool by_erf = step.activation == Activation::gelu_erf && step.kind != Step::Kind::activate;
+    if (by_erf || step.experts.activation == Activation::gelu_erf || step.xielu)
       return error(Code::unsupported,
                    "the GPU part has GELU in its tanh form alone, and no xIELU yet; use --device cpu");
     if (step.row_of != RowOf::token)
@@ -215,8 +242,10 @@ Status check_gpu(const Program& program, const residency::UnitTable& units, cons
     if (!step.attention.slopes.empty())
       return error(Code::unsupported,
                    "the GPU's attention has no scores that fall with distance (ALiBi) yet; use --device cpu");
-    if (!step.attention.causal)
-      return error(Code::unsupported, "the GPU part has causal attention alone; use --device cpu");
+    if (!step.attention.causal) {
+      MR_RETURN_IF_ERROR(check_whole_rows(program, step, traits));
+      continue;
+    }
     if (step.attention.latent_values == 0 && step.attention.v_dim() != step.attention.head_dim)
       return error(Code::unsupported,
                    "the GPU's attention takes keys and values of one size, and this model's have {} and {} channels; "
@@ -225,9 +254,11 @@ Status check_gpu(const Program& program, const residency::UnitTable& units, cons
     MR_RETURN_IF_ERROR(step.attention.latent_values > 0 ? check_latents(step.attention)
                                                         : check_heads(step.attention.head_dim, traits));
   }
-  MR_RETURN_IF_ERROR(check_queries(program, traits));
-  MR_RETURN_IF_ERROR(check_heads_order(program));
-  MR_RETURN_IF_ERROR(check_stream_reads(program));
+  if (!program.has_whole_rows()) {
+    MR_RETURN_IF_ERROR(check_queries(program, traits));
+    MR_RETURN_IF_ERROR(check_heads_order(program));
+    MR_RETURN_IF_ERROR(check_stream_reads(program));
+  }
   return fuse(program, units, {}).status();
 }
 
@@ -248,16 +279,18 @@ Status GpuExecutor::prepare(const Program& program, const PassLimits& limits) {
       shape.separate_gate = std::max(shape.separate_gate, program.buffer(step.out).cols);
   shape_ = shape;
   layout_ = make_gpu_layout(shape);
+  sights_ = program.sights();
   cos_sin_.assign(program.ropes.size(), {});
   MR_ASSIGN_OR_RETURN(reservation_, vram_.reserve("activations", layout_.bytes));
   MR_ASSIGN_OR_RETURN(memory_, device::DeviceBuffer::allocate(layout_.bytes));
   MR_RETURN_IF_ERROR(device::clear_device(memory_));
-  const PassRows rows = make_pass_rows(shape, shape.max_rows, shape.max_logit_rows, shape.max_sequences, true,
+  const PassRows rows = make_pass_rows(shape, shape.max_rows, shape.max_logit_rows, shape.max_sequences, true, true,
                                        most_states(shape, shape.max_rows));
   MR_ASSIGN_OR_RETURN(rows_host_, device::PinnedBuffer::allocate(rows.bytes));
   results_bytes_ = static_cast<std::uint64_t>(shape.max_logit_rows) *
                    std::max<std::uint64_t>(sizeof(gpu::Candidates) + sizeof(std::int32_t),
                                            static_cast<std::uint64_t>(shape.vocab) * 4);
+  results_bytes_ = std::max<std::uint64_t>(results_bytes_, 1);  // of a program without logits
   MR_ASSIGN_OR_RETURN(results_host_, device::PinnedBuffer::allocate(results_bytes_));
   MR_RETURN_IF_ERROR(prepare_given());
   picture_cols_ = 0;
@@ -456,7 +489,8 @@ TopLogits GpuExecutor::last_top_logits(std::int64_t row) const {
 
 /// Once the pass has ended: the stream was waited for, and nothing writes the buffer before the next pass.
 Status GpuExecutor::read_hidden(std::int64_t first, std::int64_t rows, float* out) const {
-  if (failed() || hidden_.buffer < 0 || first < 0 || rows < 0 || first + rows > rows_)
+  const bool merged = hidden_.buffer >= 0 && programs_[1].buffer(hidden_).rows == Rows::merged;
+  if (failed() || hidden_.buffer < 0 || first < 0 || rows < 0 || first + rows > rows_ / (merged ? shape_.merge : 1))
     return error(Code::internal, "rows {} to {} of a pass of {} have no states", first, first + rows, rows_);
   const auto buffer = static_cast<std::size_t>(hidden_.buffer);
   const std::int64_t cols = shape_.buffers[buffer].cols;

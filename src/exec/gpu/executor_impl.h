@@ -100,7 +100,10 @@ class GpuExecutor final : public Executor {
   void find_pictures();
   void fill_blocks();
   void fill_chosen();
+  Status fill_seen();
+  Status fill_sight(const Attention& attention, kernels::gpu::SeenKeys* out) const;
   bool is_prompt(std::int64_t row) const;
+  std::int64_t window_step() const;
   std::int64_t end_of_window(std::int64_t first, std::int64_t end) const;
   void make_windows();
   void make_tiles(Window& window);
@@ -112,7 +115,7 @@ class GpuExecutor final : public Executor {
   /// Marks the end of a launch or copy on the stream, when traced.
   Status mark(const char* row, const char* name);
   Status tell_trace();
-  bool few_rows() const { return rows_ <= kFewRows; }
+  bool few_rows() const { return rows_ <= kFewRows && !sees_ahead_; }
   /// Whether the processor does its share of the present pass.
   bool split() const { return split_; }
   /// Whether it computes with the experts that have no slot; else these cross in waves, where there are any.
@@ -200,7 +203,9 @@ class GpuExecutor final : public Executor {
   Status status_;
   PassRows pass_rows_;
   std::int64_t rows_ = 0, logit_rows_ = 0, position_bound_ = 0;
-  std::vector<Window> windows_;  // all rows, in order
+  bool sees_ahead_ = false;        // some of its rows see keys behind their own
+  std::vector<Attention> sights_;  // Program::sights()
+  std::vector<Window> windows_;    // all rows, in order
   StateRunTables states_;
   bool split_ = false;
   bool may_guess_ = false, guessing_ = false;

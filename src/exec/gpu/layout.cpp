@@ -10,6 +10,7 @@
 #include "kernels/gpu/latent.h"
 #include "kernels/gpu/ops.h"
 #include "kernels/gpu/prompt_int8.h"
+#include "kernels/gpu/whole_rows.h"
 
 namespace millrace::exec {
 namespace {
@@ -33,7 +34,7 @@ StateSizes most_states(const PassShape& shape, std::int64_t rows) {
 }
 
 PassRows make_pass_rows(const PassShape& shape, std::int64_t rows, std::int64_t logit_rows, std::int64_t sequences,
-                        bool tiles, const StateSizes& states) {
+                        bool tiles, bool seen, const StateSizes& states) {
   PassRows layout;
   const auto take = [&](std::uint64_t& offset, std::int64_t count, std::size_t size) {
     offset = layout.bytes;
@@ -49,6 +50,7 @@ PassRows make_pass_rows(const PassShape& shape, std::int64_t rows, std::int64_t 
   for (std::int64_t g = 0; g < shape.kv_groups; ++g)
     take(layout.blocks.emplace_back(), sequences * max_blocks(shape), 8);
   if (tiles) take(layout.tiles, rows, sizeof(gpu::RowTile));
+  if (seen) take(layout.seen, shape.sights * rows, sizeof(gpu::SeenKeys));
   take(layout.state_runs, states.runs, sizeof(gpu::StateRun));
   take(layout.first_runs, states.first_runs, sizeof(std::int32_t));
   return layout;
@@ -64,18 +66,21 @@ GpuLayout make_gpu_layout(const PassShape& shape) {
   const auto floats = [](std::int64_t count) { return static_cast<std::uint64_t>(count) * sizeof(float); };
   const std::int64_t worked = work_rows(shape);
   for (const Buffer& buffer : shape.buffers) {
-    const std::int64_t rows = buffer.rows == Rows::logits  ? shape.max_logit_rows
-                              : buffer.rows == Rows::whole ? shape.max_rows
-                                                           : worked;
+    const std::int64_t rows = buffer.rows == Rows::logits   ? shape.max_logit_rows
+                              : buffer.rows == Rows::whole  ? shape.max_rows
+                              : buffer.rows == Rows::merged ? shape.max_rows / shape.merge
+                                                            : worked;
     layout.buffers.push_back(take(floats(rows * buffer.cols)));
   }
   const std::int64_t widest = static_cast<std::int64_t>(round_up(static_cast<std::uint64_t>(shape.widest_input), 256));
   const std::int64_t input_rows = std::max(worked, shape.max_logit_rows);
-  const std::uint64_t input_bytes = std::max(gpu::q8_bytes(input_rows, widest), gpu::bf16_bytes(input_rows, widest));
+  std::uint64_t input_bytes = std::max(gpu::q8_bytes(input_rows, widest), gpu::bf16_bytes(input_rows, widest));
+  if (shape.whole_rows) input_bytes = std::max(input_bytes, gpu::half_rows_bytes(input_rows, widest));
   for (const int slot : {0, 1}) layout.inputs[slot] = take(input_bytes);
   if (shape.gathers) layout.inputs[kGatheredInput] = take(input_bytes);
   if (gpu::prompt_products() == gpu::PromptProducts::int8)
     layout.rounded = take(gpu::prompt_int8_bytes(worked, widest));
+  for (std::uint64_t& padded : layout.padded) padded = take(floats(worked * shape.padded_heads));
   layout.up = take(floats(worked * shape.separate_gate));
   layout.logits = take(floats(shape.max_logit_rows * shape.vocab));
   const auto logit_rows = static_cast<std::int32_t>(shape.max_logit_rows);
@@ -112,7 +117,7 @@ GpuLayout make_gpu_layout(const PassShape& shape) {
   if (gpu::delta_chunks_fit(rule.key_dim, rule.value_dim))
     layout.chunks = take(gpu::delta_chunks_workspace_bytes(most_state_runs(worked, shape.max_sequences), rule.key_heads,
                                                            rule.value_heads, rule.key_dim));
-  layout.rows = take(make_pass_rows(shape, shape.max_rows, shape.max_logit_rows, shape.max_sequences, true,
+  layout.rows = take(make_pass_rows(shape, shape.max_rows, shape.max_logit_rows, shape.max_sequences, true, true,
                                     most_states(shape, shape.max_rows))
                          .bytes);
   return layout;

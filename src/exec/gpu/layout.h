@@ -21,9 +21,10 @@ struct GpuLayout {
   // Q8 or bfloat16 [work_rows, widest_input]: of norms, and of attention and hidden layers; and of what is gathered,
   // where other devices write before this one's earlier launches have ended.
   std::uint64_t inputs[kInputs] = {};
-  std::uint64_t rounded = 0;  // PromptInt8 [work_rows, widest_input], where products of prompts are of int8
-  std::uint64_t up = 0;       // float [work_rows, separate_gate]: of a gate and up that are launches of their own
-  std::uint64_t logits = 0;   // float [max_logit_rows, vocab]
+  std::uint64_t rounded = 0;     // PromptInt8 [work_rows, widest_input], where products of prompts are of int8
+  std::uint64_t padded[3] = {};  // float [work_rows, padded_heads]: queries or results, keys, values
+  std::uint64_t up = 0;          // float [work_rows, separate_gate]: of a gate and up that are launches of their own
+  std::uint64_t logits = 0;      // float [max_logit_rows, vocab]
   std::uint64_t candidates = 0, drawn = 0, sample_workspace = 0;
   std::uint64_t attention_workspace = 0, attention_workspace_bytes = 0;
 
@@ -59,6 +60,7 @@ struct PassRows {
   std::vector<std::uint64_t> cos_sin;                   // float [rows, rotary / 2, 2] of each rope
   std::vector<std::uint64_t> blocks;                    // of each group: addresses [sequences, max_blocks]
   std::uint64_t tiles = 0;                              // RowTile [rows] at most
+  std::uint64_t seen = 0;                               // SeenKeys [Program::sights(), rows]
   std::uint64_t state_runs = 0, first_runs = 0;         // StateRun and int32, as StateSizes says
   std::uint64_t bytes = 0;
 };
@@ -74,8 +76,9 @@ StateSizes most_states(const PassShape& shape, std::int64_t rows);
 std::int64_t max_blocks(const PassShape& shape);
 /// Rows that are worked at once, at most.
 std::int64_t work_rows(const PassShape& shape);
+/// tiles: attention is by tiles; seen: rows see keys behind their own.
 PassRows make_pass_rows(const PassShape& shape, std::int64_t rows, std::int64_t logit_rows, std::int64_t sequences,
-                        bool tiles, const StateSizes& states);
+                        bool tiles, bool seen, const StateSizes& states);
 GpuLayout make_gpu_layout(const PassShape& shape);
 
 }  // namespace millrace::exec

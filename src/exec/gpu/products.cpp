@@ -1,6 +1,7 @@
 // Products: in which form their inputs lie, what the processor does of them, and their launches.
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "exec/gpu/emitter.h"
 
@@ -37,6 +38,7 @@ gpu::PromptInt8 GpuExecutor::Emitter::prompt_int8(Act act) {
 
 void GpuExecutor::Emitter::launch(gpu::MatmulCall& call) {
   if (!status.ok()) return;
+  if (half.x != nullptr) return check(gpu::matmul_half(call, std::exchange(half, {}), stream), "matmul, half");
   if (call.of_prompt()) return check(gpu::matmul_prompt(call, stream), "matmul, prompt");
   const bool few = call.x_rows <= gpu::kMatvecRows;
   check(few ? gpu::matvec(call, stream) : gpu::matmul(call, stream), few ? "matvec" : "matmul");
@@ -46,9 +48,14 @@ gpu::MatmulCall GpuExecutor::Emitter::call_for(Act x, DType dtype, bool prompt) 
   gpu::MatmulCall call;
   call.cols = static_cast<std::int32_t>(cols(x));
   call.x_rows = rows(x);
+  half = {};
   if (is_float(dtype)) {
     call.x = data(x);
     call.x_stride = cols(x);
+    if (!ops.shape_.whole_rows || !gpu::has_half_product(dtype, cols(x))) return call;
+    half = gpu::half_rows_at(ops.at(ops.layout_.inputs[1]), rows(x), cols(x));
+    forms[1] = {};
+    check(gpu::to_half_rows(data(x), rows(x), static_cast<std::int32_t>(cols(x)), half, stream), "to_half_rows");
   } else if (prompt && ops.prompt_products_ == gpu::PromptProducts::int8) {
     call.x_rounded = prompt_int8(x);
   } else if (prompt) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "base/bytes.h"
 #include "exec/gpu/executor_impl.h"
@@ -12,6 +13,7 @@ namespace millrace::exec {
 
 namespace gpu = kernels::gpu;
 
+static constexpr std::int64_t kProductTile = 128;   // rows
 static constexpr std::int64_t kPositionStep = 512;  // graphs are captured for a bound on positions that grows by this
 
 Status GpuExecutor::begin_pass(const kv::Batch& batch) {
@@ -25,6 +27,8 @@ Status GpuExecutor::begin_pass(const kv::Batch& batch) {
   logit_rows_ =
       std::count_if(batch.rows.begin(), batch.rows.end(), [](const kv::BatchRow& r) { return r.wants_logits; });
   brought_top_only_ = top_only_;
+  sees_ahead_ = shape_.whole_rows || std::any_of(batch.pictures.begin(), batch.pictures.end(),
+                                                 [](const kv::PictureRow& row) { return row.ahead > 0; });
   const auto sequences = static_cast<std::int64_t>(batch.sequences.size());
   if (rows_ > shape_.max_rows || logit_rows_ > shape_.max_logit_rows || sequences > shape_.max_sequences)
     return error(Code::internal, "a pass of {} rows of {} sequences was not prepared", rows_, sequences);
@@ -103,8 +107,18 @@ bool GpuExecutor::is_prompt(std::int64_t row) const {
   return prompt_products_ != gpu::PromptProducts::none && batch_->rows[static_cast<std::size_t>(row)].prompt;
 }
 
-/// Where a window ends that may go up to `end`: not within a chunk of a prompt.
+/// Rows of a window are a multiple of it: of a product's tile, and of what becomes one row.
+std::int64_t GpuExecutor::window_step() const { return std::lcm(kProductTile, shape_.merge); }
+
+/// Where a window ends that may go up to `end`: not within a chunk of a prompt, nor a picture whose rows see each
+/// other.
 std::int64_t GpuExecutor::end_of_window(std::int64_t first, std::int64_t end) const {
+  const std::vector<kv::PictureRow>& pictures = batch_->pictures;
+  if (sees_ahead_ && !shape_.whole_rows && end < rows_) {
+    const std::int64_t wanted = end;
+    while (end > first && pictures[static_cast<std::size_t>(end - 1)].ahead > 0) --end;
+    return end > first ? end : std::min(rows_, wanted + pictures[static_cast<std::size_t>(wanted - 1)].ahead);
+  }
   const std::int64_t chunk = prompt_chunk();
   if (chunk == 1 || end == rows_ || !is_prompt(first) || !is_prompt(end)) return end;
   const auto row = [&](std::int64_t r) -> const kv::BatchRow& { return batch_->rows[static_cast<std::size_t>(r)]; };
@@ -115,14 +129,13 @@ std::int64_t GpuExecutor::end_of_window(std::int64_t first, std::int64_t end) co
 
 /// Cuts the pass into windows, of rows of prompts or of others, of about the same size.
 void GpuExecutor::make_windows() {
-  constexpr std::int64_t kStep = 128;  // rows of a product's tile
-  const std::int64_t most = work_rows(shape_);
+  const std::int64_t most = work_rows(shape_), step = window_step();
   windows_.clear();
   for (std::int64_t first = 0, end = 0; first < rows_; first = end) {
     const bool prompt = is_prompt(first);
     for (end = first + 1; end < rows_ && is_prompt(end) == prompt;) ++end;
     const std::int64_t rows = end - first, count = (rows + most - 1) / most, even = (rows + count - 1) / count;
-    const std::int64_t each = count == 1 ? rows : std::min(most, (even + kStep - 1) / kStep * kStep);
+    const std::int64_t each = count == 1 ? rows : std::min(most, (even + step - 1) / step * step);
     for (std::int64_t at = first; at < end; at += windows_.back().rows)
       windows_.push_back({at, end_of_window(at, std::min(at + each, end)) - at, 0, 0, prompt});
   }
@@ -197,6 +210,40 @@ void GpuExecutor::fill_states() {
   std::ranges::copy(states_.first_runs, reinterpret_cast<std::int32_t*>(host + pass_rows_.first_runs));
 }
 
+/// Which keys each row sees, for each of the program's sights.
+Status GpuExecutor::fill_seen() {
+  if (!sees_ahead_) return {};
+  auto* out = reinterpret_cast<gpu::SeenKeys*>(rows_host_.data() + pass_rows_.seen);
+  for (const Attention& attention : sights_) {
+    MR_RETURN_IF_ERROR(fill_sight(attention, out));
+    out += rows_;
+  }
+  return {};
+}
+
+Status GpuExecutor::fill_sight(const Attention& attention, gpu::SeenKeys* out) const {
+  std::int64_t end = 0, segment = 0;  // of the text, and the segment's first row
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(r)];
+    const std::int64_t ahead = batch_->pictures.empty() ? 0 : batch_->pictures[static_cast<std::size_t>(r)].ahead;
+    const auto sequence_of = [&](std::int64_t at) { return batch_->rows[static_cast<std::size_t>(at)].sequence; };
+    if ((attention.causal || attention.segments) && (r + ahead >= rows_ || sequence_of(r + ahead) != row.sequence))
+      return error(Code::internal, "row {} of the pass sees {} rows behind it, which are not there", r, ahead);
+    const auto window = static_cast<std::int32_t>(attention.window);
+    gpu::SeenKeys& seen = out[r];
+    seen = {window > 0 ? std::max(row.position - window + 1, 0) : 0, row.position + static_cast<std::int32_t>(ahead)};
+    if (attention.segments) {
+      seen.first = batch_->rows[static_cast<std::size_t>(segment)].position;
+      if (ahead == 0) segment = r + 1;
+    } else if (!attention.causal) {
+      for (end = std::max(end, r + 1); end < rows_ && sequence_of(end) == row.sequence;) ++end;
+      seen.last = batch_->rows[static_cast<std::size_t>(end - 1)].position;
+      if (window > 0) seen.last = std::min(seen.last, row.position + window - 1);
+    }
+  }
+  return {};
+}
+
 /// What a routing chooses in the routers' place.
 void GpuExecutor::fill_chosen() {
   auto* chosen = reinterpret_cast<std::int32_t*>(rows_host_.data() + pass_rows_.chosen);
@@ -211,7 +258,13 @@ Status GpuExecutor::upload_rows() {
   find_pictures();
   MR_RETURN_IF_ERROR(make_states());
   const StateSizes states{std::ssize(states_.runs), std::ssize(states_.first_runs)};
-  pass_rows_ = make_pass_rows(shape_, rows_, logit_rows_, sequences, !few_rows(), states);
+  for (const Window& part : windows_)
+    if (part.rows > work_rows(shape_))
+      return error(Code::unsupported,
+                   "a picture's {} rows, which see each other, do not go through the GPU at once: {} rows do; give "
+                   "--batch more, or use --device cpu",
+                   part.rows, work_rows(shape_));
+  pass_rows_ = make_pass_rows(shape_, rows_, logit_rows_, sequences, !few_rows(), sees_ahead_, states);
   std::byte* const host = rows_host_.data();
   auto* token = reinterpret_cast<std::int32_t*>(host + pass_rows_.token);
   auto* sequence = reinterpret_cast<std::int32_t*>(host + pass_rows_.sequence);
@@ -235,6 +288,7 @@ Status GpuExecutor::upload_rows() {
   if (given_cols_ > 0)
     std::memcpy(given_host_.data(), batch_->given, static_cast<std::size_t>(rows_ * given_cols_) * sizeof(float));
   fill_blocks();
+  MR_RETURN_IF_ERROR(fill_seen());
   fill_chosen();
   fill_states();
   for (std::size_t index = 0; index < program_->ropes.size(); ++index) fill_rope(index);
@@ -242,6 +296,8 @@ Status GpuExecutor::upload_rows() {
     if (w > 0) windows_[w].first_tile = windows_[w - 1].first_tile + windows_[w - 1].tiles;
     make_tiles(windows_[w]);
   }
+  if (rows_ % shape_.merge != 0)
+    return error(Code::internal, "{} rows of a pass, of which {} become one", rows_, shape_.merge);
   return {};
 }
 

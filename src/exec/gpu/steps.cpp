@@ -1,4 +1,6 @@
 // The walk over a pass's steps, in windows where it has several, and the launches of rows and attention.
+#include <algorithm>
+
 #include "exec/gpu/emitter.h"
 
 namespace millrace::exec {
@@ -135,7 +137,10 @@ void GpuExecutor::Emitter::emit_heads(const Launch& l) {
     call.q = data(attends.a);
     call.heads = static_cast<std::int32_t>(attends.attention.heads);
   }
-  if (stores) call.k = data(k), call.v = data(v);
+  if (stores) {
+    call.k = padded(k, call.kv.kv_heads, store.layer, 1);
+    call.v = padded(v, call.kv.kv_heads, store.layer, 2);
+  }
   call.q_norm = vector(norm_of_q);
   call.k_norm = vector(norm_of_k);
   if (!status.ok()) return;
@@ -146,6 +151,11 @@ void GpuExecutor::Emitter::emit_heads_norm(const Step& s) {
   overwritten(s.out);
   const std::byte* const* weight = vector(s.weight);
   if (!status.ok()) return;
+  if (ops.shape_.whole_rows)
+    return check(
+        gpu::norm_heads(data(s.out), weight, static_cast<std::int32_t>(rows(s.out) * (cols(s.out) / s.head_dim)),
+                        static_cast<std::int32_t>(s.head_dim), s.eps, stream),
+        "norm_heads");
   if (ops.part(s.weight).cols > s.head_dim)  // each head has its own
     return check(
         gpu::rms_norm_groups(data(s.out), weight, rows(s.out), static_cast<std::int32_t>(cols(s.out) / s.head_dim),
@@ -255,15 +265,22 @@ void GpuExecutor::Emitter::emit_attention(const Launch& l) {
   gpu::AttentionCall call;
   call.rows = row_view();
   call.kv = kv_view(s.layer);
-  call.q = data(s.a);
+  const bool pads = call.kv.head_dim != s.attention.v_dim();
+  call.q = padded(s.a, s.attention.heads, s.layer, 0);
   call.heads = static_cast<std::int32_t>(s.attention.heads);
   call.scale = s.attention.scale;
   call.window = static_cast<std::int32_t>(s.attention.window);
+  if (ops.sees_ahead_ && s.attention.sees_ahead()) {
+    const auto sight = std::find_if(ops.sights_.begin(), ops.sights_.end(),
+                                    [&](const Attention& one) { return one.sees_as(s.attention); });
+    call.seen = row_data<gpu::SeenKeys>(ops.pass_rows_.seen) + (sight - ops.sights_.begin()) * ops.rows_ + window.first;
+  }
   call.sinks = vector(s.attention.sinks);
   if (!status.ok()) return;
   call.floats = l.leaves.floats;
   call.out = l.leaves.floats || call.kv.rotation > 0 ? data(s.out) : nullptr;
   if (l.leaves.q8) call.out_q8 = make_q8(1, s.out);
+  if (pads) call.out = ops.at<float>(ops.layout_.padded[1]);  // the keys are stored
   call.max_position = static_cast<std::int32_t>(ops.position_bound_);
   if (!ops.few_rows()) {
     call.tiles = row_data<gpu::RowTile>(ops.pass_rows_.tiles) + window.first_tile;
@@ -271,6 +288,15 @@ void GpuExecutor::Emitter::emit_attention(const Launch& l) {
   }
   call.workspace = ops.at(ops.layout_.attention_workspace);
   check(gpu::attention(call, stream), "attention");
+  if (!pads) return;
+  gpu::PickCall own;
+  own.x = call.out;
+  own.cols = std::int64_t{call.heads} * call.kv.head_dim;
+  own.rows = rows(s.out);
+  own.heads = call.heads;
+  own.head_dim = static_cast<std::int32_t>(s.attention.v_dim());
+  own.out[0] = data(s.out);
+  check(gpu::pick_heads(own, stream), "pick");
 }
 
 void GpuExecutor::Emitter::emit_whole() {
@@ -279,7 +305,8 @@ void GpuExecutor::Emitter::emit_whole() {
 }
 
 void GpuExecutor::Emitter::emit_in_windows() {
-  const std::size_t blocks = ops.program_->blocks.size();
+  // Rows that want logits are few, and lie in all windows; a program without any has no such block.
+  const std::size_t blocks = ops.program_->blocks.size() + (ops.shape_.whole_rows ? 1 : 0);
   for (std::size_t block = 0; block + 1 < blocks; ++block) {
     for (const Window& part : ops.windows_) {
       window = part;
@@ -288,8 +315,8 @@ void GpuExecutor::Emitter::emit_in_windows() {
       emit_block(block);
     }
   }
-  window = {0, ops.rows_, 0, 0};  // rows that want logits are few, and lie in all windows
-  if (blocks > 0) emit_block(blocks - 1);
+  window = {0, ops.rows_, 0, 0};
+  if (blocks > 0 && !ops.shape_.whole_rows) emit_block(blocks - 1);
 }
 
 void GpuExecutor::Emitter::emit_block(std::size_t block) {
@@ -440,6 +467,15 @@ void GpuExecutor::Emitter::emit(const Launch& launch) {
       break;
     case Kind::gather:
       emit_gather(launch);
+      break;
+    case Kind::layer_norm:
+    case Kind::turn:
+    case Kind::merge_rows:
+    case Kind::mean_rows:
+    case Kind::clamp:
+    case Kind::standardize:
+    case Kind::join:
+      emit_whole_rows(launch);
       break;
     case Kind::add_picture:
       if (ops.pictures_.empty()) break;  // nothing is overwritten

@@ -969,6 +969,7 @@ cudaError_t attention(const AttentionCall& call, cudaStream_t stream) {
   const bool few = kv_has_few_bits(call.kv.dtype), rotated = call.kv.rotation > 0;
   const bool quantized = few || call.kv.dtype == DType::q8_0 || call.kv.dtype == DType::q4_0;
   if (few && call.kv.plain.table == nullptr) return cudaErrorInvalidValue;
+  if (call.seen != nullptr && (call.tiles == nullptr || head_dim > 256)) return cudaErrorInvalidValue;
   if (quantized ? head_dim % 32 != 0 : rotated) return cudaErrorInvalidValue;
   if (rotated && call.out == nullptr) return cudaErrorInvalidValue;
   const int chunks = call.tiles ? 0 : most_chunks(call.max_position, call.window);

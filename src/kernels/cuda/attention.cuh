@@ -24,6 +24,7 @@ __device__ __forceinline__ int first_visible(int position, int window) {
 /// What every path's kernel takes.
 struct HeadArgs {
   RowView rows;
+  const SeenKeys* seen;  // may be null
   KvView kv;
   const float* q;
   int heads, group;
@@ -34,9 +35,17 @@ struct HeadArgs {
   Q8 q8;                          // may be none
 };
 inline HeadArgs head_args(const AttentionCall& call, float* out, Q8 q8) {
-  return {call.rows,  call.kv,     call.q,     call.heads, call.heads / call.kv.kv_heads,
-          call.scale, call.window, call.sinks, out,        q8};
+  return {call.rows,  call.seen,   call.kv,    call.q, call.heads, call.heads / call.kv.kv_heads,
+          call.scale, call.window, call.sinks, out,    q8};
 }
+
+/// The keys of the cache that a row sees.
+__device__ __forceinline__ SeenKeys seen_by(const HeadArgs& args, int row) {
+  if (args.seen != nullptr) return args.seen[row];
+  const int position = args.rows.position[row];
+  return {first_visible(position, args.window), position};
+}
+constexpr SeenKeys kSeesNothing = {0, -1};
 
 /// M and L of the chunks merged so far.
 struct Merged {

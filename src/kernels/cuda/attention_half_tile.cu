@@ -227,15 +227,14 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2)
     values_read.open(S::kThreads);
   }
   const auto row_of = [&](int pair) { return tile.x + (first_pair + pair) / args.group; };
-  int newest = 0, oldest_row = 0x7fffffff;  // positions of the block's rows
+  int newest = 0, oldest = 0x7fffffff;  // keys that any of the block's rows sees
   for (int m = lane; m < pairs; m += 32) {
-    const int position = args.rows.position[row_of(m)];
-    newest = max(newest, position);
-    oldest_row = min(oldest_row, position);
+    const SeenKeys keys_of_row = seen_by(args, row_of(m));
+    newest = max(newest, keys_of_row.last);
+    oldest = min(oldest, keys_of_row.first);
   }
   newest = __reduce_max_sync(kFullWarp, newest);
-  oldest_row = __reduce_min_sync(kFullWarp, oldest_row);
-  const int oldest = first_visible(oldest_row, args.window);  // key
+  oldest = __reduce_min_sync(kFullWarp, oldest);
   const int first_chunk = oldest / kAttentionChunk, last_chunk = newest / kAttentionChunk;
 
   const auto is_seen = [&](int block) { return block * kKvBlock <= newest && (block + 1) * kKvBlock > oldest; };
@@ -276,7 +275,7 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2)
   }
 
   const bool busy = 16 * warp < pairs;  // the warp has pairs
-  int position[2];                      // -1: no such pair, which sees nothing
+  SeenKeys sight[2];                    // kSeesNothing: no such pair
   std::int64_t first_channel[2];        // of a pair, in q and in the result
   float unit[2];
   Queries<kHeadDim> queries(shared + S::kCacheBytes);
@@ -284,7 +283,7 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2)
   for (int h = 0; h < 2; ++h) {
     const int pair = 16 * warp + 8 * h + lane / 4;
     const bool mine = pair < pairs;
-    position[h] = mine ? args.rows.position[row_of(pair)] : -1;
+    sight[h] = mine ? seen_by(args, row_of(pair)) : kSeesNothing;
     const int head = kv_head * args.group + (first_pair + pair) % args.group;
     first_channel[h] = mine ? (static_cast<std::int64_t>(row_of(pair)) * args.heads + head) * kHeadDim : 0;
     HalfQuery<kHeadDim> query;
@@ -336,8 +335,7 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2)
         Seen seen[2];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          seen[h] = {max(first_visible(position[h], args.window) - base, 0),
-                     min(position[h] + 1 - base, kAttentionChunk)};
+          seen[h] = {max(sight[h].first - base, 0), min(sight[h].last + 1 - base, kAttentionChunk)};
         }
         soften(s, seen, unit, merged, weights, factors);
       }
@@ -371,7 +369,7 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2)
 
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const bool mine = position[h] >= 0;
+    const bool mine = sight[h].last >= 0;
 #pragma unroll
     for (int n = 0; n < kHeadDim / 8; ++n) {
 #pragma unroll

@@ -96,20 +96,19 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 3 : 2)
     values_there.open();
   }
   const auto row_of = [&](int pair) { return tile.x + (first_pair + pair) / args.group; };
-  int newest = 0, oldest_row = 0x7fffffff;  // positions of the block's rows
+  int newest = 0, oldest = 0x7fffffff;  // keys that any of the block's rows sees
   for (int m = lane; m < pairs; m += 32) {
-    const int position = args.rows.position[row_of(m)];
-    newest = max(newest, position);
-    oldest_row = min(oldest_row, position);
+    const SeenKeys keys_of_row = seen_by(args, row_of(m));
+    newest = max(newest, keys_of_row.last);
+    oldest = min(oldest, keys_of_row.first);
   }
   newest = __reduce_max_sync(kWholeWarp, newest);
-  oldest_row = __reduce_min_sync(kWholeWarp, oldest_row);
-  const int oldest = first_visible(oldest_row, args.window);  // key
+  oldest = __reduce_min_sync(kWholeWarp, oldest);
   const int first_chunk = oldest / kAttentionChunk, last_chunk = newest / kAttentionChunk;
 
   const int my_pair = 8 * warp + lane / 4;
   const bool mine = my_pair < pairs;
-  const int position = mine ? args.rows.position[row_of(my_pair)] : -1;
+  const SeenKeys sight = mine ? seen_by(args, row_of(my_pair)) : kSeesNothing;
   const int head = kv_head * args.group + (first_pair + my_pair) % args.group;
   const std::int64_t first_channel =
       mine ? (static_cast<std::int64_t>(row_of(my_pair)) * args.heads + head) * kHeadDim : 0;
@@ -183,8 +182,8 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 3 : 2)
     }
     __syncthreads();  // K is free
     if (more) fetch_keys(chunk + 1);
-    const int begin = max(first_visible(position, args.window) - base, 0);
-    const int end = min(position + 1 - base, kAttentionChunk);
+    const int begin = max(sight.first - base, 0);
+    const int end = min(sight.last + 1 - base, kAttentionChunk);
     const float2 factors = soften(s, begin, end, args.scale, merged);
     values_there.await(chunk - first_chunk);
     expand(chunk, std::false_type());

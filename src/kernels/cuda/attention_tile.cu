@@ -137,8 +137,8 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2) tile_kernel(cons
   const auto sums_of = [&](int pair) -> RowSums& {                // in the weights' unused floats
     return *reinterpret_cast<RowSums*>(weights + pair * S::kStride + S::kM);
   };
-  const auto position_of = [&](int pair) -> int& {  // -1: no such pair
-    return *reinterpret_cast<int*>(weights + (S::kM + pair) * S::kStride + S::kM);
+  const auto sight_of = [&](int pair) -> SeenKeys& {  // kSeesNothing: no such pair
+    return *reinterpret_cast<SeenKeys*>(weights + (S::kM + pair) * S::kStride + S::kM);
   };
   allow_successor();
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2) tile_kernel(cons
     };
     if (turn > 0) __syncthreads();
     if (thread < S::kM) {
-      position_of(thread) = thread < pairs ? args.rows.position[row_at(thread)] : -1;
+      sight_of(thread) = thread < pairs ? seen_by(args, row_at(thread)) : kSeesNothing;
       const Merged start = merge_start(args, kv_head * args.group + (first_pair + thread) % args.group);
       sums_of(thread) = {start.most, start.total, 1, 0};
     }
@@ -177,14 +177,15 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2) tile_kernel(cons
       }
     }
     __syncthreads();
-    int newest = 0, oldest_row = 0x7fffffff;  // positions of the block's rows
+    // Keys that any of the block's rows sees, and those that all do.
+    int oldest = 0x7fffffff, newest = 0, all_from = 0, all_to = 0x7fffffff;
     for (int m = lane; m < pairs; m += 32) {
-      newest = max(newest, position_of(m));
-      oldest_row = min(oldest_row, position_of(m));
+      const SeenKeys sight = sight_of(m);
+      oldest = min(oldest, sight.first), all_from = max(all_from, sight.first);
+      newest = max(newest, sight.last), all_to = min(all_to, sight.last);
     }
-    newest = __reduce_max_sync(kAllLanes, newest);
-    oldest_row = __reduce_min_sync(kAllLanes, oldest_row);
-    const int oldest = first_visible(oldest_row, args.window);  // key
+    oldest = __reduce_min_sync(kAllLanes, oldest), all_from = __reduce_max_sync(kAllLanes, all_from);
+    newest = __reduce_max_sync(kAllLanes, newest), all_to = __reduce_min_sync(kAllLanes, all_to);
     const int first_chunk = oldest / kAttentionChunk, last_chunk = newest / kAttentionChunk;
 
     constexpr int kKeyLoads = S::kSlab * kAttentionChunk / (4 * S::kThreads);
@@ -255,14 +256,12 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2) tile_kernel(cons
     for (int chunk = first_chunk; chunk <= last_chunk; ++chunk) {
       const int base = chunk * kAttentionChunk;
       const bool second_half = newest - base >= kKvBlock;
-      const bool masked =
-          base + kAttentionChunk - 1 > oldest_row || base < first_visible(newest, args.window) || pairs < S::kM;
+      const bool masked = base + kAttentionChunk - 1 > all_to || base < all_from || pairs < S::kM;
       const int first_slab = max(oldest - base, 0) / S::kSlab;
       const int last_key = min(newest - base, kAttentionChunk - 1), last_slab = last_key / S::kSlab;
       const auto visible_to = [&](int pair) {  // keys [x, y) of the chunk
-        const int position = position_of(pair);
-        return make_int2(max(first_visible(position, args.window) - base, 0),
-                         min(position + 1 - base, kAttentionChunk));
+        const SeenKeys sight = sight_of(pair);
+        return make_int2(max(sight.first - base, 0), min(sight.last + 1 - base, kAttentionChunk));
       };
       {
         float s[kRows][kKeys] = {};

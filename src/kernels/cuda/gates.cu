@@ -70,6 +70,16 @@ __global__ void softcap_kernel(float* x, float cap, std::int64_t n) {
   x[i] = cap * (1.0f - 2.0f / (1.0f + exp_f32(y + y)));
 }
 
+__global__ void place_columns_kernel(PlaceCall call) {
+  allow_successor();
+  wait_for_predecessor();
+  const std::int64_t width = call.clear_behind ? call.out_cols - call.first : call.cols;
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const std::int64_t row = i / width, col = i % width;
+  if (row >= call.rows) return;
+  call.out[row * call.out_cols + call.first + col] = col < call.cols ? call.x[row * call.cols + col] : 0.0f;
+}
+
 dim3 blocks_for(std::int64_t n) { return dim3(static_cast<unsigned>((n + kThreads - 1) / kThreads)); }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -219,6 +229,12 @@ __global__ void __launch_bounds__(kWarp* kChooseWarps) choose_kernel(ChooseCall 
 }
 
 }  // namespace
+
+cudaError_t place_columns(const PlaceCall& call, cudaStream_t stream) {
+  const std::int64_t n = call.rows * (call.clear_behind ? call.out_cols - call.first : call.cols);
+  if (n <= 0) return cudaSuccess;
+  return launch(place_columns_kernel, blocks_for(n), dim3(kThreads), 0, stream, call);
+}
 
 cudaError_t scale(float* x, float factor, std::int64_t n, cudaStream_t stream) {
   if (n <= 0) return cudaSuccess;

@@ -84,6 +84,7 @@ using gpu::MatmulCall;
 using gpu::Matrix;
 using gpu::NormCall;
 using gpu::PickCall;
+using gpu::PlaceCall;
 using gpu::PlainLaunches;
 using gpu::Product;
 using gpu::ProductCopies;
@@ -99,6 +100,7 @@ using gpu::RopeStoreCall;
 using gpu::RowTile;
 using gpu::RowView;
 using gpu::ScanCall;
+using gpu::SeenKeys;
 using gpu::SigmoidGateCall;
 using gpu::StateRun;
 using gpu::StateRuns;
@@ -152,6 +154,7 @@ cudaError_t gate_rows(Activation activation, float* gate, const float* up, std::
 cudaError_t scale_by(float* x, const std::byte* const* scalar, const std::byte* const* bias, std::int64_t rows,
                      std::int32_t cols, cudaStream_t stream);
 cudaError_t softcap(float* x, float cap, std::int64_t n, cudaStream_t stream);
+cudaError_t place_columns(const PlaceCall& call, cudaStream_t stream);
 cudaError_t choose(const ChooseCall& call, cudaStream_t stream);
 
 // heads.h

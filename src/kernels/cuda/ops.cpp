@@ -107,6 +107,9 @@ Status scale_by(float* x, const std::byte* const* scalar, const std::byte* const
 Status softcap(float* x, float cap, std::int64_t n, StreamRef stream) {
   return cuda_status(cuda::softcap(x, cap, n, cuda_stream(stream)), "softcap");
 }
+Status place_columns(const PlaceCall& call, StreamRef stream) {
+  return cuda_status(cuda::place_columns(call, cuda_stream(stream)), "place_columns");
+}
 Status choose(const ChooseCall& call, StreamRef stream) {
   return cuda_status(cuda::choose(call, cuda_stream(stream)), "choose");
 }

@@ -27,6 +27,19 @@ Status scale_by(float* x, const std::byte* const* scalar, const std::byte* const
 /// x = cap * tanh(x / cap), with the CPU's bits.
 Status softcap(float* x, float cap, std::int64_t n, device::StreamRef stream);
 
+/// Rows of x [rows, cols] into columns [first, first + cols) of those of out [rows, out_cols]; clear_behind: the
+/// columns behind become zero.
+struct PlaceCall {
+  const float* x = nullptr;
+  std::int64_t rows = 0, cols = 0;
+  float* out = nullptr;
+  std::int64_t out_cols = 0, first = 0;
+  bool clear_behind = false;
+};
+Status place_columns(const PlaceCall& call, device::StreamRef stream);
+
+/// Heads of at most so many channels go through attention's tiles (AttentionCall::seen).
+constexpr std::int32_t kMostTileHeadDim = 256;
 /// attention() takes heads of so many channels in f16 alone.
 constexpr std::int32_t kWideHeadDim = 512;
 /// Shared memory of a block in which it reads them a chunk at a time, else by halves (attention_wide.cu): less than the

@@ -317,8 +317,15 @@ struct alignas(16) RowTile {
   std::int32_t first_row = 0, rows = 0, sequence = 0, last_position = 0;
 };
 
+/// Positions that a row sees, from the first to the last; the last is its own, or behind it.
+struct alignas(8) SeenKeys {
+  std::int32_t first = 0, last = 0;
+};
+
 struct AttentionCall {
   RowView rows;
+  /// [rows]: what rows see, in place of what position and window say. Only with tiles, and heads of up to 256.
+  const SeenKeys* seen = nullptr;
   KvView kv;
   const float* q = nullptr;  // [rows, heads * head_dim]
   std::int32_t heads = 0;
