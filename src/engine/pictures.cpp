@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <list>
@@ -264,6 +265,7 @@ Expected<std::shared_ptr<const EncodedPicture>> Encoder::encode(const PictureKey
                                                                 const std::function<bool()>& cancelled) {
   const MutexLock lock(computing_);
   if (auto found = find(file); found != nullptr) return found;
+  const auto begin = std::chrono::steady_clock::now();
   const vision::Patches& first = views.front();
   const std::int64_t merge = tower_.spec.merge;
   std::int64_t tokens = 0;
@@ -295,6 +297,8 @@ Expected<std::shared_ptr<const EncodedPicture>> Encoder::encode(const PictureKey
     return error(Code::corrupt, "{}: the tower's results are not finite; its weights are damaged: fetch the file again",
                  path_);
   keep(picture);
+  log::info("{}: {} tokens in {:.3f} s", words(), tokens,
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   return std::shared_ptr<const EncodedPicture>(std::move(picture));
 }
 
