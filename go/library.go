@@ -28,7 +28,7 @@ const (
 	OutOfBudget                     // does not fit; the message names what would
 	Cancelled
 	Unavailable // not now: too much waits already, or it is shutting down
-	Internal    // a bug of ours, met without crashing
+	Internal    // a bug in Millrace, caught without a crash
 )
 
 var codeNames = []string{"ok", "invalid argument", "not found", "corrupt", "unsupported", "I/O error", "out of budget",

@@ -257,16 +257,11 @@ Status write_header(const Model& model, const Chosen& chosen, const QuantizeOpti
   MR_RETURN_IF_ERROR(writer.add(std::string(kVersion), Value(std::uint32_t{2})));
 
   const MixtureContext context = mixture_context(model.tensors());
-  bool lossy_input = false;
   for (const auto& [tensor, dtype, scale] : chosen)
     if (scale >= 0)
       MR_RETURN_IF_ERROR(writer.declare(scale_name(tensor->name), DType::f32, {matrices_of(tensor->shape)}));
-  for (const auto& [tensor, dtype, scale] : chosen) {
-    lossy_input |= dtype != tensor->dtype && info(tensor->dtype).block_elements > 1;
+  for (const auto& [tensor, dtype, scale] : chosen)
     MR_RETURN_IF_ERROR(writer.declare(tensor->name, dtype, tensor->shape));
-  }
-  if (lossy_input && !options.only_named)
-    log::warn("the input is quantized already; quantizing it again loses more than starting from F16");
   log_fallbacks(chosen, options, context);
   if (!options.only_named) log_unknown_importance(chosen, options);
   return writer.begin();

@@ -82,8 +82,12 @@ class Words(Case):
             first, second = (pathlib.Path(folder, name) for name in ("bf16.gguf", "q4.gguf"))
             self.ok("quantize", DEMO, first, "BF16")
             self.assertNotIn("warning", self.ok("quantize", first, second, "Q8_0").err)
-            self.assertIn("quantized already", self.ok("quantize", second, first, "Q4_0").err)
+            self.assertEqual(self.ok("quantize", second, first, "Q4_0").err.count("quantized already"), 1)
             self.assertEqual(self.ok("quantize", second, first, "Q4_0", "-q").err, "")
+
+    def test_a_plan_says_what_would_make_it_faster(self):
+        self.assertRegex(self.ok("plan", DEMO, "--ram", "6M").out, r"faster: with 8\.\d+ MB more memory \(--ram 14\.\d MB\), no weights would be read from the disk")
+        self.assertNotIn("faster:", self.ok("plan", DEMO, "--ram", "100M").out)
 
 
 class Columns(Case):

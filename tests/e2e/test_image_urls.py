@@ -147,7 +147,7 @@ class ImageUrls(Case):
 
     def test_a_name_that_leads_to_this_machine_is_not_asked(self):
         with Server(self.model, "--threads", "2", "--ctx", "512", "--image-urls", f"localhost:{self.allowed.port}", env=self.env) as server:
-            said = self.refused(f"http://localhost:{self.allowed.port}/a.png", "none of the internet", server=server)
+            said = self.refused(f"http://localhost:{self.allowed.port}/a.png", "not on the public internet", server=server)
             self.assertNotIn("127.0.0.1", said)
             self.refused(f"{self.site}/a.png", "are not fetched here", server=server)
         self.assertEqual((self.inner.asked, self.allowed.asked), ([], []))

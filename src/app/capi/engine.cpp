@@ -246,7 +246,7 @@ Status embed(millrace_engine& handle, const char* const* texts, std::size_t coun
       options.pooling = model::Pooling::last;
       break;
     default:
-      return error(Code::invalid_argument, "pooling: {} is none that there is", static_cast<int>(pooling));
+      return error(Code::invalid_argument, "pooling: unknown value {}", static_cast<int>(pooling));
   }
   std::vector<std::vector<text::TokenId>> inputs;
   for (std::size_t i = 0; i < count; ++i) {

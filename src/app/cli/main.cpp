@@ -161,11 +161,11 @@ int main(int argc, char** argv) {
     std::fputs("error: out of memory; close other programs or use a smaller model or context\n", stderr);
   } catch (const std::system_error& failed) {  // fmt::print, of more than its buffer holds
     if (std::ferror(stdout) == 0)
-      millrace::say(stderr, "error: {} (a bug of ours: please report it)\n", failed.what());
+      millrace::say(stderr, "error: {} (a bug in Millrace: please report it)\n", failed.what());
     else if (failed.code().value() != EPIPE)
       millrace::say(stderr, "error: cannot write the output: {}\n", failed.code().message());
   } catch (const std::exception& unexpected) {
-    millrace::say(stderr, "error: {} (a bug of ours: please report it)\n", unexpected.what());
+    millrace::say(stderr, "error: {} (a bug in Millrace: please report it)\n", unexpected.what());
   }
   return millrace::cli::kExitFailed;
 }

@@ -25,7 +25,7 @@ constexpr const char* kHelp =
     "  /image FILE       show a picture with the next message (or write or drop its path into the message);\n"
     "                    /image alone lists those that wait\n"
     "  /clear            forget the conversation and its pictures\n"
-    "  /save NAME        keep the conversation;  /load NAME goes on with it;  /list shows those that were kept\n"
+    "  /save NAME        save the conversation;  /load NAME continues it;  /list shows the saved ones\n"
     "  /bye              leave (also Ctrl-D)\n"
     "  \"\"\"               begins and ends a text of several lines\n"
     "  Ctrl-C            stops the answer\n"

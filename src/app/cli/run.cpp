@@ -68,7 +68,7 @@ int answer_all(const RunFlags& flags, Chat& chat, const std::vector<std::string>
 Expected<std::string> read_pipe(std::uint64_t most, bool quiet) {
   constexpr std::chrono::seconds patience{2};  // then somebody wonders what we wait for
   if (!quiet && !os::input_is_ready(patience))
-    say(stderr, "Reading what is piped in to go with the prompt ('< /dev/null' where there is nothing)\n");
+    say(stderr, "Reading standard input for the prompt ('< /dev/null' if there is none)\n");
   MR_ASSIGN_OR_RETURN(std::string text, read_input(most));
   while (!text.empty() && text.back() == '\n') text.pop_back();
   return text;

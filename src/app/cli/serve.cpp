@@ -142,13 +142,13 @@ Expected<os::Daemon> become_daemon(const ServeFlags& flags) {
   const std::string log = flags.log_file.empty() ? "/dev/null" : flags.log_file;
   auto daemon = os::Daemon::start(log, [](const std::string& report) {
     if (report.empty())
-      say(stderr, "error: the server did not start; --log-file FILE keeps what it says\n");
+      say(stderr, "error: the server did not start; --log-file FILE keeps its messages\n");
     else
       say(stdout, "{}", report);
     return report.empty() ? kExitFailed : 0;
   });
   if (daemon.status().code() == Code::unavailable)
-    return error(Code::io_error, "{}: is a pipe that nobody reads; start its reader first", log);
+    return error(Code::io_error, "{}: is a pipe without a reader; start its reader first", log);
   if (!daemon.ok())
     return error(Code::io_error, "cannot start a daemon that writes its log to {}: {}", log, daemon.status().message());
   return daemon;
@@ -316,7 +316,7 @@ Expected<nlohmann::ordered_json> ask(const RemoteFlags& flags, const std::string
     return error(Code::unavailable, "no server answers on {}; start one with 'millrace serve'", address.text());
   auto json = nlohmann::ordered_json::parse(result->body, nullptr, false);
   if (json.is_discarded() || !json.is_object())
-    return error(Code::corrupt, "{} answers, but not as a server of ours does", address.text());
+    return error(Code::corrupt, "{} answers, but not like a Millrace server", address.text());
   if (result->status >= 400) {
     const auto& said = json.contains("error") ? json["error"] : json;
     return error(Code::invalid_argument, "{}", said.is_string() ? said.get<std::string>() : said.dump());

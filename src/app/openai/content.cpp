@@ -22,7 +22,7 @@ Expected<std::string> file_text(const Json& file, const char* where) {
   const std::optional<std::string> text = from_base64(encoded);
   if (!text) return error(Code::invalid_argument, "{}: the file_data of '{}' is not base64", where, name);
   if (text->starts_with("%PDF-") || text->find('\0') != std::string::npos || !text::is_valid_utf8(*text))
-    return error(Code::invalid_argument, "{}: the file '{}' is no text in UTF-8; send what it says as text", where,
+    return error(Code::invalid_argument, "{}: the file '{}' is not text in UTF-8; send its content as text", where,
                  name);
   return fmt::format("<document>\n{}{}\n</document>\n", name.empty() ? "" : fmt::format("title: {}\n", name), *text);
 }

@@ -96,7 +96,7 @@ Status take_response_format(const Json& format, Job& job) {
   }
   if (type == "grammar") {
     if (word(format, "grammar").empty())
-      return error(Code::invalid_argument, "response_format: grammar has to be a text");
+      return error(Code::invalid_argument, "response_format: grammar must be a string");
     take_grammar(word(format, "grammar"), job);
     return {};
   }

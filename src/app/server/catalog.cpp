@@ -267,8 +267,8 @@ Expected<FileTexts> Catalog::texts(const ModelInfo& model, WorkGrant& memory) {
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, modelfile::Model::open(model.path, options));
   // The grant of what was read ends with it; what is made of it is charged until the request is answered.
   if (!memory.take(held.used() * kCopiesOfTexts))
-    return error(Code::out_of_budget, "model '{}': what its file says of itself takes {} of memory, which is not free",
-                 model.name, format_bytes(held.used() * kCopiesOfTexts));
+    return error(Code::out_of_budget, "model '{}': its metadata takes {} of memory, which is not free", model.name,
+                 format_bytes(held.used() * kCopiesOfTexts));
   FileTexts texts;
   if (const auto text = file.get_string("tokenizer.chat_template"); text.ok()) texts.chat_template = *text;
   Json::object_t members;  // keys of a file occur once: none is looked up among the others

@@ -53,7 +53,7 @@ Expected<Framing> read_framing(const httplib::Request& request) {
   const auto lengths = request.get_header_value_count("Content-Length");
   const auto codings = request.get_header_value_count("Transfer-Encoding");
   if (lengths + codings > 1)
-    return error(Code::invalid_argument, "the request says more than once where its body ends; send one length");
+    return error(Code::invalid_argument, "the request gives the length of its body more than once; send one length");
   if (request.get_header_value_count("Host") > 1)
     return error(Code::invalid_argument, "the request names more than one host");
   Framing framing;
@@ -68,7 +68,7 @@ Expected<Framing> read_framing(const httplib::Request& request) {
     if (!framing.content_length) return error(Code::invalid_argument, "Content-Length: must be a number of bytes");
   }
   if (framing.expects_body && lengths + codings == 0)
-    return error(Code::unsupported, "Content-Length is missing: nothing says where the body ends");
+    return error(Code::unsupported, "Content-Length is missing; send it, or send the body in chunks");
   return framing;
 }
 

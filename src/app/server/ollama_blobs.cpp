@@ -40,7 +40,7 @@ void look(Context& context, const Request& request, Response& response) {
   if (!hash.ok()) return fail(Api::ollama, response, hash.status());
   if (request.method != "HEAD")
     return fail(Api::ollama, response, 405,
-                error(Code::unsupported, "blobs are not sent; HEAD says whether one is here"));
+                error(Code::unsupported, "blobs cannot be downloaded; HEAD returns whether one exists"));
   if (is_here(context, *hash)) return void(response.status = 200);
   fail(Api::ollama, response, 404, error(Code::not_found, "there is no blob sha256:{}", *hash));
 }

@@ -163,7 +163,7 @@ void on_exception(const Request& request, Response& response, const std::excepti
     what = unexpected.what();
   }
   log::error("{} {}: {}", request.method, request.path, what);
-  fail(api_of(request.path), response, 500, error(Code::internal, "{} (a bug of ours: please report it)", what));
+  fail(api_of(request.path), response, 500, error(Code::internal, "{} (a bug in Millrace: please report it)", what));
 }
 
 void add_middleware(Context& context) {

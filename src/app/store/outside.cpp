@@ -87,7 +87,7 @@ extern "C" curl_socket_t open_outside(void* context, curlsocktype purpose, curl_
   const std::string ip = os::ip_of(&address->addr, address->addrlen);
   if (purpose == CURLSOCKTYPE_IPCXN && !ip.empty() && (os::is_public_ip(ip) || ip == asked.literal))
     return os::open_socket(address->family, address->socktype, address->protocol);
-  asked.failure = error(Code::invalid_argument, "its host leads to an address that is none of the internet");
+  asked.failure = error(Code::invalid_argument, "its host resolves to an address that is not on the public internet");
   return CURL_SOCKET_BAD;
 }
 

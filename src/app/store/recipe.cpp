@@ -202,7 +202,7 @@ Status apply(Recipe& recipe, std::string_view instruction, std::string_view rest
   } else if (same_word(instruction, "LICENSE")) {
     recipe.license = std::move(value);
   } else if (is_ollamas_own(instruction)) {
-    log::warn("Modelfile: {} {} has no effect: the chat template says how prompts and answers are written",
+    log::warn("Modelfile: {} {} has no effect: the chat template decides how prompts and answers are written",
               modelfile::escape(instruction, 20), modelfile::escape(value, 60));
   } else {
     return error(Code::invalid_argument,
