@@ -62,6 +62,17 @@ function item(model, loaded) {
       await post('api/generate', {model: model.name, keep_alive: 0, stream: false});
       setTimeout(listModels, 300);
     }));
+  } else {
+    const load = button(t('load'), 'plain', async () => {
+      load.disabled = true;
+      try {
+        await post('api/generate', {model: model.name, stream: false});
+      } catch (error) {
+        $('pull-progress').textContent = error.message;
+      }
+      listModels();
+    });
+    entry.append(load);
   }
   entry.append(button(t('remove'), 'plain', async () => {
     if (!confirm(t('removeWhat', {name: model.name}))) return;

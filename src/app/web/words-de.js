@@ -30,7 +30,7 @@ export default {
   cut: 'am Limit abgeschnitten', stopped: 'Angehalten.', seconds: '{n} s', minutes: '{n} min',
   endedEarly: 'Der Server hat die Antwort vorzeitig beendet.', noServer: 'Der Server antwortet nicht.',
   noTemplate: 'Diese Datei hat keine Chat-Vorlage (ein Basismodell?): Das Modell setzt den Text so fort, wie er dasteht.',
-  noModels: 'Noch ist kein Modell da. Holen Sie eines von unten, oder ein anderes über seinen Namen oben.', loaded: 'geladen, {size}', unload: 'Entladen', pullName: 'Name des Modells', pull: 'Holen',
+  noModels: 'Noch ist kein Modell da. Holen Sie eines von unten, oder ein anderes über seinen Namen oben.', loaded: 'geladen, {size}', load: 'Laden', unload: 'Entladen', pullName: 'Name des Modells', pull: 'Holen',
   pullStopped: 'Angehalten. Erneutes Holen setzt hier fort.', someOf: '{done} von {total}',
   idle: 'Kein Modell ist geladen. Stellen Sie eine Frage, und diese Seite zeigt, wo die Gewichte liegen und was die Geschwindigkeit begrenzt.', modelOn: '{model} auf {device}',
   speedNone: 'Noch nichts gemessen.',

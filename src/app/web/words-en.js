@@ -30,7 +30,7 @@ export default {
   cut: 'cut at the limit', stopped: 'Stopped.', seconds: '{n} s', minutes: '{n} min',
   endedEarly: 'The server ended the answer early.', noServer: 'The server does not answer.',
   noTemplate: 'This file has no chat template (a base model?): it continues your text as it stands.',
-  noModels: 'No model is here yet. Pull one of those below, or any other by its name above.', loaded: 'loaded, {size}', unload: 'Unload', pullName: 'Model to pull', pull: 'Pull',
+  noModels: 'No model is here yet. Pull one of those below, or any other by its name above.', loaded: 'loaded, {size}', load: 'Load', unload: 'Unload', pullName: 'Model to pull', pull: 'Pull',
   pullStopped: 'Stopped. Pulling it again continues from here.', someOf: '{done} of {total}',
   idle: 'No model is loaded. Ask a question, and this page shows where the weights are and what limits the speed.', modelOn: '{model} on {device}',
   speedNone: 'Nothing has been measured yet.',

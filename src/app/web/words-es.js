@@ -30,7 +30,7 @@ export default {
   cut: 'cortado en el límite', stopped: 'Detenido.', seconds: '{n} s', minutes: '{n} min',
   endedEarly: 'El servidor terminó la respuesta antes de tiempo.', noServer: 'El servidor no responde.',
   noTemplate: 'Este archivo no tiene plantilla de chat (¿un modelo base?): continúa el texto tal como está.',
-  noModels: 'Aún no hay modelos. Baje uno de los que siguen u otro por su nombre arriba.', loaded: 'cargado, {size}', unload: 'Descargar de memoria', pullName: 'Modelo que bajar', pull: 'Bajar',
+  noModels: 'Aún no hay modelos. Baje uno de los que siguen u otro por su nombre arriba.', loaded: 'cargado, {size}', load: 'Cargar', unload: 'Descargar de memoria', pullName: 'Modelo que bajar', pull: 'Bajar',
   pullStopped: 'Detenido. Si lo baja otra vez, continúa desde aquí.', someOf: '{done} de {total}',
   idle: 'No hay ningún modelo cargado. Haga una pregunta y esta página mostrará dónde están los pesos y qué limita la velocidad.', modelOn: '{model} en {device}',
   speedNone: 'Aún no se ha medido nada.',

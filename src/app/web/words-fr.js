@@ -30,7 +30,7 @@ export default {
   cut: 'coupé à la limite', stopped: 'Arrêté.', seconds: '{n} s', minutes: '{n} min',
   endedEarly: 'Le serveur a interrompu la réponse.', noServer: 'Le serveur ne répond pas.',
   noTemplate: 'Ce fichier n’a pas de modèle de conversation (un modèle de base ?) : il continue le texte tel quel.',
-  noModels: 'Aucun modèle pour l’instant. Téléchargez l’un de ceux ci-dessous, ou un autre par son nom ci-dessus.', loaded: 'chargé, {size}', unload: 'Décharger', pullName: 'Modèle à télécharger', pull: 'Télécharger',
+  noModels: 'Aucun modèle pour l’instant. Téléchargez l’un de ceux ci-dessous, ou un autre par son nom ci-dessus.', loaded: 'chargé, {size}', load: 'Charger', unload: 'Décharger', pullName: 'Modèle à télécharger', pull: 'Télécharger',
   pullStopped: 'Arrêté. Un nouveau téléchargement reprend à cet endroit.', someOf: '{done} sur {total}',
   idle: 'Aucun modèle n’est chargé. Posez une question : cette page montrera où se trouvent les poids et ce qui limite la vitesse.', modelOn: '{model} sur {device}',
   speedNone: 'Rien n’a encore été mesuré.',

@@ -30,7 +30,7 @@ export default {
   cut: '上限で打ち切り', stopped: '停止しました。', seconds: '{n} 秒', minutes: '{n} 分',
   endedEarly: 'サーバーが回答を途中で終えました。', noServer: 'サーバーが応答しません。',
   noTemplate: 'このファイルにはチャットテンプレートがありません（ベースモデル?）。入力した文章の続きをそのまま書きます。',
-  noModels: 'モデルはまだありません。下の一覧から取得するか、上に名前を入力してください。', loaded: '読み込み済み、{size}', unload: '解放', pullName: '取得するモデル', pull: '取得',
+  noModels: 'モデルはまだありません。下の一覧から取得するか、上に名前を入力してください。', loaded: '読み込み済み、{size}', load: '読み込む', unload: '解放', pullName: '取得するモデル', pull: '取得',
   pullStopped: '停止しました。もう一度取得すると続きから始まります。', someOf: '{done}/{total}',
   idle: 'モデルは読み込まれていません。質問すると、重みの場所と速度を制限しているものをここに示します。', modelOn: '{model}（{device}）',
   speedNone: 'まだ測定していません。',

@@ -30,7 +30,7 @@ export default {
   cut: '到达上限而截断', stopped: '已停止。', seconds: '{n} 秒', minutes: '{n} 分钟',
   endedEarly: '服务器提前结束了回答。', noServer: '服务器没有响应。',
   noTemplate: '该文件没有聊天模板（可能是基础模型）：模型会直接续写文本。',
-  noModels: '还没有模型。请拉取下面的模型，或在上方输入其他模型的名称。', loaded: '已加载，{size}', unload: '卸载', pullName: '要拉取的模型', pull: '拉取',
+  noModels: '还没有模型。请拉取下面的模型，或在上方输入其他模型的名称。', loaded: '已加载，{size}', load: '加载', unload: '卸载', pullName: '要拉取的模型', pull: '拉取',
   pullStopped: '已停止；再次拉取将从此处继续。', someOf: '{done}/{total}',
   idle: '没有加载模型。提问之后，这里会显示权重的位置和限制速度的因素。', modelOn: '{model}，运行于 {device}',
   speedNone: '尚无测量值。',

@@ -330,13 +330,13 @@ async function machine(page) {
   await page.keyboard.press('ArrowRight');
   await page.waitForSelector('#live:not([hidden])');
   await page.waitForSelector('.history');
-  assert.match(await page.textContent('.tier'), /RAM.*of the model/);
+  await page.waitForFunction(() => /RAM.*of the model/.test(document.querySelector('.tier').textContent));  // a look may still show what readable() made up
   assert.equal(await page.locator('.beside tr').count(), 4);
   assert.deepEqual(await page.$eval('#heat-frame canvas', canvas => [canvas.dataset.layers, canvas.dataset.experts]), ['6', '16'], 'a row a layer, a column an expert');
   const box = await page.locator('#heat-frame canvas').boundingBox();
   await page.locator('#heat-frame canvas').hover({position: {x: box.width - 5, y: box.height - 5}});
   assert.match(await page.getAttribute('#heat-frame canvas', 'title'), /Layer 5, expert 15: /);
-  assert.match(await page.textContent('#advice'), /All weights are in RAM/);
+  await page.waitForFunction(() => /All weights are in RAM/.test(document.querySelector('#advice').textContent));
   assert.match(await page.textContent('#guesses'), /No tokens have been guessed|guesses were right/);
   await picture(page, 'machine');
   await page.click('#theme');

@@ -73,6 +73,9 @@ async function machineRemembers(page) {
   await page.click('#tab-machine');
   await page.waitForSelector('#past:not([hidden]) .history');
   assert.match(await text(page, '#past'), /someone\/tiny-GGUF/);
+  await page.click('#tab-models');
+  await page.click('#list button:has-text("Load")');
+  await page.waitForSelector('#list .loaded');
 }
 
 try {
