@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "app/store/suggestions.h"
 #include "base/bytes.h"
 #include "base/os/disk.h"
 #include "base/os/file_info.h"
@@ -337,28 +338,12 @@ Findings find_gpu(const Expected<std::vector<device::Gpu>>& gpus) {
 
 // ---- the first three lines
 
-/// A model as people run it, at about 4 bits a weight.
-struct Example {
-  std::string_view what;
-  double file_bytes, token_bytes;  // token_bytes: of the weights that one token reads
-};
-constexpr Example kExamples[] = {
-    {"a 70B", 42.5e9, 42.5e9}, {"a 32B", 19.8e9, 19.8e9}, {"a 30B mixture with 3B active", 18.6e9, 2.0e9},
-    {"a 14B", 9.0e9, 9.0e9},   {"an 8B", 4.9e9, 4.9e9},   {"a 4B", 2.5e9, 2.5e9},
-    {"a 1.7B", 1.1e9, 1.1e9},  {"a 0.6B", 0.4e9, 0.4e9},
-};
-constexpr double kComfortable = 5;  // tok/s: about as fast as people read
-
-/// The largest example that fits into `room` bytes and decodes comfortably at `rate` bytes/s, or, where none does, the
-/// smallest that fits. rate 0: not measured. nullptr: none fits.
-const Example* best_fit(double room, double rate) {
-  const Example* smallest = nullptr;
-  for (const Example& example : kExamples) {
-    if (example.file_bytes > room) continue;
-    if (rate <= 0 || rate / example.token_bytes >= kComfortable) return &example;
-    smallest = &example;
-  }
-  return smallest;
+/// The first that is read from no slower memory than `tier`; the suggestions begin with the largest.
+const store::Suggestion* best_from(const std::vector<store::Suggestion>& models, std::string_view tier) {
+  const auto found = std::find_if(models.begin(), models.end(), [&](const store::Suggestion& one) {
+    return one.tier == tier || (tier == "ram" && one.tier == "vram");
+  });
+  return found == models.end() ? nullptr : &*found;
 }
 
 /// What runs well here, what limits it, what to do.
@@ -369,19 +354,25 @@ std::string summarize(const Findings& findings, const device::MemoryLimits& limi
   const auto ram = static_cast<double>(std::min(limits.available_bytes, limits.cgroup_bytes)) * kShareOfRam;
   const double rate = rates.ok() ? rates->cpu_decode : 0;
   const auto bytes = [](double count) { return format_bytes(static_cast<std::uint64_t>(std::max(count, 0.0))); };
-  std::string runs, limit;
-  if (gpus.ok() && !gpus->empty()) {
-    const double vram = static_cast<double>(gpus->front().total_bytes) * kShareOfVram - kContextOfGpu;
-    const Example* const best = best_fit(vram, 0);
-    runs = fmt::format("models of up to {} from VRAM{}, of up to {} with weights in RAM", bytes(vram),
-                       best != nullptr ? fmt::format(", such as {} at 4 bits", best->what) : "", bytes(vram + ram));
+  const bool has_gpu = gpus.ok() && !gpus->empty();
+  store::MachineRoom room = {.ram_bytes = ram, .ram_rate = rate, .disk_rate = rates.ok() ? rates->disk : 0};
+  if (has_gpu) {
+    room.vram_bytes = static_cast<double>(gpus->front().total_bytes) * kShareOfVram - kContextOfGpu;
+    room.vram_rate = rates.ok() ? rates->device_memory : 0;
+  }
+  const std::vector<store::Suggestion> models = store::suggest_models(room);
+  const store::Suggestion* const best = best_from(models, has_gpu ? "vram" : "ram");
+  std::string example, limit;
+  if (best != nullptr) example = fmt::format(", such as {} ({})", best->name, bytes(best->file_bytes));
+  if (best != nullptr && best->tokens_per_second > 0)
+    example += fmt::format(" at about {:.3g} tok/s", best->tokens_per_second);
+  std::string runs = fmt::format("models of up to {} from RAM{}", bytes(ram), example);
+  if (has_gpu) {
+    runs = fmt::format("models of up to {} from VRAM{}; of up to {} with weights in RAM", bytes(room.vram_bytes),
+                       example, bytes(room.vram_bytes + ram));
     limit = fmt::format("{} of VRAM: what does not fit crosses PCIe from RAM, or is computed by the CPU",
                         format_bytes(gpus->front().total_bytes));
   } else {
-    const Example* const best = best_fit(ram, rate);
-    runs = fmt::format("models of up to {} from RAM", bytes(ram));
-    if (best != nullptr) runs += fmt::format(", such as {} at 4 bits ({})", best->what, bytes(best->file_bytes));
-    if (best != nullptr && rate > 0) runs += fmt::format(" at {:.3g} tok/s at most", rate / best->token_bytes);
     limit = rate > 0 ? fmt::format(
                            "the CPU reads weights at {}/s; a token reads all weights of a dense model, and "
                            "a tenth or less of a mixture",
