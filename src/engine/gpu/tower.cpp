@@ -78,7 +78,7 @@ std::int64_t rows_of_screen(const model::Tower& tower) {
   return most;
 }
 
-/// Attention is on the tensor cores, over keys in f16; exact for those who ask for that of the decoder.
+/// Attention and products are on the tensor cores, over keys in f16; exact for those who ask for that of the decoder.
 DType kv_of(const EngineOptions& options) { return options.kv.dtype == DType::f32 ? DType::f32 : DType::f16; }
 
 exec::PassLimits limits_of(const model::Tower& tower, std::int64_t rows, DType kv) {
@@ -196,6 +196,7 @@ Expected<std::unique_ptr<TowerRunner>> load_tower_on_gpu(const EngineOptions& op
   ops.device = options.device.gpu;
   ops.graphs = false;
   ops.kv_dtype = kv_of(options);
+  ops.prompt_products = ops.kv_dtype != DType::f32;
   MR_ASSIGN_OR_RETURN(loaded->executor,
                       exec::make_gpu_executor(loaded->tower.units, *loaded->weights, *parts.vram, ops));
   MR_RETURN_IF_ERROR(loaded->executor->prepare(loaded->tower.program, limits));

@@ -52,7 +52,7 @@ gpu::MatmulCall GpuExecutor::Emitter::call_for(Act x, DType dtype, bool prompt) 
   if (is_float(dtype)) {
     call.x = data(x);
     call.x_stride = cols(x);
-    if (!ops.shape_.whole_rows || !gpu::has_half_product(dtype, cols(x))) return call;
+    if (!ops.shape_.whole_rows || !ops.options_.prompt_products || !gpu::has_half_product(dtype, cols(x))) return call;
     half = gpu::half_rows_at(ops.at(ops.layout_.inputs[1]), rows(x), cols(x));
     forms[1] = {};
     check(gpu::to_half_rows(data(x), rows(x), static_cast<std::int32_t>(cols(x)), half, stream), "to_half_rows");
