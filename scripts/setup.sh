@@ -12,7 +12,7 @@ build=(g++ make cmake ninja-build python3 pkg-config libfmt-dev libspdlog-dev nl
 dev=(time codespell libgtest-dev libbenchmark-dev clang clang-tidy clang-format libclang-rt-14-dev python3-lark git tmux
      openmpi-bin libopenmpi-dev iproute2 haproxy fonts-wqy-microhei)
 package=(dpkg-dev file help2man libncurses-dev libbsd-dev libmd-dev zlib1g-dev python3-pip python3-venv)
-windows=(g++-mingw-w64-x86-64-posix libz-mingw-w64-dev wine64 nasm dpkg-dev perl)
+windows=(g++-mingw-w64-x86-64-posix libz-mingw-w64-dev wine64 xvfb mesa-vulkan-drivers nasm dpkg-dev perl)
 try=(debootstrap buildah systemd)
 
 wanted=()

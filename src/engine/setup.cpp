@@ -256,6 +256,7 @@ storage::OpenOptions storage_options(const EngineOptions& options, bool everythi
   storage::OpenOptions open;
   open.kind = options.storage.backend;
   open.bytes_in_flight = kBytesInFlight;
+  open.directstorage_faster = options.planning.rates.directstorage > 0;
   // Mapped pages would slip past an injected fault, and past a limit on experts in memory.
   open.everything_fits = everything_fits && options.storage.faults.empty() && options.experts.ram_slots == 0;
   return open;

@@ -65,6 +65,7 @@ Expected<Rates> calibrate(const CalibrateOptions& options, const CalibrateProgre
   MR_ASSIGN_OR_RETURN(const DiskRates disk, measure_disk(options));
   rates.disk = disk.bytes_per_second;
   rates.disk_latency = disk.latency_seconds;
+  rates.directstorage = disk.directstorage;
 
   if (options.disk_only) {
     tell("done", 1);

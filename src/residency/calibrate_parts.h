@@ -17,6 +17,7 @@ using Clock = std::chrono::steady_clock;
 struct DiskRates {
   double bytes_per_second = 0;  // of large reads, as many at once as are good
   double latency_seconds = 0;   // of one small read alone: what it takes beyond its bytes at that rate
+  double directstorage = 0;     // bytes_per_second again, where DirectStorage is clearly the faster way; else 0
 };
 
 /// Of the disk of options.path: of the file there, or of a scratch file beside it. Errors: not_found, io_error.

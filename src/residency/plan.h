@@ -33,8 +33,10 @@ struct TypeRates {
 struct Rates {
   double disk = 0;          // O_DIRECT reads into huge pages
   double disk_latency = 0;  // seconds that a small read takes alone beyond its bytes
-  double ram = 0;           // all threads reading RAM
-  double cpu_decode = 0;    // weight bytes per second through the decode kernels (at most ram)
+  // Windows: `disk` by DirectStorage, where that was measured to be the faster way; else 0.
+  double directstorage = 0;
+  double ram = 0;         // all threads reading RAM
+  double cpu_decode = 0;  // weight bytes per second through the decode kernels (at most ram)
   double host_to_device = 0;
   // While both go on: they read the same RAM, which may be too slow for the sum of what either does alone.
   double host_to_device_busy = 0, cpu_decode_busy = 0;

@@ -20,6 +20,7 @@ struct Field {
 constexpr Field<Rates> kRateFields[] = {
     {"disk", &Rates::disk},
     {"disk_latency", &Rates::disk_latency},
+    {"directstorage", &Rates::directstorage},
     {"ram", &Rates::ram},
     {"cpu_decode", &Rates::cpu_decode},
     {"host_to_device", &Rates::host_to_device},
@@ -305,6 +306,7 @@ Expected<Rates> parse_rates_json(const std::string& text) {
 std::string rates_to_json(const Rates& rates) {
   nlohmann::ordered_json json;
   for (const auto& [key, field] : kRateFields) json[key] = rates.*field;
+  if (rates.directstorage <= 0) json.erase("directstorage");  // as everywhere but on Windows
   json["machine"] = rates.machine;
   if (!rates.gpu.empty()) json["gpu"] = rates.gpu;
   if (rates.brief) json["brief"] = true;

@@ -55,7 +55,7 @@ void advise(const FileSet& files, const std::vector<GuardedMap>& maps) {
 
 }  // namespace
 
-Expected<std::unique_ptr<Backend>> open_mmap(const std::vector<std::string>& paths, const OpenOptions& options) {
+Opened open_mmap(const std::vector<std::string>& paths, const OpenOptions& options) {
   MR_ASSIGN_OR_RETURN(FileSet files, FileSet::open(paths, FileSet::Access::buffered));
   std::vector<GuardedMap> maps;
   maps.reserve(paths.size());

@@ -18,25 +18,25 @@ std::uint64_t nanoseconds(std::chrono::steady_clock::duration time) {
 
 /// Bytes of each piece of a read of `bytes`: pieces of about the same size, for a small last one would cost as much
 /// time as a large one.
-std::uint64_t piece_bytes(std::uint64_t bytes, std::uint64_t request_bytes) {
-  const std::uint64_t limit = std::max(round_down(request_bytes, kMaxAlignment), kMaxAlignment);
+std::uint64_t piece_bytes(std::uint64_t bytes, std::uint64_t request_bytes, std::uint64_t granule = kMaxAlignment) {
+  const std::uint64_t limit = std::max(round_down(request_bytes, granule), granule);
   const std::uint64_t pieces = std::max<std::uint64_t>((bytes + limit - 1) / limit, 1);
-  return std::clamp(round_up((bytes + pieces - 1) / pieces, kMaxAlignment), kMaxAlignment, limit);
+  return std::clamp(round_up((bytes + pieces - 1) / pieces, granule), granule, limit);
 }
 
 }  // namespace
 
 void cut_reads(std::span<const Read> reads, const FileSet& files, std::uint64_t request_bytes, Completion& completion,
-               Fifo<Request>& out) {
+               Fifo<Request>& out, std::uint64_t granule, Memory memory) {
   for (const Read& read : reads) {
-    const Status status = files.check(read);
+    const Status status = memory == Memory::host ? files.check(read) : files.check_range(read);
     if (!status.ok() || read.bytes == 0) {
       completion.expect(1);
       completion.finish_one(status);
       continue;
     }
     const Widened wide = widened(read.offset, read.bytes, files.alignment());
-    const std::uint64_t piece = piece_bytes(wide.bytes, request_bytes);
+    const std::uint64_t piece = piece_bytes(wide.bytes, request_bytes, granule);
     MR_ASSERT(piece > 0);
     completion.expect(static_cast<std::uint32_t>((wide.bytes + piece - 1) / piece));
     for (std::uint64_t at = 0; at < wide.bytes; at += piece) {

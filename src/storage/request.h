@@ -61,9 +61,10 @@ class Fifo {
 };
 
 /// Widens the reads to the files' alignment, cuts them into requests of at most about `request_bytes`, and tells the
-/// Completion of each. Reads that cannot be right (FileSet::check) end at once with their error.
+/// Completion of each. All but a read's last one are multiples of `granule`. Reads that cannot be right
+/// (FileSet::check; of device memory check_range) end at once with their error.
 void cut_reads(std::span<const Read> reads, const FileSet& files, std::uint64_t request_bytes, Completion& completion,
-               Fifo<Request>& out);
+               Fifo<Request>& out, std::uint64_t granule = kMaxAlignment, Memory memory = Memory::host);
 
 /// For a backend whose destinations need no alignment and which writes nothing around them: cuts the reads so that all
 /// but their first and last bytes are whole, aligned blocks of kMaxAlignment in the file, in requests of at most about

@@ -52,17 +52,28 @@ std::string_view backend_name(BackendKind kind) {
       return "pread";
     case BackendKind::mmap:
       return "mmap";
+    case BackendKind::directstorage:
+      return "directstorage";
   }
   return "unknown";
 }
 
+std::string backend_names() {
+  std::string names;
+  for (const BackendKind kind : backend_kinds()) {
+    if (!names.empty()) names += ", ";
+    names += backend_name(kind);
+  }
+  return names;
+}
+
 Expected<BackendKind> backend_from_name(std::string_view name) {
-  for (const BackendKind kind : {BackendKind::automatic, BackendKind::io_uring, BackendKind::pread_direct,
-                                 BackendKind::pread_buffered, BackendKind::mmap}) {
+  for (const BackendKind kind : backend_kinds()) {
     if (name == backend_name(kind)) return kind;
   }
-  return error(Code::invalid_argument, "'{}' is not a storage backend; use auto, io_uring, pread-direct, pread or mmap",
-               name);
+  std::string names = backend_names();
+  if (const std::size_t last = names.rfind(", "); last != std::string::npos) names.replace(last, 2, " or ");
+  return error(Code::invalid_argument, "'{}' is not a storage backend; use {}", name, names);
 }
 
 }  // namespace millrace::storage

@@ -112,14 +112,25 @@ class Backend {
   virtual Counters counters() const = 0;
 };
 
-enum class BackendKind { automatic, io_uring, pread_direct, pread_buffered, mmap };
-std::string_view backend_name(BackendKind kind);  // "auto", "io_uring", "pread-direct", "pread", "mmap"
+/// pread_direct and pread_buffered read by threads, past the system's cache or through it: by pread, on Windows by
+/// ReadFile.
+enum class BackendKind { automatic, io_uring, pread_direct, pread_buffered, mmap, directstorage };
+/// "auto", "io_uring", "pread-direct", "pread", "mmap", "directstorage"
+std::string_view backend_name(BackendKind kind);
+/// Those that this system may have, automatic first.
+std::span<const BackendKind> backend_kinds();
+/// Those of them that read past the system's cache: what a disk is measured with.
+std::span<const BackendKind> uncached_kinds();
+/// The names of all, for people: "auto, io_uring, pread-direct, pread, mmap".
+std::string backend_names();
+/// Errors: invalid_argument, which names those of backend_kinds().
 Expected<BackendKind> backend_from_name(std::string_view name);
 
 struct OpenOptions {
   BackendKind kind = BackendKind::automatic;
   bool everything_fits = false;            // the whole model fits the budget with room to spare: mmap may be
                                            // chosen where O_DIRECT is not to be had
+  bool directstorage_faster = false;       // as measured on this disk, than reads past the cache: it is taken first
   int threads = 8;                         // of the pread pool, for each disk that files lie on
   int queue_depth = 32;                    // requests in flight, of each disk
   std::uint64_t request_bytes = 1u << 20;  // large reads are cut into requests of this size

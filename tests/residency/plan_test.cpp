@@ -389,6 +389,7 @@ TEST(Plan, ReadsLikeATable) {
 TEST(Rates, SurviveTheirJson) {
   const Rates rates{.disk = 3.25e9,
                     .disk_latency = 8e-5,
+                    .directstorage = 3.25e9,
                     .ram = 41e9,
                     .cpu_decode = 24.5e9,
                     .host_to_device = 55e9,
@@ -406,6 +407,10 @@ TEST(Rates, SurviveTheirJson) {
   ASSERT_TRUE(parsed.ok()) << parsed.status().message();
   EXPECT_EQ(parsed->disk, rates.disk);
   EXPECT_EQ(parsed->disk_latency, rates.disk_latency);
+  EXPECT_EQ(parsed->directstorage, rates.directstorage);
+  Rates elsewhere = rates;
+  elsewhere.directstorage = 0;
+  EXPECT_EQ(rates_to_json(elsewhere).find("directstorage"), std::string::npos);
   EXPECT_EQ(parsed->cpu_prefill_macs, rates.cpu_prefill_macs);
   EXPECT_EQ(parsed->cpu_product, rates.cpu_product);
   EXPECT_EQ(parsed->cpu_few_macs, rates.cpu_few_macs);

@@ -17,6 +17,7 @@
 #include "base/say.h"
 #include "modelfile/file_io.h"
 #include "residency/calibrate.h"
+#include "storage/storage.h"
 
 namespace millrace::cli {
 namespace {
@@ -139,7 +140,7 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command.add_option("--isa", flags.isa, "Kernels: auto, plain, avx2, avx512")->capture_default_str();
   command
       .add_option("--storage", flags.storage,
-                  "How to read files: auto, io_uring, pread-direct, pread, mmap; cufile (straight to the GPU)")
+                  fmt::format("How to read files: {}; cufile (straight to the GPU)", storage::backend_names()))
       ->capture_default_str();
   command
       .add_option("--policy", flags.policy, "Which expert to evict: lru, lfu, or auto (whichever missed less recently)")

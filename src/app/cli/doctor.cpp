@@ -165,19 +165,14 @@ Finding find_direct_reads(const fs::path& file) {
           .change = "put models on ext4 or xfs on a local disk: reads then bypass the page cache"};
 }
 
-Finding find_io_uring() {
-  const Status ring = storage::try_uring();
-  const std::string disabled = first_line("/proc/sys/kernel/io_uring_disabled");
-  const std::string setting = disabled.empty() ? "" : fmt::format(" (kernel.io_uring_disabled = {})", disabled);
-  if (ring.ok()) return {.what = "io_uring", .found = "works" + setting};
-  return {
-      .mark = Mark::could_be_better,
-      .what = "io_uring",
-      .found = fmt::format("{}{}; threads read instead", ring.message(), setting),
-      .change = !disabled.empty() && disabled != "0"
-                    ? "sudo sysctl kernel.io_uring_disabled=0"
-                    : "use Linux 5.6 or later with io_uring built in; in a container, let its seccomp profile allow "
-                      "io_uring_setup, io_uring_enter and io_uring_register"};
+Finding find_system_way() {
+  storage::SystemWay way = storage::system_way();
+  return {.mark = way.works      ? Mark::ok
+                  : way.expected ? Mark::could_be_better
+                                 : Mark::missing,
+          .what = std::move(way.name),
+          .found = std::move(way.found),
+          .change = std::move(way.change)};
 }
 
 Finding find_read_ahead(const fs::path& path) {
@@ -215,7 +210,8 @@ Finding find_rates(const Expected<residency::Rates>& rates) {
     return rate > 0 ? format_bytes(static_cast<std::uint64_t>(rate)) + "/s" : std::string("not measured");
   };
   return {.what = "measured rates",
-          .found = fmt::format("disk {}, RAM {}, decode kernels {}{}", per_second(rates->disk), per_second(rates->ram),
+          .found = fmt::format("disk {}{}, RAM {}, decode kernels {}{}", per_second(rates->disk),
+                               rates->directstorage > 0 ? " by DirectStorage" : "", per_second(rates->ram),
                                per_second(rates->cpu_decode), rates->brief ? "; measured briefly" : "")};
 }
 
@@ -410,7 +406,7 @@ std::string render_doctor(const std::string& path) {
   const auto add = [&](const Findings& more) { findings.insert(findings.end(), more.begin(), more.end()); };
   add(find_memory(limits));
   add({find_huge_pages(), find_locked_memory(), find_read_ahead(looked_at), find_direct_reads(looked_at)});
-  add({find_io_uring(), find_rates(rates)});
+  add({find_system_way(), find_rates(rates)});
   add(find_gpu(gpus));
   return summarize(findings, limits, rates, gpus) + render(findings) +
          "\nok: fine   !: could be better   -: not there\n";

@@ -4,41 +4,18 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 
-#include "base/bytes.h"
-#include "base/mutex.h"
+#include "storage/map_records.h"
 
 namespace millrace::storage {
 
-// Records form a list that only grows, so that the handler can walk it at any moment without a lock; a free record has
-// end == 0 and is used again.
-struct MapRecord {
-  std::atomic<std::uintptr_t> begin{0}, end{0};
-  std::atomic<bool> failed{false};
-  MapRecord* next = nullptr;  // never changes once in the list
-};
-
 namespace {
 
-std::atomic<MapRecord*> all_records{nullptr};
-Mutex records_mutex;  // taken by those who add and free records, never by the handler
 struct sigaction previous_action {};
 std::uintptr_t system_page_bytes = 4096;
-
-static_assert(std::atomic<std::uintptr_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
-
-MapRecord* record_of(std::uintptr_t address) {
-  for (MapRecord* record = all_records.load(std::memory_order_acquire); record != nullptr; record = record->next) {
-    if (address >= record->begin.load(std::memory_order_acquire) &&
-        address < record->end.load(std::memory_order_acquire)) {
-      return record;
-    }
-  }
-  return nullptr;
-}
 
 void pass_on(int signal, siginfo_t* info, void* context) {
   if ((previous_action.sa_flags & SA_SIGINFO) != 0 && previous_action.sa_sigaction != nullptr) {
@@ -57,7 +34,7 @@ void pass_on(int signal, siginfo_t* info, void* context) {
 void on_bus_error(int signal, siginfo_t* info, void* context) {
   const int saved_errno = errno;
   const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
-  MapRecord* record = info->si_code > 0 ? record_of(address) : nullptr;
+  MapRecord* record = info->si_code > 0 ? record_at(address) : nullptr;
   void* page = reinterpret_cast<void*>(address / system_page_bytes * system_page_bytes);
   if (record != nullptr) {
     record->failed.store(true, std::memory_order_release);
@@ -81,23 +58,6 @@ void install_handler() {
   });
 }
 
-MapRecord* add_record(const void* data, std::uint64_t bytes) {
-  const MutexLock lock(records_mutex);
-  MapRecord* record = all_records.load(std::memory_order_relaxed);
-  while (record != nullptr && record->end.load(std::memory_order_relaxed) != 0) record = record->next;
-  const bool fresh = record == nullptr;
-  if (fresh) record = new MapRecord;
-  const auto begin = reinterpret_cast<std::uintptr_t>(data);
-  record->failed.store(false, std::memory_order_relaxed);
-  record->begin.store(begin, std::memory_order_release);
-  record->end.store(begin + bytes, std::memory_order_release);
-  if (fresh) {
-    record->next = all_records.load(std::memory_order_relaxed);
-    all_records.store(record, std::memory_order_release);
-  }
-  return record;
-}
-
 }  // namespace
 
 Expected<GuardedMap> GuardedMap::map(SystemHandle handle, std::uint64_t bytes, const std::string& path) {
@@ -110,8 +70,7 @@ Expected<GuardedMap> GuardedMap::map(SystemHandle handle, std::uint64_t bytes, c
 
 GuardedMap::~GuardedMap() {
   if (data_ == nullptr) return;
-  const MutexLock lock(records_mutex);
-  record_->end.store(0, std::memory_order_release);
+  drop_record(*record_);
   munmap(const_cast<std::byte*>(data_), bytes_);
 }
 

@@ -27,8 +27,7 @@ class PreadBackend final : public PoolBackend {
 
 }  // namespace
 
-Expected<std::unique_ptr<Backend>> open_pread(const std::vector<std::string>& paths, const OpenOptions& options,
-                                              bool direct) {
+Opened open_pread(const std::vector<std::string>& paths, const OpenOptions& options, bool direct) {
   using Access = FileSet::Access;
   MR_ASSIGN_OR_RETURN(FileSet files, FileSet::open(paths, direct ? Access::direct : Access::buffered));
   auto backend = std::make_unique<PreadBackend>(std::move(files), direct, options.request_bytes);

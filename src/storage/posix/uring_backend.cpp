@@ -287,7 +287,7 @@ Status try_uring() {
   return ring.make(8);
 }
 
-Expected<std::unique_ptr<Backend>> open_uring(const std::vector<std::string>& paths, const OpenOptions& options) {
+Opened open_uring(const std::vector<std::string>& paths, const OpenOptions& options) {
   MR_ASSIGN_OR_RETURN(FileSet files, FileSet::open(paths, FileSet::Access::direct));
   auto backend = std::make_unique<UringBackend>(std::move(files), options);
   MR_RETURN_IF_ERROR(backend->start());

@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "device/gpu.h"
-#include "storage/posix/fake_cufile.h"
 #include "storage/fault_injection.h"
+#include "storage/posix/fake_cufile.h"
 #include "storage/request.h"
 #include "storage/storage_fixture.h"
 

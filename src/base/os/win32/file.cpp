@@ -21,11 +21,24 @@ OVERLAPPED at(std::uint64_t offset) {
 
 DWORD one_call(std::size_t bytes) { return static_cast<DWORD>(std::min<std::size_t>(bytes, 1u << 30)); }
 
+/// Calls of the system fail at a page without memory, where an access of the program itself is given some
+/// (device/win32/host_memory.cpp): here is one, of each page.
+void touch(std::span<const std::byte> bytes) {
+  constexpr std::size_t kPage = 4096;
+  for (std::size_t i = 0; i < bytes.size(); i += kPage) (void)*static_cast<const volatile std::byte*>(&bytes[i]);
+  if (!bytes.empty()) (void)*static_cast<const volatile std::byte*>(&bytes.back());
+}
+
 Expected<std::size_t> read_from(HANDLE handle, std::uint64_t offset, std::span<std::byte> out) {
   OVERLAPPED place = at(offset);
   DWORD got = 0;
   if (ReadFile(handle, out.data(), one_call(out.size()), &got, &place) != 0) return std::size_t{got};
-  const DWORD number = GetLastError();
+  DWORD number = GetLastError();
+  if (number == ERROR_NOACCESS) {
+    touch(out);
+    if (ReadFile(handle, out.data(), one_call(out.size()), &got, &place) != 0) return std::size_t{got};
+    number = GetLastError();
+  }
   if (number == ERROR_HANDLE_EOF || number == ERROR_BROKEN_PIPE) return std::size_t{0};
   return error_of(number);
 }
@@ -136,7 +149,11 @@ Status write_all(HANDLE handle, std::span<const std::byte> bytes, std::uint64_t&
   while (!bytes.empty()) {
     OVERLAPPED where = at(place);
     DWORD put = 0;
-    if (WriteFile(handle, bytes.data(), one_call(bytes.size()), &put, &where) == 0) return last_error();
+    if (WriteFile(handle, bytes.data(), one_call(bytes.size()), &put, &where) == 0) {
+      if (GetLastError() != ERROR_NOACCESS) return last_error();
+      touch(bytes);
+      if (WriteFile(handle, bytes.data(), one_call(bytes.size()), &put, &where) == 0) return last_error();
+    }
     if (put == 0) return Status(Code::out_of_budget, "nothing could be written");
     bytes = bytes.subspan(put);
     place += put;

@@ -1,12 +1,20 @@
 #include "base/os/library.h"
 
+#include <filesystem>
+
 #include "base/os/win32/win32.h"
 
 namespace millrace::os {
 
 Expected<Library> Library::load(const std::string& path, Symbols) {
-  // A library finds others by their names, never its symbols: own and shared are one.
-  HMODULE const handle = LoadLibraryW(wide_path(path).c_str());
+  // A library finds others by their names, never its symbols: own and shared are one. A name alone is looked for beside
+  // the program and in the system's folder, never in the current folder or those of PATH, where others may have put it.
+  const bool name_alone = path.find_first_of("/\\:") == std::string::npos;
+  HMODULE const handle = name_alone
+                             ? LoadLibraryExW(to_wide(path).c_str(), nullptr,
+                                              LOAD_LIBRARY_SEARCH_APPLICATION_DIR | LOAD_LIBRARY_SEARCH_SYSTEM32)
+                             : LoadLibraryExW(std::filesystem::absolute(wide_path(path)).make_preferred().c_str(),
+                                              nullptr, LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR | LOAD_LIBRARY_SEARCH_SYSTEM32);
   if (handle != nullptr) return Library(handle);
   return Status(Code::unsupported, fmt::format("{}: {}", path, last_error().message()));
 }
