@@ -455,8 +455,11 @@ void CpuExecutor::attend_to_all(AttentionCall& call) {
   call.slot_floats = layout_.partial_floats / slots;
   const kv::Layout& kept = batch_->sequences[static_cast<std::size_t>(batch_->rows[0].sequence)]->layout();
   const bool by_blocks = kept.plain_group(call.layer) != kv::Place::kNowhere;
-  const std::int64_t pairs = attention.kv_heads * make_attention_tiles(attention_tile_rows(call.group), by_blocks,
-                                                                       attention.segments, attention.selected);
+  const std::int64_t tile_rows = attention.causal
+                                     ? attention_tile_rows(call.group)
+                                     : whole_tile_rows(call.group, attention.kv_heads, rows_, pool_.threads());
+  const std::int64_t pairs =
+      attention.kv_heads * make_attention_tiles(tile_rows, by_blocks, attention.segments, attention.selected);
   if (pairs == 0) return;
   for (std::int64_t i = 0; i < pairs; i += attention.kv_heads) {
     const AttentionPair pair = attention_pair(call, i, 0);

@@ -65,7 +65,8 @@ std::int64_t partial_floats(const PassShape& shape, int threads) {
   // Layers' groups may differ: no tile has more queries.
   const std::int64_t group = std::max<std::int64_t>(1, shape.group);
   const std::int64_t queries =
-      std::min(std::max(CpuLayout::kTileQueries, group), group * std::max<std::int64_t>(1, shape.max_rows));
+      std::min(std::max(shape.whole_rows ? CpuLayout::kMostTileQueries : CpuLayout::kTileQueries, group),
+               group * std::max<std::int64_t>(1, shape.max_rows));
   const std::int64_t chunks = (shape.max_positions + kernels::kAttentionChunk - 1) / kernels::kAttentionChunk;
   return 2 * threads * std::max<std::int64_t>(1, chunks) * queries * (shape.head_dim + 2);
 }
@@ -74,6 +75,12 @@ std::int64_t partial_floats(const PassShape& shape, int threads) {
 
 std::int64_t attention_tile_rows(std::int64_t group) {
   return std::max<std::int64_t>(1, CpuLayout::kTileQueries / group);
+}
+
+std::int64_t whole_tile_rows(std::int64_t group, std::int64_t kv_heads, std::int64_t rows, std::int64_t threads) {
+  constexpr std::int64_t kTilesOfThread = 8;
+  const std::int64_t shared = rows * group * kv_heads / (threads * kTilesOfThread);
+  return std::max<std::int64_t>(1, std::clamp(shared, CpuLayout::kTileQueries, CpuLayout::kMostTileQueries) / group);
 }
 
 CpuLayout make_cpu_layout(const PassShape& shape, int threads, kernels::Isa isa) {

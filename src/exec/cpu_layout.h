@@ -13,6 +13,8 @@ namespace millrace::exec {
 struct CpuLayout {
   static constexpr std::int64_t kTaskRows = 64;     // weight rows a thread takes at once, at most
   static constexpr std::int64_t kTileQueries = 64;  // queries (rows x group) of an attention task, if rows allow
+  // The same of attention that is not causal: keys of a long pass lie beyond the caches, and each task reads them all.
+  static constexpr std::int64_t kMostTileQueries = 192;
 
   std::vector<std::uint64_t> buffers;  // float [rows, cols] each, by Act::buffer
   std::uint64_t logits = 0;            // float [max_logit_rows, vocab]
@@ -72,6 +74,9 @@ struct AttentionTile {
 
 /// Rows of such a tile at most, for `group` query heads a KV head.
 std::int64_t attention_tile_rows(std::int64_t group);
+
+/// The same of a pass of `rows` whose attention is not causal: as many as leave each thread some tiles.
+std::int64_t whole_tile_rows(std::int64_t group, std::int64_t kv_heads, std::int64_t rows, std::int64_t threads);
 
 CpuLayout make_cpu_layout(const PassShape& shape, int threads, kernels::Isa isa);
 

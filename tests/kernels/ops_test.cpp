@@ -56,6 +56,21 @@ double relative_error(const std::vector<float>& got, const std::vector<float>& w
 
 const std::int64_t kSizes[] = {1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 96, 100, 127, 500, 1000, 2048};
 
+TEST(Exp, RoundsSubnormalResultsOnceOnEveryIsa) {
+  std::vector<float> x = {0};  // the largest, so that softmax has the sum of all in each
+  for (float y = -80; y > -105; y -= 0.01f) x.push_back(y);
+  x.push_back(-std::numeric_limits<float>::infinity());
+  std::vector<float> first;
+  for (const Table& table : tables()) {
+    auto y = x;
+    table.softmax(y.data(), static_cast<std::int64_t>(y.size()));
+    if (first.empty()) first = y;
+    EXPECT_TRUE(same_bits(y, first)) << device::isa_name(table.isa);
+    for (std::size_t i = 0; i < x.size(); ++i)
+      EXPECT_NEAR(y[i], std::exp(static_cast<double>(x[i])), 1.5e-45 + 3e-7 * y[i]);
+  }
+}
+
 TEST(Exp, WithinTwoUlpOfTheLibrary) {
   double worst = 0;
   for (double x = -87; x <= 88.7; x += 0.00137) {
@@ -482,44 +497,49 @@ std::vector<std::int32_t> range(std::int32_t first, std::int32_t count) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, AttentionTest,
-    ::testing::Values(AttentionCase{64, 8, 0, DType::f16, range(0, 9)},        // the first tokens
-                      AttentionCase{128, 4, 0, DType::f16, range(60, 11)},     // over a block's border
-                      AttentionCase{80, 1, 0, DType::f32, range(100, 33)},     // many heads of their own, odd vectors
-                      AttentionCase{96, 3, 0, DType::f16, range(1020, 7)},     // over a chunk's border
-                      AttentionCase{256, 16, 0, DType::f16, range(70, 2)},     //
-                      AttentionCase{8, 2, 0, DType::f32, range(0, 70)},        // narrower than a vector
-                      AttentionCase{72, 5, 0, DType::f16, range(130, 5)},      // a masked last vector
-                      AttentionCase{576, 2, 0, DType::f16, range(5, 3)},       // wider than the packed queries
-                      AttentionCase{64, 2, 50, DType::f16, range(40, 60)},     // a window inside a block
-                      AttentionCase{64, 7, 100, DType::f32, range(1000, 40)},  // a window over the chunk's border
-                      AttentionCase{64, 1, 0, DType::f16, range(0, 150), false, 0, false,
-                                    1000},  // the whole text, not causal
-                      AttentionCase{32, 1, 9, DType::f16, range(0, 150), false, 0, false, 8},  // a window on both sides
-                      AttentionCase{32, 2, 90, DType::f32, range(1000, 40), false, 0, false, 89},
-                      AttentionCase{128, 8, 0, DType::f16, {2500}},                 // decode
-                      AttentionCase{64, 4, 64, DType::f16, {3, 2000, 2300}},        // rows far apart
-                      AttentionCase{128, 4, 0, DType::q8_0, range(60, 11)},         //
-                      AttentionCase{96, 3, 0, DType::q8_0, range(1020, 7)},         //
-                      AttentionCase{64, 2, 50, DType::q8_0, range(40, 60)},         //
-                      AttentionCase{512, 1, 0, DType::q8_0, range(5, 3)},           // as wide as it goes
-                      AttentionCase{32, 8, 0, DType::q8_0, {2500}},                 //
-                      AttentionCase{128, 4, 0, DType::q8_0, range(60, 11), true},   //
-                      AttentionCase{128, 4, 0, DType::q4_0, range(60, 11), true},   //
-                      AttentionCase{96, 3, 0, DType::q4_0, range(1020, 7), true},   // pieces of 32
-                      AttentionCase{64, 2, 50, DType::q4_0, range(40, 60), true},   //
-                      AttentionCase{64, 2, 0, DType::q4_0, range(200, 9)},          // not rotated
-                      AttentionCase{512, 1, 0, DType::q4_0, range(5, 3), true},     // as wide as it goes
-                      AttentionCase{32, 8, 0, DType::q4_0, {2500}, true},           //
-                      AttentionCase{128, 4, 0, DType::q3_k, range(192, 11), true},  // first and last block in f16
-                      AttentionCase{96, 3, 0, DType::q3_k, range(1020, 4), true},   // pieces of 32
-                      AttentionCase{64, 2, 150, DType::q3_k, range(300, 20), true},
-                      AttentionCase{128, 4, 0, DType::q2_0, range(192, 11), true},  //
-                      AttentionCase{512, 1, 0, DType::q2_0, range(130, 3), true},   // as wide as it goes
-                      AttentionCase{32, 8, 0, DType::q2_0, {2500}, true},
-                      AttentionCase{64, 2, 150, DType::f16, range(300, 20), false, 2},  // scores of up to 8
-                      AttentionCase{128, 3, 0, DType::q8_0, range(130, 9), false, 1.5f},
-                      AttentionCase{32, 3, 0, DType::f16, range(1020, 9), false, 0, true},
-                      AttentionCase{64, 2, 150, DType::f16, range(300, 20), false, 2, true}));
+    ::testing::Values(
+        AttentionCase{64, 8, 0, DType::f16, range(0, 9)},        // the first tokens
+        AttentionCase{128, 4, 0, DType::f16, range(60, 11)},     // over a block's border
+        AttentionCase{80, 1, 0, DType::f32, range(100, 33)},     // many heads of their own, odd vectors
+        AttentionCase{96, 3, 0, DType::f16, range(1020, 7)},     // over a chunk's border
+        AttentionCase{256, 16, 0, DType::f16, range(70, 2)},     //
+        AttentionCase{8, 2, 0, DType::f32, range(0, 70)},        // narrower than a vector
+        AttentionCase{72, 5, 0, DType::f16, range(130, 5)},      // a masked last vector
+        AttentionCase{576, 2, 0, DType::f16, range(5, 3)},       // wider than the packed queries
+        AttentionCase{64, 2, 50, DType::f16, range(40, 60)},     // a window inside a block
+        AttentionCase{64, 7, 100, DType::f32, range(1000, 40)},  // a window over the chunk's border
+        AttentionCase{64, 1, 0, DType::f16, range(0, 150), false, 0, false, 1000},  // the whole text, not causal
+        AttentionCase{32, 1, 9, DType::f16, range(0, 150), false, 0, false, 8},     // a window on both sides
+        AttentionCase{32, 2, 90, DType::f32, range(1000, 40), false, 0, false, 89},
+        AttentionCase{72, 1, 0, DType::f32, range(0, 203), false, 0, false, 1000},  // more than go together
+        AttentionCase{104, 3, 0, DType::f16, range(40, 41)},                        // blocks that are widened for many
+        AttentionCase{64, 3, 0, DType::q8_0, range(40, 41), true},                  // or decoded
+        AttentionCase{64, 5, 70, DType::q4_0, range(990, 41), true},
+        AttentionCase{576, 3, 0, DType::f16, range(5, 30)},           // too wide to be widened
+        AttentionCase{128, 8, 0, DType::f16, {2500}},                 // decode
+        AttentionCase{64, 4, 64, DType::f16, {3, 2000, 2300}},        // rows far apart
+        AttentionCase{128, 4, 0, DType::q8_0, range(60, 11)},         //
+        AttentionCase{96, 3, 0, DType::q8_0, range(1020, 7)},         //
+        AttentionCase{64, 2, 50, DType::q8_0, range(40, 60)},         //
+        AttentionCase{512, 1, 0, DType::q8_0, range(5, 3)},           // as wide as it goes
+        AttentionCase{32, 8, 0, DType::q8_0, {2500}},                 //
+        AttentionCase{128, 4, 0, DType::q8_0, range(60, 11), true},   //
+        AttentionCase{128, 4, 0, DType::q4_0, range(60, 11), true},   //
+        AttentionCase{96, 3, 0, DType::q4_0, range(1020, 7), true},   // pieces of 32
+        AttentionCase{64, 2, 50, DType::q4_0, range(40, 60), true},   //
+        AttentionCase{64, 2, 0, DType::q4_0, range(200, 9)},          // not rotated
+        AttentionCase{512, 1, 0, DType::q4_0, range(5, 3), true},     // as wide as it goes
+        AttentionCase{32, 8, 0, DType::q4_0, {2500}, true},           //
+        AttentionCase{128, 4, 0, DType::q3_k, range(192, 11), true},  // first and last block in f16
+        AttentionCase{96, 3, 0, DType::q3_k, range(1020, 4), true},   // pieces of 32
+        AttentionCase{64, 2, 150, DType::q3_k, range(300, 20), true},
+        AttentionCase{128, 4, 0, DType::q2_0, range(192, 11), true},  //
+        AttentionCase{512, 1, 0, DType::q2_0, range(130, 3), true},   // as wide as it goes
+        AttentionCase{32, 8, 0, DType::q2_0, {2500}, true},
+        AttentionCase{64, 2, 150, DType::f16, range(300, 20), false, 2},  // scores of up to 8
+        AttentionCase{128, 3, 0, DType::q8_0, range(130, 9), false, 1.5f},
+        AttentionCase{32, 3, 0, DType::f16, range(1020, 9), false, 0, true},
+        AttentionCase{64, 2, 150, DType::f16, range(300, 20), false, 2, true}));
 
 TEST(Ops, RotationIsItsOwnInverseAndKeepsProducts) {
   for (const std::int64_t dim : {32, 64, 96, 128, 256, 480, 512}) {
@@ -541,6 +561,38 @@ TEST(Ops, RotationIsItsOwnInverseAndKeepsProducts) {
       EXPECT_NEAR(dot(turned, other), dot(x, y), 1e-4);
       table.rotate(turned.data(), dim, span);
       EXPECT_LT(relative_error(turned, x), 1e-6);
+    }
+  }
+}
+
+TEST(Attention, SameBitsForRandomShapes) {
+  std::mt19937 random(51);
+  const auto one_of = [&](std::int32_t first, std::int32_t last) {
+    return std::uniform_int_distribution<std::int32_t>(first, last)(random);
+  };
+  for (int trial = 0; trial < 40; ++trial) {
+    const std::int64_t dim = one_of(1, 150), group = one_of(1, 5);
+    const std::int32_t rows = one_of(1, 70), before = one_of(0, 3) > 0 ? one_of(0, 200) : one_of(900, 1100);
+    const std::int32_t behind = one_of(0, 1) * one_of(1, 100);
+    const DType dtype = one_of(0, 1) > 0 ? DType::f32 : DType::f16;
+    SCOPED_TRACE(std::to_string(trial) + ": " + std::to_string(rows) + " rows of " + std::to_string(group) + " x " +
+                 std::to_string(dim) + " behind " + std::to_string(before));
+    const KvHead kv(before + rows, dim, dtype, 7);
+    Queries queries = make_queries(range(before, rows), group, dim, one_of(0, 2) * one_of(1, 100));
+    for (const std::int32_t position : queries.positions)
+      if (behind > 0) queries.newest.push_back(std::min(position + behind, before + rows - 1));
+    const auto want = reference(kv, queries);
+    std::vector<float> first;
+    for (const Table& table : tables()) {
+      const auto whole = attend(table, kv, queries, 0, rows);
+      if (first.empty()) first = whole;
+      EXPECT_TRUE(same_bits(whole, first)) << device::isa_name(table.isa);
+      EXPECT_LT(relative_error(whole, want), 3e-6);
+      const std::int64_t cut = one_of(0, rows - 1);  // rows before and from it on, as two tiles
+      auto parts = cut > 0 ? attend(table, kv, queries, 0, cut) : std::vector<float>();
+      const auto rest = attend(table, kv, queries, cut, rows - cut);
+      parts.insert(parts.end(), rest.begin(), rest.end());
+      EXPECT_TRUE(same_bits(parts, first)) << device::isa_name(table.isa) << ", cut before row " << cut;
     }
   }
 }

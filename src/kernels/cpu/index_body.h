@@ -20,8 +20,7 @@ void add_index_scores(const float* q, const float* weights, std::int64_t dim, co
   alignas(64) float packed[M * kMostIndexDim];  // [dim, M]
   for (int m = 0; m < M; ++m)
     for (std::int64_t d = 0; d < dim; ++d) packed[d * M + m] = q[m * dim + d];
-  std::fill(dots, dots + M * kKvBlock, 0.0f);
-  wide_product<V, M, kHalf, 1, M>(packed, keys, kKvBlock, kKvBlock, 0, dim, dots, kKvBlock);
+  wide_product<V, M, Into::scores, kHalf, 1, M>(packed, keys, kKvBlock, kKvBlock, 0, dim, dots, kKvBlock, 1);
   for_each_vector<V>(kKvBlock, [&](std::int64_t i, int n) {
     auto sum = load_n<V>(scores + i, n);
     for (int m = 0; m < M; ++m)

@@ -81,7 +81,7 @@ void attend_latents(const AttentionArgs& args, std::int64_t first, int count) {
     const float* from = args.q + row * args.q_row_stride + head * args.q_head_stride;
     for (std::int64_t d = 0; d < args.head_dim; ++d) q[d * V::kWidth + m] = from[d];
     whole[m] = visible_keys(args, row);
-    if (whole[m].begin >= whole[m].end) continue;
+    if (whole[m].empty()) continue;
     begin = std::min(begin, whole[m].begin);
     end = std::max(end, whole[m].end);
   }
@@ -99,11 +99,10 @@ void attend_latents(const AttentionArgs& args, std::int64_t first, int count) {
     Visible seen[V::kWidth];
     for (int m = 0; m < count; ++m) {
       seen[m] = within_block(whole[m], block);
-      if (seen[m].begin >= seen[m].end) continue;
-      float* scores = weights + m * kKvBlock;
-      for (std::int64_t k = seen[m].begin; k < seen[m].end; ++k) scores[k] = by_key[k * V::kWidth + m];
-      soften<V>(args, first + m, block, seen[m], scores, acc + m * args.v_dim);
+      for (std::int64_t k = seen[m].begin; k < seen[m].end; ++k)
+        weights[m * kKvBlock + k] = by_key[k * V::kWidth + m] * args.scale;
     }
+    soften<V>(args, first, count, block, seen, weights, acc);
     add_latents<V>(weights, plain, seen, count, args, acc, std::make_integer_sequence<int, max_group<V>()>());
   }
 }

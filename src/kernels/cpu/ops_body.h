@@ -58,7 +58,7 @@ float lane_sum(std::int64_t count, Step step) {
 }
 
 /// e^x: x = n ln 2 + r with |r| <= ln 2 / 2, the polynomial 1 + r + r^2 q(r) with q through the five Chebyshev nodes
-/// of (e^r - 1 - r) / r^2 (relative error 1.1e-8), times 2^n in two steps so that subnormal results round once.
+/// of (e^r - 1 - r) / r^2 (relative error 1.1e-8), times 2^n so that subnormal results round once.
 template <typename V>
 typename V::Float exp_of(typename V::Float x) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
@@ -66,19 +66,13 @@ typename V::Float exp_of(typename V::Float x) {
   x = V::min(V::set(89.0f), x);
   const auto shifted = V::fma(x, V::set(0x1.715476p+0f), V::set(kRound));
   const auto n = V::sub(shifted, V::set(kRound));
-  const auto power = V::int_sub(V::bits(shifted), V::bits(V::set(kRound)));
   auto r = V::fma(n, V::set(-0x1.62e43p-1f), x);
   r = V::fma(n, V::set(0x1.05c61p-29f), r);
   auto q = V::fma(r, V::set(0x1.6d110ap-10f), V::set(0x1.120b6ep-7f));
   q = V::fma(r, q, V::set(0x1.55551ap-5f));
   q = V::fma(r, q, V::set(0x1.5554dcp-3f));
   q = V::fma(r, q, V::set(0.5f));
-  const auto p = V::add(V::fma(V::mul(r, r), q, r), V::set(1.0f));
-  const auto first = V::half_of(power);
-  const auto second = V::int_sub(power, first);
-  const auto bias = V::set_int(127);
-  return V::mul(V::mul(p, V::from_bits(V::to_exponent(V::int_add(first, bias)))),
-                V::from_bits(V::to_exponent(V::int_add(second, bias))));
+  return V::times_power_of_two(V::add(V::fma(V::mul(r, r), q, r), V::set(1.0f)), n);
 }
 
 template <typename V>

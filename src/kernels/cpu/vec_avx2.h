@@ -39,13 +39,13 @@ struct Avx2 {
     const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
   }
-  static Int bits(Float v) { return _mm256_castps_si256(v); }
-  static Float from_bits(Int v) { return _mm256_castsi256_ps(v); }
-  static Int set_int(std::uint32_t v) { return _mm256_set1_epi32(static_cast<int>(v)); }
-  static Int int_add(Int a, Int b) { return _mm256_add_epi32(a, b); }
-  static Int int_sub(Int a, Int b) { return _mm256_sub_epi32(a, b); }
-  static Int half_of(Int a) { return _mm256_srai_epi32(a, 1); }
-  static Int to_exponent(Int a) { return _mm256_slli_epi32(a, 23); }
+  static Float times_power_of_two(Float x, Float n) {
+    const Int power = _mm256_cvtps_epi32(n), first = _mm256_srai_epi32(power, 1);
+    return mul(mul(x, power_of_two(first)), power_of_two(_mm256_sub_epi32(power, first)));
+  }
+  static Float power_of_two(Int n) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
+  }
 
   static Float load_half(const std::uint16_t* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));

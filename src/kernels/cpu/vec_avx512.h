@@ -21,7 +21,6 @@ namespace {
 
 struct Avx512 {
   using Float = __m512;
-  using Int = __m512i;
   static constexpr int kWidth = 16;
   static constexpr int kRegisters = 32;
 
@@ -45,13 +44,7 @@ struct Avx512 {
   static float max_lane(Float v) {
     return Avx2::max_lane(_mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)));
   }
-  static Int bits(Float v) { return _mm512_castps_si512(v); }
-  static Float from_bits(Int v) { return _mm512_castsi512_ps(v); }
-  static Int set_int(std::uint32_t v) { return _mm512_set1_epi32(static_cast<int>(v)); }
-  static Int int_add(Int a, Int b) { return _mm512_add_epi32(a, b); }
-  static Int int_sub(Int a, Int b) { return _mm512_sub_epi32(a, b); }
-  static Int half_of(Int a) { return _mm512_srai_epi32(a, 1); }
-  static Int to_exponent(Int a) { return _mm512_slli_epi32(a, 23); }
+  static Float times_power_of_two(Float x, Float n) { return _mm512_scalef_ps(x, n); }
 
   static Float load_half(const std::uint16_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));

@@ -4,6 +4,7 @@
 //   load/load_first/store/store_first   unaligned; _first: n lanes (1 <= n < kWidth), the others load as zero
 //   load_half..., store_half...         the same from and to float16, rounding to nearest even
 //   max(a, b) = a > b ? a : b, min(a, b) = a < b ? a : b   (a NaN on either side gives b)
+//   times_power_of_two(x, n)            x * 2^n rounded once; n is an integer and 0.5 < x < 2 (or NaN), |n| < 253
 //   sum: the lanes added as a tree: lane l += lane l + kWidth/2, and so on down to lane 0
 //
 // The anonymous namespace is on purpose: this header is compiled into files of different instruction sets, and code
@@ -18,7 +19,6 @@ namespace {
 
 struct Lane {
   using Float = float;
-  using Int = std::uint32_t;
   static constexpr int kWidth = 1;
   static constexpr int kRegisters = 16;
 
@@ -37,13 +37,15 @@ struct Lane {
   static Float min(Float a, Float b) { return a < b ? a : b; }
   static float sum(Float v) { return v; }
   static float max_lane(Float v) { return v; }
-  static Int bits(Float v) { return std::bit_cast<Int>(v); }
-  static Float from_bits(Int v) { return std::bit_cast<Float>(v); }
-  static Int set_int(std::uint32_t v) { return v; }
-  static Int int_add(Int a, Int b) { return a + b; }
-  static Int int_sub(Int a, Int b) { return a - b; }
-  static Int half_of(Int a) { return static_cast<Int>(static_cast<std::int32_t>(a) >> 1); }  // rounds down
-  static Int to_exponent(Int a) { return a << 23; }
+  static Float times_power_of_two(Float x, Float n) {  // in two steps, of which the second rounds
+    constexpr float kRound = 12582912.0f;              // 1.5 * 2^23: the sum's last bits are the integer
+    const std::int32_t power = std::bit_cast<std::int32_t>(n + kRound) - std::bit_cast<std::int32_t>(kRound);
+    const std::int32_t first = power >> 1;
+    return x * power_of_two(first) * power_of_two(power - first);
+  }
+
+ private:
+  static Float power_of_two(std::int32_t n) { return std::bit_cast<Float>(static_cast<std::uint32_t>(n + 127) << 23); }
 };
 
 }  // namespace
