@@ -64,7 +64,16 @@ residency::Plan ring_plan(const residency::UnitTable& units) {
   return plan;
 }
 
-/// What a pass of so many patches takes, beside its results: the picture's own and the tower's.
+/// All tiles stay from their first use on: each view of a picture uses them again.
+residency::Plan keeping_plan(const residency::UnitTable& units) {
+  residency::Plan plan;
+  plan.homes.assign(units.units().size(), residency::Tier::ram);
+  plan.resident_tiles.assign(units.tiles().size(), true);
+  for (const residency::Tile& tile : units.tiles()) plan.resident_bytes += tile.slot_bytes;
+  return plan;
+}
+
+/// What a pass of so many patches takes, beside its results and the weights: the picture's own and the tower's.
 struct Needs {
   std::uint64_t input = 0, tower = 0;
   std::uint64_t all() const { return input + tower; }
@@ -101,6 +110,10 @@ class Encoder final : public PictureEncoder {
     const MutexLock lock(mutex_);
     return run_views_;
   }
+  std::uint64_t bytes_read() const override {
+    const MutexLock lock(mutex_);
+    return bytes_read_;
+  }
 
  private:
   exec::CpuOptions cpu_options() const {
@@ -112,11 +125,15 @@ class Encoder final : public PictureEncoder {
     return runner_ != nullptr && tower_.rows(patches) <= runner_->rows;
   }
   Needs needs_of(const vision::Patches& patches, int threads) const;
-  Status compute(const vision::Patches& patches, ThreadPool& pool, const std::function<bool()>& cancelled,
-                 float* states);
+  Status compute(const vision::Patches& patches, residency::WeightStore* weights, ThreadPool& pool,
+                 const std::function<bool()>& cancelled, float* states);
+  Status compute_all(std::span<const vision::Patches> views, const residency::Plan& plan, ThreadPool& pool,
+                     const std::function<bool()>& cancelled, float* states);
   Status run_pass(const vision::Patches& patches, exec::Executor& executor, std::shared_ptr<kv::BlockPool> blocks,
                   const std::vector<float>& input, const std::function<bool()>& cancelled, float* states);
   Expected<residency::Reservation> reserve(std::uint64_t bytes);
+  Expected<residency::Reservation> reserve_for(std::span<const vision::Patches> views, std::uint64_t bytes,
+                                               residency::Plan& plan);
   void keep(std::shared_ptr<const EncodedPicture> picture);
   bool forget_oldest();
 
@@ -138,6 +155,7 @@ class Encoder final : public PictureEncoder {
   std::uint64_t kept_bytes_ MR_GUARDED_BY(mutex_) = 0;
   std::int64_t encoded_ MR_GUARDED_BY(mutex_) = 0;
   std::int64_t run_views_ MR_GUARDED_BY(mutex_) = 0;
+  std::uint64_t bytes_read_ MR_GUARDED_BY(mutex_) = 0;
 };
 
 std::uint64_t bytes_of(const EncodedPicture& picture) { return picture.states.size() * sizeof(float); }
@@ -207,9 +225,9 @@ Needs needs_of(const model::Tower& tower, std::int64_t rows, int threads, const 
   const kv::Layout layout = tower.program.layout.with(DType::f32, kv::kOnHost);
   const std::uint64_t block =
       round_up(static_cast<std::uint64_t>(layout.bytes_per_token() * kv::kBlockTokens), device::kPageBytes);
-  return {static_cast<std::uint64_t>(rows * cols + tower.table_numbers(rows)) * sizeof(float),
-          exec::cpu_activation_bytes(shape, threads, options) + ring_plan(tower.units).weight_memory_bytes() +
-              block * static_cast<std::uint64_t>(kv::blocks_for(rows))};
+  return {
+      static_cast<std::uint64_t>(rows * cols + tower.table_numbers(rows)) * sizeof(float),
+      exec::cpu_activation_bytes(shape, threads, options) + block * static_cast<std::uint64_t>(kv::blocks_for(rows))};
 }
 
 Needs Encoder::needs_of(const vision::Patches& patches, int threads) const {
@@ -218,10 +236,10 @@ Needs Encoder::needs_of(const vision::Patches& patches, int threads) const {
   return needs;
 }
 
-/// One pass through the tower, whose needs are granted. states: [tokens, cols]. The tower's parts have a budget of
-/// their own, so that the model's weights give way once, for all views.
-Status Encoder::compute(const vision::Patches& patches, ThreadPool& pool, const std::function<bool()>& cancelled,
-                        float* states) {
+/// One pass through the tower, whose needs are granted. weights: null where it runs elsewhere. states: [tokens, cols].
+/// The tower's parts have a budget of their own, so that the model's weights give way once, for all views.
+Status Encoder::compute(const vision::Patches& patches, residency::WeightStore* weights, ThreadPool& pool,
+                        const std::function<bool()>& cancelled, float* states) {
   const std::int64_t rows = tower_.rows(patches);
   MR_ASSIGN_OR_RETURN(const std::vector<float> input, model::tower_input(file_, tower_, patches));
   if (runs_elsewhere(patches)) {
@@ -232,9 +250,7 @@ Status Encoder::compute(const vision::Patches& patches, ThreadPool& pool, const 
   }
   const exec::CpuOptions options = cpu_options();
   residency::Budget own(engine::needs_of(tower_, rows, pool.threads(), options).tower);
-  MR_ASSIGN_OR_RETURN(const auto store,
-                      residency::WeightStore::create(tower_.units, ring_plan(tower_.units), *backend_, own, {}));
-  const auto executor = exec::make_cpu_executor(*store, pool, own, options);
+  const auto executor = exec::make_cpu_executor(*weights, pool, own, options);
   MR_RETURN_IF_ERROR(executor->prepare(tower_.program, limits_of(rows)));
   const auto blocks = std::make_shared<kv::BlockPool>(tower_.program.layout.with(DType::f32, kv::kOnHost), own);
   MR_RETURN_IF_ERROR(run_pass(patches, *executor, blocks, input, cancelled, states));
@@ -260,6 +276,40 @@ Status Encoder::run_pass(const vision::Patches& patches, exec::Executor& executo
   return {};
 }
 
+/// View after view, those that do not run elsewhere over the same weights.
+Status Encoder::compute_all(std::span<const vision::Patches> views, const residency::Plan& plan, ThreadPool& pool,
+                            const std::function<bool()>& cancelled, float* states) {
+  residency::Budget own(plan.weight_memory_bytes());
+  std::unique_ptr<residency::WeightStore> weights;
+  Status computed;
+  for (const vision::Patches& view : views) {
+    if (weights == nullptr && !runs_elsewhere(view)) {
+      MR_ASSIGN_OR_RETURN(weights, residency::WeightStore::create(tower_.units, plan, *backend_, own, {}));
+    }
+    computed = compute(view, weights.get(), pool, cancelled, states);
+    if (!computed.ok()) break;
+    states += tower_.tokens(view.rows * view.cols) * tower_.cols;
+  }
+  const MutexLock lock(mutex_);
+  if (weights != nullptr) bytes_read_ += weights->counters().bytes_from_disk;
+  return computed;
+}
+
+/// Grants `bytes` and the weights that views take which do not run elsewhere. One view uses each weight once; for
+/// several they stay, and the model's own give way, if there is room at all.
+Expected<residency::Reservation> Encoder::reserve_for(std::span<const vision::Patches> views, std::uint64_t bytes,
+                                                      residency::Plan& plan) {
+  const auto here = std::count_if(views.begin(), views.end(), [&](const auto& view) { return !runs_elsewhere(view); });
+  if (here == 0) return reserve(bytes);
+  plan = keeping_plan(tower_.units);
+  if (here > 1) {
+    auto held = budget_.reserve("pictures", bytes + plan.weight_memory_bytes());
+    if (held.ok()) return held;
+  }
+  plan = ring_plan(tower_.units);
+  return reserve(bytes + plan.weight_memory_bytes());
+}
+
 Expected<std::shared_ptr<const EncodedPicture>> Encoder::encode(const PictureKey& file,
                                                                 std::span<const vision::Patches> views,
                                                                 const std::function<bool()>& cancelled) {
@@ -279,19 +329,16 @@ Expected<std::shared_ptr<const EncodedPicture>> Encoder::encode(const PictureKey
   ThreadPool pool({.threads = threads_});
   std::uint64_t most = 0;
   for (const vision::Patches& view : views) most = std::max(most, needs_of(view, pool.threads()).all());
-  const auto held = reserve(most);
+  residency::Plan plan;
+  const auto held = reserve_for(views, most, plan);
   if (!held.ok()) return held.status().with_context(words());
   auto picture = std::make_shared<EncodedPicture>();
   picture->key = key_of(file);
   picture->grid = views.size() == 1 ? vision::Grid{first.rows / merge, first.cols / merge} : vision::Grid{1, tokens};
   picture->cols = tower_.cols;
   picture->states.resize(static_cast<std::size_t>(tokens * tower_.cols));
-  float* states = picture->states.data();
-  for (const vision::Patches& view : views) {
-    const Status computed = compute(view, pool, cancelled, states);
-    if (!computed.ok()) return computed.with_context(words());
-    states += tower_.tokens(view.rows * view.cols) * tower_.cols;
-  }
+  const Status computed = compute_all(views, plan, pool, cancelled, picture->states.data());
+  if (!computed.ok()) return computed.with_context(words());
   picture->memory = std::move(*memory);
   if (!std::all_of(picture->states.begin(), picture->states.end(), [](float x) { return std::isfinite(x); }))
     return error(Code::corrupt, "{}: the tower's results are not finite; its weights are damaged: fetch the file again",

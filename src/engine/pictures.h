@@ -1,7 +1,7 @@
 // Pictures beside a prompt's tokens: what a vision tower made of them, where they stand, and who computes them.
 //
 // The encoder computes on the GPU where the tower has a place there, and else on the CPU, on the caller's thread, from
-// the mmproj file, whose weights it streams for each picture: between pictures it holds results alone then. All memory
+// the mmproj file, whose weights it reads for each picture: between pictures it holds results alone then. All memory
 // is granted by the model's budgets.
 // Thread-safety: PictureEncoder may be called by any thread; one picture is computed at a time.
 #pragma once
@@ -89,8 +89,9 @@ class PictureEncoder {
   virtual PictureKey key_of(const PictureKey& file) const = 0;
   /// A picture that was encoded lately, by the SHA-256 of its file; null: encode() it.
   virtual std::shared_ptr<const EncodedPicture> find(const PictureKey& file) = 0;
-  /// Each view in a pass of its own. REQUIRES: there is one. Errors: out_of_budget (names what it takes), cancelled,
-  /// io_error, invalid_argument (the patches are none of spec()).
+  /// Each view in a pass of its own. Those on the CPU share the weights, which are read once where the budget has room
+  /// for them. REQUIRES: there is one. Errors: out_of_budget (names what it takes), cancelled, io_error,
+  /// invalid_argument (the patches are none of spec()).
   virtual Expected<std::shared_ptr<const EncodedPicture>> encode(const PictureKey& file,
                                                                  std::span<const vision::Patches> views,
                                                                  const std::function<bool()>& cancelled) = 0;
@@ -98,6 +99,8 @@ class PictureEncoder {
   virtual std::int64_t encoded() const = 0;
   /// Views of these that the runner computed.
   virtual std::int64_t run_views() const = 0;
+  /// Bytes of the tower's weights that came from the disk for the others, ever.
+  virtual std::uint64_t bytes_read() const = 0;
 };
 
 }  // namespace millrace::engine

@@ -214,6 +214,13 @@ TEST(VisionViews, RowsOfSeveralViewsFollowOneAnother) {
   EXPECT_EQ((*made)->grid, (vision::Grid{1, 3 * reference.pictures[0].grid.tokens()}));
   EXPECT_LE(relative((*made)->states, rows), 2e-4);
   EXPECT_EQ(engine->pictures()->encoded(), 1);
+  // All views were computed with weights that were read once.
+  const std::uint64_t read = engine->pictures()->bytes_read();
+  const auto alone = engine->pictures()->encode(file_key(10), std::span(views).first(1), {});
+  ASSERT_TRUE(alone.ok()) << alone.status().message();
+  EXPECT_GT(read, 0u);
+  EXPECT_EQ(engine->pictures()->bytes_read(), 2 * read);
+  EXPECT_TRUE(std::equal((*alone)->states.begin(), (*alone)->states.end(), (*made)->states.begin()));
 }
 
 TEST(VisionErrors, PicturesThatHaveNoPlaceAreRefused) {
