@@ -20,7 +20,7 @@ python3 scripts/check_links.py || failed=1
 python3 scripts/check_words.py || failed=1
 # Tests hold mistakes on purpose, and pages of generated words are data.
 git ls-files '*.md' '*.h' '*.cpp' '*.cu' '*.cuh' '*.py' '*.go' '*.sh' '*.js' '*.html' '*.cmake' 'CMakeLists.txt' '*/CMakeLists.txt' Makefile include packaging examples \
-    ':!tests/*/*.cpp' ':!tests/*/*.py' ':!tools/*/*.py' ':!src/app/web/words-*' | xargs codespell -q 3 -I scripts/spelling.txt || failed=1
+    ':!tests/*/*.cpp' ':!tests/*/*.py' ':!tools/*/*.py' ':!src/app/web/words-*' ':!docs/pictures/*' | xargs codespell -q 3 -I scripts/spelling.txt || failed=1
 echo "Checking the fuzzers' seeds"
 python3 fuzz/make_gguf_corpus.py --check || failed=1
 echo "Running clang-tidy"
