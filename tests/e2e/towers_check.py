@@ -79,11 +79,12 @@ def main():
     cases = {model.name: lambda folder, model=model: saved(model, folder) for model in vision.MODELS
              if not model.compose and not model.without_class}
     cases["gemma4-unified"] = unified
+    names = sys.argv[1:] or list(cases)
+    if unknown := set(names) - set(cases):
+        sys.exit(f"no such model: {', '.join(sorted(unknown))}; there are {', '.join(cases)}")
     failed = 0
-    for name, make in cases.items():
-        if sys.argv[1:] and name not in sys.argv[1:]:
-            continue
-        wrong = check(name, make)
+    for name in names:
+        wrong = check(name, cases[name])
         failed += wrong is not None
         print(f"{name}: {wrong or 'the same'}", flush=True)
     sys.exit(failed > 0)
