@@ -83,7 +83,7 @@ build_pcre2() {
 build_webp() {
   with_cmake libwebp -DWEBP_BUILD_ANIM_UTILS=OFF -DWEBP_BUILD_CWEBP=OFF -DWEBP_BUILD_DWEBP=OFF -DWEBP_BUILD_GIF2WEBP=OFF \
     -DWEBP_BUILD_IMG2WEBP=OFF -DWEBP_BUILD_VWEBP=OFF -DWEBP_BUILD_WEBPINFO=OFF -DWEBP_BUILD_WEBPMUX=OFF -DWEBP_BUILD_EXTRAS=OFF
-  package libwebp "-lwebp -lsharpyuv" ""
+  package libwebp "-lwebp" ""
 }
 build_png() {
   with_cmake libpng1.6 -DPNG_SHARED=OFF -DPNG_TESTS=OFF

@@ -190,7 +190,7 @@ Status Converter::read_config() {
   report_.architecture = architecture_of(*family_, config);
   metadata_["general.architecture"] = Value(report_.architecture);
   const std::string folder =
-      fs::absolute(checkpoint_.folder().empty() ? "." : checkpoint_.folder()).lexically_normal().filename();
+      fs::absolute(checkpoint_.folder().empty() ? "." : checkpoint_.folder()).lexically_normal().filename().string();
   metadata_["general.name"] = Value(options_.name.empty() ? folder : options_.name);
   header_ = Header(metadata_, report_.architecture);
   config.required("num_hidden_layers", 1, kMostLayers);

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/os/library.h"
+#include "base/os/process.h"
 #include "base/say.h"
 #include "link/mpi_plugin.h"
 
@@ -70,11 +71,10 @@ struct Mpi {
 std::vector<std::string> plugin_places() {
   if (const char* named = std::getenv("MILLRACE_MPI"); named != nullptr && *named != '\0') return {named};
   std::vector<std::string> places;
-  std::error_code code;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", code);
-  if (!code) {
-    places.push_back(program.parent_path() / kPlugin);
-    places.push_back(program.parent_path() / ".." / MILLRACE_LIBRARY_FOLDER / kPlugin);
+  if (const auto words = os::command_line(); words.ok()) {
+    const std::filesystem::path folder = std::filesystem::path(words.value()[0]).parent_path();
+    places.push_back((folder / kPlugin).string());
+    places.push_back((folder / ".." / MILLRACE_LIBRARY_FOLDER / kPlugin).string());
   }
   places.emplace_back(kPlugin);
   return places;
@@ -333,12 +333,12 @@ bool started_by_mpi() {
 }
 
 void prepare_mpirun() {
-  for (const auto& [name, value] : kMpirunMisses) setenv(name, value, /*overwrite=*/0);
+  for (const auto& [name, value] : kMpirunMisses) os::add_to_environment(name, value);
 }
 
 Expected<std::unique_ptr<Link>> join_mpi() {
   MR_ASSIGN_OR_RETURN(const Mpi mpi, load_plugin());
-  for (const auto& [name, value] : kSendsAtOnce) setenv(name, value, /*overwrite=*/0);
+  for (const auto& [name, value] : kSendsAtOnce) os::add_to_environment(name, value);
   int rank = 0, size = 0;
   if (const int failed = mpi.begin(&rank, &size); failed != 0)
     return error(Code::unsupported, "MPI does not begin: {}", mpi.words(failed));

@@ -109,7 +109,7 @@ Expected<std::string> entry_of(const std::string& folder) {
   std::vector<std::string> found;
   bool pickles = false;
   for (fs::directory_iterator at(folder, ignored), end; !ignored && at != end; at.increment(ignored)) {
-    const std::string extension = at->path().extension();
+    const std::string extension = at->path().extension().string();
     if (extension == ".safetensors") found.push_back(at->path().string());
     pickles |= extension == ".bin" || extension == ".pt" || extension == ".pth";
   }

@@ -1,10 +1,10 @@
 // Where measured rates are kept: one JSON file of the user's cache, a member a machine and disk.
-#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/json_nesting.h"
 #include "base/os/file_info.h"
+#include "base/os/user_folders.h"
 #include "base/thread_pool.h"
 #include "device/cpu.h"
 #include "residency/calibrate.h"
@@ -35,13 +35,11 @@ Expected<std::string> machine_key(const std::string& path) {
 }
 
 Expected<std::string> rates_file() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  if (cache != nullptr && cache[0] == '/') return (fs::path(cache) / "millrace" / "rates.json").string();
-  const char* home = std::getenv("HOME");
-  if (home == nullptr || home[0] == '\0') {
-    return error(Code::not_found, "no home directory to keep rates in: set HOME or XDG_CACHE_HOME");
-  }
-  return (fs::path(home) / ".cache" / "millrace" / "rates.json").string();
+  const std::string cache = os::user_folder(os::UserFolder::cache);
+  if (cache.empty())
+    return error(Code::not_found, "no home directory to keep rates in: {}",
+                 os::user_folder_hint(os::UserFolder::cache));
+  return cache + "/millrace/rates.json";
 }
 
 Expected<Rates> load_rates(const std::string& path) {

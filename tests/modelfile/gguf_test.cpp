@@ -32,7 +32,7 @@ class GgufFiles : public ::testing::Test {
   }
   ~GgufFiles() override { std::filesystem::remove_all(folder_); }
   std::string file(const std::string& name, const std::string& bytes) const {
-    const std::string path = folder_ / name;
+    const std::string path = (folder_ / name).string();
     std::ofstream(path, std::ios::binary) << bytes;
     return path;
   }
@@ -308,14 +308,13 @@ TEST(Gguf, LeavesTheVocabularyOutWhenAsked) {
 }
 
 TEST_F(GgufFiles, RefusesWhatIsNoFile) {
-  expect_error(Model::open(folder_ / "nowhere.gguf"), Code::not_found, "nowhere.gguf: no such file");
-  expect_error(Model::open(folder_), Code::invalid_argument, "is a directory");
+  expect_error(Model::open((folder_ / "nowhere.gguf").string()), Code::not_found, "nowhere.gguf: no such file");
+  expect_error(Model::open(folder_.string()), Code::invalid_argument, "is a directory");
   expect_error(Model::open("/dev/null"), Code::invalid_argument, "not a regular file");
-  if (::geteuid() != 0) {
-    const std::string path = file("secret.gguf", small_file().bytes());
-    std::filesystem::permissions(path, std::filesystem::perms::none);
-    expect_error(Model::open(path), Code::io_error, "permissions");
-  }
+  const std::string path = file("secret.gguf", small_file().bytes());
+  std::filesystem::permissions(path, std::filesystem::perms::none);
+  if (!std::ifstream(path))
+    expect_error(Model::open(path), Code::io_error, "permissions");  // else it is the administrator
 }
 
 /// Split `number` (from 1) of `count`, with one tensor called `tensor`.

@@ -1,16 +1,16 @@
 #include "modelfile/gguf_writer.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <limits>
 #include <string>
 #include <vector>
+
+#include "file_limit.h"
 
 namespace millrace::modelfile {
 namespace {
@@ -24,7 +24,7 @@ class GgufWriter : public ::testing::Test {
     fs::create_directories(folder_);
   }
   ~GgufWriter() override { fs::remove_all(folder_); }
-  std::string path(const std::string& name) const { return folder_ / name; }
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
   std::size_t files() const {
     return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
   }
@@ -269,19 +269,13 @@ TEST_F(GgufWriter, ReportsADiskThatHasNoRoom) {
     expect_error(writer.begin(), Code::io_error, "huge.gguf");
   }
   EXPECT_EQ(files(), 0u);
-  // A limit on the size of files stands in for a full disk.
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
-  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
-  const rlimit small{64 * 1024, before.rlim_max};
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  if (!millrace::test::FileLimit::works) return;
   {
+    const millrace::test::FileLimit limit(64 * 1024);
     Writer writer(path("full.gguf"));
     EXPECT_TRUE(writer.declare("a", DType::f32, {1 << 16}).ok());
     expect_error(writer.begin(), Code::io_error, "full.gguf");
   }
-  ::setrlimit(RLIMIT_FSIZE, &before);
-  std::signal(SIGXFSZ, old_handler);
   EXPECT_EQ(files(), 0u);
 }
 

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "fresh_folder.h"
 #include "modelfile/gguf_writer.h"
 #include "tensor/blocks.h"
 #include "tensor/codec.h"
@@ -70,10 +71,7 @@ struct Given {
 // A folder of its own for each test, gone afterwards.
 class Quantize : public testing::Test {
  protected:
-  Quantize() {
-    std::string pattern = (fs::temp_directory_path() / "millrace-quantize-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) != nullptr) folder_ = pattern;
-  }
+  Quantize() { folder_ = millrace::test::fresh_folder("quantize"); }
   ~Quantize() override { fs::remove_all(folder_); }
 
   std::string path(const std::string& name) const { return (folder_ / name).string(); }

@@ -31,7 +31,7 @@ class SynthModel : public ::testing::Test {
     if (!fs::exists(kProgram)) GTEST_SKIP() << "build the target synth-model first";
   }
 
-  std::string path(const std::string& name) const { return folder_ / name; }
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
   int run(const std::string& arguments) const {
     const std::string log = path("log");
     return std::system((kProgram + " " + arguments + " >" + log + " 2>&1").c_str());

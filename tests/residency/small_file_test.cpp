@@ -1,13 +1,14 @@
 #include "residency/small_file.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+
+#include "file_limit.h"
+#include "fresh_folder.h"
 
 namespace millrace::residency {
 namespace {
@@ -17,9 +18,7 @@ namespace fs = std::filesystem;
 class SmallFile : public testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = fs::temp_directory_path() / "smallXXXXXX";
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
+    folder_ = millrace::test::fresh_folder("small");
     path_ = folder_ + "/x.json";
   }
   void TearDown() override { fs::remove_all(folder_); }
@@ -39,13 +38,12 @@ TEST_F(SmallFile, IsReadWithABound) {
 
 TEST_F(SmallFile, KeepsTheOldTextWhereTheNewOneDoesNotFit) {
   ASSERT_TRUE(write_small_file(path_, "old").ok());
-  std::signal(SIGXFSZ, SIG_IGN);
-  rlimit before{};
-  getrlimit(RLIMIT_FSIZE, &before);
-  const rlimit small{4, before.rlim_max};
-  setrlimit(RLIMIT_FSIZE, &small);
-  const Status status = write_small_file(path_, std::string(100, 'x'));
-  setrlimit(RLIMIT_FSIZE, &before);
+  if (!millrace::test::FileLimit::works) GTEST_SKIP() << "Windows limits no file";
+  Status status;
+  {
+    const millrace::test::FileLimit limit(4);
+    status = write_small_file(path_, std::string(100, 'x'));
+  }
   EXPECT_EQ(status.code(), Code::io_error);
   EXPECT_EQ(*read_small_file(path_, 100), "old");
   EXPECT_EQ(files(), 1u);

@@ -284,7 +284,7 @@ TEST(SchemaGrammar, WhatItAllowsIsValidForAjv) {
   if (std::system("node -e \"require('ajv/dist/2020');require('ajv-formats')\" >/dev/null 2>&1") != 0)
     GTEST_SKIP() << "node finds no ajv: npm install ajv ajv-formats, and set NODE_PATH";
   const Walker walker(demo_trie());
-  const std::string path = std::filesystem::temp_directory_path() / "millrace_ajv.jsonl";
+  const std::string path = (std::filesystem::temp_directory_path() / "millrace_ajv.jsonl").string();
   std::ofstream file(path);
   std::vector<std::string> all = schemas();
   for (const char* library : {"zod", "pydantic"})

@@ -1,8 +1,5 @@
 #include "synth-model/fill.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -14,37 +11,14 @@
 
 #include "base/bytes.h"
 #include "base/mutex.h"
+#include "base/os/terminal.h"
+#include "device/host_memory.h"
 
 namespace millrace::synth {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::uint64_t kChunkBytes = 8u << 20, kPage = 4096;
-
-/// Anonymous memory in huge pages: direct writes from them take far fewer segments.
-class ChunkBuffer {
- public:
-  ChunkBuffer() {
-    // Twice the size, so that a huge-page boundary lies inside.
-    void* memory = ::mmap(nullptr, 2 * kChunkBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return;
-    memory_ = static_cast<std::byte*>(memory);
-    const auto address = reinterpret_cast<std::uintptr_t>(memory_);
-    begin_ = memory_ + (round_up(address, kChunkBytes) - address);
-    ::madvise(begin_, kChunkBytes, MADV_HUGEPAGE);  // a hint; 4 KiB pages work too
-  }
-  ~ChunkBuffer() {
-    if (memory_ != nullptr) ::munmap(memory_, 2 * kChunkBytes);
-  }
-  ChunkBuffer(const ChunkBuffer&) = delete;
-  ChunkBuffer& operator=(const ChunkBuffer&) = delete;
-  bool valid() const { return memory_ != nullptr; }
-  std::span<std::byte> bytes() const { return {begin_, kChunkBytes}; }
-
- private:
-  std::byte* memory_ = nullptr;
-  std::byte* begin_ = nullptr;
-};
 
 struct Chunk {
   int file;
@@ -92,13 +66,14 @@ class Job {
 
  private:
   void work() {
-    const ChunkBuffer buffer;
-    Status status = buffer.valid() ? Status() : error(Code::io_error, "out of memory for a write buffer");
+    // In huge pages: direct writes from them take far fewer segments.
+    auto buffer = device::HostBuffer::reserve(kChunkBytes, device::Pages::huge);
+    Status status = buffer.status();
     while (status.ok() && !failed_.load(std::memory_order_relaxed)) {
       const std::size_t next = next_.fetch_add(1, std::memory_order_relaxed);
       if (next >= chunks_.size()) break;
       const Chunk& chunk = chunks_[next];
-      const auto bytes = buffer.bytes().first(static_cast<std::size_t>(chunk.end - chunk.begin));
+      const auto bytes = std::span(buffer->data(), static_cast<std::size_t>(chunk.end - chunk.begin));
       compose(chunk, bytes);
       status = writer_.write_range(chunk.file, chunk.begin, bytes);
       done_.fetch_add(bytes.size(), std::memory_order_relaxed);
@@ -131,7 +106,7 @@ class Job {
   }
 
   void show_progress() {
-    const bool terminal = ::isatty(STDERR_FILENO) != 0;
+    const bool terminal = os::is_terminal(os::Stream::errors);
     const auto start = Clock::now();
     bool shown = false;
     const MutexLock lock(mutex_);

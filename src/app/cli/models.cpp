@@ -193,7 +193,7 @@ int execute_create(const std::string& name, const std::string& path) {
   if (!text.ok()) return fail(text.status());
   const auto recipe = store::parse_recipe(*text);
   if (!recipe.ok()) return fail(recipe.status().with_context(path));
-  const std::string folder = std::filesystem::absolute(path).parent_path();
+  const std::string folder = std::filesystem::absolute(path).parent_path().string();
   const auto made = store::Store().create(name, *recipe, folder);
   if (!made.ok()) return fail(made.status());
   fmt::print("{}\n", made->name.text());

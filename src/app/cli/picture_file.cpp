@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <filesystem>
 #include <span>
 
 #include "app/generate/pictures.h"
 #include "app/store/digest.h"
 #include "base/bytes.h"
+#include "base/os/user_folders.h"
 #include "base/shell_words.h"
 #include "base/words.h"
 #include "image/decode.h"
@@ -21,8 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string with_home(const std::string& path) {
-  const char* const home = std::getenv("HOME");
-  return path.starts_with("~/") && home != nullptr ? home + path.substr(1) : path;
+  const std::string home = os::user_folder(os::UserFolder::home);
+  return path.starts_with("~/") && !home.empty() ? home + path.substr(1) : path;
 }
 
 bool is_file(const std::string& path) {

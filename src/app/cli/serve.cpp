@@ -21,6 +21,7 @@
 #include "app/server/server.h"
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/os/calendar.h"
 #include "base/os/process.h"
 #include "base/os/signals.h"
 #include "base/say.h"
@@ -326,14 +327,13 @@ Expected<nlohmann::ordered_json> ask(const RemoteFlags& flags, const std::string
 
 /// When a model goes: in local time; one that stays has a time generations ahead.
 std::string until(const std::string& rfc3339) {
-  std::tm parts{};
-  if (::strptime(rfc3339.c_str(), "%Y-%m-%dT%H:%M:%S", &parts) == nullptr) return rfc3339;
-  const std::time_t then = timegm(&parts);
-  if (then - std::time(nullptr) > std::time_t{365} * 24 * 3600) return "for ever";
-  std::tm local{};
-  localtime_r(&then, &local);
+  const auto then = os::parse_utc(rfc3339);
+  if (!then) return rfc3339;
+  if (*then - std::time(nullptr) > std::time_t{365} * 24 * 3600) return "for ever";
+  const auto local = os::local_time(*then);
+  if (!local) return rfc3339;
   char text[32] = {};
-  std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &local);
+  std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &*local);
   return text;
 }
 

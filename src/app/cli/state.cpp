@@ -1,12 +1,12 @@
 #include "app/cli/state.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/open_output.h"
 #include "base/os/file.h"
+#include "base/os/user_folders.h"
 #include "residency/small_file.h"
 
 namespace millrace::cli {
@@ -63,16 +63,11 @@ bool write_private(const std::string& path, std::string_view text, os::File::Opt
 }  // namespace
 
 Expected<std::string> state_folder() {
-  const char* const state = std::getenv("XDG_STATE_HOME");
-  const char* const home = std::getenv("HOME");
-  std::string folder;
-  if (state != nullptr && state[0] == '/') {
-    folder = std::string(state) + "/millrace";
-  } else if (home != nullptr && home[0] == '/') {
-    folder = std::string(home) + "/.local/state/millrace";
-  } else {
-    return error(Code::not_found, "no home directory to keep chats in: set HOME or XDG_STATE_HOME");
-  }
+  std::string folder = os::user_folder(os::UserFolder::state);
+  if (folder.empty())
+    return error(Code::not_found, "no home directory to keep chats in: {}",
+                 os::user_folder_hint(os::UserFolder::state));
+  folder += "/millrace";
   std::error_code problem;
   const bool made = fs::create_directories(folder, problem);
   if (problem) return error(Code::io_error, "{}: {}", folder, problem.message());

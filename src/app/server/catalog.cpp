@@ -10,6 +10,7 @@
 #include "app/server/file_identity.h"
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/os/calendar.h"
 #include "base/os/file_info.h"
 #include "modelfile/gguf.h"
 #include "modelfile/mixtures.h"
@@ -162,9 +163,8 @@ std::optional<ModelInfo> Catalog::describe_stored(const store::Name& name, const
     if (&file != &outline.files.front() && vision::is_mmproj_name(file.name)) info->mmproj_bytes += file.bytes;
   info->digest = outline.digest;
   info->stored = true;
-  std::tm parts{};
-  if (::strptime(outline.modified.c_str(), "%Y-%m-%dT%H:%M:%SZ", &parts) != nullptr)
-    info->modified = std::chrono::system_clock::from_time_t(::timegm(&parts));
+  if (const auto modified = os::parse_utc(outline.modified); modified)
+    info->modified = std::chrono::system_clock::from_time_t(*modified);
   return info;
 }
 

@@ -10,6 +10,7 @@
 #include "app/generate/fields.h"
 #include "app/generate/thinking.h"
 #include "app/openai/request.h"
+#include "base/os/calendar.h"
 
 namespace millrace::server {
 namespace {
@@ -264,9 +265,7 @@ Expected<OllamaEmbedRequest> parse_ollama_embed(const Json& body, const char* fi
 
 std::string rfc3339(std::chrono::system_clock::time_point time, std::size_t decimals) {
   const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-  const std::time_t whole = static_cast<std::time_t>(ns / 1'000'000'000);
-  std::tm parts{};
-  gmtime_r(&whole, &parts);
+  const std::tm parts = os::utc_time(static_cast<std::time_t>(ns / 1'000'000'000)).value_or(std::tm{});
   const std::string fraction = fmt::format("{:09}", ns % 1'000'000'000);
   return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{}Z", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday,
                      parts.tm_hour, parts.tm_min, parts.tm_sec, fraction.substr(0, decimals));

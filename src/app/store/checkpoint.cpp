@@ -57,7 +57,7 @@ class Fetch {
     std::vector<fs::path> others;
     std::error_code failure;
     for (fs::directory_iterator it(folder_, failure), end; !failure && it != end; it.increment(failure))
-      if (!wanted.contains(it->path().filename())) others.push_back(it->path());
+      if (!wanted.contains(it->path().filename().string())) others.push_back(it->path());
     for (const fs::path& other : others) fs::remove(other, failure);
   }
 

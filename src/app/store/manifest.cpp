@@ -7,6 +7,7 @@
 #include "app/store/digest.h"
 #include "app/store/recipe.h"
 #include "base/json_nesting.h"
+#include "base/os/calendar.h"
 
 namespace millrace::store {
 namespace {
@@ -170,9 +171,7 @@ Expected<Manifest> parse_manifest(std::string_view text, const Name& name) {
 }
 
 std::string now_rfc3339() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  gmtime_r(&now, &utc);
+  const std::tm utc = os::utc_time(std::time(nullptr)).value_or(std::tm{});
   char text[32];
   std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
   return text;

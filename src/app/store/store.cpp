@@ -14,6 +14,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/os/file_info.h"
+#include "base/os/user_folders.h"
 #include "base/words.h"
 #include "modelfile/gguf.h"
 #include "vision/beside.h"
@@ -45,7 +46,7 @@ Expected<std::vector<ModelFile>> files_at(const std::string& path) {
   for (const std::string& each : model.paths()) {
     ModelFile file;
     file.path = fs::absolute(each).lexically_normal();
-    file.name = fs::path(each).filename();
+    file.name = fs::path(each).filename().string();
     file.bytes = file_bytes(each).value_or(0);
     files.push_back(std::move(file));
   }
@@ -79,7 +80,9 @@ void remove_other_links(const fs::path& folder, const Manifest& manifest) {
   std::error_code failure;
   std::vector<fs::path> others;
   for (fs::directory_iterator it(folder, failure), end; !failure && it != end; it.increment(failure)) {
-    const auto is_this = [&](const ModelFile& file) { return file.path.empty() && file.name == it->path().filename(); };
+    const auto is_this = [&](const ModelFile& file) {
+      return file.path.empty() && file.name == it->path().filename().string();
+    };
     if (std::none_of(manifest.files.begin(), manifest.files.end(), is_this)) others.push_back(it->path());
   }
   for (const fs::path& other : others) fs::remove(other, failure);
@@ -108,9 +111,8 @@ std::string Store::default_root() {
     return std::string(value != nullptr ? value : "");
   };
   if (std::string root = variable("MILLRACE_MODELS"); !root.empty()) return root;
-  if (const std::string data = variable("XDG_DATA_HOME"); !data.empty()) return data + "/millrace/models";
-  const std::string home = variable("HOME");
-  return (home.empty() ? "/var/lib" : home + "/.local/share") + "/millrace/models";
+  const std::string data = os::user_folder(os::UserFolder::data);
+  return (data.empty() ? "/var/lib" : data) + "/millrace/models";
 }
 
 std::string Store::partial_path(const Name& name) const {
@@ -330,7 +332,7 @@ std::vector<StoredShares> Store::shares() const {
   std::map<std::string, StoredShares> found;
   std::error_code failure;
   for (const fs::directory_entry& folder : fs::directory_iterator(root_ + "/shares", failure)) {
-    const std::string name = folder.path().stem();  // without the number
+    const std::string name = folder.path().stem().string();  // without the number
     const auto repo = name.find("--"), tag = name.rfind("--");
     if (!folder.is_directory(failure) || repo == std::string::npos || tag == repo) continue;
     StoredShares& share = found[name];

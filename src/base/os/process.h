@@ -26,6 +26,8 @@ Expected<std::vector<std::string>> command_line();
 /// Runs the program words[0], which the system looks up in PATH, with these words in place of this process. Returns
 /// only on failure. Errors: not_found, io_error (the system's words). REQUIRES: words is not empty.
 Status replace_process(std::vector<std::string> words);
+/// Gives the environment a variable that it does not have yet. REQUIRES: no other thread runs.
+void add_to_environment(const char* name, const char* value);
 /// Ends the process now: no destructor runs, and buffered output is lost.
 [[noreturn]] void end_process(int exit_code);
 

@@ -21,7 +21,7 @@ Value attribute_of(Run& run, Value item, const Value& path) {
     const std::string name = path.bytes().substr(part.begin, part.end - part.begin);
     if (item.is_undefined()) return item;
     const bool number = !name.empty() && name.size() < 10 && name.find_first_not_of("0123456789") == std::string::npos;
-    item = get_item(run, item, number ? Value::integer(std::stol(name)) : run.make_string(name));
+    item = get_item(run, item, number ? Value::integer(std::stoll(name)) : run.make_string(name));
   }
   return item;
 }

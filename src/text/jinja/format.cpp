@@ -394,7 +394,7 @@ class Format {
       if (part.empty() || (item && end == name.size())) fail("a format has an empty or open name");
       const bool number = part.size() < 10 && part.find_first_not_of("0123456789") == std::string::npos;
       value = !item    ? get_attribute(run_, value, part)
-              : number ? get_item(run_, value, Value::integer(std::stol(part)))
+              : number ? get_item(run_, value, Value::integer(std::stoll(part)))
                        : get_item(run_, value, run_.make_string(part));
       at = item ? end + 1 : end;
     }

@@ -2,6 +2,7 @@
 #include <array>
 #include <ctime>
 
+#include "base/os/calendar.h"
 #include "text/jinja/library.h"
 #include "text/jinja/run.h"
 
@@ -91,11 +92,10 @@ Value strftime_now(Run& run, const Arguments& arguments) {
   const Parameters given("strftime_now", arguments, {"format"});
   (void)given.required(0);
   const std::string format(given.string(0).value_or(""));
-  const std::time_t now = run.now();
-  std::tm local{};
-  if (localtime_r(&now, &local) == nullptr) fail("the date is not known");
+  const std::optional<std::tm> local = os::local_time(run.now());
+  if (!local) fail("the date is not known");
   std::array<char, 1024> text{};
-  const std::size_t length = std::strftime(text.data(), text.size(), format.c_str(), &local);
+  const std::size_t length = std::strftime(text.data(), text.size(), format.c_str(), &*local);
   return run.make_string(std::string(text.data(), length));
 }
 

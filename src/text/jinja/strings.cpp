@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/os/find.h"
 #include "text/utf8.h"
 
 namespace millrace::text::jinja {
@@ -94,9 +95,8 @@ bool is_lower(char32_t c) { return category(c) == UTF8PROC_CATEGORY_LL; }
 std::size_t find_text(std::string_view text, std::string_view word, std::size_t from) {
   if (from > text.size()) return std::string_view::npos;
   if (word.empty()) return from;
-  const void* found = memmem(text.data() + from, text.size() - from, word.data(), word.size());
-  return found == nullptr ? std::string_view::npos
-                          : static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
+  const std::size_t found = os::find_word(text.substr(from), word);
+  return found == std::string_view::npos ? found : from + found;
 }
 
 Range strip(std::string_view text, std::optional<std::string_view> characters, bool left, bool right) {

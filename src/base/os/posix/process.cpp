@@ -55,6 +55,8 @@ Status replace_process(std::vector<std::string> words) {
   return last_error();
 }
 
+void add_to_environment(const char* name, const char* value) { ::setenv(name, value, 0); }
+
 void end_process(int exit_code) { ::_exit(exit_code); }
 
 bool can_stop(std::int64_t process) { return process > 1 && ::kill(static_cast<pid_t>(process), 0) == 0; }

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 
 #include "base/os/win32/stop_event.h"
 #include "base/os/win32/win32.h"
@@ -108,6 +109,10 @@ Status replace_process(std::vector<std::string> words) {
   DWORD code = 1;
   GetExitCodeProcess(started.value().process.get(), &code);
   end_process(static_cast<int>(code));
+}
+
+void add_to_environment(const char* name, const char* value) {
+  if (std::getenv(name) == nullptr) ::_putenv_s(name, value);  // the C library's copy and the system's
 }
 
 void end_process(int exit_code) {

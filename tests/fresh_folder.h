@@ -1,0 +1,24 @@
+// A new, empty folder below the system's for temporary files.
+#pragma once
+
+#include <fmt/core.h>
+
+#include <atomic>
+#include <filesystem>
+#include <string>
+
+#include "base/os/process.h"
+
+namespace millrace::test {
+
+/// Whoever asks for it removes it.
+inline std::string fresh_folder(const char* name) {
+  static std::atomic<int> count{0};
+  const auto path =
+      std::filesystem::temp_directory_path() / fmt::format("millrace-{}-{}-{}", name, os::process_id(), count++);
+  std::filesystem::remove_all(path);
+  std::filesystem::create_directories(path);
+  return path.string();
+}
+
+}  // namespace millrace::test
