@@ -11,6 +11,7 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/cpu/fused.h"
 #include "tensor/blocks.h"
 #include "tensor/codec.h"
 #include "tensor/grid_blocks.h"
@@ -223,7 +224,7 @@ inline float contract_dot(DType dtype, const std::byte* weights, std::int64_t co
     const std::int64_t end = std::min<std::int64_t>(cols, start + kContractSegment);
     float acc = 0;
     if (float_dtype(dtype)) {
-      for (std::int64_t k = start; k < end; ++k) acc = std::fmaf(f[static_cast<std::size_t>(k)], x[k], acc);
+      for (std::int64_t k = start; k < end; ++k) acc = kernels::fused(f[static_cast<std::size_t>(k)], x[k], acc);
     } else {
       for (std::int64_t k = start; k < end; k += w.group) {
         int dot = 0, sum = 0;
@@ -234,10 +235,10 @@ inline float contract_dot(DType dtype, const std::byte* weights, std::int64_t co
         const std::size_t g = static_cast<std::size_t>(k / w.group);
         const float dx = d[k / 32];
         const float scale = w.scale[g] * dx;
-        acc = std::fmaf(scale, static_cast<float>(dot), acc);
+        acc = kernels::fused(scale, static_cast<float>(dot), acc);
         if (w.has_min) {
           const float dsum = dx * static_cast<float>(sum);
-          acc = std::fmaf(-w.min[g], dsum, acc);
+          acc = kernels::fused(-w.min[g], dsum, acc);
         }
       }
     }

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cpu/fused.h"
 #include "kernels/ref/ref.h"
 #include "tensor/codec.h"
 #include "tensor/kv_codec.h"
@@ -186,7 +187,7 @@ TEST(Ops, ElementwiseAndSoftmax) {
       EXPECT_LT(relative_error(out[10], bent), 1e-6);
       EXPECT_LT(relative_error(out[1], soft), 2e-6);
       EXPECT_EQ(out[2][0], x[0] + y[0]);
-      EXPECT_EQ(out[3][0], std::fma(0.37f, y[0], x[0]));
+      EXPECT_EQ(out[3][0], fused(0.37f, y[0], x[0]));
     }
   }
 }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <cstdint>
 #include <cstring>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "device/cpu.h"
+#include "fenced_memory.h"
 #include "kernels/cpu/matmul.h"
 #include "tensor/block_fields.h"
 #include "tensor/codec.h"
@@ -37,30 +37,7 @@ inline std::vector<DType> computable_dtypes() {
   return dtypes;
 }
 
-/// Memory that ends where the process may no longer read or write.
-class Fenced {
- public:
-  explicit Fenced(std::size_t bytes) : bytes_(bytes) {
-    const std::size_t pages = (bytes + kPage - 1) / kPage * kPage;
-    map_bytes_ = pages + kPage;
-    void* map = mmap(nullptr, map_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    EXPECT_NE(map, MAP_FAILED);
-    map_ = static_cast<std::byte*>(map);
-    EXPECT_EQ(mprotect(map_ + pages, kPage, PROT_NONE), 0);
-    data_ = map_ + pages - bytes;
-  }
-  ~Fenced() { munmap(map_, map_bytes_); }
-  Fenced(const Fenced&) = delete;
-  Fenced& operator=(const Fenced&) = delete;
-  std::byte* data() const { return data_; }
-  std::size_t size() const { return bytes_; }
-
- private:
-  static constexpr std::size_t kPage = 4096;
-  std::size_t bytes_, map_bytes_ = 0;
-  std::byte *map_ = nullptr, *data_ = nullptr;
-};
-
+using millrace::test::Fenced;
 enum class Fill { random, extreme };
 
 /// Random blocks: every bit pattern of the quants and of the small scales, float16 scales of sane size. Extreme: bytes

@@ -15,6 +15,7 @@
 #include <limits>
 #include <utility>
 
+#include "kernels/cpu/fused.h"
 #include "kernels/cpu/ops_body.h"
 #include "kernels/kernels.h"
 #include "tensor/half.h"
@@ -141,8 +142,7 @@ inline Visible within_block(const Visible& keys, std::int64_t block) {
 inline void lean(const AttentionArgs& args, std::int64_t query, std::int64_t block, float* scores) {
   const float slope = args.slopes[query % args.group];
   const std::int64_t nearest = block * kKvBlock - args.positions[query / args.group];
-  for (std::int64_t i = 0; i < kKvBlock; ++i)
-    scores[i] = __builtin_fmaf(slope, static_cast<float>(nearest + i), scores[i]);
+  for (std::int64_t i = 0; i < kKvBlock; ++i) scores[i] = fused(slope, static_cast<float>(nearest + i), scores[i]);
 }
 
 /// Scaled scores of one query in a block are finished: capped, leaned, those of keys that it does not see -inf.

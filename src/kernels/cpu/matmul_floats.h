@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/cpu/fused.h"
 #include "kernels/kernels.h"
 
 namespace millrace::kernels::floats {
@@ -52,7 +53,7 @@ void add_rest(const std::byte* w, const float* x, std::int64_t whole, std::int64
   constexpr int kVectors = 32 / V::kRows;
   alignas(64) float all[32];
   for (int v = 0; v < kVectors; ++v) V::store_float(all + v * V::kRows, lanes[v]);
-  for (std::int64_t k = whole; k < cols; ++k) all[k % 32] = __builtin_fmaf(element<V, Format>(w, k), x[k], all[k % 32]);
+  for (std::int64_t k = whole; k < cols; ++k) all[k % 32] = fused(element<V, Format>(w, k), x[k], all[k % 32]);
   for (int v = 0; v < kVectors; ++v) lanes[v] = V::load_float(all + v * V::kRows);
 }
 

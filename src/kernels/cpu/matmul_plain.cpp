@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/status.h"
+#include "kernels/cpu/fused.h"
 #include "kernels/cpu/matmul.h"
 #include "tensor/blocks.h"
 #include "tensor/grid_blocks.h"
@@ -202,17 +203,17 @@ struct Integers {
 struct LaneSum {
   float lanes[kLanes] = {};
 
-  void add(float w, float x, std::int64_t k) { lanes[k % kLanes] = std::fmaf(w, x, lanes[k % kLanes]); }
+  void add(float w, float x, std::int64_t k) { lanes[k % kLanes] = fused(w, x, lanes[k % kLanes]); }
   void add(const Block& w, const Q8Rows& x, std::int64_t x_b, std::int64_t b) {
     const Integers integers(w, x.q + 32 * x_b);
     const int* dot = integers.dot;
     float& lane = lanes[b % kLanes];
     const float dx = x.d[x_b];
     const float first = w.sc[0] * static_cast<float>(dot[0]);  // exact
-    lane = std::fmaf(w.s * dx, std::fmaf(w.sc[1], static_cast<float>(dot[1]), first), lane);
+    lane = fused(w.s * dx, fused(w.sc[1], static_cast<float>(dot[1]), first), lane);
     if (!w.has_min) return;
     const int min = w.ms[0] * x.sum16[2 * x_b] + w.ms[1] * x.sum16[2 * x_b + 1];
-    lane = std::fmaf(w.m * dx, static_cast<float>(min), lane);
+    lane = fused(w.m * dx, static_cast<float>(min), lane);
   }
   float total() {
     for (int width = kLanes / 2; width > 0; width /= 2) {
@@ -228,7 +229,7 @@ struct SegmentSum {
 
   void add(float w, float x, std::int64_t k) {
     if (k % kSegment == 0) end_segment();
-    acc = std::fmaf(w, x, acc);
+    acc = fused(w, x, acc);
   }
   void add(const Block& w, const Q8Rows& x, std::int64_t x_b, std::int64_t b) {
     if (b * 32 % kSegment == 0) end_segment();
@@ -254,7 +255,7 @@ struct SegmentSum {
     acc = 0;
   }
   void add_term(float factor, int integer) { add_term(factor, static_cast<float>(integer)); }
-  void add_term(float a, float b) { acc = std::fmaf(a, b, acc); }
+  void add_term(float a, float b) { acc = fused(a, b, acc); }
 };
 
 template <typename Sum, typename GgufBlock, int kElements>

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/cpu/fused.h"
 #include "kernels/cpu/vec_plain.h"
 #include "kernels/kernels.h"
 
@@ -118,8 +119,8 @@ void rope(float* x, const float* cos_sin, std::int64_t rotary, bool neox) {
   for (std::int64_t i = 0; i < half; ++i) {
     const float c = cos_sin[2 * i], s = cos_sin[2 * i + 1];
     const float a = x[step * i], b = x[step * i + distance];
-    x[step * i] = __builtin_fmaf(a, c, -(b * s));
-    x[step * i + distance] = __builtin_fmaf(a, s, b * c);
+    x[step * i] = fused(a, c, -(b * s));
+    x[step * i + distance] = fused(a, s, b * c);
   }
 }
 

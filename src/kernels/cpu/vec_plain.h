@@ -14,6 +14,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "kernels/cpu/fused.h"
+
 namespace millrace::kernels {
 namespace {
 
@@ -32,7 +34,7 @@ struct Lane {
   static Float sub(Float a, Float b) { return a - b; }
   static Float mul(Float a, Float b) { return a * b; }
   static Float div(Float a, Float b) { return a / b; }
-  static Float fma(Float a, Float b, Float c) { return __builtin_fmaf(a, b, c); }
+  static Float fma(Float a, Float b, Float c) { return fused(a, b, c); }
   static Float max(Float a, Float b) { return a > b ? a : b; }
   static Float min(Float a, Float b) { return a < b ? a : b; }
   static float sum(Float v) { return v; }
