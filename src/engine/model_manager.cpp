@@ -93,19 +93,24 @@ void ModelManager::end_use(const Loaded* loaded) {
 }
 
 Expected<ModelManager::Use> ModelManager::use(const std::string& name, const std::string& path,
-                                              std::optional<Duration> keep_alive, std::int64_t context_tokens) {
-  const std::int64_t wanted = options_.engine.demand.context_tokens > 0 ? 0 : context_tokens;
+                                              std::optional<Duration> keep_alive, const Wanted& asked) {
+  const std::int64_t wanted = options_.engine.demand.context_tokens > 0 ? 0 : asked.context_tokens;
   if (options_.engine.part.cluster != nullptr && path != options_.engine.model.path)
     return error(Code::unsupported, "{}: over several processes only the model of the command line is served", name);
   const std::string file = file_at(path);
   MutexLock lock(mutex_);
-  auto entry = entries_.end();
+  auto entry = find(file);
+  const bool sees_now = asked.sight && entry != entries_.end() && could_see(*entry->loaded);
   for (;;) {
     if (stopping_) return error(Code::unavailable, "the server is shutting down");
     entry = find(file);
     const bool is_loaded = entry != entries_.end();
-    if (is_loaded && wanted > entry->loaded->context_asked) entry->next_context = std::max(entry->next_context, wanted);
-    if (is_loaded && entry->next_context == 0) return use_of(*entry, name, false, keep_alive);
+    if (is_loaded && wanted > entry->loaded->context_asked) {
+      entry->next_context = std::max(entry->next_context, wanted);
+      entry->anew = true;
+    }
+    if (is_loaded && sees_now && entry->loaded->mmproj.empty()) entry->anew = true;
+    if (is_loaded && !entry->anew) return use_of(*entry, name, false, keep_alive);
     // One load at a time: two would measure each other's memory.
     if (loading_.empty() && (!is_loaded || entry->users == 0)) break;
     changed_.wait(mutex_);
@@ -116,8 +121,12 @@ Expected<ModelManager::Use> ModelManager::use(const std::string& name, const std
   std::int64_t context = wanted > kAutomaticContext ? wanted : 0;
   if (entry != entries_.end()) {
     kept = entry->keep_alive;
-    context = entry->next_context;
-    log::info("{} is loaded anew, for a context of {} tokens", entry->loaded->name, context);
+    const std::int64_t before = entry->loaded->context_asked;
+    context = entry->next_context > 0 ? entry->next_context : before > kAutomaticContext ? before : 0;
+    if (entry->next_context > 0)
+      log::info("{} is loaded anew, for a context of {} tokens", entry->loaded->name, context);
+    else
+      log::info("{} is loaded anew, to see pictures", entry->loaded->name);
     let_go(entry);
   }
   Expected<std::shared_ptr<Loaded>> loaded = load_what_fits(name, path, context);
@@ -132,6 +141,14 @@ Expected<ModelManager::Use> ModelManager::use(const std::string& name, const std
   entries_.push_back({std::move(*loaded), kept, Clock::now()});
   loaded_ = entries_.size();
   return use_of(entries_.back(), name, true, keep_alive);
+}
+
+bool ModelManager::could_see(const Loaded& loaded) {
+  // One that was tried has been found not to be the model's.
+  if (options_.engine.part.cluster != nullptr || !loaded.mmproj.empty()) return false;
+  const std::string path = loaded.path;  // it may go meanwhile
+  const MutexUnlock unlocked(mutex_);
+  return !vision::mmproj_for(path, asked_mmproj(path)).empty();
 }
 
 /// Unloads it, without the mutex.
@@ -256,6 +273,7 @@ Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(const std::st
         loaded->name = name;
         loaded->path = path;
         loaded->file = file_at(path);
+        loaded->mmproj = options.model.mmproj;
         loaded->service = std::move(*service);
         loaded->loaded_at = Clock::now();
         loaded->load_time = loaded->loaded_at - begin;

@@ -41,6 +41,7 @@ class ModelManager {
   struct Loaded {
     std::string name, path;  // as of the use() that loaded it
     std::string file;        // what the path leads to: several names and links share what is loaded of one file
+    std::string mmproj;      // the mmproj file that it was to be loaded with; empty: there was none
     std::shared_ptr<Service> service;
     std::uint64_t ram_bytes = 0;  // its cap
     std::uint64_t file_bytes = 0;
@@ -76,12 +77,21 @@ class ModelManager {
   /// As shutdown(0).
   ~ModelManager();
 
+  /// What a request wants of the model.
+  struct Wanted {
+    std::int64_t context_tokens = 0;
+    bool sight = false;  // it has pictures
+  };
   /// The model at `path`, loaded if need be: once for all paths that lead to one file. `keep_alive`, where given, holds
-  /// from this use on. Where the options name no context, a model whose context is shorter than `context_tokens` is
-  /// loaded anew with as much of it as fits, once nobody uses it; whoever comes meanwhile waits. Errors: those of
-  /// Engine::create; unavailable (no memory while others are busy, or shut down); cancelled.
-  Expected<Use> use(const std::string& name, const std::string& path, std::optional<Duration> keep_alive = {},
-                    std::int64_t context_tokens = 0);
+  /// from this use on. Once nobody uses it, a model is loaded anew whose context is shorter than what is wanted, with
+  /// as much of that as fits, where the options name no context; and one that sees nothing, if pictures are wanted and
+  /// an mmproj file has come to lie beside it. Whoever comes meanwhile waits. Errors: those of Engine::create;
+  /// unavailable (no memory while others are busy, or shut down); cancelled.
+  Expected<Use> use(const std::string& name, const std::string& path, std::optional<Duration> keep_alive,
+                    const Wanted& wanted);
+  Expected<Use> use(const std::string& name, const std::string& path, std::optional<Duration> keep_alive = {}) {
+    return use(name, path, keep_alive, Wanted());
+  }
   /// What a path leads to, links followed.
   static std::string file_at(const std::string& path);
   /// The mmproj file that the model at `path` is loaded with: the options' for their own model, else the one beside it;
@@ -108,10 +118,13 @@ class ModelManager {
     int users = 0;
     bool leaving = false;
     std::vector<std::string> names = {};
-    std::int64_t next_context = 0;  // to be loaded anew with; 0: stays as it is
+    bool anew = false;              // to be loaded again, once nobody uses it
+    std::int64_t next_context = 0;  // with this; 0: with what it was asked for
   };
 
   std::list<Entry>::iterator find(const std::string& file) MR_REQUIRES(mutex_);  // end(): none, or it is leaving
+  /// Whether an mmproj file lies beside a model that was loaded without. Lets go of the mutex.
+  bool could_see(const Loaded& loaded) MR_REQUIRES(mutex_);
   Use use_of(Entry& entry, const std::string& name, bool loaded_now, std::optional<Duration> keep_alive)
       MR_REQUIRES(mutex_);
   void end_use(const Loaded* loaded);

@@ -193,6 +193,26 @@ class Pictures(Case):
         outcome = run("run", self.model, "what?", "--mmproj", "off", "--image", PICTURES / "colour.png", "-n", "2")
         self.assertEqual((outcome.code, "reads text only" in outcome.err), (2, True), outcome.err)
 
+    def test_a_model_sees_once_its_file_is_there(self):
+        """What was loaded without is loaded anew when a picture comes."""
+        folder = self.folder / "later"
+        folder.mkdir()
+        shutil.copy(self.model, folder / "later.gguf")
+        seen = {"model": "later", "temperature": 0, "max_tokens": ANSWER, "messages": [{"role": "user", "content": [openai("colour.png")]}]}
+        text = {"model": "later", "max_tokens": 2, "messages": [{"role": "user", "content": "what?"}]}
+        with Server(folder / "later.gguf", "--threads", "2", "--ctx", "512") as server:
+            self.assertEqual(server.json("POST", "/v1/chat/completions", text)[0], 200)
+            status, body = server.json("POST", "/v1/chat/completions", seen)
+            self.assertEqual((status, "reads text only" in body["error"]["message"]), (400, True), body)
+            self.assertNotIn("vision", server.json("POST", "/api/show", {"model": "later"})[1]["capabilities"])
+            shutil.copy(self.folder / "mmproj-sees.gguf", folder / "mmproj-later.gguf")
+            self.assertIn("vision", server.json("POST", "/api/show", {"model": "later"})[1]["capabilities"])
+            self.assertEqual(server.json("POST", "/v1/chat/completions", text)[0], 200)
+            status, body = server.json("POST", "/v1/chat/completions", seen)
+            self.assertEqual(status, 200, body)
+            wanted = self.good("/v1/chat/completions", messages=seen["messages"], max_tokens=ANSWER)
+            self.assertEqual(body["choices"][0]["message"]["content"], wanted["choices"][0]["message"]["content"])
+
 
 class Chats(Case):
     """Pictures in a chat on a terminal."""

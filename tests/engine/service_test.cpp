@@ -165,6 +165,32 @@ TEST(ModelManager, PathsToOneFileShareWhatIsLoaded) {
   EXPECT_TRUE(manager.unload(draft_path()));
 }
 
+TEST(ModelManager, AModelSeesFromTheFirstPictureOnOnceItsFileIsThere) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "millrace-sees-later";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  const std::string path = folder / "model.gguf";
+  std::filesystem::copy_file(MILLRACE_TEST_DATA "/reference/qwen35.gguf", path);
+  ModelManager manager(managed(1'000'000'000));
+  const auto service_for = [&](bool sight) {
+    const auto use = manager.use("model", path, {}, {.context_tokens = 0, .sight = sight});
+    EXPECT_TRUE(use.ok()) << use.status().message();
+    return use.ok() ? (*use)->service : nullptr;
+  };
+  const auto blind = service_for(false);
+  ASSERT_NE(blind, nullptr);
+  EXPECT_EQ(service_for(true), blind) << "there is no file";
+  std::filesystem::copy_file(MILLRACE_TEST_DATA "/vision/qwen35-mmproj.gguf", folder / "mmproj-model.gguf");
+  EXPECT_EQ(service_for(false), blind) << "texts need none";
+  const auto seeing = service_for(true);
+  ASSERT_NE(seeing, nullptr);
+  EXPECT_NE(seeing, blind);
+  EXPECT_NE(seeing->engine().pictures(), nullptr);
+  EXPECT_EQ(service_for(true), seeing);
+  EXPECT_EQ(service_for(false), seeing);
+  std::filesystem::remove_all(folder);
+}
+
 TEST(ModelManager, UnloadWaitsForTheLastUser) {
   ModelManager manager(managed(1'000'000'000));
   auto use = manager.use("draft", draft_path());

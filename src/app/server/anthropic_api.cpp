@@ -37,7 +37,7 @@ void count_tokens(Context& context, const Request& request, Response& response) 
   if (!body.ok()) return fail(Api::anthropic, response, body.status());
   auto job = anthropic::parse(*body, false);
   if (!job.ok()) return fail(Api::anthropic, response, job.status());
-  const auto model = use_model(context, job->model);
+  const auto model = use_model(context, job->model, {}, sight_wanted(*job));
   if (!model.ok()) return fail(Api::anthropic, response, model.status());
   fetch_pictures(context, (*model)->service->engine(), *job);
   const auto prompt = generate::make_prompt((*model)->service->engine(), *job, &Connection::current().memory());

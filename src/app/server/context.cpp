@@ -85,21 +85,25 @@ Expected<ModelInfo> model_meant(Context& context, const std::string& name) {
 }
 
 Expected<engine::ModelManager::Use> use_found(Context& context, const ModelInfo& info, KeepAlive keep_alive,
-                                              std::int64_t context_tokens) {
+                                              const Wanted& wanted) {
   context.last_model.set(info.name);
-  return context.models.use(info.name, info.path, keep_alive, context_tokens);
+  return context.models.use(info.name, info.path, keep_alive, wanted);
 }
 
-Expected<engine::ModelManager::Use> use_model(Context& context, const std::string& name, KeepAlive keep_alive) {
+Expected<engine::ModelManager::Use> use_model(Context& context, const std::string& name, KeepAlive keep_alive,
+                                              const Wanted& wanted) {
   MR_ASSIGN_OR_RETURN(const ModelInfo info, model_meant(context, name));
-  return use_found(context, info, keep_alive);
+  return use_found(context, info, keep_alive, wanted);
 }
 
-std::int64_t context_wanted(const ModelInfo& info, const generate::Job& job) {
+Wanted wanted_by(const ModelInfo& info, const generate::Job& job) {
+  Wanted wanted;
+  wanted.sight = !job.pictures.empty();
+  if (job.context <= 0 || info.context_length <= 0) return wanted;
   // Doubled, so that a client that asks for ever more has the model loaded anew a few times at most.
-  if (job.context <= 0 || info.context_length <= 0) return 0;
-  std::int64_t wanted = std::min<std::int64_t>(1024, info.context_length);
-  while (wanted < std::min(job.context, info.context_length)) wanted = std::min(2 * wanted, info.context_length);
+  std::int64_t& tokens = wanted.context_tokens;
+  tokens = std::min<std::int64_t>(1024, info.context_length);
+  while (tokens < std::min(job.context, info.context_length)) tokens = std::min(2 * tokens, info.context_length);
   return wanted;
 }
 
@@ -143,7 +147,7 @@ Expected<std::unique_ptr<generate::Run>> start_run(Context& context, generate::J
   if (job.model.empty()) job.model = info.name;
   generate::Job whole = job;
   generate::lay_under(info.defaults(), whole);
-  MR_ASSIGN_OR_RETURN(auto model, use_found(context, info, keep_alive, context_wanted(info, whole)));
+  MR_ASSIGN_OR_RETURN(auto model, use_found(context, info, keep_alive, wanted_by(info, whole)));
   return start_run(context, whole, std::move(model), request);
 }
 

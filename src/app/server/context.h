@@ -77,6 +77,7 @@ struct Context {
 };
 
 using KeepAlive = std::optional<engine::ModelManager::Duration>;
+using Wanted = engine::ModelManager::Wanted;
 
 /// What is known of a model that is loaded, but what a Modelfile gives: by `name`, or, where that is gone, another name
 /// of its file. Errors: not_found (its file has no name any more), out_of_budget.
@@ -88,10 +89,11 @@ Expected<ModelInfo> info_of(Context& context, const engine::ModelManager::Loaded
 Expected<ModelInfo> model_meant(Context& context, const std::string& name);
 
 /// Has the model loaded, and remembers it as the one used last. Errors: those of ModelManager::use.
-Expected<engine::ModelManager::Use> use_found(Context& context, const ModelInfo& info, KeepAlive keep_alive = {},
-                                              std::int64_t context_tokens = 0);
+Expected<engine::ModelManager::Use> use_found(Context& context, const ModelInfo& info, KeepAlive keep_alive,
+                                              const Wanted& wanted);
 /// Looks the name up and has the model loaded. Errors: not_found, and those of ModelManager::use.
-Expected<engine::ModelManager::Use> use_model(Context& context, const std::string& name, KeepAlive keep_alive = {});
+Expected<engine::ModelManager::Use> use_model(Context& context, const std::string& name, KeepAlive keep_alive = {},
+                                              const Wanted& wanted = {});
 
 /// Fetches the pictures that a job has by URL, where the hosts are allowed (Access::picture_hosts) and the model sees.
 /// One that does not come has the reason as its problem.
@@ -120,9 +122,11 @@ Expected<Json> read_prompt_body(const httplib::Request& request);
 /// All of the answers, granted likewise. Errors: those of generate::collect.
 Expected<std::vector<generate::Answer>> collect(generate::Run& run, int choices);
 
-/// Tokens that a request's num_ctx, or its model's recipe, asks for: doubled from 1024 on, at most what the model was
-/// trained for; 0: none.
-std::int64_t context_wanted(const ModelInfo& info, const generate::Job& job);
+/// What a request wants of its model: sight for pictures, and as many tokens of context as its num_ctx or the model's
+/// recipe asks for: doubled from 1024 on, at most what the model was trained for; 0: no number.
+Wanted wanted_by(const ModelInfo& info, const generate::Job& job);
+/// Likewise, of who counts a prompt's tokens: the context may be any.
+inline Wanted sight_wanted(const generate::Job& job) { return {0, !job.pictures.empty()}; }
 /// Whom a request counts for, where clients take turns.
 std::string client_of(const httplib::Request& request);  // the key it has, or else its address
 

@@ -134,7 +134,7 @@ void apply_template(Context& context, const Request& request, Response& response
   const auto info = model_meant(context, job.model);
   if (!info.ok()) return fail(Api::openai, response, info.status());
   generate::lay_under(info->defaults(), job);
-  const auto use = use_model(context, info->name);
+  const auto use = use_model(context, info->name, {}, sight_wanted(job));
   if (!use.ok()) return fail(Api::openai, response, use.status());
   const engine::Engine& engine = (*use)->service->engine();
   fetch_pictures(context, engine, job);

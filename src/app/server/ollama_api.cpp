@@ -124,8 +124,7 @@ void load_or_unload(Context& context, const OllamaRequest& asked, const ModelInf
   const bool unload = asked.keep_alive && *asked.keep_alive == engine::ModelManager::Duration::zero();
   if (unload) {
     context.models.unload(info.path);
-  } else if (const auto use =
-                 context.models.use(info.name, info.path, asked.keep_alive, context_wanted(info, asked.job));
+  } else if (const auto use = context.models.use(info.name, info.path, asked.keep_alive, wanted_by(info, asked.job));
              !use.ok()) {
     return fail(Api::ollama, response, use.status());
   }
@@ -152,7 +151,7 @@ void answer(Context& context, const Request& request, Response& response, bool c
   if (!asked.ok()) return fail(Api::ollama, response, asked.status());
   if (asked->empty) return load_or_unload(context, *asked, *info, chat, response);
   asked->job.model = *name;
-  auto model = use_found(context, *info, asked->keep_alive, context_wanted(*info, asked->job));
+  auto model = use_found(context, *info, asked->keep_alive, wanted_by(*info, asked->job));
   if (!model.ok()) return fail(Api::ollama, response, model.status());
   const double load_seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   auto started = start_run(context, asked->job, std::move(*model), request);

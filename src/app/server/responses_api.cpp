@@ -165,7 +165,7 @@ void count_input(Context& context, const Request& request, Response& response) {
   const auto info = model_meant(context, job.model);
   if (!info.ok()) return fail(Api::openai, response, info.status());
   generate::lay_under(info->defaults(), job);
-  const auto model = use_model(context, job.model);
+  const auto model = use_model(context, job.model, {}, sight_wanted(job));
   if (!model.ok()) return fail(Api::openai, response, model.status());
   fetch_pictures(context, (*model)->service->engine(), job);
   const auto prompt = generate::make_prompt((*model)->service->engine(), job, &Connection::current().memory());
