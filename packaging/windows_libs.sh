@@ -90,7 +90,7 @@ build_png() {
   package libpng "-lpng16 -lz" ""
 }
 build_jpeg() {
-  with_cmake libjpeg-turbo -DENABLE_SHARED=OFF -DWITH_TURBOJPEG=OFF
+  with_cmake libjpeg-turbo -DENABLE_SHARED=OFF -DWITH_TURBOJPEG=OFF -DCMAKE_INSTALL_LIBDIR="$out/lib"
   package libjpeg "-ljpeg" ""
 }
 # Transfers of http and https alone, by the system's own TLS (schannel), which knows the system's certificates.
