@@ -50,7 +50,8 @@ TEST(MmapDeathTest, ForeignViolationsStillEndTheProcess) {
   void* const nobodys = VirtualAlloc(nullptr, 4096, MEM_RESERVE, PAGE_NOACCESS);
   EXPECT_DEATH(
       {
-        SetErrorMode(SEM_NOGPFAULTERRORBOX);  // neither a window nor a debugger
+        // The system's last word, without a window or a debugger.
+        SetUnhandledExceptionFilter([](EXCEPTION_POINTERS*) -> LONG { return EXCEPTION_EXECUTE_HANDLER; });
         (void)*static_cast<volatile int*>(nobodys);
       },
       "");
