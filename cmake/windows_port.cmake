@@ -14,8 +14,6 @@ set(millrace_left_out
   "tests/store|src/app/store is left out"
   "tests/generate|src/app/server is left out"
   "tests/cuda_engine|simulated devices map memory by mmap"
-  "tests/image|not tried in Wine yet"
-  "tests/modelfile|not tried in Wine yet"
   "tests/text|not tried in Wine yet"
   "tests/vision|not tried in Wine yet"
   "tests/residency|not tried in Wine yet"

@@ -257,7 +257,7 @@ TEST_F(GgufWriter, RefusesWhatCannotBeWritten) {
   expect_error(odd.begin(), Code::invalid_argument, "12");
   Writer nowhere(path("no/such/folder.gguf"));
   expect_error(nowhere.begin(), Code::io_error, "folder.gguf");
-  Writer directory(folder_);
+  Writer directory(folder_.string());
   expect_error(directory.begin(), Code::invalid_argument, "directory");
 }
 

@@ -103,7 +103,7 @@ class SafetensorsFolder : public testing::Test {
     return packed(R"({")" + tensor + R"(": {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]}})", 2);
   }
   std::string refusal() const {
-    const auto read = Checkpoint::open(folder_);
+    const auto read = Checkpoint::open(folder_.string());
     return read.ok() ? "" : read.status().message();
   }
   fs::path folder_ = fs::temp_directory_path() / ("millrace-safetensors-" + std::to_string(::getpid()));
@@ -114,7 +114,7 @@ TEST_F(SafetensorsFolder, IsOneOfShards) {
   write("x-2.safetensors", shard("b"));
   write("model.safetensors.index.json",
         R"({"metadata": {"total_size": 4}, "weight_map": {"a": "x-1.safetensors", "b": "x-2.safetensors"}})");
-  const auto read = Checkpoint::open(folder_);
+  const auto read = Checkpoint::open(folder_.string());
   ASSERT_TRUE(read.ok()) << read.status().message();
   EXPECT_EQ(read->tensors().size(), 2U);
   EXPECT_EQ(read->paths().size(), 2U);
