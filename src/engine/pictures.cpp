@@ -241,7 +241,7 @@ Needs Encoder::needs_of(const vision::Patches& patches, int threads) const {
 Status Encoder::compute(const vision::Patches& patches, residency::WeightStore* weights, ThreadPool& pool,
                         const std::function<bool()>& cancelled, float* states) {
   const std::int64_t rows = tower_.rows(patches);
-  MR_ASSIGN_OR_RETURN(const std::vector<float> input, model::tower_input(file_, tower_, patches));
+  MR_ASSIGN_OR_RETURN(const std::vector<float> input, model::tower_input(file_, tower_, patches, &pool));
   if (runs_elsewhere(patches)) {
     MR_RETURN_IF_ERROR(run_pass(patches, *runner_->executor, runner_->blocks, input, cancelled, states));
     const MutexLock lock(mutex_);
@@ -270,8 +270,10 @@ Status Encoder::run_pass(const vision::Patches& patches, exec::Executor& executo
   batch.wants_hidden = true;
   for (std::int64_t i = 0; i < rows; ++i) batch.rows.push_back({0, 0, static_cast<std::int32_t>(i), false, true});
   MR_RETURN_IF_ERROR(executor.run(batch, cancelled));
+  const std::vector<std::int64_t> order = model::tower_order(tower_, patches);
+  if (std::is_sorted(order.begin(), order.end())) return executor.read_hidden(0, std::ssize(order), states);
   std::int64_t place = 0;
-  for (const std::int64_t token : model::tower_order(tower_, patches))
+  for (const std::int64_t token : order)
     MR_RETURN_IF_ERROR(executor.read_hidden(place++, 1, states + token * tower_.cols));
   return {};
 }

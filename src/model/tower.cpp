@@ -172,14 +172,21 @@ std::vector<Taps> taps_along(std::int64_t count, std::int64_t side, Between betw
   return taps;
 }
 
+/// work(begin, end) over all of [0, rows).
+void for_rows(ThreadPool* pool, std::int64_t rows, FunctionRef<void(std::int64_t begin, std::int64_t end)> work) {
+  constexpr std::int64_t kGrain = 64;
+  if (pool == nullptr) return work(0, rows);
+  pool->parallel_for(rows, kGrain, [&](std::int64_t begin, std::int64_t end, int /*thread*/) { work(begin, end); });
+}
+
 /// The embedding of each patch's place, from the learned ones around it. `first`: the row of the table that is the
 /// first place's.
 void add_places(const Tower& tower, const vision::Patches& patches, const Places& places,
-                const std::vector<float>& table, std::int64_t first, std::vector<float>& input) {
+                const std::vector<float>& table, std::int64_t first, ThreadPool* pool, std::vector<float>& input) {
   const std::int64_t side = tower.table_side, dim = tower.dim, stride = tower.patch_cols + dim;
   const std::vector<Taps> rows = taps_along(patches.rows, side, tower.between),
                           cols = taps_along(patches.cols, side, tower.between);
-  for (std::int64_t i = 0; i < patches.rows * patches.cols; ++i) {
+  const auto add = [&](std::int64_t i) {
     const vision::Place place = places(i);
     float* const out = input.data() + i * stride + tower.patch_cols;
     for (const Tap& row : rows[static_cast<std::size_t>(place.row)]) {
@@ -190,7 +197,10 @@ void add_places(const Tower& tower, const vision::Patches& patches, const Places
         for (std::int64_t d = 0; d < dim; ++d) out[d] += weight * learned[d];
       }
     }
-  }
+  };
+  for_rows(pool, patches.rows * patches.cols, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) add(i);
+  });
 }
 
 Expected<std::vector<float>> read_vector(const modelfile::Model& mmproj, std::string_view name, std::int64_t size) {
@@ -235,7 +245,7 @@ Status add_lines(const modelfile::Model& mmproj, const modelfile::TensorInfo& le
 }  // namespace
 
 Expected<std::vector<float>> tower_input(const modelfile::Model& mmproj, const Tower& tower,
-                                         const vision::Patches& patches) {
+                                         const vision::Patches& patches, ThreadPool* pool) {
   const std::int64_t rows = patches.rows * patches.cols, merge = tower.spec.merge;
   const bool whole = patches.rows > 0 && patches.cols > 0 && patches.rows % merge == 0 && patches.cols % merge == 0;
   if (!whole || patches.dim != tower.patch_cols || std::ssize(patches.pixels) != rows * patches.dim)
@@ -251,8 +261,10 @@ Expected<std::vector<float>> tower_input(const modelfile::Model& mmproj, const T
   const Places places(tower, patches);
   const std::int64_t stride = tower.patch_cols + (tower.has_places() ? tower.dim : 0);
   std::vector<float> input(static_cast<std::size_t>(tower.rows(patches) * stride));
-  for (std::int64_t i = 0; i < rows; ++i)
-    std::copy_n(patches.pixels.data() + places.index(i) * patches.dim, patches.dim, input.data() + i * stride);
+  for_rows(pool, rows, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i)
+      std::copy_n(patches.pixels.data() + places.index(i) * patches.dim, patches.dim, input.data() + i * stride);
+  });
   if (!tower.has_places()) return input;
   MR_ASSIGN_OR_RETURN(const modelfile::TensorInfo* const learned, mmproj.require("v.position_embd.weight"));
   if (tower.table_lines > 0) {
@@ -260,7 +272,7 @@ Expected<std::vector<float>> tower_input(const modelfile::Model& mmproj, const T
     return input;
   }
   MR_ASSIGN_OR_RETURN(const std::vector<float> table, read_rows(mmproj, *learned, 0, learned->rows()));
-  add_places(tower, patches, places, table, tower.has_class ? 1 : 0, input);
+  add_places(tower, patches, places, table, tower.has_class ? 1 : 0, pool, input);
   if (tower.has_class) MR_RETURN_IF_ERROR(add_class(mmproj, tower, table, rows, input));
   return input;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/thread_pool.h"
 #include "exec/program.h"
 #include "kv/sequence.h"
 #include "modelfile/gguf.h"
@@ -56,10 +57,10 @@ Expected<Tower> load_tower(const modelfile::Model& mmproj, std::uint64_t tile_by
 /// Which of the picture's tokens stands at each place of a pass: window by window, where there are windows.
 std::vector<std::int64_t> tower_order(const Tower& tower, const vision::Patches& patches);
 
-/// What a picture's pass is handed. `mmproj` is the tower's file. Errors: invalid_argument (these are no patches of the
-/// tower's), io_error.
+/// What a picture's pass is handed. `mmproj` is the tower's file; `pool` (may be null) shares the work. Errors:
+/// invalid_argument (these are no patches of the tower's), io_error.
 Expected<std::vector<float>> tower_input(const modelfile::Model& mmproj, const Tower& tower,
-                                         const vision::Patches& patches);
+                                         const vision::Patches& patches, ThreadPool* pool = nullptr);
 
 /// What a picture's rows have beside their places in the pass: those in the picture, and how far their windows go.
 std::vector<kv::PictureRow> tower_places(const Tower& tower, const vision::Patches& patches);
