@@ -604,7 +604,7 @@ class Fingers(Case):
             self.ok("ps", *host)
             for flags in (("--ctx", "64"), ("--ram", "12M"), ("--device", "cpu"), ("--kv", "q8_0"), ("--plan", "x"), ("--draft", "self"),
                           ("--show-plan",)):
-                self.refused("run", "demo-draft-f16", *flags, "-p", "Hi", env=env, says=[flags[0], "not on this machine"])
+                self.refused("run", "demo-draft-f16", *flags, "-p", "Hi", env=env, says=[flags[0], "is not here"])
             self.refused("run", "nothing", "-p", "Hi", env=env, says="pull")
             self.refused("run", "user/nothing", "-p", "Hi", env=env, says="millrace pull user/nothing")
 

@@ -63,8 +63,8 @@ async function machineRemembers(page) {
   await page.reload();
   await page.click('#tab-machine');
   await page.waitForSelector('#history .history');
-  const peak = () => page.evaluate(() => Number(/, ([\d.,]+) at most/.exec(document.querySelector('#history .leaf').textContent)?.[1].replace(',', '') ?? 0));
-  assert.ok(await peak() > 0, 'the answer of before is in the curve');
+  // The answer of before is in the curve.
+  await page.waitForFunction(() => Number(/, ([\d.,]+) at most/.exec(document.querySelector('#history .leaf').textContent)?.[1].replace(',', '') ?? 0) > 0);
   assert.match(await text(page, '#speed'), /^Idle\. /);
   const model = await page.inputValue('#model');
   await fetch(base + '/api/generate', {method: 'POST', body: JSON.stringify({model, keep_alive: 0, stream: false})});

@@ -1,8 +1,8 @@
 #include "base/os/socket.h"
 
 #include <algorithm>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "base/os/inet.h"
 #include "base/os/win32/win32.h"
 
@@ -56,7 +56,7 @@ int one_call(std::size_t bytes) { return static_cast<int>(std::min<std::size_t>(
 
 /// Of a SocketWatch. A datagram to itself ends a wait that began before a socket was added.
 struct Watched {
-  std::mutex mutex;
+  Mutex mutex;
   std::vector<SocketHandle> sockets;
   SocketHandle bell = kNoSocket;
   sockaddr_in bell_address{};
@@ -153,7 +153,7 @@ bool SocketWatch::add(SocketHandle socket) const {
   int length = sizeof(kind);
   if (::getsockopt(socket, SOL_SOCKET, SO_TYPE, reinterpret_cast<char*>(&kind), &length) != 0) return false;
   {
-    const std::lock_guard lock(watch.mutex);
+    const MutexLock lock(watch.mutex);
     watch.sockets.push_back(socket);
   }
   ring(watch);
@@ -162,7 +162,7 @@ bool SocketWatch::add(SocketHandle socket) const {
 
 void SocketWatch::remove(SocketHandle socket) const {
   Watched& watch = watched(handle_);
-  const std::lock_guard lock(watch.mutex);
+  const MutexLock lock(watch.mutex);
   std::erase(watch.sockets, socket);
 }
 
@@ -172,7 +172,7 @@ std::vector<SocketHandle> SocketWatch::wait(milliseconds patience) const {
   while (true) {
     std::vector<WSAPOLLFD> entries{{watch.bell, POLLIN, 0}};
     {
-      const std::lock_guard lock(watch.mutex);
+      const MutexLock lock(watch.mutex);
       for (const SocketHandle socket : watch.sockets) entries.push_back({socket, POLLIN, 0});
     }
     const auto left = std::chrono::duration_cast<milliseconds>(end - std::chrono::steady_clock::now()).count() + 1;
@@ -184,7 +184,7 @@ std::vector<SocketHandle> SocketWatch::wait(milliseconds patience) const {
     }
     std::vector<SocketHandle> ready;
     {
-      const std::lock_guard lock(watch.mutex);
+      const MutexLock lock(watch.mutex);
       for (std::size_t i = 1; i < entries.size(); ++i) {
         const bool still = std::erase(watch.sockets, entries[i].fd) > 0;
         if (!still) continue;
