@@ -65,7 +65,7 @@ std::int64_t partial_floats(const PassShape& shape, int threads) {
   // Layers' groups may differ: no tile has more queries.
   const std::int64_t group = std::max<std::int64_t>(1, shape.group);
   const std::int64_t queries =
-      std::min(std::max(shape.whole_rows ? CpuLayout::kMostTileQueries : CpuLayout::kTileQueries, group),
+      std::min(std::max(shape.causal ? CpuLayout::kTileQueries : CpuLayout::kMostTileQueries, group),
                group * std::max<std::int64_t>(1, shape.max_rows));
   const std::int64_t chunks = (shape.max_positions + kernels::kAttentionChunk - 1) / kernels::kAttentionChunk;
   return 2 * threads * std::max<std::int64_t>(1, chunks) * queries * (shape.head_dim + 2);

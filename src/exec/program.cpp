@@ -141,7 +141,9 @@ bool Program::has_whole_rows() const {
     return step.kind == Kind::logits || step.kind == Kind::attention || step.kind == Kind::convolve ||
            step.kind == Kind::delta_rule || step.kind == Kind::scan;
   };
-  return !is_causal() || std::none_of(steps.begin(), steps.end(), is_decoders);  // some towers have no layers
+  const bool handed =
+      std::any_of(steps.begin(), steps.end(), [](const Step& step) { return step.kind == Kind::given; });
+  return handed && (!is_causal() || std::none_of(steps.begin(), steps.end(), is_decoders));  // some have no layers
 }
 
 std::vector<Attention> Program::sights() const {
@@ -302,6 +304,7 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
   shape.merge = program.merge;
   shape.gathers = program.is_shard();
   shape.sights = std::ssize(program.sights());
+  shape.causal = program.is_causal();
   shape.whole_rows = program.has_whole_rows();
   for (const Rope& rope : program.ropes) shape.rotary.push_back(rope.rotary);
   shape.kv_groups = std::ssize(program.layout.with(limits.kv_dtype, kv::kOnHost).groups());

@@ -304,7 +304,7 @@ struct Program {
   bool turns_queries() const;
   /// Whether angles go by places that pictures shift: rotary places and positions differ behind one.
   bool turns_by_axes() const;
-  /// Whether all rows of a sequence go together, and none becomes a token: a vision tower, or what is not causal.
+  /// Whether all rows of a sequence go together, are handed to the pass, and none becomes a token: a vision tower.
   bool has_whole_rows() const;
   /// Of each of the attentions whose rows may see keys behind their own, the first of those that see the same.
   std::vector<Attention> sights() const;
@@ -357,6 +357,7 @@ struct PassShape : PassLimits {
   bool ungated_experts = false;                                       // some have no gate
   bool gathers = false;                                               // Program::is_shard()
   std::int64_t sights = 0;                                            // Program::sights()
+  bool causal = true;                                                 // Program::is_causal()
   bool whole_rows = false;                                            // Program::has_whole_rows()
   std::int64_t padded_heads = 0;  // most columns of all heads where keys are kept with more channels than they have
 };

@@ -61,7 +61,7 @@ class Docs(unittest.TestCase):
     def test_every_environment_variable_is_told(self):
         read = {"HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy"}  # by libcurl
         for source in (ROOT / "src").rglob("*.cpp"):
-            for call in re.findall(r"\b(?:getenv|environment|variable|envname)\(([^)]*)\)", source.read_text()):
+            for call in re.findall(r"\b(?:getenv|environment|variable|envname|below_home)\(([^)]*)\)", source.read_text()):
                 read |= set(re.findall(r'"([A-Za-z_]+)"', call))
         for source in (ROOT / "python/millrace").glob("*.py"):
             read |= set(re.findall(r'environ\.get\("([A-Z_]+)"', source.read_text()))

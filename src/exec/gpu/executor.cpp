@@ -103,9 +103,8 @@ static Status check_heads(std::int64_t head_dim, const GpuTraits& traits) {
 /// Rows that all see each other: only where they are handed to the pass (vision towers), over keys in as many channels
 /// as the cache keeps.
 static Status check_whole_rows(const Program& program, const Step& step, const GpuTraits& traits) {
-  const bool handed = std::any_of(program.steps.begin(), program.steps.end(),
-                                  [](const Step& other) { return other.kind == Step::Kind::given; });
-  if (!handed || step.attention.latent_values > 0 || step.attention.v_dim() != step.attention.head_dim)
+  if (!program.has_whole_rows() || step.attention.latent_values > 0 ||
+      step.attention.v_dim() != step.attention.head_dim)
     return error(Code::unsupported, "the GPU part has causal attention alone; use --device cpu");
   const std::int64_t kept = program.layout.group_of(step.layer).v_dim;
   if (kept > gpu::kMostTileHeadDim || kept < step.attention.head_dim)

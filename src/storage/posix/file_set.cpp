@@ -116,7 +116,7 @@ Expected<FileSet::File> FileSet::open_one(const std::string& path, Access access
 
 /// "vda" for "254:1", the first partition of it; the device's own name where it is no partition, or not known.
 std::string FileSet::disk_of(int file) const {
-  const std::string device = this->device(file);
+  std::string device = this->device(file);
   std::error_code failed;
   const std::filesystem::path place = std::filesystem::canonical("/sys/dev/block/" + device, failed);
   if (failed) return device;
