@@ -298,6 +298,8 @@ class Decoded {
     std::int64_t count = 0;  // keys that are decoded
   };
   void decode(int sequence, bool plain, std::int64_t p) {
+    const KvView::Blocks& blocks = plain ? kv_.plain : kv_.blocks;
+    if (blocks.table[std::int64_t{sequence} * kv_.max_blocks + p / kSlots] == nullptr) return;  // before a window
     std::vector<float> key(static_cast<std::size_t>(kv_.head_dim));
     part_of(kv_, plain, sequence, p, head_, true).load(p % kSlots, key.data());
     chunk_.put_key(p - first_, key.data());
