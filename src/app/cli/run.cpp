@@ -255,6 +255,7 @@ void add_run(CLI::App& app, const Program& program, int& exit_code) {
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_option("--image", flags->images, "Picture for each -p, or a chat's start; repeatable")
+      ->allow_extra_args(false)  // what follows the file is a prompt
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_option("--system", flags->system, "The system message");
