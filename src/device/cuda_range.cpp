@@ -35,26 +35,12 @@ struct Driver {
 
  private:
   Driver() {
-    complete_ = find("cuMemAddressReserve", address_reserve) && find("cuMemAddressFree", address_free) &&
-                find("cuMemCreate", create) && find("cuMemRelease", release) && find("cuMemMap", map) &&
-                find("cuMemUnmap", unmap) && find("cuMemSetAccess", set_access) &&
-                find("cuMemGetAllocationGranularity", granularity) && find("cuDeviceGetAttribute", attribute) &&
-                find("cuGetErrorName", error_name);
-  }
-  template <typename Function>
-  static bool find(const char* name, Function& function) {
-    constexpr unsigned kSince = 12000;  // the interface that this program was written for
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-    const cudaError_t code = cudaGetDriverEntryPointByVersion(name, &found, kSince, cudaEnableDefault, &result);
-#else
-    (void)kSince;
-    const cudaError_t code = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result);
-#endif
-    function = reinterpret_cast<Function>(found);
-    if (code != cudaSuccess) cudaGetLastError();
-    return code == cudaSuccess && result == cudaDriverEntryPointSuccess && found != nullptr;
+    complete_ = find_driver_call("cuMemAddressReserve", address_reserve) &&
+                find_driver_call("cuMemAddressFree", address_free) && find_driver_call("cuMemCreate", create) &&
+                find_driver_call("cuMemRelease", release) && find_driver_call("cuMemMap", map) &&
+                find_driver_call("cuMemUnmap", unmap) && find_driver_call("cuMemSetAccess", set_access) &&
+                find_driver_call("cuMemGetAllocationGranularity", granularity) &&
+                find_driver_call("cuDeviceGetAttribute", attribute) && find_driver_call("cuGetErrorName", error_name);
   }
   bool complete_ = false;
 };

@@ -29,23 +29,10 @@ struct Driver {
 
  private:
   Driver() {
-    complete_ = find("cuImportExternalMemory", import_memory) && find("cuExternalMemoryGetMappedBuffer", map_buffer) &&
-                find("cuDestroyExternalMemory", destroy_memory) && find("cuDeviceGetLuid", luid);
-  }
-  template <typename Function>
-  static bool find(const char* name, Function& function) {
-    constexpr unsigned kSince = 12000;  // the interface that this program was written for
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-    const cudaError_t code = cudaGetDriverEntryPointByVersion(name, &found, kSince, cudaEnableDefault, &result);
-#else
-    (void)kSince;
-    const cudaError_t code = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result);
-#endif
-    function = reinterpret_cast<Function>(found);
-    if (code != cudaSuccess) cudaGetLastError();
-    return code == cudaSuccess && result == cudaDriverEntryPointSuccess && found != nullptr;
+    complete_ = find_driver_call("cuImportExternalMemory", import_memory) &&
+                find_driver_call("cuExternalMemoryGetMappedBuffer", map_buffer) &&
+                find_driver_call("cuDestroyExternalMemory", destroy_memory) &&
+                find_driver_call("cuDeviceGetLuid", luid);
   }
   bool complete_ = false;
 };

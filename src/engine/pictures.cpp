@@ -36,12 +36,18 @@ void find_mmproj(ModelOptions& model) {
   model.mmproj = vision::mmproj_for(model.path, model.mmproj);
 }
 
+storage::OpenOptions mmproj_storage(const EngineOptions& options) {
+  storage::OpenOptions how;
+  how.kind =
+      options.storage.backend == storage::BackendKind::mmap ? storage::BackendKind::automatic : options.storage.backend;
+  return how;
+}
+
 namespace {
 
 constexpr std::uint64_t kTileBytes = 4 * kMiB;  // small beside a picture's activations
 constexpr int kRingSlots = 8;
 constexpr std::uint64_t kMostKept = 512 * kMiB;  // of results, an eighth of --ram at most
-constexpr std::uint64_t kMostHeader = 16 * kMiB;
 
 Status check_belongs(const model::Tower& tower, const model::Hyperparameters& hp) {
   MR_RETURN_IF_ERROR(vision::check_belongs(tower.spec.projector, hp.architecture));
@@ -220,13 +226,12 @@ exec::PassLimits limits_of(std::int64_t rows) {
 }
 
 Needs needs_of(const model::Tower& tower, std::int64_t rows, int threads, const exec::CpuOptions& options) {
-  const std::int64_t cols = tower.patch_cols + (tower.has_places() ? tower.dim : 0);
   const auto shape = exec::pass_shape(tower.program, tower.units, limits_of(rows));
   const kv::Layout layout = tower.program.layout.with(DType::f32, kv::kOnHost);
   const std::uint64_t block =
       round_up(static_cast<std::uint64_t>(layout.bytes_per_token() * kv::kBlockTokens), device::kPageBytes);
   return {
-      static_cast<std::uint64_t>(rows * cols + tower.table_numbers(rows)) * sizeof(float),
+      static_cast<std::uint64_t>(rows * tower.given_cols() + tower.table_numbers(rows)) * sizeof(float),
       exec::cpu_activation_bytes(shape, threads, options) + block * static_cast<std::uint64_t>(kv::blocks_for(rows))};
 }
 
@@ -356,7 +361,7 @@ Expected<std::shared_ptr<const EncodedPicture>> Encoder::encode(const PictureKey
 Expected<std::unique_ptr<PictureEncoder>> PictureEncoder::open(const EngineOptions& options,
                                                                const model::Hyperparameters& hp,
                                                                residency::Budget& budget, TowerRunner* runner) {
-  auto header = std::make_unique<GrantedBytes>(kMostHeader, nullptr);
+  auto header = std::make_unique<GrantedBytes>(kMostMmprojHeader, nullptr);
   modelfile::OpenOptions bounded;
   bounded.memory = header.get();
   MR_ASSIGN_OR_RETURN(modelfile::Model file, modelfile::Model::open(options.model.mmproj, bounded));
@@ -370,9 +375,7 @@ Expected<std::unique_ptr<PictureEncoder>> PictureEncoder::open(const EngineOptio
   if (spec.tiling != vision::Tiling::none)
     identity += fmt::format(" {} {} {} {} {}", static_cast<int>(spec.tiling), spec.tile, spec.least_tiles,
                             spec.most_tiles, spec.longest_side);
-  storage::OpenOptions how;
-  how.kind =
-      options.storage.backend == storage::BackendKind::mmap ? storage::BackendKind::automatic : options.storage.backend;
+  storage::OpenOptions how = mmproj_storage(options);
   how.bytes_in_flight = kTileBytes * kRingSlots;
   MR_ASSIGN_OR_RETURN(auto backend, storage::open_backend(file.paths(), how));
   log::info("pictures: {}, projector type {}, {} layers, computed {}", options.model.mmproj,

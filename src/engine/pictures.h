@@ -15,10 +15,12 @@
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/status.h"
 #include "exec/executor.h"
 #include "kv/sequence.h"
 #include "residency/budget.h"
+#include "storage/storage.h"
 #include "text/tokenizer.h"
 #include "vision/preprocess.h"
 #include "vision/spec.h"
@@ -57,11 +59,16 @@ text::TokenId picture_token(const PictureKey& key, std::int64_t row);
 /// Where no mmproj file is named, takes the one beside the model, if there is one; "off": takes none.
 void find_mmproj(ModelOptions& model);
 
+/// Memory that the header of an mmproj file takes at most.
+constexpr std::uint64_t kMostMmprojHeader = 16 * kMiB;
+/// How an mmproj file's weights are read: as the model's, but never through a map, whose pages nobody would grant.
+storage::OpenOptions mmproj_storage(const EngineOptions& options);
+
 /// Beside a decoder on a GPU: the tower's place there (engine/gpu/tower.h).
 struct TowerSeat {
   std::int64_t rows = 0;  // of a pass at most; 0: it has none
   bool resident = false;  // its weights stay in VRAM
-  std::uint64_t vram_bytes = 0, ram_bytes = 0;
+  std::uint64_t ram_bytes = 0;
   std::string words;  // why it has none
 };
 

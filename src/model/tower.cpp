@@ -259,7 +259,7 @@ Expected<std::vector<float>> tower_input(const modelfile::Model& mmproj, const T
     return error(Code::invalid_argument, "{} x {} patches where this tower has places for {} rows and columns",
                  patches.rows, patches.cols, tower.table_lines);
   const Places places(tower, patches);
-  const std::int64_t stride = tower.patch_cols + (tower.has_places() ? tower.dim : 0);
+  const std::int64_t stride = tower.given_cols();
   std::vector<float> input(static_cast<std::size_t>(tower.rows(patches) * stride));
   for_rows(pool, rows, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i)

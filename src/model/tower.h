@@ -37,9 +37,11 @@ struct Tower {
   Between between = Between::corners;
   bool has_class = false;  // a row that is no patch stands behind the patches: they see it, and nothing is made of it
   residency::UnitTable units;
-  exec::Program program;  // handed (kv::Batch::given): [rows(), patch_cols + dim, or patch_cols without places]
+  exec::Program program;  // handed (kv::Batch::given): [rows(), given_cols()]
 
   bool has_places() const { return table_side > 0 || table_lines > 0; }
+  /// Of what a row of a pass is handed: a patch's pixels, and the embedding of its place.
+  std::int64_t given_cols() const { return patch_cols + (has_places() ? dim : 0); }
   /// Numbers of learned places that tower_input() reads at once for so many patches, at most.
   std::int64_t table_numbers(std::int64_t patches) const;
   /// What a pass with so many patches gives.

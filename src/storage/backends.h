@@ -12,9 +12,9 @@ namespace millrace::storage {
 using Opened = Expected<std::unique_ptr<Backend>>;
 
 // What each system brings (posix/kinds.cpp, win32/kinds.cpp).
-/// Opens with that one. Errors: `unsupported` where this machine, kernel or file system does not offer it (another
-/// backend may do); everything else is about the files. REQUIRES: kind is one of backend_kinds(), and not automatic.
-Opened open_kind(BackendKind kind, const std::vector<std::string>& paths, const OpenOptions& options);
+/// Opens with the one that this system alone has. Errors: `unsupported` where this machine, kernel or file system does
+/// not offer it (another backend may do); everything else is about the files. REQUIRES: kind is one of backend_kinds().
+Opened open_own_kind(BackendKind kind, const std::vector<std::string>& paths, const OpenOptions& options);
 /// What `automatic` tries, best first.
 std::vector<BackendKind> best_first(const OpenOptions& options);
 /// The way to read that not every machine with this system has, for `doctor`: io_uring or DirectStorage.
@@ -27,7 +27,7 @@ struct SystemWay {
 };
 SystemWay system_way();
 
-// Each with the errors of open_kind().
+// Each with the errors of open_own_kind().
 Opened open_pread(const std::vector<std::string>& paths, const OpenOptions& options, bool direct);
 Opened open_mmap(const std::vector<std::string>& paths, const OpenOptions& options);
 // Linux alone.

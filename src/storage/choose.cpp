@@ -15,6 +15,20 @@ void log_choice(const Backend& backend, const OpenOptions& options, std::string_
             traits.alignment, format_bytes(options.request_bytes), options.threads, options.queue_depth);
 }
 
+/// REQUIRES: kind is one of backend_kinds(), and not automatic.
+Opened open_kind(BackendKind kind, const std::vector<std::string>& paths, const OpenOptions& options) {
+  switch (kind) {
+    case BackendKind::pread_direct:
+      return open_pread(paths, options, true);
+    case BackendKind::pread_buffered:
+      return open_pread(paths, options, false);
+    case BackendKind::mmap:
+      return open_mmap(paths, options);
+    default:
+      return open_own_kind(kind, paths, options);
+  }
+}
+
 Opened open_best(const std::vector<std::string>& paths, const OpenOptions& options) {
   std::string last_refusal;
   for (const BackendKind kind : best_first(options)) {

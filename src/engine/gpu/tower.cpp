@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <numeric>
+#include <iterator>
 #include <utility>
 
 #include "base/bytes.h"
@@ -13,6 +11,7 @@
 #include "engine/options.h"
 #include "exec/gpu/blocks.h"
 #include "exec/gpu/executor.h"
+#include "kernels/gpu/gates.h"
 #include "model/tower.h"
 #include "modelfile/gguf.h"
 #include "residency/gpu/weights.h"
@@ -21,22 +20,23 @@
 namespace millrace::engine {
 namespace {
 
+using kernels::gpu::kTileHeadDims;
+
 constexpr vision::Size kScreen{1080, 1920};
-constexpr std::int64_t kWorkRows = 2048;          // that go through a block of the tower at once
-constexpr std::uint64_t kMostHeader = 16 * kMiB;  // of an mmproj file
-constexpr std::uint64_t kHostBytes = 16 * kMiB;   // of RAM: tables, angles
-constexpr int kRingUnits = 2;                     // of a tower that streams: one is computed, the next comes
-constexpr double kSlower = 0.98;                  // of the decoder's speed, which it keeps at least
+constexpr std::int64_t kWorkRows = 2048;         // that go through a block of the tower at once
+constexpr std::uint64_t kHostBytes = 16 * kMiB;  // of RAM: tables, angles
+constexpr int kRingUnits = 2;                    // of a tower that streams: one is computed, the next comes
+constexpr double kSlower = 0.98;                 // of the decoder's speed, which it keeps at least
 
 /// The tower with keys and values in as many channels a head as the GPU's attention takes.
 Status pad_heads(model::Tower& tower) {
-  constexpr std::array<std::int64_t, 5> kHeadDims = {64, 80, 96, 128, 256};
   for (const exec::Step& step : tower.program.steps) {
     if (step.kind != exec::Step::Kind::attention) continue;
     const exec::Attention& attention = step.attention;
-    const auto* const fits =
-        std::find_if(kHeadDims.begin(), kHeadDims.end(), [&](std::int64_t dim) { return dim >= attention.head_dim; });
-    if (fits == kHeadDims.end()) return error(Code::unsupported, "its heads have {} channels", attention.head_dim);
+    const auto* const fits = std::find_if(std::begin(kTileHeadDims), std::end(kTileHeadDims),
+                                          [&](std::int64_t dim) { return dim >= attention.head_dim; });
+    if (fits == std::end(kTileHeadDims))
+      return error(Code::unsupported, "its heads have {} channels", attention.head_dim);
     const kv::LayerKv kept{kv::Keeps::attention, attention.heads, *fits, *fits};
     tower.program.layout = kv::Layout(std::span(&kept, 1));
     return {};
@@ -47,11 +47,10 @@ Status pad_heads(model::Tower& tower) {
 struct OpenedTower {
   std::vector<std::string> paths;
   model::Tower tower;
-  std::int64_t given_cols = 0;
 };
 
 Expected<OpenedTower> open_tower(const std::string& path) {
-  GrantedBytes header(kMostHeader, nullptr);
+  GrantedBytes header(kMostMmprojHeader, nullptr);
   modelfile::OpenOptions bounded;
   bounded.memory = &header;
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, modelfile::Model::open(path, bounded));
@@ -59,7 +58,6 @@ Expected<OpenedTower> open_tower(const std::string& path) {
   opened.paths = file.paths();
   MR_ASSIGN_OR_RETURN(opened.tower, model::load_tower(file, kGpuTileBytes));
   MR_RETURN_IF_ERROR(pad_heads(opened.tower));
-  opened.given_cols = opened.tower.patch_cols + (opened.tower.has_places() ? opened.tower.dim : 0);
   return opened;
 }
 
@@ -81,12 +79,11 @@ std::int64_t rows_of_screen(const model::Tower& tower) {
 /// Attention and products are on the tensor cores, over keys in f16; exact for those who ask for that of the decoder.
 DType kv_of(const EngineOptions& options) { return options.kv.dtype == DType::f32 ? DType::f32 : DType::f16; }
 
-exec::PassLimits limits_of(const model::Tower& tower, std::int64_t rows, DType kv) {
+exec::PassLimits limits_of(std::int64_t rows, DType kv) {
   exec::PassLimits limits;
   limits.kv_dtype = kv;
-  const std::int64_t step = std::lcm<std::int64_t>(128, tower.program.merge);
   limits.max_rows = limits.max_positions = rows;
-  limits.work_rows = std::max<std::int64_t>(1, kWorkRows / step) * step;
+  limits.work_rows = kWorkRows;
   return limits;
 }
 
@@ -103,16 +100,15 @@ exec::DeviceBlocksShape blocks_of(const kv::Group& group, std::int64_t rows) {
   return {blocks, blocks, static_cast<std::uint64_t>(group.block_bytes())};
 }
 
-TakenMemory taken_by(const OpenedTower& opened, std::int64_t rows, DType kv, bool resident) {
-  const model::Tower& tower = opened.tower;
+TakenMemory taken_by(const model::Tower& tower, std::int64_t rows, DType kv, bool resident) {
   const residency::DevicePlacement placement = placement_of(tower, resident);
-  const auto shape = exec::pass_shape(tower.program, tower.units, limits_of(tower, rows, kv));
+  const auto shape = exec::pass_shape(tower.program, tower.units, limits_of(rows, kv));
   TakenMemory taken;
   taken.vram_bytes = residency::device_weight_bytes(tower.units, placement) + exec::gpu_activation_bytes(shape);
   const kv::Layout layout = tower.program.layout.with(kv, 0);
   for (const kv::Group& group : layout.groups()) taken.vram_bytes += blocks_of(group, rows).most_bytes();
   taken.ram_bytes = kHostBytes + residency::pinned_weight_bytes(tower.units, placement) +
-                    static_cast<std::uint64_t>(rows * opened.given_cols) * sizeof(float);
+                    static_cast<std::uint64_t>(rows * tower.given_cols()) * sizeof(float);
   return taken;
 }
 
@@ -163,12 +159,12 @@ void seat_tower(const EngineOptions& options, const device::Gpu& gpu, GpuPlanner
   const Kept before(planner, parts);
   std::uint64_t least = 0;
   for (const bool resident : {true, false}) {
-    const TakenMemory taken = taken_by(*opened, rows, kv_of(options), resident);
+    const TakenMemory taken = taken_by(tower, rows, kv_of(options), resident);
     least = taken.vram_bytes;
     planner.seat_tower(taken);
     // A ring takes little; what it costs the decoder is worth it.
     if (!planner.plan().ok() || !Kept(planner, parts).keeps(before, resident ? kSlower : kSlower * kSlower)) continue;
-    seat = {rows, resident, taken.vram_bytes, taken.ram_bytes, {}};
+    seat = {rows, resident, taken.ram_bytes, {}};
     return;
   }
   refuse(fmt::format("the GPU has no room for {} of it beside the model", format_bytes(least)));
@@ -180,16 +176,13 @@ Expected<std::unique_ptr<TowerRunner>> load_tower_on_gpu(const EngineOptions& op
   auto loaded = std::make_unique<GpuTower>();
   loaded->rows = seat.rows;
   loaded->tower = std::move(opened.tower);
-  const exec::PassLimits limits = limits_of(loaded->tower, seat.rows, kv_of(options));
+  const exec::PassLimits limits = limits_of(seat.rows, kv_of(options));
   const residency::DevicePlacement placement = placement_of(loaded->tower, seat.resident);
   // What streams reserves its ring itself.
   MR_ASSIGN_OR_RETURN(loaded->host,
                       parts.budget->reserve("vision tower", seat.ram_bytes - residency::pinned_weight_bytes(
                                                                                  loaded->tower.units, placement)));
-  storage::OpenOptions how;
-  how.kind =
-      options.storage.backend == storage::BackendKind::mmap ? storage::BackendKind::automatic : options.storage.backend;
-  MR_ASSIGN_OR_RETURN(loaded->backend, storage::open_backend(opened.paths, how));
+  MR_ASSIGN_OR_RETURN(loaded->backend, storage::open_backend(opened.paths, mmproj_storage(options)));
   MR_ASSIGN_OR_RETURN(loaded->weights, residency::DeviceWeights::load(loaded->tower.units, placement, *loaded->backend,
                                                                       nullptr, *parts.vram, *parts.budget, {}));
   exec::GpuOptions ops;

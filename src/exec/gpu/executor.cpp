@@ -77,8 +77,8 @@ std::string GpuExecutor::describe() const { return fmt::format("cuda:{} {}", opt
 
 /// Has the GPU attention for heads of so many channels?
 static Status check_heads(std::int64_t head_dim, const GpuTraits& traits) {
-  constexpr std::int64_t kHeadDims[] = {64, 80, 96, 128, 256};
-  if (std::find(std::begin(kHeadDims), std::end(kHeadDims), head_dim) != std::end(kHeadDims)) {
+  using gpu::kTileHeadDims;
+  if (std::find(std::begin(kTileHeadDims), std::end(kTileHeadDims), head_dim) != std::end(kTileHeadDims)) {
     if (head_dim < gpu::kWideFloatHeadDim || traits.kv_dtype != DType::f32 ||
         traits.block_shared_bytes >= gpu::kWideHeadShared)
       return {};
@@ -90,7 +90,7 @@ static Status check_heads(std::int64_t head_dim, const GpuTraits& traits) {
   if (head_dim != gpu::kWideHeadDim)
     return error(Code::unsupported,
                  "the GPU's attention takes heads of {} and {} channels, and this model's have {}; use --device cpu",
-                 fmt::join(kHeadDims, ", "), gpu::kWideHeadDim, head_dim);
+                 fmt::join(kTileHeadDims, ", "), gpu::kWideHeadDim, head_dim);
   if (traits.kv_dtype != DType::f16)
     return error(
         Code::unsupported,

@@ -103,7 +103,6 @@ class GpuExecutor final : public Executor {
   Status fill_seen();
   Status fill_sight(const Attention& attention, kernels::gpu::SeenKeys* out) const;
   bool is_prompt(std::int64_t row) const;
-  std::int64_t window_step() const;
   std::int64_t end_of_window(std::int64_t first, std::int64_t end) const;
   void make_windows();
   void make_tiles(Window& window);

@@ -1,6 +1,7 @@
 #include "exec/gpu/layout.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/bytes.h"
 #include "exec/gpu/state_runs.h"
@@ -25,8 +26,17 @@ std::int64_t padded_positions(const PassShape& shape) {
 
 std::int64_t max_blocks(const PassShape& shape) { return padded_positions(shape) / kv::kBlockTokens; }
 
+std::int64_t window_step(const PassShape& shape) {
+  constexpr std::int64_t kProductTile = 128;  // rows
+  return std::lcm(kProductTile, shape.merge);
+}
+
 std::int64_t work_rows(const PassShape& shape) {
-  return shape.work_rows > 0 ? std::min(std::max(shape.work_rows, kFewRows), shape.max_rows) : shape.max_rows;
+  if (shape.work_rows <= 0) return shape.max_rows;
+  const std::int64_t step = window_step(shape);
+  const std::int64_t worked =
+      shape.merge > 1 ? std::max<std::int64_t>(1, shape.work_rows / step) * step : std::max(shape.work_rows, kFewRows);
+  return std::min(worked, shape.max_rows);
 }
 
 StateSizes most_states(const PassShape& shape, std::int64_t rows) {

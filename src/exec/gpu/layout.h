@@ -74,6 +74,8 @@ struct StateSizes {
 StateSizes most_states(const PassShape& shape, std::int64_t rows);
 
 std::int64_t max_blocks(const PassShape& shape);
+/// Rows of a window are a multiple of it: of a product's tile, and of what becomes one row.
+std::int64_t window_step(const PassShape& shape);
 /// Rows that are worked at once, at most.
 std::int64_t work_rows(const PassShape& shape);
 /// tiles: attention is by tiles; seen: rows see keys behind their own.

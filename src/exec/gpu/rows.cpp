@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <numeric>
 
 #include "base/bytes.h"
 #include "exec/gpu/executor_impl.h"
@@ -13,7 +12,6 @@ namespace millrace::exec {
 
 namespace gpu = kernels::gpu;
 
-static constexpr std::int64_t kProductTile = 128;   // rows
 static constexpr std::int64_t kPositionStep = 512;  // graphs are captured for a bound on positions that grows by this
 
 Status GpuExecutor::begin_pass(const kv::Batch& batch) {
@@ -107,9 +105,6 @@ bool GpuExecutor::is_prompt(std::int64_t row) const {
   return prompt_products_ != gpu::PromptProducts::none && batch_->rows[static_cast<std::size_t>(row)].prompt;
 }
 
-/// Rows of a window are a multiple of it: of a product's tile, and of what becomes one row.
-std::int64_t GpuExecutor::window_step() const { return std::lcm(kProductTile, shape_.merge); }
-
 /// Where a window ends that may go up to `end`: not within a chunk of a prompt, nor a picture whose rows see each
 /// other.
 std::int64_t GpuExecutor::end_of_window(std::int64_t first, std::int64_t end) const {
@@ -129,7 +124,7 @@ std::int64_t GpuExecutor::end_of_window(std::int64_t first, std::int64_t end) co
 
 /// Cuts the pass into windows, of rows of prompts or of others, of about the same size.
 void GpuExecutor::make_windows() {
-  const std::int64_t most = work_rows(shape_), step = window_step();
+  const std::int64_t most = work_rows(shape_), step = window_step(shape_);
   windows_.clear();
   for (std::int64_t first = 0, end = 0; first < rows_; first = end) {
     const bool prompt = is_prompt(first);

@@ -38,8 +38,9 @@ struct PlaceCall {
 };
 Status place_columns(const PlaceCall& call, device::StreamRef stream);
 
-/// Heads of at most so many channels go through attention's tiles (AttentionCall::seen).
-constexpr std::int32_t kMostTileHeadDim = 256;
+/// Heads of so many channels go through attention's tiles (AttentionCall::seen).
+constexpr std::int64_t kTileHeadDims[] = {64, 80, 96, 128, 256};
+constexpr std::int64_t kMostTileHeadDim = 256;
 /// attention() takes heads of so many channels in f16 alone.
 constexpr std::int32_t kWideHeadDim = 512;
 /// Shared memory of a block in which it reads them a chunk at a time, else by halves (attention_wide.cu): less than the

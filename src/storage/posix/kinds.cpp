@@ -18,20 +18,8 @@ std::span<const BackendKind> uncached_kinds() {
   return kKinds;
 }
 
-Opened open_kind(BackendKind kind, const std::vector<std::string>& paths, const OpenOptions& options) {
-  switch (kind) {
-    case BackendKind::io_uring:
-      return open_uring(paths, options);
-    case BackendKind::pread_direct:
-      return open_pread(paths, options, true);
-    case BackendKind::pread_buffered:
-      return open_pread(paths, options, false);
-    case BackendKind::mmap:
-      return open_mmap(paths, options);
-    case BackendKind::automatic:
-    case BackendKind::directstorage:
-      break;
-  }
+Opened open_own_kind(BackendKind kind, const std::vector<std::string>& paths, const OpenOptions& options) {
+  if (kind == BackendKind::io_uring) return open_uring(paths, options);
   return error(Code::internal, "no backend of kind {}", static_cast<int>(kind));
 }
 

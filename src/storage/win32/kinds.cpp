@@ -18,22 +18,11 @@ std::span<const BackendKind> uncached_kinds() {
   return kKinds;
 }
 
-Opened open_kind(BackendKind kind, const std::vector<std::string>& paths, const OpenOptions& options) {
-  switch (kind) {
-    case BackendKind::directstorage:
-      return open_directstorage(paths, {.queue_depth = options.queue_depth,
-                                        .request_bytes = options.request_bytes,
-                                        .bytes_in_flight = options.bytes_in_flight});
-    case BackendKind::pread_direct:
-      return open_pread(paths, options, true);
-    case BackendKind::pread_buffered:
-      return open_pread(paths, options, false);
-    case BackendKind::mmap:
-      return open_mmap(paths, options);
-    case BackendKind::automatic:
-    case BackendKind::io_uring:
-      break;
-  }
+Opened open_own_kind(BackendKind kind, const std::vector<std::string>& paths, const OpenOptions& options) {
+  if (kind == BackendKind::directstorage)
+    return open_directstorage(paths, {.queue_depth = options.queue_depth,
+                                      .request_bytes = options.request_bytes,
+                                      .bytes_in_flight = options.bytes_in_flight});
   return error(Code::internal, "no backend of kind {}", static_cast<int>(kind));
 }
 

@@ -1,7 +1,7 @@
 #include "base/os/socket.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -25,22 +25,6 @@ int poll_for(SocketHandle socket, int events, milliseconds patience) {
   const int time = static_cast<int>(std::max<std::int64_t>(0, patience.count()));
   const int ready = retry([&] { return ::poll(&entry, 1, time); });
   return ready < 0 ? POLLERR : ready == 0 ? 0 : entry.revents;
-}
-
-Endpoint to_endpoint(const sockaddr_storage& address) {
-  Endpoint endpoint;
-  char text[INET6_ADDRSTRLEN] = {};
-  if (address.ss_family == AF_INET) {
-    const auto& in = reinterpret_cast<const sockaddr_in&>(address);
-    ::inet_ntop(AF_INET, &in.sin_addr, text, sizeof(text));
-    endpoint.port = ntohs(in.sin_port);
-  } else if (address.ss_family == AF_INET6) {
-    const auto& in = reinterpret_cast<const sockaddr_in6&>(address);
-    ::inet_ntop(AF_INET6, &in.sin6_addr, text, sizeof(text));
-    endpoint.port = ntohs(in.sin6_port);
-  }
-  endpoint.ip = text;
-  return endpoint;
 }
 
 Expected<std::size_t> moved(ssize_t count) {
@@ -86,23 +70,7 @@ Expected<std::size_t> Socket::send(std::string_view bytes) const {
 
 void Socket::end_sending() const { ::shutdown(handle_, SHUT_WR); }
 
-Endpoint Socket::peer() const {
-  sockaddr_storage address{};
-  socklen_t length = sizeof(address);
-  return ::getpeername(handle_, reinterpret_cast<sockaddr*>(&address), &length) == 0 ? to_endpoint(address)
-                                                                                     : Endpoint();
-}
-
-Endpoint Socket::own() const {
-  sockaddr_storage address{};
-  socklen_t length = sizeof(address);
-  return ::getsockname(handle_, reinterpret_cast<sockaddr*>(&address), &length) == 0 ? to_endpoint(address)
-                                                                                     : Endpoint();
-}
-
 void reserve_port(SocketHandle listening) { set_option(listening, SOL_SOCKET, SO_REUSEADDR); }
-
-void set_backlog(SocketHandle listening, int connections) { ::listen(listening, connections); }
 
 SocketWatch::SocketWatch() : handle_(::epoll_create1(EPOLL_CLOEXEC)) {}
 

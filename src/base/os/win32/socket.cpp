@@ -26,22 +26,6 @@ int poll_for(SocketHandle socket, short events, milliseconds patience) {
   return ready < 0 ? POLLERR : ready == 0 ? 0 : entry.revents;
 }
 
-Endpoint to_endpoint(const sockaddr_storage& address) {
-  Endpoint endpoint;
-  char text[INET6_ADDRSTRLEN] = {};
-  if (address.ss_family == AF_INET) {
-    const auto& in = reinterpret_cast<const sockaddr_in&>(address);
-    ::inet_ntop(AF_INET, &in.sin_addr, text, sizeof(text));
-    endpoint.port = ntohs(in.sin_port);
-  } else if (address.ss_family == AF_INET6) {
-    const auto& in = reinterpret_cast<const sockaddr_in6&>(address);
-    ::inet_ntop(AF_INET6, &in.sin6_addr, text, sizeof(text));
-    endpoint.port = ntohs(in.sin6_port);
-  }
-  endpoint.ip = text;
-  return endpoint;
-}
-
 Expected<std::size_t> moved(int count) {
   if (count == SOCKET_ERROR) return last_socket_error();
   return static_cast<std::size_t>(count);
@@ -107,24 +91,8 @@ Expected<std::size_t> Socket::send(std::string_view bytes) const {
 
 void Socket::end_sending() const { ::shutdown(handle_, SD_SEND); }
 
-Endpoint Socket::peer() const {
-  sockaddr_storage address{};
-  socklen_t length = sizeof(address);
-  return ::getpeername(handle_, reinterpret_cast<sockaddr*>(&address), &length) == 0 ? to_endpoint(address)
-                                                                                     : Endpoint();
-}
-
-Endpoint Socket::own() const {
-  sockaddr_storage address{};
-  socklen_t length = sizeof(address);
-  return ::getsockname(handle_, reinterpret_cast<sockaddr*>(&address), &length) == 0 ? to_endpoint(address)
-                                                                                     : Endpoint();
-}
-
 // SO_REUSEADDR would let two listen on one port here; a port is free again at once without it.
 void reserve_port(SocketHandle listening) { set_option(listening, SOL_SOCKET, SO_EXCLUSIVEADDRUSE); }
-
-void set_backlog(SocketHandle listening, int connections) { ::listen(listening, connections); }
 
 SocketWatch::SocketWatch() {
   auto watch = std::make_unique<Watched>();
