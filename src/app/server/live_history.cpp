@@ -4,14 +4,12 @@
 #include <optional>
 
 #include "app/server/metrics.h"
+#include "base/trace.h"
 
 namespace millrace::server {
 namespace {
 
-std::int64_t steady_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
+std::int64_t steady_ns() { return static_cast<std::int64_t>(Trace::now_ns()); }
 
 constexpr std::int64_t kMemoryNs = 600'000'000'000;
 

@@ -5,6 +5,7 @@
 
 #include "app/server/context.h"
 #include "app/web/page.h"
+#include "base/trace.h"
 #include "residency/predict.h"
 
 namespace millrace::server {
@@ -164,10 +165,9 @@ Json live_of(engine::Engine& engine, const std::string& name, const engine::Engi
   const engine::LoadCounters load = engine.load();
   const residency::StoreCounters store = engine.store_counters();
   const exec::ExecCounters exec = engine.executor().counters();
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return {{"model", name},
           {"executor", engine.executor().describe()},
-          {"time_ns", std::chrono::duration_cast<std::chrono::nanoseconds>(now).count()},
+          {"time_ns", Trace::now_ns()},
           {"tiers", tiers(engine, rates)},
           {"plan", plan_of(engine, load.max_sequences)},
           {"rates",

@@ -256,11 +256,11 @@ Status Reply::status(const std::string& url) const {
   return error(Code::io_error, "{}: the server answered {}; check the name and HF_ENDPOINT", url, code);
 }
 
-std::string escape_path(const std::string& path) {
+std::string percent_encode(const std::string& text, const char* kept) {
   std::string out;
-  for (const char c : path) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                       std::strchr("-_.~/", c) != nullptr;
+  for (const char c : text) {
+    const bool plain =
+        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || std::strchr(kept, c) != nullptr;
     if (plain && c != '\0') {
       out += c;
     } else {
@@ -269,5 +269,7 @@ std::string escape_path(const std::string& path) {
   }
   return out;
 }
+
+std::string escape_path(const std::string& path) { return percent_encode(path, "-_.~/"); }
 
 }  // namespace millrace::store

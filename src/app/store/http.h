@@ -69,7 +69,9 @@ class Connection {
   std::unique_ptr<Impl> impl_;
 };
 
-/// "%20" for what may not stand in a path; '/' stays.
+/// "%20" and the like for all but letters, digits and what is in `kept`.
+std::string percent_encode(const std::string& text, const char* kept);
+/// The same for what may not stand in a path; '/' stays.
 std::string escape_path(const std::string& path);
 
 }  // namespace millrace::store

@@ -364,25 +364,10 @@ Expected<std::vector<HubFile>> list_files(const std::string& endpoint, const std
   return all;
 }
 
-namespace {
-
-/// A text as a value in a query.
-std::string escape_value(const std::string& text) {
-  std::string escaped;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    const bool plain = (byte >= '0' && byte <= '9') || (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z');
-    escaped += plain ? std::string(1, c) : fmt::format("%{:02X}", byte);
-  }
-  return escaped;
-}
-
-}  // namespace
-
 Expected<std::vector<HubModel>> search_models(const std::string& endpoint, const std::string& words, int most,
                                               const DownloadOptions& options) {
   const std::string url = fmt::format("{}/api/models?search={}&filter=gguf&sort=downloads&direction=-1&limit={}",
-                                      endpoint, escape_value(words), most);
+                                      endpoint, percent_encode(words, ""), most);
   MR_ASSIGN_OR_RETURN(const Reply reply, get_patiently(url, kMostSearchBytes, options));
   const json list = json::parse(reply.body, nullptr, false);
   if (!list.is_array()) return error(Code::corrupt, "the hub's answer to a search is no list; check HF_ENDPOINT");
