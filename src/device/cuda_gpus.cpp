@@ -14,6 +14,8 @@ std::string version_text(int version) {
 
 }  // namespace
 
+std::string_view gpu_kind() { return "cuda"; }
+
 std::string built_cuda_version() { return version_text(CUDART_VERSION); }
 
 std::string driver_cuda_version() {
@@ -38,8 +40,15 @@ Expected<std::vector<Gpu>> gpus() {
   for (int i = 0; i < count; ++i) {
     cudaDeviceProp properties{};
     if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
-    found.push_back({i, properties.name, properties.totalGlobalMem, properties.major, properties.minor,
-                     properties.multiProcessorCount, at_most_block_shared(properties.sharedMemPerBlockOptin)});
+    found.push_back({i,
+                     properties.name,
+                     properties.totalGlobalMem,
+                     properties.major,
+                     properties.minor,
+                     properties.multiProcessorCount,
+                     at_most_block_shared(properties.sharedMemPerBlockOptin),
+                     {},
+                     {}});
   }
   return found;
 }

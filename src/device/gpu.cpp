@@ -18,6 +18,7 @@ std::uint64_t at_most_block_shared(std::uint64_t bytes) {
 
 #ifndef MILLRACE_HAS_GPU
 
+std::string_view gpu_kind() { return "cuda"; }
 std::string built_cuda_version() { return {}; }
 std::string driver_cuda_version() { return {}; }
 

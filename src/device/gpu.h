@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -18,14 +19,22 @@ struct Gpu {
   int major = 0, minor = 0;  // compute capability
   int multiprocessors = 0;
   std::uint64_t block_shared_bytes = 0;  // shared memory that a block of threads may take when it asks for it
+  std::string driver;                    // what drives it, in words; empty: CUDA
+  std::string lacks;                     // what it would need to compute here; empty: nothing
 };
+
+/// What --device calls the GPUs of this program: "cuda" or "vulkan". Which kind it has was decided when it was built.
+std::string_view gpu_kind();
+/// Whether `--device auto` and calibration look at these GPUs. Vulkan's compute where they are named: too few drivers
+/// have run these kernels yet.
+inline bool gpus_are_for_auto() { return gpu_kind() == "cuda"; }
 
 /// `bytes` of shared memory of a block, or less where MILLRACE_BLOCK_SHARED of the environment says so, in KiB: for
 /// tests of what cards with less would run.
 std::uint64_t at_most_block_shared(std::uint64_t bytes);
 
-/// Every GPU that CUDA shows this process, in its order. Takes no device memory. Errors: unsupported, saying why (built
-/// without CUDA, no driver, a driver too old for this program, no GPU).
+/// Every GPU that the driver shows this process, in its order. Takes no device memory. Errors: unsupported, saying why
+/// (built without a GPU part, no driver, a driver too old for this program, no GPU).
 Expected<std::vector<Gpu>> gpus();
 
 /// The one of that number. Errors: as gpus(), and unsupported where it is not among them.

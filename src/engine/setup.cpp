@@ -287,7 +287,7 @@ Expected<std::unique_ptr<exec::Executor>> GpuParts::executor_aside(const Parts& 
 #ifndef MILLRACE_HAS_GPU
 Expected<Parts> assemble_gpu(const EngineOptions& /*options*/, const DraftModelPlan* /*draft*/, bool /*load*/,
                              const std::function<Status(const Parts&)>& /*accept*/) {
-  return device::gpus().status().with_context("--device cuda");
+  return device::gpus().status().with_context(fmt::format("--device {}", device::gpu_kind()));
 }
 Expected<Parts> assemble_gpu_draft(const DraftModelPlan& /*draft*/, Parts& /*target*/) {
   return device::gpus().status();
@@ -419,6 +419,11 @@ Expected<Taken> choose_device(const EngineOptions& options, const DraftModelPlan
                        (options.experts.ram_slots > 0 && options.experts.vram_slots < 0);
   if (open && for_cpu) {
     say_cpu(options, "other options are the CPU's; --device cuda insists on the GPU");
+    return on_cpu();
+  }
+  if (open && !device::gpus_are_for_auto()) {
+    say_cpu(options,
+            fmt::format("{} devices compute where --device {}:N names one", device::gpu_kind(), device::gpu_kind()));
     return on_cpu();
   }
   if (open) {

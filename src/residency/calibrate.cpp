@@ -94,7 +94,7 @@ Expected<Rates> calibrate(const CalibrateOptions& options, const CalibrateProgre
     rates.cpu_rows_macs = probe.rows_rate(options.seconds_each / 2);
     rates.types = measure_types(probe, rates, options.seconds_each, tell);
   }
-  if (device::gpus().ok()) {
+  if (device::gpus_are_for_auto() && device::gpus().ok()) {
     tell("GPU", 0.95);
     MR_RETURN_IF_ERROR(measure_beside_gpu(options, memory.bytes(), rates));
     if (const Status measured = measure_gpu_products(rates); !measured.ok())

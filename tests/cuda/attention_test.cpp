@@ -12,6 +12,7 @@
 #include "cuda/on_device.h"
 #include "kernels/cuda/capability.h"
 #include "kernels/cuda/launchers.h"
+#include "kernels/gpu/offer.h"
 #include "kernels/kernels.h"
 #include "tensor/blocks.h"
 #include "tensor/codec.h"
@@ -558,6 +559,7 @@ class Pass {
 class CudaAttention : public test::OnDevice {
  protected:
   void check(const Case& c) {
+    if (!gpu::offer().keeps(c.dtype) || c.head_dim % gpu::offer().head_step != 0) return;  // refused by check_gpu()
     SCOPED_TRACE(name(c));
     check(c, Pass(c, static_cast<std::uint32_t>(c.head_dim * 1000 + c.heads)));
   }
@@ -649,7 +651,7 @@ TEST_F(CudaAttention, Windows) {
 TEST_F(CudaAttention, RowsThatSeeKeysBehindThem) {
   for (const int head_dim : {64, 80, 96, 128, 256}) {
     for (const DType dtype : {DType::f16, DType::f32, DType::q8_0}) {
-      if (head_dim % info(dtype).block_elements != 0) continue;
+      if (head_dim % info(dtype).block_elements != 0 || head_dim % gpu::offer().head_step != 0) continue;
       if (dtype == DType::f32 && head_dim >= kWideFloatHeadDim && !has_room_for_wide_floats()) continue;
       Case c{4, head_dim == 64 ? 4 : 2, head_dim, dtype, 0, {{0, 0, 1}, {1, 63, 200}, {2, 100, 75}, {0, 130, 3}}, 512};
       c.ahead = true;

@@ -223,6 +223,7 @@ namespace device {
 
 using simulated::enqueue;
 
+std::string_view gpu_kind() { return "cuda"; }
 std::string built_cuda_version() { return {}; }
 std::string driver_cuda_version() { return {}; }
 
@@ -230,7 +231,7 @@ Expected<std::vector<Gpu>> gpus() {
   constexpr std::uint64_t kBlockShared = 163 * kKiB;
   std::vector<Gpu> found;
   for (int i = 0; i < device_count(); ++i)
-    found.push_back({i, "Simulated GPU", capacity(), 8, 0, 2, at_most_block_shared(kBlockShared)});
+    found.push_back({i, "Simulated GPU", capacity(), 8, 0, 2, at_most_block_shared(kBlockShared), {}, {}});
   if (found.empty()) return error(Code::unsupported, "MILLRACE_SIMULATED_GPUS is 0");
   return found;
 }

@@ -4,6 +4,7 @@
 
 #include "kernels.h"
 #include "kernels/gpu/latent.h"
+#include "kernels/gpu/offer.h"
 #include "kernels/gpu/prompt_int8.h"
 #include "kernels/gpu/whole_rows.h"
 
@@ -244,6 +245,11 @@ void head_products(const HeadProductCall& call) {
 }
 
 }  // namespace
+
+const Offer& offer() {
+  static constexpr Offer kOffer{.name = "the GPU part", .numerics = "cuda 5"};
+  return kOffer;
+}
 
 Status matvec(const MatmulCall& call, device::StreamRef stream) {
   if (call.x_rows > kMatvecRows || call.count > kMostProducts) return simulated::refused();

@@ -119,7 +119,7 @@ std::string rate(double bytes_per_second) { return format_bytes(static_cast<std:
 HostMemory host_memory() {
   HostMemory memory{engine::ram_of({})};
   const auto gpus = device::gpus();
-  if (!gpus.ok() || gpus->empty()) return memory;
+  if (!device::gpus_are_for_auto() || !gpus.ok() || gpus->empty()) return memory;
   memory.gpus = static_cast<std::int32_t>(gpus->size());
   memory.vram_bytes = gpus->front().total_bytes;
   for (const device::Gpu& gpu : *gpus) memory.vram_bytes = std::min(memory.vram_bytes, gpu.total_bytes);

@@ -33,7 +33,7 @@ store::MachineRoom machine_room(const Context& context) {
   if (const auto kept = residency::load_rates(context.options.store_root); kept.ok() && rates.disk <= 0) rates = *kept;
   room.ram_rate = rates.cpu_decode;
   room.disk_rate = rates.disk;
-  const auto gpu = options.device.choice == engine::DeviceChoice::cpu
+  const auto gpu = options.device.choice == engine::DeviceChoice::cpu || !device::gpus_are_for_auto()
                        ? Expected<device::Gpu>(error(Code::unsupported, "the CPU was asked for"))
                        : device::gpu(options.device.gpu);
   if (!gpu.ok()) return room;

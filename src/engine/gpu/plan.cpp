@@ -13,6 +13,7 @@
 #include "engine/self_drafter.h"
 #include "engine/step_cost.h"
 #include "engine/within.h"
+#include "kernels/gpu/offer.h"
 #include "residency/budget.h"
 #include "residency/calibrate.h"
 
@@ -38,7 +39,8 @@ constexpr int kUsualMultiprocessors = 100;    // of a GPU that is not here
 Expected<device::Gpu> find_gpu(int index) {
   MR_ASSIGN_OR_RETURN(const std::vector<device::Gpu> found, device::gpus());
   if (index < 0 || index >= static_cast<int>(found.size()))
-    return error(Code::unsupported, "--device cuda:{}: there are {} GPUs here, counted from 0", index, found.size());
+    return error(Code::unsupported, "--device {}:{}: there are {} GPUs here, counted from 0", device::gpu_kind(), index,
+                 found.size());
   return found[static_cast<std::size_t>(index)];
 }
 
@@ -76,6 +78,9 @@ GpuPlanner::GpuPlanner(const EngineOptions& options, const Vram& vram, Parts& pa
 }
 
 Status GpuPlanner::plan(const TakenMemory& others) {
+  if (!kernels::gpu::offer().host_rows && options_.memory.cpu_share_percent > 0)
+    return error(Code::unsupported, "{} shares no rows with the processor; leave --cpu-share out",
+                 kernels::gpu::offer().name);
   others_ = others;
   others_.vram_bytes += tower_.vram_bytes;
   others_.ram_bytes += tower_.ram_bytes;
@@ -297,7 +302,7 @@ residency::HomesInput GpuPlanner::homes_input() const {
   input.most_vram_experts = options_.experts.vram_slots;
   input.most_ram_experts = options_.experts.ram_slots;
   input.policy = options_.experts.policy;
-  input.cpu_share_percent = options_.memory.cpu_share_percent;
+  input.cpu_share_percent = kernels::gpu::offer().host_rows ? options_.memory.cpu_share_percent : 0;
   return input;
 }
 
@@ -323,7 +328,9 @@ void GpuPlanner::set_plan_options() {
   plan_options.passes.decode_rows = demand_.decode_rows * static_cast<double>(1 + others_.guesses);
   plan_options.passes.quantized_kv = info(options_.kv.dtype).block_elements > 1;
   plan_options.cpu_permille.reset();
-  if (options_.planning.follow != nullptr)
+  if (!kernels::gpu::offer().host_rows)
+    plan_options.cpu_permille = 0;
+  else if (options_.planning.follow != nullptr)
     plan_options.cpu_permille = options_.planning.follow->decisions.cpu_permille;
   else if (options_.memory.cpu_share_percent >= 0)
     plan_options.cpu_permille = options_.memory.cpu_share_percent * 10;

@@ -16,6 +16,7 @@
 #include "kernels/gpu/gates.h"
 #include "kernels/gpu/latent.h"
 #include "kernels/gpu/launches.h"
+#include "kernels/gpu/offer.h"
 
 namespace millrace::exec {
 namespace {
@@ -29,16 +30,17 @@ constexpr std::size_t kMostGraphs = 64;
 // 4,849 and 5,052, 64 5,722 and 5,599), of mixtures they do not (30B-A3B, 32: 1,627 and 1,527).
 constexpr std::int64_t kOverlappedRows = 32, kOverlappedRowsOfMixtures = 4;
 
-std::string_view numerics_of(gpu::PromptProducts prompts) {
+std::string numerics_of(gpu::PromptProducts prompts) {
+  const std::string own(gpu::offer().numerics);
   switch (prompts) {
     case gpu::PromptProducts::bf16:
-      return "cuda 5, prompts bf16";
+      return own + ", prompts bf16";
     case gpu::PromptProducts::int8:
-      return "cuda 5, prompts int8";
+      return own + ", prompts int8";
     case gpu::PromptProducts::none:
       break;
   }
-  return "cuda 5";
+  return own;
 }
 
 }  // namespace
@@ -73,7 +75,9 @@ GpuExecutor::~GpuExecutor() {
   (void)stream_.synchronise();  // nothing may still use the memory
 }
 
-std::string GpuExecutor::describe() const { return fmt::format("cuda:{} {}", options_.device, name_); }
+std::string GpuExecutor::describe() const {
+  return fmt::format("{}:{} {}", device::gpu_kind(), options_.device, name_);
+}
 
 /// Has the GPU attention for heads of so many channels?
 static Status check_heads(std::int64_t head_dim, const GpuTraits& traits) {
@@ -202,8 +206,69 @@ Status GpuExecutor::takes_pictures(bool sees_ahead) const {
 
 std::int64_t GpuExecutor::prompt_chunk() const { return delta_chunks_ ? gpu_prompt_chunk(programs_[0]) : 1; }
 
+/// What a step would need that this kind of GPU has no kernels for; empty: nothing.
+static std::string_view lacked_by(const Program& program, const residency::UnitTable& units, const Step& step) {
+  using Kind = Step::Kind;
+  const gpu::Offer& offer = gpu::offer();
+  switch (step.kind) {
+    case Kind::moe:
+      return offer.mixtures ? "" : "mixtures of experts";
+    case Kind::convolve:
+    case Kind::delta_rule:
+    case Kind::scan:
+    case Kind::time_step:
+    case Kind::decay:
+    case Kind::l2_norm_heads:
+      return offer.states ? "" : "layers with a state";
+    case Kind::store_latent:
+    case Kind::matmul_heads:
+      return offer.latents ? "" : "attention over latents";
+    case Kind::pick_heads:
+    case Kind::sigmoid_gate:
+    case Kind::activate:
+      return offer.gates ? "" : "gates of heads or rows";
+    case Kind::rms_norm_heads:
+      return offer.gates || step.weight.none() || units.part(step.weight).cols <= step.head_dim
+                 ? ""
+                 : "norms of heads by weights of their own";
+    case Kind::temper:
+      return offer.scalars ? "" : "temperatures by position";
+    case Kind::scale:
+      return offer.scalars || step.weight.none() ? "" : "learned scales";
+    case Kind::logits:
+      return offer.scalars || step.cap == 0 ? "" : "caps on logits";
+    case Kind::gather:
+      return offer.several ? "" : "several GPUs";
+    case Kind::attention:
+      return step.attention.head_dim % offer.head_step == 0 &&
+                     (offer.gates || program.layout.group_of(step.layer).v_dim == step.attention.head_dim)
+                 ? ""
+                 : "attention with heads of so many channels";
+    default:
+      return offer.whole_rows || !program.has_whole_rows() ? "" : "rows that all see each other";
+  }
+}
+
+/// Kinds of GPUs differ in the ops and the types that they have kernels for.
+static Status check_offer(const Program& program, const residency::UnitTable& units, const GpuTraits& traits) {
+  const gpu::Offer& offer = gpu::offer();
+  if (!offer.keeps(traits.kv_dtype))
+    return error(Code::unsupported, "{} has no KV in {} yet; use --kv f16, q8_0 or f32, or --device cpu", offer.name,
+                 info(traits.kv_dtype).name);
+  for (const Step& step : program.steps)
+    if (const std::string_view lacked = lacked_by(program, units, step); !lacked.empty())
+      return error(Code::unsupported, "{} has no kernels for {} yet, which this model has; use --device cpu",
+                   offer.name, lacked);
+  for (const WeightRef weight : program.weights())
+    if (const DType dtype = units.part(weight).dtype; !offer.reads(dtype))
+      return error(Code::unsupported, "{} does not read weights in {} yet, such as {}; use --device cpu", offer.name,
+                   info(dtype).name, units.part(weight).name);
+  return {};
+}
+
 Status check_gpu(const Program& program, const residency::UnitTable& units, const GpuTraits& traits) {
   using kernels::Activation;
+  MR_RETURN_IF_ERROR(check_offer(program, units, traits));
   for (const Rope& rope : program.ropes)
     if (rope.last && rope.neox && !program.has_whole_rows())
       return error(Code::unsupported,

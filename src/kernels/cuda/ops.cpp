@@ -1,12 +1,18 @@
 // The ops of kernels/gpu by CUDA's launchers.
 #include "device/cuda_runtime.h"
 #include "kernels/cuda/launchers.h"
+#include "kernels/gpu/offer.h"
 
 namespace millrace::kernels::gpu {
 
 using device::cuda_status;
 using device::cuda_stream;
 using device::StreamRef;
+
+const Offer& offer() {
+  static constexpr Offer kOffer{.name = "the GPU part", .numerics = "cuda 5"};
+  return kOffer;
+}
 
 Status matvec(const MatmulCall& call, StreamRef stream) {
   return cuda_status(cuda::matvec(call, cuda_stream(stream)), "matvec");
