@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Configures and builds a preset.  Usage: scripts/build.sh PRESET [TARGET...]
 # The GPU part is built where an NVIDIA driver is. CUDA in the environment decides otherwise: ON, OFF, or PTX, which compiles
-# every kernel to unoptimized PTX, to see whether it compiles. TESTS=ON configures the tests, too; they stay configured.
+# every kernel to unoptimized PTX, to see whether it compiles. VULKAN=ON builds it by Vulkan instead (cmake/vulkan.cmake). TESTS=ON configures the tests, too; they stay configured.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=$1; shift
 build=build/$preset
 
 cuda=${CUDA:-AUTO} nvcc=
+[ "${VULKAN:-OFF}" = OFF ] || cuda=${CUDA:-OFF}
 case "$preset" in asan | tsan | fuzz) cuda=OFF ;; windows) cuda=OFF ;; esac  # sanitizers of host code and CUDA do not go together; nor does nvcc with mingw
 if [ "$cuda" = AUTO ]; then
   cuda=OFF
@@ -22,7 +23,7 @@ elif [ "$cuda" != OFF ]; then
   nvcc=$(scripts/find_nvcc.sh)
 fi
 
-options=(-DMILLRACE_CUDA="$cuda" ${nvcc:+-DMILLRACE_NVCC="$nvcc"} ${PORTABLE:+-DMILLRACE_PORTABLE="$PORTABLE"})
+options=(-DMILLRACE_CUDA="$cuda" ${VULKAN:+-DMILLRACE_VULKAN="$VULKAN"} ${nvcc:+-DMILLRACE_NVCC="$nvcc"} ${PORTABLE:+-DMILLRACE_PORTABLE="$PORTABLE"})
 if [ "${TESTS:-}" = ON ] || grep -qs -- -DMILLRACE_TESTS=ON "$build/options"; then options+=(-DMILLRACE_TESTS=ON); fi
 if [ ! -f "$build/build.ninja" ] || [ "$(cat "$build/options" 2>/dev/null)" != "${options[*]}" ]; then
   echo "Configuring $build"

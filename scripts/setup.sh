@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs the Debian/Ubuntu packages that building (with "dev", testing and linting; with "package", making packages; with
-# "try", trying them; with "windows", building for Windows and testing in Wine; with "pip", NVIDIA's compiler) needs, and
-# says which.  Does nothing when all is there.
-# Usage: scripts/setup.sh build [dev] [package] [try] [windows] [pip]
+# "try", trying them; with "windows", building for Windows and testing in Wine; with "vulkan", Vulkan's GPU part; with "pip",
+# NVIDIA's compiler) needs, and says which.  Does nothing when all is there.
+# Usage: scripts/setup.sh build [dev] [package] [try] [windows] [vulkan] [pip]
 set -euo pipefail
 
 build=(g++ make cmake ninja-build python3 pkg-config libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev libpcre2-dev
@@ -13,6 +13,7 @@ dev=(time codespell libgtest-dev libbenchmark-dev clang clang-tidy clang-format 
      openmpi-bin libopenmpi-dev iproute2 haproxy fonts-wqy-microhei)
 package=(dpkg-dev file help2man libncurses-dev libbsd-dev libmd-dev zlib1g-dev python3-pip python3-venv)
 windows=(g++-mingw-w64-x86-64-posix libz-mingw-w64-dev wine64 xvfb mesa-vulkan-drivers nasm dpkg-dev perl)
+vulkan=(glslc libvulkan-dev libvulkan1 mesa-vulkan-drivers)
 try=(debootstrap buildah systemd)
 
 wanted=()
@@ -23,8 +24,9 @@ for group in "$@"; do
     package) wanted+=("${package[@]}") ;;
     pip) wanted+=(python3-pip) ;;
     windows) wanted+=("${windows[@]}") ;;
+    vulkan) wanted+=("${vulkan[@]}") ;;
     try) wanted+=("${try[@]}") ;;
-    *) echo "setup: unknown group '$group'; use build, dev, package, try, windows or pip" >&2; exit 2 ;;
+    *) echo "setup: unknown group '$group'; use build, dev, package, try, windows, vulkan or pip" >&2; exit 2 ;;
   esac
 done
 

@@ -98,7 +98,7 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       ->required();
   command
       .add_option("--device", flags.device,
-                  "Device: auto, cpu, cuda, cuda:N, or cuda:0,1 for GPUs that share each matrix")
+                  "Device: auto, cpu, cuda, cuda:N, cuda:0,1 for GPUs that share each matrix, or vulkan:N")
       ->capture_default_str();
   command.add_flag("--no-peer", flags.no_peer, "GPUs that share a model exchange results through host memory");
   command.add_option("--vram", flags.vram,

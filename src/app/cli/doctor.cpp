@@ -316,6 +316,19 @@ Findings find_cuda(const Expected<std::vector<device::Gpu>>& gpus, bool has_gpu)
   return findings;
 }
 
+/// The same where the GPU part is Vulkan's.
+Findings find_vulkan(const Expected<std::vector<device::Gpu>>& gpus) {
+  if (!gpus.ok()) return {{.mark = Mark::missing, .what = "Vulkan", .found = gpus.status().message()}};
+  Findings findings;
+  for (const device::Gpu& gpu : *gpus)
+    findings.push_back(
+        {.mark = gpu.lacks.empty() ? Mark::ok : Mark::missing,
+         .what = "Vulkan",
+         .found = fmt::format("vulkan:{} {}, {} of memory, {}{}{}", gpu.index, gpu.name, format_bytes(gpu.total_bytes),
+                              gpu.driver, gpu.lacks.empty() ? "" : "; cannot compute here, it lacks ", gpu.lacks)});
+  return findings;
+}
+
 Findings find_gpu(const Expected<std::vector<device::Gpu>>& gpus) {
   const std::vector<fs::path> devices = nvidia_devices();
   Findings findings;
@@ -327,7 +340,9 @@ Findings find_gpu(const Expected<std::vector<device::Gpu>>& gpus) {
   }
   for (const fs::path& device : devices) findings.push_back(find_link(device));
   findings.push_back(find_driver(!devices.empty()));
-  for (Finding& finding : find_cuda(gpus, !devices.empty())) findings.push_back(std::move(finding));
+  const bool vulkan = device::gpu_kind() == "vulkan";
+  for (Finding& finding : vulkan ? find_vulkan(gpus) : find_cuda(gpus, !devices.empty()))
+    findings.push_back(std::move(finding));
   findings.push_back(find_cufile(!devices.empty()));
   return findings;
 }
@@ -350,7 +365,7 @@ std::string summarize(const Findings& findings, const device::MemoryLimits& limi
   const auto ram = static_cast<double>(std::min(limits.available_bytes, limits.cgroup_bytes)) * kShareOfRam;
   const double rate = rates.ok() ? rates->cpu_decode : 0;
   const auto bytes = [](double count) { return format_bytes(static_cast<std::uint64_t>(std::max(count, 0.0))); };
-  const bool has_gpu = gpus.ok() && !gpus->empty();
+  const bool has_gpu = device::gpus_are_for_auto() && gpus.ok() && !gpus->empty();
   store::MachineRoom room = {.ram_bytes = ram, .ram_rate = rate, .disk_rate = rates.ok() ? rates->disk : 0};
   if (has_gpu) {
     room.vram_bytes = static_cast<double>(gpus->front().total_bytes) * kShareOfVram - kContextOfGpu;

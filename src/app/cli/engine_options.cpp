@@ -8,6 +8,7 @@
 
 #include "app/cli/command.h"
 #include "base/bytes.h"
+#include "device/gpu.h"
 #include "residency/small_file.h"
 
 namespace millrace::cli {
@@ -23,12 +24,16 @@ Expected<DType> kv_format(const std::string& name) {
   return error(Code::invalid_argument, "--kv {}: use f16, q8_0, q4_0, q3, q2 or f32", name);
 }
 
-constexpr std::string_view kDevices = "use auto, cpu, cuda, cuda:N, or cuda:0,1 for GPUs that share each matrix";
+constexpr std::string_view kDevices =
+    "use auto, cpu, cuda, cuda:N, cuda:0,1 for GPUs that share each matrix, or vulkan:N";
 
-/// "cuda", "cuda:1" or "cuda:0,1": the first and those beside it.
-Status read_gpus(std::string_view device, engine::EngineOptions& options) {
+/// "cuda", "cuda:1" or "cuda:0,1", or "vulkan:1": the first and those beside it. kind: the word before the numbers.
+Status read_gpus(std::string_view device, std::string_view kind, engine::EngineOptions& options) {
+  if (kind != device::gpu_kind())
+    return error(Code::unsupported, "--device {}: this program was built without {}; build it again with {}=ON make",
+                 device, kind == "cuda" ? "CUDA" : "Vulkan", kind == "cuda" ? "CUDA" : "VULKAN");
   std::vector<int> gpus;
-  const char *at = device.data() + 4, *const end = device.data() + device.size();
+  const char *at = device.data() + kind.size(), *const end = device.data() + device.size();
   for (char before = ':'; at != end; before = ',') {
     int index = 0;
     const bool begins = *at == before;
@@ -40,6 +45,8 @@ Status read_gpus(std::string_view device, engine::EngineOptions& options) {
     at = rest;
   }
   if (gpus.empty()) return {};
+  if (gpus.size() > 1 && kind != "cuda")
+    return error(Code::unsupported, "--device {}: one Vulkan device computes; name one", device);
   options.device.gpu = gpus.front();
   options.device.gpu_named = true;
   options.device.gpus_beside.assign(gpus.begin() + 1, gpus.end());
@@ -71,9 +78,9 @@ Status read_device(const ModelFlags& flags, engine::EngineOptions& options) {
   const std::string& device = flags.device;
   if (device == "cpu") {
     options.device.choice = engine::DeviceChoice::cpu;
-  } else if (device.starts_with("cuda")) {
+  } else if (device.starts_with("cuda") || device.starts_with("vulkan")) {
     options.device.choice = engine::DeviceChoice::cuda;
-    MR_RETURN_IF_ERROR(read_gpus(device, options));
+    MR_RETURN_IF_ERROR(read_gpus(device, device.starts_with("cuda") ? "cuda" : "vulkan", options));
   } else if (device != "auto") {
     return error(Code::invalid_argument, "--device {}: {}", device, kDevices);
   }

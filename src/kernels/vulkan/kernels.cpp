@@ -1,0 +1,46 @@
+#include "kernels/vulkan/kernels.h"
+
+#include <vulkan_spirv/kernels.h>
+
+namespace millrace::kernels::vulkan {
+
+const Kernel kRmsNorm{"rms_norm", kernel_rms_norm};
+const Kernel kQuantize{"quantize", kernel_quantize};
+const Kernel kElementwise{"elementwise", kernel_elementwise};
+const Kernel kGatherRows{"gather_rows", kernel_gather_rows};
+const Kernel kRopeStore{"rope_store", kernel_rope_store};
+const Kernel kAttention{"attention", kernel_attention};
+const Kernel kCandidates{"candidates", kernel_candidates};
+const Kernel kDraw{"draw", kernel_draw};
+
+namespace {
+
+struct OfDType {
+  DType dtype;
+  Kernel embed, product;
+};
+const OfDType kOfDTypes[] = {
+#define MR_VULKAN_DTYPE(name, number) \
+  {DType::name, {"embed_" #name, kernel_embed_##name}, {"product_" #name, kernel_product_##name}},
+#include "kernels/vulkan/dtypes.def"
+#undef MR_VULKAN_DTYPE
+};
+
+const OfDType* find(DType dtype) {
+  for (const OfDType& one : kOfDTypes)
+    if (one.dtype == dtype) return &one;
+  return nullptr;
+}
+
+}  // namespace
+
+const Kernel* embed_kernel(DType dtype) {
+  const OfDType* const found = find(dtype);
+  return found == nullptr ? nullptr : &found->embed;
+}
+const Kernel* product_kernel(DType dtype) {
+  const OfDType* const found = find(dtype);
+  return found == nullptr ? nullptr : &found->product;
+}
+
+}  // namespace millrace::kernels::vulkan

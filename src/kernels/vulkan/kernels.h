@@ -1,0 +1,47 @@
+// Vulkan's kernels as the build embedded them, and how a launcher puts one on a stream. Compiled only where the GPU
+// part is Vulkan's. Thread-safety: constants, and functions from any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include "device/vulkan/stream.h"
+#include "tensor/dtype.h"
+
+namespace millrace::kernels::vulkan {
+
+using device::vulkan::Dispatch;
+using device::vulkan::Kernel;
+
+extern const Kernel kRmsNorm, kQuantize, kElementwise, kGatherRows, kRopeStore, kAttention, kCandidates, kDraw;
+/// Of one dtype; null: there is none.
+const Kernel* embed_kernel(DType dtype);
+const Kernel* product_kernel(DType dtype);
+
+/// A pointer into the device's memory as kernels take it.
+inline std::uint64_t address(const void* pointer) { return reinterpret_cast<std::uint64_t>(pointer); }
+
+struct Groups {
+  std::int64_t x = 1, y = 1;
+};
+constexpr std::int64_t kMostGroups = 65'535;  // of a dimension, on every device
+
+/// Arguments as the kernel's push constants lie: addresses first, then words.
+template <typename Arguments>
+Dispatch dispatch(const Kernel& kernel, const Arguments& arguments, Groups groups,
+                  std::vector<std::uint32_t> constants = {}) {
+  static_assert(std::is_trivially_copyable_v<Arguments> && sizeof(Arguments) <= device::vulkan::kMostArgumentBytes);
+  Dispatch made;
+  made.kernel = &kernel;
+  made.constants = std::move(constants);
+  made.arguments.resize(sizeof arguments);
+  std::memcpy(made.arguments.data(), &arguments, sizeof arguments);
+  made.groups[0] = static_cast<std::uint32_t>(groups.x);
+  made.groups[1] = static_cast<std::uint32_t>(groups.y);
+  return made;
+}
+
+}  // namespace millrace::kernels::vulkan

@@ -1,0 +1,131 @@
+// Launches that Vulkan has no kernels for yet. No pass reaches them: offer() says what is missing, and exec's check_gpu
+// refuses such a program by name.
+#include "kernels/gpu/delta_chunks.h"
+#include "kernels/gpu/delta_step.h"
+#include "kernels/gpu/exchange.h"
+#include "kernels/gpu/gates.h"
+#include "kernels/gpu/gather.h"
+#include "kernels/gpu/heads.h"
+#include "kernels/gpu/latent.h"
+#include "kernels/gpu/offer.h"
+#include "kernels/gpu/ops.h"
+#include "kernels/gpu/prompt_int8.h"
+#include "kernels/gpu/recurrent.h"
+#include "kernels/gpu/whole_rows.h"
+#include "kernels/vulkan/kernels.h"
+
+namespace millrace::kernels::gpu {
+
+namespace {
+
+using device::StreamRef;
+
+Status lacking(const char* launch) { return error(Code::internal, "Vulkan has no kernel for {} yet", launch); }
+
+}  // namespace
+
+const Offer& offer() {
+  static const Offer made = [] {
+    Offer offer;
+    offer.name = "Vulkan's part";
+    offer.numerics = "vulkan 1";
+    offer.mixtures = offer.states = offer.latents = offer.gates = offer.scalars = offer.whole_rows = false;
+    offer.several = offer.host_rows = false;
+    offer.head_step = 32;  // a head's result is whole blocks of int8
+    offer.reads = [](DType dtype) { return vulkan::product_kernel(dtype) != nullptr; };
+    offer.keeps = [](DType dtype) { return dtype == DType::f16 || dtype == DType::f32 || dtype == DType::q8_0; };
+    return offer;
+  }();
+  return made;
+}
+
+bool has_delta_chunks() { return false; }
+std::size_t delta_chunks_workspace_bytes(std::int64_t, std::int64_t, std::int64_t, std::int64_t) { return 0; }
+Status delta_chunks(const DeltaChunksCall&, StreamRef) { return lacking("delta_chunks"); }
+Status delta_step(const DeltaStepCall&, StreamRef) { return lacking("delta_step"); }
+Status hand_out(const float*, std::int64_t, float*, std::uint32_t*, std::uint32_t, std::uint32_t*, StreamRef) {
+  return lacking("hand_out");
+}
+Status hand_out_experts(const HandOutExpertsCall&, StreamRef) { return lacking("hand_out_experts"); }
+Status take_in(const TakeInCall&, StreamRef) { return lacking("take_in"); }
+Status claim_experts(const ClaimExpertsCall&, StreamRef) { return lacking("claim_experts"); }
+Status take_in_experts(const TakeInExpertsCall&, StreamRef) { return lacking("take_in_experts"); }
+Status temper(float*, const std::int32_t*, float, std::int32_t, std::int32_t, std::int32_t, StreamRef) {
+  return lacking("temper");
+}
+Status scale_by(float*, const std::byte* const*, const std::byte* const*, std::int64_t, std::int32_t, StreamRef) {
+  return lacking("scale_by");
+}
+Status softcap(float*, float, std::int64_t, StreamRef) { return lacking("softcap"); }
+Status place_columns(const PlaceCall&, StreamRef) { return lacking("place_columns"); }
+Status choose(const ChooseCall&, StreamRef) { return lacking("choose"); }
+Status gather(const GatherCall&, StreamRef) { return lacking("gather"); }
+Status meet(const GatherCall&, StreamRef) { return lacking("meet"); }
+Status pick_heads(const PickCall&, StreamRef) { return lacking("pick_heads"); }
+Status sigmoid_gate(float*, const float*, std::int64_t, StreamRef) { return lacking("sigmoid_gate"); }
+Status sigmoid_gate(const SigmoidGateCall&, StreamRef) { return lacking("sigmoid_gate"); }
+Status sigmoid_gate_rows(float*, const float*, std::int32_t, std::int32_t, StreamRef) {
+  return lacking("sigmoid_gate_rows");
+}
+Status l2_norm_heads(float*, std::int64_t, std::int32_t, std::int32_t, std::int32_t, float, StreamRef) {
+  return lacking("l2_norm_heads");
+}
+Status time_step(float*, float*, const std::byte* const*, const std::byte* const*, std::int32_t, std::int32_t,
+                 StreamRef) {
+  return lacking("time_step");
+}
+Status rms_norm_groups(float*, const std::byte* const*, std::int32_t, std::int32_t, std::int32_t, float, StreamRef) {
+  return lacking("rms_norm_groups");
+}
+Status gated_norm(const GatedNormCall&, StreamRef) { return lacking("gated_norm"); }
+Status activate(Activation, float*, std::int64_t, StreamRef) { return lacking("activate"); }
+Status activate_entries(const ActivateEntriesCall&, StreamRef) { return lacking("activate_entries"); }
+Status combine(const CombineCall&, StreamRef) { return lacking("combine"); }
+Status store_latent(const LatentStoreCall&, StreamRef) { return lacking("store_latent"); }
+Status head_product(const HeadProductCall&, StreamRef) { return lacking("head_product"); }
+std::size_t latent_workspace_bytes(std::int32_t, std::int32_t, std::int32_t, std::int32_t) { return 0; }
+Status latent_attention(const LatentAttentionCall&, StreamRef) { return lacking("latent_attention"); }
+Status matmul_prompt(const MatmulCall&, StreamRef) { return lacking("matmul_prompt"); }
+PromptProducts prompt_products() { return PromptProducts::none; }
+Status matvec_experts(const ExpertCall&, StreamRef) { return lacking("matvec_experts"); }
+Status matmul_experts(const ExpertCall&, StreamRef) { return lacking("matmul_experts"); }
+Status to_bf16(const float*, std::int64_t, Bf16*, StreamRef) { return lacking("to_bf16"); }
+Status rotate_heads(float*, std::int32_t, std::int32_t, std::int32_t, bool, Q8, StreamRef) {
+  return lacking("rotate_heads");
+}
+Status route(const float*, std::int32_t, std::int32_t, std::int32_t, bool, float, std::int32_t*, float*, StreamRef) {
+  return lacking("route");
+}
+Status sort_entries(const std::int32_t*, std::int32_t, std::int32_t, std::int32_t*, std::int32_t*, StreamRef) {
+  return lacking("sort_entries");
+}
+Status combine_experts(const float*, const float*, std::int32_t, std::int32_t, std::int32_t, bool, float*, StreamRef) {
+  return lacking("combine_experts");
+}
+Status round_prompt(const Bf16*, std::int32_t, std::int32_t, PromptInt8, StreamRef) { return lacking("round_prompt"); }
+Status round_prompt(const float*, std::int32_t, std::int32_t, PromptInt8, StreamRef) { return lacking("round_prompt"); }
+Status convolve(const ConvolveCall&, StreamRef) { return lacking("convolve"); }
+Status delta_rule(const DeltaRuleCall&, StreamRef) { return lacking("delta_rule"); }
+Status scan(const ScanCall&, StreamRef) { return lacking("scan"); }
+Status layer_norm(const float*, const std::byte* const*, const std::byte* const*, std::int32_t, std::int32_t, float,
+                  float*, StreamRef) {
+  return lacking("layer_norm");
+}
+Status norm_heads(float*, const std::byte* const*, std::int32_t, std::int32_t, float, StreamRef) {
+  return lacking("norm_heads");
+}
+Status turn_heads(const TurnCall&, StreamRef) { return lacking("turn_heads"); }
+Status clamp(float*, float, float, std::int64_t, StreamRef) { return lacking("clamp"); }
+Status standardize(float*, const std::byte* const*, const std::byte* const*, std::int64_t, std::int32_t, StreamRef) {
+  return lacking("standardize");
+}
+Status merge_rows(const float*, std::int32_t, std::int32_t, std::int32_t, bool, float*, StreamRef) {
+  return lacking("merge_rows");
+}
+Status mean_rows(const float*, std::int32_t, std::int32_t, std::int32_t, float*, StreamRef) {
+  return lacking("mean_rows");
+}
+Status to_half_rows(const float*, std::int32_t, std::int32_t, HalfRows, StreamRef) { return lacking("to_half_rows"); }
+Status matmul_half(const MatmulCall&, HalfRows, StreamRef) { return lacking("matmul_half"); }
+
+}  // namespace millrace::kernels::gpu

@@ -1,0 +1,329 @@
+// Vulkan's device and its kernels where tests/cuda says nothing of them: the device's contract (device/device.h), the
+// types of weights that kernels read, and KV in f16, which follows the rule of f32 here.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "cuda/contract.h"
+#include "cuda/on_device.h"
+#include "cuda/weights.h"
+#include "device/device.h"
+#include "device/gpu.h"
+#include "device/vulkan/driver.h"
+#include "kernels/cuda/launchers.h"
+#include "kernels/gpu/offer.h"
+#include "kernels/kernels.h"
+#include "tensor/codec.h"
+
+namespace millrace::kernels::gpu {
+namespace {
+
+using test::Array;
+using test::normal_floats;
+using test::same_bits;
+
+class VulkanDevice : public test::OnDevice {
+ protected:
+  static std::vector<std::uint32_t> counted(std::size_t n) {
+    std::vector<std::uint32_t> numbers(n);
+    std::iota(numbers.begin(), numbers.end(), 7u);
+    return numbers;
+  }
+};
+
+TEST_F(VulkanDevice, ListsItself) {
+  const auto gpus = device::gpus();
+  ASSERT_TRUE(gpus.ok()) << gpus.status().message();
+  ASSERT_FALSE(gpus->empty());
+  EXPECT_FALSE(gpus->front().name.empty());
+  EXPECT_NE(gpus->front().driver.find("Vulkan 1."), std::string::npos);
+}
+
+TEST_F(VulkanDevice, PromisesBits) {
+  const auto driver = device::vulkan::Driver::get();
+  ASSERT_TRUE(driver.ok());
+  EXPECT_TRUE((*driver)->promises_bits) << (*driver)->offer.name;
+}
+
+TEST_F(VulkanDevice, IsOneOfAProcess) {
+  const auto present = device::present_gpu();
+  ASSERT_TRUE(present.ok());
+  const Status other = device::use_gpu(*present + 1);
+  EXPECT_EQ(other.code(), Code::unsupported);
+  EXPECT_NE(other.message().find("one process has one Vulkan device"), std::string::npos) << other.message();
+}
+
+TEST_F(VulkanDevice, CopiesAnyBytesThere) {
+  for (const std::size_t bytes : {1, 3, 4, 255, 4096, 100'003}) {
+    auto memory = device::DeviceBuffer::allocate(bytes + 8);
+    ASSERT_TRUE(memory.ok());
+    std::vector<std::uint8_t> from(bytes), back(bytes + 8);
+    for (std::size_t i = 0; i < bytes; ++i) from[i] = static_cast<std::uint8_t>(i * 7 + 1);
+    ASSERT_TRUE(device::fill_device(memory->data(), 0xab, bytes + 8, {}).ok());
+    ASSERT_TRUE(device::write_device(memory->data() + 3, from.data(), bytes).ok());
+    ASSERT_TRUE(device::read_device(back.data(), memory->data(), bytes + 8).ok());
+    EXPECT_TRUE(std::equal(from.begin(), from.end(), back.begin() + 3)) << bytes;
+    EXPECT_EQ(back[2], 0xab);
+    EXPECT_EQ(back[bytes + 3], 0xab);
+  }
+}
+
+TEST_F(VulkanDevice, StreamsKeepOrderAndWaitForEvents) {
+  constexpr std::size_t kNumbers = 1 << 16, kBytes = kNumbers * 4;
+  auto pinned = device::PinnedBuffer::allocate(kBytes), result = device::PinnedBuffer::allocate(kBytes);
+  auto a = device::DeviceBuffer::allocate(kBytes), b = device::DeviceBuffer::allocate(kBytes);
+  auto first = device::Stream::create(), second = device::Stream::create();
+  auto copied = device::Event::create(), ended = device::Event::create();
+  ASSERT_TRUE(pinned.ok() && result.ok() && a.ok() && b.ok() && first.ok() && second.ok());
+  ASSERT_TRUE(copied.ok() && ended.ok());
+  EXPECT_TRUE(*device::is_reached(*copied)) << "it was never recorded";
+  const auto numbers = counted(kNumbers);
+  for (int round = 0; round < 20; ++round) {
+    for (std::size_t i = 0; i < kNumbers; ++i)
+      reinterpret_cast<std::uint32_t*>(pinned->data())[i] = numbers[i] + static_cast<std::uint32_t>(round);
+    ASSERT_TRUE(device::copy_to_device(a->data(), pinned->data(), kBytes, *first).ok());
+    ASSERT_TRUE(device::record(*copied, *first).ok());
+    ASSERT_TRUE(device::wait_on_device(*second, *copied).ok());
+    ASSERT_TRUE(device::record(*ended, *second).ok());  // behind what is waited for, though nothing lies between
+    ASSERT_TRUE(device::copy_on_device(b->data(), a->data(), kBytes, *second).ok());
+    ASSERT_TRUE(device::copy_to_host(result->data(), b->data(), kBytes, *second).ok());
+    ASSERT_TRUE(device::wait(*ended).ok());
+    EXPECT_TRUE(*device::is_reached(*copied));
+    ASSERT_TRUE(second->synchronise().ok());
+    EXPECT_TRUE(*device::is_idle(*second));
+    const auto* const got = reinterpret_cast<const std::uint32_t*>(result->data());
+    EXPECT_EQ(got[0], 7u + static_cast<unsigned>(round));
+    EXPECT_EQ(got[kNumbers - 1], numbers.back() + static_cast<unsigned>(round));
+  }
+}
+
+TEST_F(VulkanDevice, ARecordedPassRunsAnyNumberOfTimesWithWhatLiesThere) {
+  constexpr std::size_t kNumbers = 1000;
+  auto pinned = device::PinnedBuffer::allocate(kNumbers * 4), result = device::PinnedBuffer::allocate(kNumbers * 4);
+  auto x = device::DeviceBuffer::allocate(kNumbers * 4), y = device::DeviceBuffer::allocate(kNumbers * 4);
+  auto stream = device::Stream::create();
+  ASSERT_TRUE(pinned.ok() && result.ok() && x.ok() && y.ok() && stream.ok());
+  auto* const in = reinterpret_cast<float*>(pinned->data());
+  const auto* const out = reinterpret_cast<const float*>(result->data());
+  const std::vector<float> ones(kNumbers, 1);
+  ASSERT_TRUE(device::write_device(y->data(), ones.data(), kNumbers * 4).ok());
+  std::fill_n(in, kNumbers, 0.0f);
+  const auto before = device::device_counters();
+  ASSERT_TRUE(device::RecordedPass::begin(*stream).ok());
+  ASSERT_TRUE(device::copy_to_device(x->data(), in, kNumbers * 4, *stream).ok());
+  ASSERT_TRUE(add(reinterpret_cast<float*>(x->data()), reinterpret_cast<float*>(y->data()), kNumbers, *stream).ok());
+  ASSERT_TRUE(device::copy_to_host(result->data(), x->data(), kNumbers * 4, *stream).ok());
+  auto pass = device::RecordedPass::end(*stream);
+  ASSERT_TRUE(pass.ok()) << pass.status().message();
+  EXPECT_EQ(device::device_counters().kernel_launches, before.kernel_launches) << "recorded, not done";
+  for (int round = 0; round < 5; ++round) {
+    std::fill_n(in, kNumbers, static_cast<float>(round));
+    ASSERT_TRUE(pass->launch(*stream).ok());
+    ASSERT_TRUE(stream->synchronise().ok());
+    EXPECT_EQ(out[0], static_cast<float>(round + 1));
+    EXPECT_EQ(out[kNumbers - 1], static_cast<float>(round + 1));
+  }
+  EXPECT_EQ(device::device_counters().graph_launches, before.graph_launches + 5);
+}
+
+TEST_F(VulkanDevice, KernelsReadHostMemoryByItsAddress) {
+  auto pinned = device::PinnedBuffer::allocate(4096);
+  ASSERT_TRUE(pinned.ok());
+  const auto seen = device::seen_by_gpu(pinned->data() + 256);
+  if (!seen.ok()) GTEST_SKIP() << seen.status().message();
+  const std::vector<float> ones(16, 1);
+  std::fill_n(reinterpret_cast<float*>(pinned->data() + 256), 16, 2.5f);
+  const Array<float> sum(ones);
+  ASSERT_TRUE(add(sum.get(), reinterpret_cast<const float*>(*seen), 16, {}).ok());
+  EXPECT_EQ(sum.host(), std::vector<float>(16, 3.5f));
+}
+
+TEST_F(VulkanDevice, MoreThanThereIsIsRefused) {
+  const auto vram = device::vram_state();
+  ASSERT_TRUE(vram.ok());
+  const auto memory = device::DeviceBuffer::allocate(vram->total_bytes + (std::size_t{1} << 40));
+  ASSERT_FALSE(memory.ok());
+  EXPECT_EQ(memory.status().code(), Code::out_of_budget) << memory.status().message();
+}
+
+// --- Kernels ---
+
+class VulkanKernels : public test::OnDevice {
+ protected:
+  std::mt19937 random_{23};
+};
+
+std::vector<DType> read_dtypes() {
+  std::vector<DType> dtypes;
+  for (const DTypeInfo& one : all_dtypes())
+    if (one.computable && offer().reads(one.dtype)) dtypes.push_back(one.dtype);
+  return dtypes;
+}
+
+TEST_F(VulkanKernels, EmbedDecodesAsTheCodec) {
+  for (const DType dtype : read_dtypes()) {
+    SCOPED_TRACE(std::string(info(dtype).name));
+    const std::int64_t block = info(dtype).block_elements, cols = block == 1 ? 333 : 3 * block, vocab = 37;
+    test::Random random(5);
+    std::vector<std::byte> table;
+    if (block == 1) {
+      table.resize(static_cast<std::size_t>(row_bytes(dtype, cols) * vocab));
+      for (std::byte& byte : table) byte = static_cast<std::byte>(random.bits());
+    } else {
+      table = test::random_weights(dtype, static_cast<int>(vocab), static_cast<int>(cols), random);
+    }
+    const std::vector<std::int32_t> tokens = {36, 0, 5, 5, 17};
+    std::vector<float> want(tokens.size() * static_cast<std::size_t>(cols));
+    for (std::size_t r = 0; r < tokens.size(); ++r)
+      decode_row(dtype, table.data() + row_bytes(dtype, cols) * tokens[r], cols,
+                 want.data() + r * static_cast<std::size_t>(cols));
+    const Array<std::byte> on_device(table);
+    const test::Entry entry(on_device.get());
+    const Array<std::int32_t> ids(tokens);
+    const Array<float> out(want.size());
+    ASSERT_TRUE(embed({entry.get(), dtype, static_cast<std::int32_t>(vocab)}, ids.get(), 5,
+                      static_cast<std::int32_t>(cols), out.get(), {})
+                    .ok());
+    EXPECT_TRUE(same_bits(out.host(), want));
+  }
+}
+
+/// Activations in the forms that products read, on the device and on the host.
+struct Input {
+  Input(int rows, int cols, std::mt19937& random)
+      : x(normal_floats(static_cast<std::size_t>(rows * cols), random)), q8_memory(q8_bytes(rows, cols)), x_at(x) {
+    std::vector<std::byte> memory(static_cast<std::size_t>(kernels::q8_bytes(rows, cols)));
+    const Q8Rows host = q8_rows_at(memory.data(), rows, cols);
+    kernels::table(device::Isa::plain).quantize_q8(x.data(), cols, rows, cols, host);
+    q.assign(host.q, host.q + rows * cols);
+    d.assign(host.d, host.d + rows * cols / 32);
+    EXPECT_TRUE(quantize_q8(x_at.get(), cols, rows, cols, view(rows, cols), {}).ok());
+  }
+  Q8 view(int rows, int cols) const { return q8_at(q8_memory.get(), rows, cols); }
+
+  std::vector<float> x;
+  std::vector<std::int8_t> q;
+  std::vector<float> d;
+  Array<std::byte> q8_memory;
+  Array<float> x_at;
+};
+
+TEST_F(VulkanKernels, ProductsGiveTheContractsBits) {
+  struct Shape {
+    int rows, blocks, x_rows;
+  };
+  for (const DType dtype : read_dtypes()) {
+    for (const Shape& shape : {Shape{1, 1, 1}, Shape{33, 3, 1}, Shape{65, 11, 4}, Shape{31, 2, 9}}) {
+      const int block = static_cast<int>(info(dtype).block_elements), cols = shape.blocks * std::max(block, 32);
+      SCOPED_TRACE(::testing::Message() << info(dtype).name << ", " << shape.rows << " rows of " << cols << ", "
+                                        << shape.x_rows << " of x");
+      test::Random random(static_cast<unsigned>(shape.rows));
+      const std::vector<std::byte> weights = [&] {
+        if (block > 1) return test::random_weights(dtype, shape.rows, cols, random);
+        std::vector<std::byte> floats;
+        for (int i = 0; i < shape.rows * cols; ++i) {
+          const float w = random.normal();
+          const std::uint16_t half = dtype == DType::f16 ? f32_to_f16(w) : f32_to_bf16(w);
+          const auto* const from =
+              dtype == DType::f32 ? reinterpret_cast<const std::byte*>(&w) : reinterpret_cast<const std::byte*>(&half);
+          floats.insert(floats.end(), from, from + (dtype == DType::f32 ? 4 : 2));
+        }
+        return floats;
+      }();
+      const Input input(shape.x_rows, cols, random_);
+      const auto count = static_cast<std::size_t>(shape.rows);
+      const auto bias = normal_floats(count, random_), residual = normal_floats(count * input.x.size() / cols, random_);
+      std::vector<float> stored, added;
+      for (int r = 0; r < shape.x_rows; ++r)
+        for (int n = 0; n < shape.rows; ++n) {
+          const float dot =
+              test::contract_dot(dtype, weights.data() + row_bytes(dtype, cols) * n, cols, input.x.data() + r * cols,
+                                 input.q.data() + r * cols, input.d.data() + r * (cols / 32));
+          stored.push_back(dot + bias[static_cast<std::size_t>(n)]);
+          added.push_back(residual[stored.size() - 1] + dot);
+        }
+      const Array<std::byte> weights_at(weights);
+      const Array<float> bias_at(bias), y(stored.size()), sum(residual);
+      const test::Entry entry(weights_at.get()), bias_entry(bias_at.at_bytes());
+      MatmulCall call;
+      call.count = 1;
+      call.cols = cols;
+      call.x_rows = shape.x_rows;
+      call.x = input.x_at.get();
+      call.x_stride = cols;
+      call.x_q8 = input.view(shape.x_rows, cols);
+      call.products[0] = {{entry.get(), dtype, shape.rows}, bias_entry.get(), y.get(), shape.rows};
+      ASSERT_TRUE(matmul(call, {}).ok());
+      EXPECT_TRUE(same_bits(y.host(), stored));
+      call.effect = Effect::add;
+      call.products[0] = {{entry.get(), dtype, shape.rows}, nullptr, sum.get(), shape.rows};
+      ASSERT_TRUE(matmul(call, {}).ok());
+      EXPECT_TRUE(same_bits(sum.host(), added));
+    }
+  }
+}
+
+TEST_F(VulkanKernels, GatesQuantizeWhatTheyStore) {
+  const int rows = 96, cols = 512, x_rows = 5;
+  for (const DType dtype : {DType::q4_k, DType::q6_k, DType::q8_0, DType::f16}) {
+    for (const Activation activation : {Activation::silu, Activation::gelu}) {
+      SCOPED_TRACE(std::string(info(dtype).name));
+      test::Random random(3);
+      std::vector<std::byte> weights[2];
+      std::vector<float> values[2];
+      const Input input(x_rows, cols, random_);
+      for (int p = 0; p < 2; ++p) {
+        if (dtype == DType::f16) {
+          for (int i = 0; i < rows * cols; ++i) {
+            const std::uint16_t half = f32_to_f16(random.normal() / 16);
+            weights[p].push_back(static_cast<std::byte>(half & 255));
+            weights[p].push_back(static_cast<std::byte>(half >> 8));
+          }
+        } else {
+          weights[p] = test::random_weights(dtype, rows, cols, random);
+        }
+        for (int r = 0; r < x_rows; ++r)
+          for (int n = 0; n < rows; ++n)
+            values[p].push_back(test::contract_dot(dtype, weights[p].data() + row_bytes(dtype, cols) * n, cols,
+                                                   input.x.data() + r * cols, input.q.data() + r * cols,
+                                                   input.d.data() + r * (cols / 32)));
+      }
+      const kernels::Table& cpu = kernels::table(device::Isa::plain);
+      cpu.gate_mul(activation, 0, values[0].data(), values[1].data(), static_cast<std::int64_t>(values[0].size()));
+      std::vector<std::byte> memory(static_cast<std::size_t>(kernels::q8_bytes(x_rows, rows)));
+      const Q8Rows want = q8_rows_at(memory.data(), x_rows, rows);
+      cpu.quantize_q8(values[0].data(), rows, x_rows, rows, want);
+
+      const Array<std::byte> gate(weights[0]), up(weights[1]), q8(q8_bytes(x_rows, rows));
+      const Array<float> y(values[0].size());
+      const test::Entry gate_entry(gate.get()), up_entry(up.get());
+      MatmulCall call;
+      call.count = 2;
+      call.effect = Effect::gated;
+      call.activation = activation;
+      call.cols = cols;
+      call.x_rows = x_rows;
+      call.x = input.x_at.get();
+      call.x_stride = cols;
+      call.x_q8 = input.view(x_rows, cols);
+      call.products[0] = {{gate_entry.get(), dtype, rows}, nullptr, y.get(), rows};
+      call.products[1] = {{up_entry.get(), dtype, rows}, nullptr, nullptr, rows};
+      call.y_q8 = q8_at(q8.get(), x_rows, rows);
+      ASSERT_TRUE(matmul(call, {}).ok());
+      EXPECT_TRUE(same_bits(y.host(), values[0]));
+      const std::vector<std::byte> got = q8.host();
+      EXPECT_EQ(std::memcmp(got.data(), want.q, static_cast<std::size_t>(x_rows * rows)), 0);
+      for (int b = 0; b < x_rows * rows / 32; ++b) {
+        Q8Scale scale;
+        std::memcpy(&scale, got.data() + (x_rows * rows + 255) / 256 * 256 + b * static_cast<int>(sizeof scale),
+                    sizeof scale);
+        EXPECT_TRUE(test::same(scale.d, want.d[b])) << b;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace millrace::kernels::gpu
