@@ -71,7 +71,7 @@ test-simulated: setup-dev ## every test of the GPU part, on simulated devices (n
 	@TESTS=ON CUDA=OFF scripts/build.sh release millrace_cuda_engine_test
 	@build/release/tests/millrace_cuda_engine_test --gtest_brief=1 --gtest_filter='-StreamingCaps.*:*PredictionsInVram.*'
 
-test-vulkan: setup-dev ## the GPU part by Vulkan on lavapipe, which computes on the processor: device, kernels, four dense checkpoints
+test-vulkan: setup-dev ## the GPU part by Vulkan on lavapipe, which computes on the processor: device, kernels, checkpoints
 	@scripts/test_vulkan.sh
 
 test-tsan: setup-dev ## the concurrent rooms under ThreadSanitizer

@@ -47,7 +47,7 @@ function(millrace_vulkan_modules room)
     file(STRINGS ${folder}/dtypes.def dtypes REGEX "^MR_VULKAN_DTYPE")
     foreach(source IN LISTS sources)
       get_filename_component(name ${source} NAME_WE)
-      if(name MATCHES "^(embed|product)$")  # one a dtype
+      if(name MATCHES "^(embed|product|chosen_product)$")  # one a dtype
         foreach(line IN LISTS dtypes)
           string(REGEX MATCH "\\(([a-z0-9_]+), ([0-9]+)" matched "${line}")
           millrace_spirv(modules kernel_${name}_${CMAKE_MATCH_1} ${source} DTYPE=${CMAKE_MATCH_2})

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 #include <vector>
 
@@ -320,6 +321,115 @@ TEST_F(VulkanKernels, GatesQuantizeWhatTheyStore) {
         std::memcpy(&scale, got.data() + (x_rows * rows + 255) / 256 * 256 + b * static_cast<int>(sizeof scale),
                     sizeof scale);
         EXPECT_TRUE(test::same(scale.d, want.d[b])) << b;
+      }
+    }
+  }
+}
+
+TEST_F(VulkanKernels, KvInF16FollowsTheRuleOfF32) {
+  constexpr int kHeads = 4, kHeadDim = 64, kTokens = 70, kBlockTokens = 64, kElements = 2 * kBlockTokens * kHeadDim;
+  const auto q = normal_floats(2 * kHeads * kHeadDim, random_);
+  const std::vector<std::int32_t> sequence = {0, 0}, position = {kTokens - 1, 12};
+  std::vector<float> wide(2 * kElements);  // two blocks: keys, then values, of one head
+  std::vector<std::uint16_t> halves;
+  for (float& x : wide) {
+    halves.push_back(f32_to_f16(2 * std::normal_distribution<float>()(random_)));
+    x = f16_to_f32(halves.back());
+  }
+  const Array<float> q_at(q), wide_at(wide);
+  const Array<std::uint16_t> halves_at(halves);
+  const Array<std::int32_t> sequence_at(sequence), position_at(position);
+  std::vector<float> results[2];
+  for (const DType dtype : {DType::f32, DType::f16}) {
+    const bool half = dtype == DType::f16;
+    const std::size_t bytes = half ? 2 : 4;
+    const std::byte* const blocks = half ? halves_at.at_bytes() : wide_at.at_bytes();
+    const Array<const std::byte*> table(std::vector<const std::byte*>{blocks, blocks + kElements * bytes});
+    const Array<float> out(q.size());
+    AttentionCall call;
+    call.rows = {2, nullptr, sequence_at.get(), position_at.get()};
+    call.kv.blocks = {table.get(), 0, static_cast<std::int64_t>(kElements / 2 * bytes),
+                      static_cast<std::int64_t>(kElements / 2 * bytes)};
+    call.kv.max_blocks = 2;
+    call.kv.dtype = dtype;
+    call.kv.kv_heads = 1;
+    call.kv.head_dim = kHeadDim;
+    call.q = q_at.get();
+    call.heads = kHeads;
+    call.scale = 0.125f;
+    call.out = out.get();
+    call.max_position = 128;
+    ASSERT_TRUE(attention(call, {}).ok());
+    results[half ? 1 : 0] = out.host();
+  }
+  EXPECT_TRUE(same_bits(results[1], results[0]));
+}
+
+TEST_F(VulkanKernels, ExpertsTakeTheirEntries) {
+  constexpr int kExperts = 5, kRowsOfEach = 64, kCols = 512, kTopK = 2, kInputs = 7, kEntries = kInputs * kTopK;
+  for (const DType dtype : {DType::q4_k, DType::q6_k, DType::q8_0}) {
+    SCOPED_TRACE(std::string(info(dtype).name));
+    test::Random random(11);
+    const Input input(kInputs, kCols, random_);
+    std::vector<std::int32_t> chosen, order(kEntries), first(kExperts + 1);
+    for (int e = 0; e < kEntries; ++e)
+      chosen.push_back(e < 3 ? 4 : random.below(kExperts - 1));  // none has the third's
+    std::replace(chosen.begin(), chosen.end(), 2, 0);
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+      return chosen[static_cast<std::size_t>(a)] < chosen[static_cast<std::size_t>(b)];
+    });
+    for (const std::int32_t expert : chosen)
+      for (int e = expert + 1; e <= kExperts; ++e) ++first[static_cast<std::size_t>(e)];
+    // Gate and up of each expert, two entries of the table a expert.
+    std::vector<std::vector<std::byte>> weights;
+    for (int i = 0; i < 2 * kExperts; ++i) weights.push_back(test::random_weights(dtype, kRowsOfEach, kCols, random));
+    std::vector<float> values[2];
+    for (int p = 0; p < 2; ++p)
+      for (int e = 0; e < kEntries; ++e)
+        for (int n = 0; n < kRowsOfEach; ++n) {
+          const int x = e / kTopK;
+          const auto& matrix = weights[static_cast<std::size_t>(2 * chosen[static_cast<std::size_t>(e)] + p)];
+          values[p].push_back(test::contract_dot(dtype, matrix.data() + row_bytes(dtype, kCols) * n, kCols,
+                                                 input.x.data() + x * kCols, input.q.data() + x * kCols,
+                                                 input.d.data() + x * (kCols / 32)));
+        }
+    const std::vector<float> stored = values[0];
+    kernels::table(device::Isa::plain)
+        .gate_mul(Activation::silu, 0, values[0].data(), values[1].data(), static_cast<std::int64_t>(values[0].size()));
+
+    std::vector<std::unique_ptr<Array<std::byte>>> on_device;
+    std::vector<const std::byte*> table;
+    for (const auto& matrix : weights) {
+      on_device.push_back(std::make_unique<Array<std::byte>>(matrix));
+      table.push_back(on_device.back()->get());
+    }
+    const Array<const std::byte*> table_at(table);
+    const Array<std::int32_t> chosen_at(chosen), sorted(kEntries), expert_first(kExperts + 1);
+    ASSERT_TRUE(sort_entries(chosen_at.get(), kEntries, kExperts, sorted.get(), expert_first.get(), {}).ok());
+    EXPECT_EQ(sorted.host(), order);
+    EXPECT_EQ(expert_first.host(), first);
+    for (const bool gated : {false, true}) {
+      for (const bool in_order : {false, true}) {
+        const Array<float> y(stored.size());
+        ExpertCall call;
+        call.weight = table_at.get();
+        call.up = table_at.get() + 1;
+        call.address_stride = 2;
+        call.dtype = call.up_dtype = dtype;
+        call.effect = gated ? Effect::gated : Effect::store;
+        call.rows = kRowsOfEach;
+        call.cols = kCols;
+        call.entries = kEntries;
+        call.experts = kExperts;
+        call.chosen = chosen_at.get();
+        call.sorted = sorted.get();
+        call.expert_first = expert_first.get();
+        call.entries_per_x = kTopK;
+        call.x_q8 = input.view(kInputs, kCols);
+        call.y = y.get();
+        ASSERT_TRUE((in_order ? matmul_experts(call, {}) : matvec_experts(call, {})).ok());
+        EXPECT_TRUE(same_bits(y.host(), gated ? values[0] : stored)) << gated << in_order;
       }
     }
   }

@@ -206,13 +206,22 @@ Status GpuExecutor::takes_pictures(bool sees_ahead) const {
 
 std::int64_t GpuExecutor::prompt_chunk() const { return delta_chunks_ ? gpu_prompt_chunk(programs_[0]) : 1; }
 
+/// Experts with a gate of their up's type, chosen by a softmax, and nothing beside their matrices.
+static bool is_plain(const Experts& experts, const residency::UnitTable& units) {
+  const auto dtype = [&](std::int32_t part) { return units.part({experts.first_unit, part}).dtype; };
+  if (experts.gated() && dtype(experts.gate_part) != dtype(experts.up_part)) return false;
+  return experts.plain_router() && experts.gated() && experts.gate_bias.none() && experts.inner_scale.none() &&
+         experts.up_scale.none() && experts.down_scale.none();
+}
+
 /// What a step would need that this kind of GPU has no kernels for; empty: nothing.
 static std::string_view lacked_by(const Program& program, const residency::UnitTable& units, const Step& step) {
   using Kind = Step::Kind;
   const gpu::Offer& offer = gpu::offer();
   switch (step.kind) {
     case Kind::moe:
-      return offer.mixtures ? "" : "mixtures of experts";
+      if (!offer.mixtures) return "mixtures of experts";
+      return offer.other_mixtures || is_plain(step.experts, units) ? "" : "such mixtures of experts";
     case Kind::convolve:
     case Kind::delta_rule:
     case Kind::scan:

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "exec/gpu/emitter.h"
+#include "kernels/gpu/offer.h"
 
 namespace millrace::exec {
 
@@ -19,6 +20,11 @@ std::uint64_t expert_share_bytes(const PassShape& shape, const kernels::Table& k
 
 Status GpuExecutor::prepare_experts() {
   if (options_.experts.slots == nullptr) return {};
+  if (!gpu::offer().host_rows)
+    return error(
+        Code::unsupported,
+        "{} computes with mixtures whose experts all lie in the GPU's memory, and these do not; use --device cpu",
+        gpu::offer().name);
   routers_.clear();
   expert_biases_.clear();
   if (!leads_experts()) return {};

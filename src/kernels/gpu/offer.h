@@ -14,14 +14,15 @@ struct Offer {
   std::string_view name;      // in messages: "the GPU part"
   std::string_view numerics;  // changes when any bit changes: kept prompts and ranks compare it
   // Groups of ops, beside those of dense decoders.
-  bool mixtures = true;    // moe
-  bool states = true;      // convolutions, delta rules, scans
-  bool latents = true;     // attention over latents, heads' own matrices
-  bool gates = true;       // gates of heads and of rows, activations without a gate, norms of heads by own weights
-  bool scalars = true;     // learned scales, caps on logits, temperatures by position
-  bool whole_rows = true;  // rows that all see each other: towers
-  bool several = true;     // what several GPUs exchange
-  bool host_rows = true;   // what the GPU and the processor exchange in a pass
+  bool mixtures = true;        // with gates, and routers that take a softmax
+  bool other_mixtures = true;  // other routers, and without gates; with biases or scales
+  bool states = true;          // convolutions, delta rules, scans
+  bool latents = true;         // attention over latents, heads' own matrices
+  bool gates = true;           // gates of heads and of rows, activations without a gate, norms of heads by own weights
+  bool scalars = true;         // learned scales, caps on logits, temperatures by position
+  bool whole_rows = true;      // rows that all see each other: towers
+  bool several = true;         // what several GPUs exchange
+  bool host_rows = true;       // what the GPU and the processor exchange in a pass
   std::int64_t head_step = 1;  // attention's heads have a multiple of so many channels
   bool (*reads)(DType weights) = [](DType) { return true; };
   bool (*keeps)(DType kv) = [](DType) { return true; };

@@ -12,16 +12,22 @@ const Kernel kRopeStore{"rope_store", kernel_rope_store};
 const Kernel kAttention{"attention", kernel_attention};
 const Kernel kCandidates{"candidates", kernel_candidates};
 const Kernel kDraw{"draw", kernel_draw};
+const Kernel kRoute{"route", kernel_route};
+const Kernel kSortEntries{"sort_entries", kernel_sort_entries};
+const Kernel kCombine{"combine", kernel_combine};
 
 namespace {
 
 struct OfDType {
   DType dtype;
-  Kernel embed, product;
+  Kernel embed, product, chosen_product;
 };
 const OfDType kOfDTypes[] = {
-#define MR_VULKAN_DTYPE(name, number) \
-  {DType::name, {"embed_" #name, kernel_embed_##name}, {"product_" #name, kernel_product_##name}},
+#define MR_VULKAN_DTYPE(name, number)         \
+  {DType::name,                               \
+   {"embed_" #name, kernel_embed_##name},     \
+   {"product_" #name, kernel_product_##name}, \
+   {"chosen_product_" #name, kernel_chosen_product_##name}},
 #include "kernels/vulkan/dtypes.def"
 #undef MR_VULKAN_DTYPE
 };
@@ -41,6 +47,11 @@ const Kernel* embed_kernel(DType dtype) {
 const Kernel* product_kernel(DType dtype) {
   const OfDType* const found = find(dtype);
   return found == nullptr ? nullptr : &found->product;
+}
+
+const Kernel* chosen_product_kernel(DType dtype) {
+  const OfDType* const found = find(dtype);
+  return found == nullptr ? nullptr : &found->chosen_product;
 }
 
 }  // namespace millrace::kernels::vulkan

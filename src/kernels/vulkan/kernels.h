@@ -17,9 +17,11 @@ using device::vulkan::Dispatch;
 using device::vulkan::Kernel;
 
 extern const Kernel kRmsNorm, kQuantize, kElementwise, kGatherRows, kRopeStore, kAttention, kCandidates, kDraw;
+extern const Kernel kRoute, kSortEntries, kCombine;
 /// Of one dtype; null: there is none.
 const Kernel* embed_kernel(DType dtype);
 const Kernel* product_kernel(DType dtype);
+const Kernel* chosen_product_kernel(DType dtype);
 
 /// A pointer into the device's memory as kernels take it.
 inline std::uint64_t address(const void* pointer) { return reinterpret_cast<std::uint64_t>(pointer); }

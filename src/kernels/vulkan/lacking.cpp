@@ -29,7 +29,7 @@ const Offer& offer() {
     Offer offer;
     offer.name = "Vulkan's part";
     offer.numerics = "vulkan 1";
-    offer.mixtures = offer.states = offer.latents = offer.gates = offer.scalars = offer.whole_rows = false;
+    offer.other_mixtures = offer.states = offer.latents = offer.gates = offer.scalars = offer.whole_rows = false;
     offer.several = offer.host_rows = false;
     offer.head_step = 32;  // a head's result is whole blocks of int8
     offer.reads = [](DType dtype) { return vulkan::product_kernel(dtype) != nullptr; };
@@ -80,27 +80,15 @@ Status rms_norm_groups(float*, const std::byte* const*, std::int32_t, std::int32
 Status gated_norm(const GatedNormCall&, StreamRef) { return lacking("gated_norm"); }
 Status activate(Activation, float*, std::int64_t, StreamRef) { return lacking("activate"); }
 Status activate_entries(const ActivateEntriesCall&, StreamRef) { return lacking("activate_entries"); }
-Status combine(const CombineCall&, StreamRef) { return lacking("combine"); }
 Status store_latent(const LatentStoreCall&, StreamRef) { return lacking("store_latent"); }
 Status head_product(const HeadProductCall&, StreamRef) { return lacking("head_product"); }
 std::size_t latent_workspace_bytes(std::int32_t, std::int32_t, std::int32_t, std::int32_t) { return 0; }
 Status latent_attention(const LatentAttentionCall&, StreamRef) { return lacking("latent_attention"); }
 Status matmul_prompt(const MatmulCall&, StreamRef) { return lacking("matmul_prompt"); }
 PromptProducts prompt_products() { return PromptProducts::none; }
-Status matvec_experts(const ExpertCall&, StreamRef) { return lacking("matvec_experts"); }
-Status matmul_experts(const ExpertCall&, StreamRef) { return lacking("matmul_experts"); }
 Status to_bf16(const float*, std::int64_t, Bf16*, StreamRef) { return lacking("to_bf16"); }
 Status rotate_heads(float*, std::int32_t, std::int32_t, std::int32_t, bool, Q8, StreamRef) {
   return lacking("rotate_heads");
-}
-Status route(const float*, std::int32_t, std::int32_t, std::int32_t, bool, float, std::int32_t*, float*, StreamRef) {
-  return lacking("route");
-}
-Status sort_entries(const std::int32_t*, std::int32_t, std::int32_t, std::int32_t*, std::int32_t*, StreamRef) {
-  return lacking("sort_entries");
-}
-Status combine_experts(const float*, const float*, std::int32_t, std::int32_t, std::int32_t, bool, float*, StreamRef) {
-  return lacking("combine_experts");
 }
 Status round_prompt(const Bf16*, std::int32_t, std::int32_t, PromptInt8, StreamRef) { return lacking("round_prompt"); }
 Status round_prompt(const float*, std::int32_t, std::int32_t, PromptInt8, StreamRef) { return lacking("round_prompt"); }
