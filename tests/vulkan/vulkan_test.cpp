@@ -34,6 +34,18 @@ class VulkanDevice : public test::OnDevice {
   }
 };
 
+TEST(VulkanCalls, AreNamedWhereTheyFail) {
+  using device::vulkan::vulkan_status;
+  EXPECT_TRUE(vulkan_status(VK_SUCCESS, "vk.vkQueueSubmit(queue)").ok());
+  EXPECT_TRUE(vulkan_status(VK_TIMEOUT, "vk.vkWaitSemaphores(device)").ok()) << "no error, as the standard counts them";
+  const Status lost = vulkan_status(VK_ERROR_DEVICE_LOST, "driver.vk.vkQueueSubmit(queue, vkNothing)");
+  EXPECT_EQ(lost.code(), Code::io_error);
+  EXPECT_EQ(lost.message(), "vkQueueSubmit: the device is lost");
+  const Status full = vulkan_status(VK_ERROR_OUT_OF_DEVICE_MEMORY, "create(&info)");
+  EXPECT_EQ(full.code(), Code::out_of_budget);
+  EXPECT_EQ(full.message(), "create: out of device memory");
+}
+
 TEST_F(VulkanDevice, ListsItself) {
   const auto gpus = device::gpus();
   ASSERT_TRUE(gpus.ok()) << gpus.status().message();

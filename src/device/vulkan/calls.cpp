@@ -34,7 +34,9 @@ Expected<InstanceCalls> open_instance() {
   info.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO;
   info.pApplicationInfo = &application;
   InstanceCalls calls;
-  MR_VULKAN(create(&info, nullptr, &calls.instance));
+  if (const Status made = vulkan_status(create(&info, nullptr, &calls.instance), "vkCreateInstance"); !made.ok())
+    return error(Code::unsupported, "{}; install a Vulkan driver (mesa-vulkan-drivers), or use --device cpu",
+                 made.message());
 #define MR_VULKAN_FIND(name)                                             \
   calls.name = reinterpret_cast<PFN_##name>(get(calls.instance, #name)); \
   if (calls.name == nullptr) return error(Code::unsupported, "the Vulkan loader has no " #name);
@@ -88,7 +90,7 @@ Expected<DeviceCalls> device_calls(const InstanceCalls& instance, VkDevice devic
 Status vulkan_status(VkResult result, const char* call) {
   if (result >= VK_SUCCESS) return {};
   const std::string_view what(call), name = what.substr(0, what.find('('));
-  const std::size_t begin = name.rfind("vk");
+  const std::size_t begin = name.find("vk") == name.npos ? 0 : name.rfind("vk");
   const Code code = result == VK_ERROR_OUT_OF_DEVICE_MEMORY || result == VK_ERROR_OUT_OF_HOST_MEMORY
                         ? Code::out_of_budget
                         : Code::io_error;

@@ -188,7 +188,10 @@ std::atomic<Driver*>& opened() {
 Expected<std::vector<Offer>> offers() {
   MR_ASSIGN_OR_RETURN(const InstanceCalls* const vk, instance_calls());
   std::uint32_t count = 0;
-  MR_VULKAN(vk->vkEnumeratePhysicalDevices(vk->instance, &count, nullptr));
+  const VkResult counted = vk->vkEnumeratePhysicalDevices(vk->instance, &count, nullptr);
+  if (const Status status = vulkan_status(counted, "vkEnumeratePhysicalDevices"); !status.ok())
+    return error(Code::unsupported, "{}; install a Vulkan driver (mesa-vulkan-drivers), or use --device cpu",
+                 status.message());
   std::vector<VkPhysicalDevice> devices(count);
   MR_VULKAN(vk->vkEnumeratePhysicalDevices(vk->instance, &count, devices.data()));
   std::vector<Offer> found;
