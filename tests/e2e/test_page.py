@@ -75,6 +75,7 @@ class Page(Case):
                 time.sleep(0.2)
             self.assertEqual([one["model"] for one in history], [model + ":latest"])
             self.assertGreaterEqual(history[0]["samples"][-1]["decode_tokens"], 6, "three of each answer: a prompt gives the first")
+            self.assertEqual(history[0]["samples"][0]["decode_tokens"], 0, "it begins with the load, however soon the first answer came")
             self.assertNotIn("history", server.json("GET", "/api/millrace/live")[1])
 
     def in_browser(self, server, script, *words):

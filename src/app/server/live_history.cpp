@@ -43,6 +43,14 @@ LiveSample take_sample(const engine::ModelManager::Loaded& loaded, const LiveSam
   return sample;
 }
 
+/// All counters begin at nothing, so that what came before the first look is seen.
+LiveSample at_load(const engine::ModelManager::Loaded& loaded) {
+  const std::chrono::nanoseconds ago = engine::ModelManager::Clock::now() - loaded.loaded_at;
+  LiveSample sample;
+  sample.time_ns = steady_ns() - std::max<std::int64_t>(ago.count(), 0);  // the clock may have been set back
+  return sample;
+}
+
 }  // namespace
 
 LiveHistory::LiveHistory(engine::ModelManager& models) : models_(models), thread_([this] { work(); }) {}
@@ -83,7 +91,7 @@ void LiveHistory::sample_all() {
     if (now.time_ns == 0) continue;  // the model is being unloaded
     const MutexLock lock(mutex_);
     Past& past = past_[one.loaded->name];
-    if (past.load != load) past = {load, {}};
+    if (past.load != load) past = {load, {at_load(*one.loaded)}};
     add(now, past.samples);
   }
   const MutexLock lock(mutex_);
