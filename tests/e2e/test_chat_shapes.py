@@ -142,6 +142,38 @@ class Thoughts(Case):
                               "/v1/messages": {"output_config": {"effort": "hgih"}}}.get(path, {"reasoning_effort": "hgih"})}
             self.assertEqual(self.server.request("POST", path, {"model": "qwen", **bad})[0], 400, path)
 
+    def test_a_budget_ends_the_thought_on_every_api(self):
+        """The demo never ends its thought by itself."""
+        chat, ask = {"messages": [said("user", "Hi")], "max_tokens": 40, "temperature": 0}, {"messages": [said("user", "Hi")], "options": {"num_predict": 40, "temperature": 0}}
+        respond = {"input": "Hi", "max_output_tokens": 40, "temperature": 0}
+        for path, body, budget, parts in (
+                ("/v1/chat/completions", chat, {"thinking_budget": 3}, lambda told: (told["choices"][0]["message"]["reasoning_content"], told["choices"][0]["message"]["content"])),
+                ("/v1/responses", respond, {"reasoning": {"max_tokens": 3}}, lambda told: [one["content"][0]["text"] for one in told["output"]]),
+                ("/api/chat", ask, {"thinking_budget": 3}, lambda told: (told["message"]["thinking"], told["message"]["content"])),
+                ("/v1/messages", chat, {"thinking": {"type": "enabled", "budget_tokens": 3}}, lambda told: [one.get("thinking") or one["text"] for one in told["content"]])):
+            status, told = self.server.json("POST", path, {"model": "qwen", "stream": False, **body, **budget})
+            self.assertEqual(status, 200, told)
+            thought, answer = parts(told)
+            self.assertTrue(answer, told)
+            ids = self.server.json("POST", "/tokenize", {"model": "qwen", "content": thought})[1]["tokens"]
+            self.assertTrue(1 <= len(ids) <= 4, (thought, "three, whose borders may be written otherwise"))
+        _, told = self.server.json("POST", "/v1/chat/completions", {"model": "qwen", **chat, "thinking_budget": 0})
+        self.assertFalse(told["choices"][0]["message"].get("reasoning_content"), told)
+
+    def test_forms_follow_a_thought_that_its_budget_ended(self):
+        schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["n"], "additionalProperties": False}
+        form = {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
+        fields = {"messages": [said("user", "Hi")], "max_tokens": 200, "temperature": 1, "thinking_budget": 8}
+        thoughts = 0
+        for model in ("qwen", "harmony"):
+            for seed in range(12):
+                _, told = self.server.json("POST", "/v1/chat/completions", {"model": model, "seed": seed, **fields, **form})
+                message = told["choices"][0]["message"]
+                self.assertEqual(told["choices"][0]["finish_reason"], "stop", told)
+                self.assertIsInstance(json.loads(message["content"])["n"], int, told)
+                thoughts += 1 if model == "harmony" and message.get("reasoning_content") else 0
+        self.assertGreater(thoughts, 0)
+
     def test_forms_hold_after_a_thought_and_never_end_empty(self):
         schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
         fields = {"messages": [said("user", "Hi")], "max_tokens": 600, "temperature": 1}

@@ -159,7 +159,7 @@ Status Chat::say(const std::string& text) {
   ask.pictures = pictures_;
   ask.is_raw = options_.raw;
   ask.raw = raw_history_ + text;
-  ask.think = options_.think;
+  ask.thinking = options_.thinking;
   ask.sampling = options_.sampling;
   Progress progress("Reading the prompt", Unit::tokens, options_.quiet);
   Screen screen(!options_.raw);

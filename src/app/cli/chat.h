@@ -20,7 +20,7 @@ struct ChatOptions {
   bool raw = false;  // the text goes to the model as it is, without a chat template
   bool quiet = false;
   SamplingFlags sampling;
-  std::optional<bool> think;  // what the template's enable_thinking says; nullopt: nothing
+  text::Thinking thinking{};  // empty: as the template has it
 };
 
 class Chat {

@@ -28,6 +28,7 @@ const std::map<std::string, Place>& places() {
       {"--mmproj", {model, true}},
       {"--system", {model}},
       {"--think", {model}},
+      {"--think-budget", {model, true}},
       {"--raw", {model, true}},
       {"--local", {model, true}},
       {"--keep-alive", {model}},

@@ -58,7 +58,7 @@ class LocalSource final : public Source {
     generate::Job form_job = form_;
     form_job.chat = !ask.is_raw;
     form_job.chat_template = defaults_.chat_template;
-    form_job.thinking.on = ask.think;
+    form_job.thinking = ask.thinking;
     MR_ASSIGN_OR_RETURN(request.constraint, generate::make_constraint(engine_, form_job, prompt));
     generate::EngineMemory memory(engine_, [] { return interrupted().load(); });
     MR_ASSIGN_OR_RETURN(request.pictures, generate::see_pictures(engine_, ask.pictures, prompt, &memory));
@@ -139,7 +139,7 @@ class LocalSource final : public Source {
     messages.insert(messages.end(), ask.messages.begin(), ask.messages.end());
     text::Conversation conversation;
     conversation.messages = text::to_json(messages);
-    conversation.thinking.on = ask.think;
+    conversation.thinking = ask.thinking;
     generate::Seen seen;
     if (!ask.pictures.empty()) {
       MR_ASSIGN_OR_RETURN(seen,

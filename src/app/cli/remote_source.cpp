@@ -217,7 +217,8 @@ class RemoteSource final : public Source {
       body["prompt"] = ask.raw;
       return body;
     }
-    if (ask.think) body["think"] = *ask.think;
+    if (ask.thinking.on) body["think"] = *ask.thinking.on;
+    if (ask.thinking.budget) body["thinking_budget"] = *ask.thinking.budget;
     body["messages"] = Json::array();
     if (!ask.system.empty()) body["messages"].push_back({{"role", "system"}, {"content", ask.system}});
     for (const text::Message& message : ask.messages) {

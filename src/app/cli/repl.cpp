@@ -94,7 +94,7 @@ void set(Chat& chat, const std::string& name, const std::string& value) {
     if (value != "on" && value != "off")
       std::puts("think is on or off.");
     else
-      chat.options().think = value == "on";
+      chat.options().thinking.on = value == "on";
     return;
   }
   for (const auto& setting : settings()) {

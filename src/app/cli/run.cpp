@@ -30,6 +30,7 @@ struct RunFlags {
   std::vector<std::string> images, prompts, words;  // words: MODEL, PROMPT or both
   std::string system, host;
   bool raw = false, show_plan = false, stats = false, think = true, local = false;
+  std::int64_t think_budget = 0;  // where it was given
 };
 
 /// Whoever read our output went away (`| head`), as he may: that wants no word.
@@ -125,7 +126,8 @@ int answer(const CLI::App& command, const RunFlags& flags, const Program& progra
   options.raw = flags.raw;
   options.quiet = program.quiet;
   options.sampling = flags.sampling;
-  if (command.count("--think") > 0) options.think = flags.think;
+  if (command.count("--think") > 0) options.thinking.on = flags.think;
+  if (command.count("--think-budget") > 0) options.thinking.budget = flags.think_budget;
   Chat chat(source, std::move(options));
   if (prompts.empty()) {
     if (const Status shown = show_pictures(flags, chat); !shown.ok()) return fail(shown);
@@ -261,6 +263,8 @@ void add_run(CLI::App& app, const Program& program, int& exit_code) {
   command->add_option("--system", flags->system, "The system message");
   command->add_flag("--raw", flags->raw, "Send the text as it is, without a chat template");
   command->add_flag("--think,!--no-think", flags->think, "Whether models that can choose think first");
+  command->add_option("--think-budget", flags->think_budget, "Tokens a model may think; then it has to answer")
+      ->check(CLI::NonNegativeNumber);
   command->add_option("--host", flags->host, "Ask the server there, HOST or HOST:PORT (default: see MILLRACE_HOST)");
   command->add_flag("--local", flags->local, "Load the model here, even if a running server has it");
   command->add_flag("--show-plan", flags->show_plan, "Print where the weights are stored before the first token");

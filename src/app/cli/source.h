@@ -25,7 +25,7 @@ struct Ask {
   std::string raw;                      // instead: the text that the model goes on with as it is
   bool is_raw = false;
   generate::Pictures pictures;  // whose markers stand in the messages
-  std::optional<bool> think;    // what the template's enable_thinking says; nullopt: nothing
+  text::Thinking thinking{};    // empty: as the template has it
   SamplingFlags sampling;
 };
 

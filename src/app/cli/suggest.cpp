@@ -83,6 +83,7 @@ const std::map<std::string_view, std::string_view>& foreign_options() {
       {"-np", "--parallel"},
       {"--keepalive", "--keep-alive"},
       {"--hidethinking", "--no-think"},
+      {"--reasoning-budget", "--think-budget"},
       {"--log-disable", "--quiet"},
       {"--list-devices", "use `millrace doctor`"},
   };

@@ -10,6 +10,7 @@
 #include "text/constraint/grammar_constraint.h"
 #include "text/constraint/input_constraint.h"
 #include "text/constraint/schema.h"
+#include "text/constraint/thought_budget.h"
 
 namespace millrace::generate {
 namespace {
@@ -195,6 +196,10 @@ bool ends_thought(const text::Tokenizer& tokenizer, const text::Prompt& prompt, 
   return trim(tail).ends_with(trim(mark));
 }
 
+// Harmony's messages.
+constexpr std::string_view kThoughtMessage = "<|channel|>analysis<|message|>", kEndOfMessage = "<|end|>",
+                           kNextMessage = "<|start|>assistant<|channel|>", kAnswer = "final<|message|>";
+
 /// What may stand before the text that keeps the form: a thought that the prompt has opened, or one that the model
 /// opens, as its template shows.
 text::ThoughtBefore thought_before(const engine::Engine& engine, const Job& job, const text::Prompt& prompt) {
@@ -205,10 +210,10 @@ text::ThoughtBefore thought_before(const engine::Engine& engine, const Job& job,
   const bool begun = !begun_answer(job).empty();
   if (prompt.format.calls != nullptr && prompt.format.calls->channels) {
     if (begun) return thought;
-    thought.begin = encode("<|channel|>analysis<|message|>");
-    thought.end = "<|end|>";
-    thought.header = encode("<|channel|>final<|message|>");
-    thought.header_after = encode("<|start|>assistant<|channel|>final<|message|>");
+    thought.begin = encode(kThoughtMessage);
+    thought.end = kEndOfMessage;
+    thought.header = encode(fmt::format("<|channel|>{}", kAnswer));
+    thought.header_after = encode(fmt::format("{}{}", kNextMessage, kAnswer));
     return thought;
   }
   const text::ThoughtMarks& marks = *prompt.format.thoughts;
@@ -224,9 +229,8 @@ text::ThoughtBefore thought_before(const engine::Engine& engine, const Job& job,
   return thought;
 }
 
-}  // namespace
-
-Expected<std::shared_ptr<text::Constraint>> make_constraint(const engine::Engine& engine, const Job& job,
+/// The form itself, without a limit on what is thought before it. Null: none is asked for.
+Expected<std::shared_ptr<text::Constraint>> form_constraint(const engine::Engine& engine, const Job& job,
                                                             const text::Prompt& prompt, WorkGrant* grant) {
   const std::shared_ptr<const text::Tokenizer> tokenizer = engine.shared_tokenizer();
   if (job.format == Format::text && !must_call_tool(job)) {
@@ -242,6 +246,42 @@ Expected<std::shared_ptr<text::Constraint>> make_constraint(const engine::Engine
   text::ThoughtBefore thought = thought_before(engine, job, prompt);
   if (!thought.opened && thought.begin.empty() && thought.header.empty()) return constraint;
   return text::make_constraint_after(std::move(thought), std::move(constraint), trie_of(tokenizer), tokenizer);
+}
+
+/// `form`, and that the model thinks no longer than the job allows. `form` may be null.
+std::shared_ptr<text::Constraint> within_budget(const engine::Engine& engine, const Job& job,
+                                                const text::Prompt& prompt, std::shared_ptr<text::Constraint> form) {
+  if (!job.thinking.budget || !job.chat || prompt.format.thoughts == nullptr) return form;
+  const std::shared_ptr<const text::Tokenizer> tokenizer = engine.shared_tokenizer();
+  const auto encode = [&](std::string_view text) { return tokenizer->encode(text, text::Specials::parse); };
+  text::BoundThought thought;
+  thought.tokens = *job.thinking.budget;
+  thought.opened = prompt.in_thought;
+  if (prompt.format.calls != nullptr && prompt.format.calls->channels) {
+    // A form writes the next message's header itself; one that may be a call begins on another channel than thoughts.
+    const bool has_form = job.format != Format::text || must_call_tool(job);
+    const bool may_call = !job.tools.empty() && job.tool_choice != ToolChoice::none;
+    thought.begin = kThoughtMessage;
+    thought.end = kEndOfMessage;
+    thought.closing =
+        encode(fmt::format("{}{}{}", kEndOfMessage, has_form ? "" : kNextMessage, has_form || may_call ? "" : kAnswer));
+    if (!has_form && may_call) thought.not_again = encode("analysis").front();
+  } else {
+    thought.begin = prompt.format.thoughts->begin;
+    thought.end = prompt.format.thoughts->end;
+    thought.closing = encode(thought.end);
+    const auto begin = encode(thought.begin);
+    if (begin.size() == 1) thought.not_again = begin.front();
+  }
+  return text::make_thought_budget(std::move(thought), std::move(form), tokenizer);
+}
+
+}  // namespace
+
+Expected<std::shared_ptr<text::Constraint>> make_constraint(const engine::Engine& engine, const Job& job,
+                                                            const text::Prompt& prompt, WorkGrant* grant) {
+  MR_ASSIGN_OR_RETURN(std::shared_ptr<text::Constraint> form, form_constraint(engine, job, prompt, grant));
+  return within_budget(engine, job, prompt, std::move(form));
 }
 
 }  // namespace millrace::generate

@@ -70,7 +70,7 @@ class ConstraintAfter final : public Constraint {
         set(bits, (*expected_)[at_]);
         break;
       case State::thought:
-        for (TokenId id = 0; id < tokenizer_->vocab_size(); ++id) set(bits, id);
+        allow_every_token(bits, tokenizer_->vocab_size());
         // An answer that ended here would have nothing of the form.
         for (const TokenId id : trie_->end_tokens()) word_of(bits, id) &= ~bit_of(id);
         break;

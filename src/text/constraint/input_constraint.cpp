@@ -29,11 +29,11 @@ class InputConstraint final : public Constraint {
       : inputs_(std::move(inputs)), tags_(tags), trie_(std::move(trie)), tokenizer_(std::move(tokenizer)) {}
 
   Status mask(std::span<std::uint32_t> bits) override {
-    std::fill(bits.begin(), bits.end(), 0u);
-    if (within_) return within_->add_mask(bits);
-    const auto vocab = static_cast<std::size_t>(tokenizer_->vocab_size());
-    std::fill_n(bits.begin(), vocab / 32, ~0u);
-    if (vocab % 32 != 0) bits[vocab / 32] = (1u << (vocab % 32)) - 1;
+    if (within_) {
+      std::fill(bits.begin(), bits.end(), 0u);
+      return within_->add_mask(bits);
+    }
+    allow_every_token(bits, tokenizer_->vocab_size());
     if (!names_a_tool()) return {};
     for (const TokenId id : past_borders()) {
       if (fits(id)) continue;
