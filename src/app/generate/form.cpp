@@ -196,7 +196,7 @@ bool ends_thought(const text::Tokenizer& tokenizer, const text::Prompt& prompt, 
   return trim(tail).ends_with(trim(mark));
 }
 
-// Harmony's messages.
+// Parts of harmony's messages.
 constexpr std::string_view kThoughtMessage = "<|channel|>analysis<|message|>", kEndOfMessage = "<|end|>",
                            kNextMessage = "<|start|>assistant<|channel|>", kAnswer = "final<|message|>";
 
@@ -229,7 +229,7 @@ text::ThoughtBefore thought_before(const engine::Engine& engine, const Job& job,
   return thought;
 }
 
-/// The form itself, without a limit on what is thought before it. Null: none is asked for.
+/// The constraint of the form alone, without a thinking budget. Null: the job asks for no form.
 Expected<std::shared_ptr<text::Constraint>> form_constraint(const engine::Engine& engine, const Job& job,
                                                             const text::Prompt& prompt, WorkGrant* grant) {
   const std::shared_ptr<const text::Tokenizer> tokenizer = engine.shared_tokenizer();
@@ -248,7 +248,7 @@ Expected<std::shared_ptr<text::Constraint>> form_constraint(const engine::Engine
   return text::make_constraint_after(std::move(thought), std::move(constraint), trie_of(tokenizer), tokenizer);
 }
 
-/// `form`, and that the model thinks no longer than the job allows. `form` may be null.
+/// Adds the job's thinking budget to `form`, which may be null.
 std::shared_ptr<text::Constraint> within_budget(const engine::Engine& engine, const Job& job,
                                                 const text::Prompt& prompt, std::shared_ptr<text::Constraint> form) {
   if (!job.thinking.budget || !job.chat || prompt.format.thoughts == nullptr) return form;
@@ -258,7 +258,8 @@ std::shared_ptr<text::Constraint> within_budget(const engine::Engine& engine, co
   thought.tokens = *job.thinking.budget;
   thought.opened = prompt.in_thought;
   if (prompt.format.calls != nullptr && prompt.format.calls->channels) {
-    // A form writes the next message's header itself; one that may be a call begins on another channel than thoughts.
+    // A form's constraint writes the header of the next message. If that may be a call, only the channel of thoughts is
+    // excluded.
     const bool has_form = job.format != Format::text || must_call_tool(job);
     const bool may_call = !job.tools.empty() && job.tool_choice != ToolChoice::none;
     thought.begin = kThoughtMessage;

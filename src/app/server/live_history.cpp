@@ -43,7 +43,7 @@ LiveSample take_sample(const engine::ModelManager::Loaded& loaded, const LiveSam
   return sample;
 }
 
-/// All counters begin at nothing, so that what came before the first look is seen.
+/// The first sample of a load, all counters 0, so that the history includes what happened before the first look.
 LiveSample at_load(const engine::ModelManager::Loaded& loaded) {
   const std::chrono::nanoseconds ago = engine::ModelManager::Clock::now() - loaded.loaded_at;
   LiveSample sample;

@@ -29,7 +29,7 @@ class Constraint {
   virtual std::uint64_t shared_bytes() const { return 0; }
 };
 
-/// As Constraint::mask() has it where nothing is forbidden.
+/// Sets `bits` as Constraint::mask() does if every token is allowed.
 inline void allow_every_token(std::span<std::uint32_t> bits, std::int64_t vocab_size) {
   const auto vocab = static_cast<std::size_t>(vocab_size);
   std::fill(bits.begin(), bits.end(), 0u);

@@ -50,7 +50,7 @@ class ThoughtBudget final : public Constraint {
   enum class State {
     outside,
     inside,
-    closed,  // outside, right behind the tokens that were forced
+    closed,  // outside, right after the tokens that were forced
   };
 
   static std::uint32_t& word_of(std::span<std::uint32_t> bits, TokenId id) {
@@ -69,7 +69,7 @@ class ThoughtBudget final : public Constraint {
     at_ = 0;
   }
 
-  /// The token that has to be next. A character that has begun is written first.
+  /// The token that must come next. A thought ends only at a character boundary.
   std::optional<TokenId> forced() const {
     const bool closing = at_ > 0 || (state_ == State::inside && spent_ >= thought_.tokens && ends_whole(tail_));
     return closing ? std::optional(thought_.closing[at_]) : std::nullopt;
@@ -105,9 +105,9 @@ class ThoughtBudget final : public Constraint {
   std::shared_ptr<Constraint> inner_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   State state_ = State::outside;
-  std::int64_t spent_ = 0;  // tokens of thoughts
-  std::size_t at_ = 0;      // of `closing`, the next token, once one of them was forced
-  std::string tail_;        // the last bytes, as many as the mark has that is looked for
+  std::int64_t spent_ = 0;  // tokens of thoughts so far
+  std::size_t at_ = 0;      // the next token of `closing`; above 0 while they are being forced
+  std::string tail_;        // the last bytes, as many as the next mark has
 };
 
 }  // namespace
