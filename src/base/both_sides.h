@@ -1,4 +1,4 @@
-// For pure functions that the host and a GPU's kernels must answer alike.
+// For pure functions that are compiled for the host and for GPU kernels, and must give the same result on both.
 #pragma once
 
 #if defined(__CUDACC__)

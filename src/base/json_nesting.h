@@ -1,4 +1,5 @@
-// How deep brackets of JSON nest: libraries copy and write what they read from it by recursion.
+// The nesting depth of JSON. The JSON library copies and writes values recursively, so deep nesting would overflow the
+// stack.
 // Thread-safety: pure.
 #pragma once
 
@@ -8,7 +9,7 @@ namespace millrace {
 
 constexpr int kMostNesting = 100;
 
-/// Whether brackets nest deeper than answers, arguments and files may: kMostNesting.
+/// Whether `text` nests deeper than kMostNesting, the limit for answers, arguments and files.
 bool nests_too_deep(std::string_view json);
 
 }  // namespace millrace

@@ -1,5 +1,5 @@
-// Logging: one line an event, to stderr, with the reason for every choice the engine makes.
-// Thread-safe. The level is set once by the app (Options of the program, not of a room).
+// Logging: one line per event on stderr, with the reason for every choice that the engine makes.
+// Thread-safe. Only the program sets the level, once; the rooms of src/ do not.
 #pragma once
 
 #include <fmt/core.h>

@@ -1,4 +1,4 @@
-// std::mutex, its scoped lock and std::condition_variable, annotated so that clang checks who holds what
+// std::mutex, its scoped lock and std::condition_variable, annotated so that clang checks which locks are held
 // (base/thread_annotations.h).
 #pragma once
 
@@ -24,7 +24,7 @@ class MR_CAPABILITY("mutex") Mutex {
   std::mutex mutex_;
 };
 
-/// Holds the mutex from here to the end of the scope, but between unlock() and lock().
+/// Holds the mutex from here to the end of the scope, except between unlock() and lock().
 class MR_SCOPED_CAPABILITY MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) MR_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
@@ -48,7 +48,7 @@ class MR_SCOPED_CAPABILITY MutexLock {
   bool held_ = true;
 };
 
-/// Lets go of a mutex that is held, from here to the end of the scope.
+/// Releases a held mutex from here to the end of the scope, and then acquires it again.
 class MR_SCOPED_CAPABILITY MutexUnlock {
  public:
   explicit MutexUnlock(Mutex& mutex) MR_RELEASE(mutex) : mutex_(mutex) { mutex_.unlock(); }
@@ -60,19 +60,19 @@ class MR_SCOPED_CAPABILITY MutexUnlock {
   Mutex& mutex_;
 };
 
-/// Waits let go of the mutex, which is held again when they return. `ready` is asked with the mutex held:
+/// A wait releases the mutex and acquires it again before it returns. `ready` is called with the mutex held:
 /// [this]() MR_REQUIRES(mutex_) { return ...; }
 class CondVar {
  public:
   void notify_one() { changed_.notify_one(); }
   void notify_all() { changed_.notify_all(); }
 
-  /// Lets go of the mutex when this thread's own variables are gone, and tells those that wait.
+  /// When this thread ends, releases the mutex after its thread-local variables are destroyed, and wakes all waiters.
   void notify_all_at_thread_exit(Mutex& mutex) MR_RELEASE(mutex) MR_NO_THREAD_SAFETY_ANALYSIS {
     std::notify_all_at_thread_exit(changed_, std::unique_lock(mutex.mutex_, std::adopt_lock));
   }
 
-  /// May return for no reason.
+  /// May wake up spuriously.
   void wait(Mutex& mutex) MR_REQUIRES(mutex) {
     Adopted held(mutex);
     changed_.wait(held.lock);
@@ -88,7 +88,8 @@ class CondVar {
     changed_.wait_for(held.lock, time);
   }
 
-  /// Until it is ready. Within that time: whether it is. That `ready` may be called is not checked.
+  /// Waits until `ready` returns true. wait_for: at most that long; returns what `ready` returned last. Clang does not
+  /// check that `ready` may be called.
   template <typename Ready>
   void wait(Mutex& mutex, Ready ready) MR_REQUIRES(mutex) {
     Adopted held(mutex);
@@ -106,7 +107,7 @@ class CondVar {
   }
 
  private:
-  /// The held mutex as the standard library wants it.
+  /// The held mutex in the form that the standard library needs.
   struct Adopted {
     explicit Adopted(Mutex& mutex) : lock(mutex.mutex_, std::adopt_lock) {}
     ~Adopted() { lock.release(); }

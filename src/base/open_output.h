@@ -1,5 +1,5 @@
-// Files that people name for output. A named pipe that nobody reads is refused: opening it would wait for ever.
-// Thread-safety: pure functions.
+// Opens output files that users name. A named pipe without a reader is refused, because opening it would block for
+// ever. Thread-safety: pure functions.
 #pragma once
 
 #include <string>
@@ -9,7 +9,8 @@
 
 namespace millrace {
 
-/// The file to write to; of the options, access and wait are set here. Errors: io_error, with the path and what to do.
+/// Opens the file for writing; sets the options' access and wait itself. Errors: io_error, with the path and what to
+/// do.
 Expected<os::File> open_output(const std::string& path, os::File::Options options);
 
 }  // namespace millrace

@@ -1,6 +1,6 @@
-// Words for people on stdout or stderr whose loss is no failure: a full disk below a log, or a closed terminal, must
-// not end what goes on. fmt::print throws where the stream cannot be written. Thread-safe: a line is written in one
-// piece.
+// Prints messages for people on stdout or stderr, and ignores write errors: a full disk below a log, or a closed
+// terminal, must not end the program. (fmt::print throws if the stream cannot be written.) Thread-safe: a line is
+// written by one call.
 #pragma once
 
 #include <fmt/core.h>

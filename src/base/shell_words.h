@@ -1,5 +1,5 @@
-// Words as a shell would split them: people paste paths, and terminals write files that are dropped on them, quoted or
-// with escaped spaces. Thread-safety: pure functions.
+// Splits text into words as a shell does: pasted paths, and files dropped on a terminal, are quoted or have escaped
+// spaces. Thread-safety: pure functions.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ struct ShellWord {
   bool quoted = false;
 };
 
-/// A quote counts at a word's beginning alone, behind another quoted part, or behind an escaped character there
-/// ('it'\''s'); one that nothing closes, and an apostrophe within a word, are letters.
+/// A quote is special only at the beginning of a word, after another quoted part, or after an escaped character there
+/// ('it'\''s'). An unclosed quote, and an apostrophe within a word, are ordinary characters.
 std::vector<ShellWord> shell_words(std::string_view text);
 
 }  // namespace millrace

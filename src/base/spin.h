@@ -1,4 +1,4 @@
-// What a thread does between two looks at a word that another is about to change.
+// The pause instruction for loops that poll a variable which another thread is about to change.
 #pragma once
 
 namespace millrace {

@@ -1,5 +1,5 @@
-// How Millrace reports what went wrong: Status and Expected<T>, few codes, one line of text meant for the user.
-// Asserts (MR_ASSERT) are for our own bugs alone; no user input or model file may ever trip one.
+// How Millrace reports errors: Status and Expected<T>, a few codes, and one line of text for the user.
+// Asserts (MR_ASSERT) catch our own bugs only; no user input or model file may ever trip one.
 // Thread-safety: values, no shared state.
 #pragma once
 
@@ -16,15 +16,15 @@ namespace millrace {
 
 enum class Code : std::uint8_t {
   ok,
-  invalid_argument,  // the caller's or the user's words are off
+  invalid_argument,  // the caller or the user asked for something that is not valid
   not_found,         // a file, tensor or key is missing
   corrupt,           // bytes that cannot be what they claim to be
-  unsupported,       // well-formed, but this version cannot do it (the message names what)
+  unsupported,       // well-formed, but this version cannot do it (the message names the feature)
   io_error,          // the disk or the kernel failed a read or write
   out_of_budget,     // does not fit; the message names the smallest budget that would
   cancelled,
   unavailable,  // busy now; the same may work later
-  internal,     // our own bug, met without crashing
+  internal,     // our own bug, detected without a crash
 };
 
 /// "corrupt", "io_error" and so on.
@@ -57,7 +57,7 @@ Status error(Code code, fmt::format_string<Args...> format, Args&&... args) {
   return Status(code, fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// A value or the Status that says why there is none. REQUIRES: ok() before value().
+/// A value, or the Status that explains why there is none. REQUIRES: ok() before value().
 template <typename T>
 class [[nodiscard]] Expected {
  public:

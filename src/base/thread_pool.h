@@ -40,7 +40,7 @@ class ThreadPool {
     int threads = 0;                     // 0: the processors this process may use (affinity mask and cgroup quota)
     std::chrono::microseconds spin{50};  // how long an idle worker waits for more before it sleeps
     bool pin = true;  // bind worker i to the i-th allowed processor; the caller's thread is never bound
-    int first = 0;    // counted from this one, where another pool has those before it
+    int first = 0;    // the first allowed processor to bind to, if another pool uses those before it
   };
   explicit ThreadPool(Options options);
   ~ThreadPool();
@@ -52,25 +52,27 @@ class ThreadPool {
   /// Calls work(thread) once on each thread, 0 <= thread < threads(). Blocks until all have returned.
   void run(FunctionRef<void(int thread)> work);
 
-  /// Cuts [0, n) into pieces of `grain` that the threads take one after another (dynamic, so that a slow core takes
-  /// fewer). work(begin, end, thread). Results must not depend on which thread takes which piece. Does not wait for a
-  /// thread that never came (asleep, or its processor taken by another process): the others do its pieces.
+  /// Cuts [0, n) into pieces of `grain` that the threads take one after another (dynamic scheduling, so that a slow
+  /// core takes fewer). work(begin, end, thread). Results must not depend on which thread takes which piece. Does not
+  /// wait for a thread that has not started (asleep, or its processor runs another process): the others take its
+  /// pieces.
   void parallel_for(std::int64_t n, std::int64_t grain,
                     FunctionRef<void(std::int64_t begin, std::int64_t end, int thread)> work);
 
   static constexpr int kMostStages = 2;
 
-  /// For pieces that lie side by side in memory: work(stage, begin, end, thread) for all pieces of each stage, of which
-  /// `pieces` has the counts (at most kMostStages; a count fits 32 bits). A thread begins with a run of pieces of its
-  /// own, so that what its core asks for ahead is what it reads next, and then takes half of what another has left.
-  /// (Where threads take them one after another, cores ask for the beginnings of each other's: with pieces of 64 KB two
-  /// cores lose a fifth of the memory's rate.) It works at up to `at_once` of them while its run is long, and at one by
-  /// one at its end, so that all end together. Nobody begins the second stage before all pieces of the first are taken,
-  /// so that who waits there for what the first makes waits for a thread at work. Else as parallel_for().
+  /// For pieces that are contiguous in memory: calls work(stage, begin, end, thread) for all pieces of each stage;
+  /// `pieces` has the number of pieces of each stage (at most kMostStages stages; a count fits 32 bits). Each thread
+  /// starts with a contiguous run of pieces, so that its core's hardware prefetcher fetches what it reads next, and
+  /// then steals half of what another thread has left. (If threads took single pieces in turn, each prefetcher would
+  /// fetch the beginnings of other cores' pieces: with pieces of 64 KB two cores lose a fifth of the memory bandwidth.)
+  /// A thread takes up to `at_once` pieces at a time while its run is long, and single pieces at its end, so that all
+  /// threads finish together. No thread begins the second stage before all pieces of the first are taken, so that a
+  /// thread that waits for a result of the first stage waits for a running thread. Otherwise like parallel_for().
   void parallel_runs(std::span<const std::int64_t> pieces, std::int64_t at_once,
                      FunctionRef<void(std::size_t stage, std::int64_t begin, std::int64_t end, int thread)> work);
 
-  /// All threads of the present run() wait here for each other. Callable only inside run(), not in a parallel loop.
+  /// A barrier for all threads of the current run(). Callable only inside run(), not in a parallel loop.
   void barrier();
 
   /// Processors this process may use: affinity mask bounded by the cgroup quota, at least 1.

@@ -1,5 +1,5 @@
-// What happened when, for a picture: named spans on named rows, written as Chrome's trace JSON (open it in
-// chrome://tracing or Perfetto). Source of the format: Google's "Trace Event Format".
+// A timeline of named spans on named rows, written as Chrome's trace JSON (open it in chrome://tracing or Perfetto).
+// Source of the format: Google's "Trace Event Format".
 // Thread-safe.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace millrace {
 
 class Trace {
  public:
-  /// Nanoseconds of the clock that all spans use.
+  /// The current time in nanoseconds, by the clock that all spans use.
   static std::uint64_t now_ns();
   /// `row`: "CPU", "copy", "kernel". REQUIRES: begin_ns <= end_ns.
   void add(std::string row, std::string name, std::uint64_t begin_ns, std::uint64_t end_ns);
@@ -30,7 +30,7 @@ class Trace {
   std::vector<Span> spans_ MR_GUARDED_BY(mutex_);
 };
 
-/// A span from here to the end of the scope; nothing where `trace` is null.
+/// Records a span from here to the end of the scope, unless `trace` is null.
 class TraceZone {
  public:
   TraceZone(Trace* trace, const char* name) : trace_(trace), name_(name), begin_ns_(trace ? Trace::now_ns() : 0) {}

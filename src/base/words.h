@@ -1,4 +1,4 @@
-// Words of plain text: what stands around them, and whether two are the same.
+// Helpers for plain text: trimming, replacing, and comparing without case.
 #pragma once
 
 #include <string>
@@ -6,22 +6,22 @@
 
 namespace millrace {
 
-/// What JSON, HTTP and configuration take for space.
+/// The characters that JSON, HTTP and configuration files treat as white space.
 constexpr std::string_view kSpaces = " \t\r\n";
 
-/// How many spaces `text` begins with.
+/// The number of leading spaces of `text`.
 std::size_t spaces(std::string_view text);
 
-/// Without the spaces at both ends.
+/// `text` without white space at both ends.
 std::string_view trim(std::string_view text);
 
-/// With `to` wherever `from`, which is not empty, stands.
+/// `text` with every `from` replaced by `to`. REQUIRES: `from` is not empty.
 std::string replaced(std::string_view text, std::string_view from, std::string_view to);
 
-/// With A to Z as a to z; other bytes stay, whatever the locale is.
+/// ASCII letters in lower case, independent of the locale; other bytes are unchanged.
 std::string lower(std::string_view text);
 
-/// Equal but for the case of ASCII letters.
+/// Whether both are equal when the case of ASCII letters is ignored.
 bool same_word(std::string_view a, std::string_view b);
 
 }  // namespace millrace

@@ -1,6 +1,6 @@
-// Memory that a piece of work asks for while it runs (rendering a template, compiling a schema, reading a file's
-// header), so that the caller can charge its own budget and cancel the work. Thread-safety: a grant is asked by the one
-// thread that works.
+// Memory that a task requests while it runs (rendering a template, compiling a schema, reading a file's header), so
+// that the caller can charge a budget for it and cancel the task. Thread-safety: only the thread that runs the task
+// uses a grant.
 #pragma once
 
 #include <algorithm>
@@ -12,14 +12,15 @@ namespace millrace {
 class WorkGrant {
  public:
   virtual ~WorkGrant() = default;
-  /// Asked before memory is taken. False: there is no more; the work ends with an error.
+  /// Called before memory is allocated. False: no memory is left, and the task must end with an error.
   virtual bool take(std::uint64_t bytes) = 0;
   virtual void give_back(std::uint64_t bytes) noexcept = 0;
-  /// Asked now and then. True: nobody waits for the result; the work ends with an error.
+  /// Polled. True: the result is no longer needed, and the task must end with an error.
   virtual bool cancelled() const { return false; }
 };
 
-/// Bytes that a grant lent for as long as this lives: what a result carries beside the memory it covers. Move-only.
+/// Bytes charged to a grant for the lifetime of this object; a result keeps one beside the memory that it covers.
+/// Move-only.
 class GrantLease {
  public:
   GrantLease() = default;
@@ -34,8 +35,8 @@ class GrantLease {
     if (grant_ != nullptr && bytes_ > 0) grant_->give_back(bytes_);
   }
 
-  /// More from `grant` (may be null: all is granted), which outlives this and is the same at each call. False: the
-  /// grant has no more, and nothing has changed.
+  /// Charges more bytes to `grant` (may be null: no limit). `grant` outlives this object and is the same in every call.
+  /// False: the grant is exhausted, and nothing has changed.
   [[nodiscard]] bool take(WorkGrant* grant, std::uint64_t bytes) {
     if (grant != nullptr && !grant->take(bytes)) return false;
     grant_ = grant;
@@ -49,13 +50,13 @@ class GrantLease {
   std::uint64_t bytes_ = 0;
 };
 
-/// Bytes in use against a cap of its own and a grant, of which it takes a slice at a time. It gives back the last
-/// slice when it goes.
+/// Counts bytes in use against a cap and against a grant, which it charges in slices. The destructor returns the last
+/// slice.
 class GrantedBytes {
  public:
   static constexpr std::uint64_t kSlice = 32u << 10;
 
-  /// `grant` may be null, and outlives this.
+  /// `grant` may be null, and outlives this object.
   GrantedBytes(std::uint64_t most, WorkGrant* grant) : most_(most), grant_(grant) {}
   ~GrantedBytes() {
     if (grant_ != nullptr && granted_ > 0) grant_->give_back(granted_);
@@ -63,7 +64,7 @@ class GrantedBytes {
   GrantedBytes(const GrantedBytes&) = delete;
   GrantedBytes& operator=(const GrantedBytes&) = delete;
 
-  /// False: past the cap, or the grant has no more; nothing has changed then.
+  /// False: the cap or the grant is exceeded, and nothing has changed.
   [[nodiscard]] bool grow(std::uint64_t bytes) {
     if (bytes > most_ - used_) return false;
     if (used_ + bytes > granted_) {

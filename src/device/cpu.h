@@ -1,4 +1,4 @@
-// What this processor and this process may use, read once from the hardware and the kernel.
+// What the processor offers and how much of the machine this process may use, read once from hardware and kernel.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ struct MemoryLimits {
 };
 MemoryLimits memory_limits();
 
-/// memory_limits().cgroup_bytes as found under `root` ("" for this machine; tests lay out their own /proc and /sys).
+/// memory_limits().cgroup_bytes as found under `root` ("" for this machine; tests create a /proc and /sys of their
+/// own).
 std::uint64_t cgroup_memory_limit(const std::string& root);
 
 /// Resident set of this process in bytes: now, exact where the kernel tells (Linux 4.14), at the cost of a walk through
@@ -30,9 +31,9 @@ std::uint64_t cgroup_memory_limit(const std::string& root);
 std::uint64_t resident_bytes();
 std::uint64_t peak_resident_bytes();
 
-/// Lets go of the pages of code and constants that this process has mapped from its files (program and libraries): what
-/// only the start needed stays out, what is used again comes back from the page cache. A debugger's breakpoints set
-/// before this are lost.
+/// Releases the pages of code and constants that this process has mapped from the program and its libraries. Pages that
+/// only the start needed stay out of memory; others are mapped again from the page cache when they are used.
+/// Breakpoints that a debugger set before are lost.
 void release_code_pages();
 
 std::string cpu_model_name();

@@ -1,12 +1,12 @@
-// A GPU as everything above its driver sees it: memory, streams, events, recorded passes and copies, each move-only. No
-// type of a driver shows here: device/cuda_runtime.h has CUDA's, for what stands below this interface and the kernels.
-// Compiled only where there is a GPU part. Counters say what was asked of the driver, so that tests can hold a decode
-// step to one launch and one read-back.
+// The interface to a GPU for everything above the driver: memory, streams, events, recorded passes and copies, all
+// move-only. No driver type appears here; device/cuda_runtime.h has CUDA's types, for the implementation and the
+// kernels. Compiled only if there is a GPU part. Counters record the calls to the driver, so that tests can verify that
+// a decode step makes one launch and one read-back.
 //
-// The present device is the calling thread's: use_gpu() and OnGpu set it, and calls without a stream are about it.
-// Thread-safety: an object has one owner; counters are atomic. Errors: a failed call becomes a Status that names it.
-// A sticky error (the driver has lost the device) is Code::io_error: nothing on this device can be trusted until the
-// process starts again.
+// Each thread has a current device: use_gpu() and OnGpu set it, and calls without a stream refer to it.
+// Thread-safety: an object has one owner; counters are atomic. Errors: a failed driver call becomes a Status that names
+// the call. A sticky error (the driver has lost the device) is Code::io_error: no result of this device can be trusted
+// until the process restarts.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@
 
 namespace millrace::device {
 
-/// Since the process began.
+/// Counts since the process started.
 struct DeviceCounters {
   std::uint64_t graph_launches = 0;
   std::uint64_t kernel_launches = 0;  // outside of graphs
@@ -28,20 +28,20 @@ struct DeviceCounters {
   std::uint64_t allocations = 0;  // of device memory
 };
 DeviceCounters device_counters();
-/// For launchers' callers: kernels put on a stream by hand.
+/// Counts kernels that a caller of the launchers puts on a stream itself.
 void count_kernels(std::uint64_t kernels);
 
-/// To be called before any other call, where several GPUs will compute: kernels are loaded when the program
-/// starts, not at their first launch. A driver that loads one may wait for a device, and that for another one, whose
-/// launch waits for the driver.
+/// Must be the first call if several GPUs will compute: kernels are then loaded at program start, not at their first
+/// launch. Loading a kernel can wait for a device, which can wait for another device, whose launch waits for the
+/// driver: a deadlock.
 void load_all_kernels_first();
-/// Makes device `index` this thread's, and ready for work. Errors: unsupported.
+/// Makes device `index` the current one of this thread, and initialises it. Errors: unsupported.
 Status use_gpu(int index);
-/// The number of the present device.
+/// The index of the current device.
 Expected<int> present_gpu();
-/// Waits until nothing is under way on the present device.
+/// Waits until the current device has finished all work.
 Status synchronise_gpu();
-/// Makes device `index` this thread's for the scope's length.
+/// Makes device `index` the current one of this thread until the end of the scope.
 class OnGpu {
  public:
   explicit OnGpu(int index);
@@ -52,15 +52,15 @@ class OnGpu {
  private:
   int before_ = 0;
 };
-/// Lets the present device write to the memory of `other`, which it may be itself. Errors: unsupported (nothing leads
-/// there).
+/// Lets the current device write to the memory of `other`, which may be the same device. Errors: unsupported (there is
+/// no peer access).
 Status allow_stores_to(int other);
-/// Free and total bytes of the present device. Errors: io_error.
+/// Free and total bytes of the current device. Errors: io_error.
 struct VramState {
   std::uint64_t free_bytes = 0, total_bytes = 0;
 };
 Expected<VramState> vram_state();
-/// The same before there is a context, by the driver's management library; unsupported where that is not to be had.
+/// The same before a context exists, from the driver's management library (NVML). Errors: unsupported without NVML.
 Expected<VramState> vram_state_without_context(int index);
 
 /// Memory on the device, 256-byte aligned.
@@ -85,15 +85,14 @@ class DeviceBuffer {
   std::size_t bytes_ = 0;
 };
 
-/// What the driver takes of device memory for an allocation of so many bytes.
+/// The device memory that the driver reserves for an allocation of so many bytes.
 std::uint64_t allocation_bytes(std::uint64_t bytes);
 
-/// Page-locked host memory: first touched in huge pages, then registered, which is many times as fast as
-/// cudaMallocHost.
+/// Page-locked host memory: touched in huge pages, then registered, which is many times as fast as cudaMallocHost.
 class PinnedBuffer {
  public:
   PinnedBuffer() = default;
-  /// for_all: every GPU may use it, not this thread's alone. Errors: out_of_budget.
+  /// for_all: every GPU may use the memory, not only the current one. Errors: out_of_budget.
   static Expected<PinnedBuffer> allocate(std::size_t bytes, bool for_all = false);
   PinnedBuffer(PinnedBuffer&& other) noexcept
       : memory_(std::move(other.memory_)), registered_(std::exchange(other.registered_, false)) {}
@@ -107,16 +106,16 @@ class PinnedBuffer {
   bool registered_ = false;
 };
 
-/// The same page-locked memory as the present device sees it. Errors: io_error.
+/// The address of page-locked memory on the current device. Errors: io_error.
 Expected<std::byte*> seen_by_gpu(const void* host);
 
-/// Which stream: one that a Stream owns, or a caller's own, by the driver's handle. Whoever holds one sees to it that
-/// the stream lives.
+/// A non-owning reference to a stream: one that a Stream owns, or a caller's, by the driver's handle. The holder must
+/// ensure that the stream outlives the reference.
 struct StreamRef {
   void* native = nullptr;
 };
 
-/// Work that the device does in the order in which it comes.
+/// A queue of work that the device executes in order.
 class Stream {
  public:
   Stream() = default;
@@ -133,20 +132,20 @@ class Stream {
  private:
   StreamRef stream_;
 };
-/// Whether all that came onto the stream has ended. Errors: io_error, what ended it.
+/// Whether all work on the stream has finished. Errors: io_error, with the failure.
 Expected<bool> is_idle(StreamRef stream);
 
-/// Which event, as StreamRef.
+/// A non-owning reference to an event, like StreamRef.
 struct EventRef {
   void* native = nullptr;
   bool none() const { return native == nullptr; }
 };
 
-/// A point of a stream that is reached once each time that it is recorded.
+/// A point in a stream, which the device reaches once for each time that it is recorded.
 class Event {
  public:
   Event() = default;
-  /// timed: milliseconds() may be asked.
+  /// timed: milliseconds() may use the event.
   static Expected<Event> create(bool timed = false);
   Event(Event&& other) noexcept : event_(std::exchange(other.event_, {})) {}
   Event& operator=(Event&& other) noexcept {
@@ -159,22 +158,22 @@ class Event {
  private:
   EventRef event_;
 };
-/// The event is behind what is on the stream now.
+/// Records the event after the work that is on the stream now.
 Status record(EventRef event, StreamRef stream);
-/// Whether it is reached; one that was never recorded is. Errors: io_error.
+/// Whether the device has reached the event; true for one that was never recorded. Errors: io_error.
 Expected<bool> is_reached(EventRef event);
-/// Waits until it is.
+/// Waits until the device has reached the event.
 Status wait(EventRef event);
-/// What comes onto the stream from now on waits for the event on the device.
+/// Makes all later work on the stream wait for the event, on the device.
 Status wait_on_device(StreamRef stream, EventRef event);
-/// Between two that are reached, both timed.
+/// The milliseconds between two events that were reached. REQUIRES: both are timed.
 Expected<float> milliseconds(EventRef begin, EventRef end);
 
-/// What was put on a stream while it was recorded, ready to be launched any number of times.
+/// The work that was recorded from a stream, ready to be launched any number of times.
 class RecordedPass {
  public:
   RecordedPass() = default;
-  /// From here on, what this thread puts on `stream` is recorded, not done.
+  /// From here on, work that this thread puts on `stream` is recorded, not executed.
   static Status begin(const Stream& stream);
   /// Ends what begin() began.
   static Expected<RecordedPass> end(const Stream& stream);
@@ -190,7 +189,7 @@ class RecordedPass {
   void* pass_ = nullptr;
 };
 
-/// A named range in NVIDIA's profilers for the scope's length; costs next to nothing without one.
+/// A named range for NVIDIA's profilers until the end of the scope; costs almost nothing without a profiler.
 class ProfilerRange {
  public:
   explicit ProfilerRange(const char* name);
@@ -199,12 +198,12 @@ class ProfilerRange {
   ~ProfilerRange();
 };
 
-/// These put a copy on a stream. To the host: counted.
+/// These functions put a copy on a stream. Copies to the host are counted.
 Status copy_to_host(void* host, const void* device, std::size_t bytes, StreamRef stream);
 Status copy_to_device(void* device, const void* host, std::size_t bytes, StreamRef stream);
 Status copy_on_device(void* to, const void* from, std::size_t bytes, StreamRef stream);
 Status fill_device(void* device, std::uint8_t value, std::size_t bytes, StreamRef stream);
-/// These return when the bytes lie there, so that any stream's later launches see them.
+/// These functions return when the copy is complete, so that later launches on any stream see the bytes.
 Status write_device(void* device, const void* host, std::size_t bytes);
 Status read_device(void* host, const void* device, std::size_t bytes);
 /// `rows` rows of `bytes` each, host_pitch and device_pitch bytes apart.

@@ -1,6 +1,6 @@
-// Host memory for weights and for reads: anonymous pages, huge where that is asked for, backed on demand.
-// Move-only RAII. Page-aligned host memory, page-locked and device memory are distinct types, so that a wrong pairing
-// does not compile; the last two come with the GPU's executor.
+// Host memory for weights and reads: anonymous pages, huge ones on request, backed on demand.
+// Move-only RAII. Page-aligned host memory, page-locked memory and device memory are distinct types, so that a wrong
+// pairing does not compile; device/device.h has the latter two.
 // Thread-safety: a buffer has one owner; advise calls on disjoint ranges may run at the same time.
 #pragma once
 
@@ -17,8 +17,8 @@ constexpr std::size_t kHugePageBytes = 2u << 20;
 
 enum class Pages { normal, huge };  // huge: MADV_HUGEPAGE on a 2 MiB aligned range, where the kernel agrees
 
-/// A range of zeroed anonymous memory. Nothing is backed until touched; release() gives pages back to the kernel and
-/// keeps the addresses.
+/// A range of zeroed anonymous memory. Pages are backed when they are first touched; release() returns pages to the
+/// kernel and keeps the addresses.
 class HostBuffer {
  public:
   HostBuffer() = default;
@@ -33,7 +33,8 @@ class HostBuffer {
   std::size_t bytes() const { return bytes_; }
   Pages pages() const { return pages_; }
 
-  /// Gives the whole pages inside [offset, offset + bytes) back; their contents become zero. Debug builds poison first.
+  /// Returns the whole pages inside [offset, offset + bytes) to the kernel; their contents become zero. Debug builds
+  /// poison them first.
   void release(std::size_t offset, std::size_t bytes);
 
  private:

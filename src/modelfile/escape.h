@@ -1,5 +1,5 @@
-// Text from a model file, made safe to print: a file's names and strings may hold terminal escapes, line breaks, bytes
-// that are no UTF-8, or characters that reorder a line.
+// Makes text from a model file safe to print: names and strings may contain terminal escapes, line breaks, invalid
+// UTF-8, or characters that reorder a line.
 // Thread-safe (pure functions).
 #pragma once
 

@@ -1,5 +1,5 @@
-// Files of this room: exact reads and whole writes whose errors name the file, and a buffered cursor over a file or
-// over bytes in memory. Thread-safety: File's methods may be called from any thread; a Cursor belongs to one.
+// File access for src/modelfile: exact reads and complete writes whose errors name the file, and a buffered cursor over
+// a file or over bytes in memory. Thread-safety: any thread may call File's methods; a Cursor belongs to one thread.
 #pragma once
 
 #include <cstddef>
@@ -49,23 +49,23 @@ class File {
   std::string path_;
 };
 
-/// Whether what is written aside may take this place: a file's, or one where nothing is. It would take a device's or a
-/// pipe's, too, for everybody on this machine. Errors: invalid_argument.
+/// Whether a temporary file may be renamed to this path: it must be a regular file or not exist. A rename would also
+/// replace a device or a pipe, for every user of this machine. Errors: invalid_argument.
 Status check_replaceable(const std::string& path);
 
-/// Refuses an output that would replace what the same command reads: one of `inputs`, by whatever path or link, another
-/// part of a split model among them, or a file in a folder among them that is no GGUF file (a checkpoint's own). What
-/// is written aside first is checked, too. Errors: invalid_argument.
+/// Refuses an output that would overwrite an input of the same command: one of `inputs`, by any path or link; another
+/// part of a split model; or a file other than GGUF in an input folder (part of a checkpoint). Also checks the path of
+/// the temporary file. Errors: invalid_argument.
 Status check_output(const std::string& out, std::span<const std::string> inputs);
 
-/// Whether a regular file lies there that begins as GGUF files do.
+/// Whether the path is a regular file that begins with GGUF's magic bytes.
 bool begins_like_gguf(const std::string& path);
 
-/// All of them, in order. Errors: those of open_read().
+/// Opens all of the files, in order. Errors: those of open_read().
 Expected<std::vector<File>> open_files(std::span<const std::string> paths);
 
 /// Reads forward through a file, or through bytes in memory, with a small buffer. Every read is checked against the
-/// end, so that a length taken from the file can be handed in as it is.
+/// end, so callers can pass a length from the file unchecked.
 class Cursor {
  public:
   explicit Cursor(std::span<const std::byte> bytes);  // bytes outlive the cursor
@@ -75,7 +75,7 @@ class Cursor {
   std::uint64_t size() const { return size_; }
   std::uint64_t remaining() const { return size_ - position_; }
 
-  /// Errors: corrupt (the file ends first; `what` says in words what was being read), io_error.
+  /// Errors: corrupt (the file ends first; `what` names what was being read), io_error.
   Status read(std::span<std::byte> out, std::string_view what);
   Status skip(std::uint64_t bytes, std::string_view what);
 

@@ -1,6 +1,6 @@
-// GGUF v2 and v3, read and written. Every count, offset and length is checked against the file before it is used; a
-// file that lies yields an error that names what is wrong, never a crash and never an allocation out of proportion to
-// the file. Source: the GGUF specification (little-endian). Thread-safety: immutable once opened.
+// Reads GGUF v2 and v3. Every count, offset and length is checked against the file before it is used: a malformed file
+// yields an error that names the fault, never a crash, and never an allocation out of proportion to the file.
+// Source: the GGUF specification (little-endian). Thread-safety: immutable once opened.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ struct Array;
 using Value = std::variant<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::uint32_t, std::int32_t, float,
                            bool, std::string, std::uint64_t, std::int64_t, double, std::shared_ptr<const Array>>;
 
-/// A metadata array: elements of one type, held packed (a vocabulary has 150,000 strings).
+/// A metadata array: elements of one type, stored packed (a vocabulary has 150,000 strings).
 struct Array {
   std::variant<std::vector<std::uint8_t>, std::vector<std::int8_t>, std::vector<std::uint16_t>,
                std::vector<std::int16_t>, std::vector<std::uint32_t>, std::vector<std::int32_t>, std::vector<float>,
@@ -34,7 +34,8 @@ struct Array {
   std::size_t size() const;
 };
 
-/// A tensor's place. Shape in GGUF's order: shape[0] is the row length (contiguous), shape[1] the rows, and so on.
+/// Where a tensor is stored. Shape in GGUF's order: shape[0] is the row length (contiguous), shape[1] the number of
+/// rows, and so on.
 struct TensorInfo {
   std::string name;
   DType dtype = DType::f32;
@@ -47,15 +48,14 @@ struct TensorInfo {
 };
 
 struct OpenOptions {
-  // Leaves the arrays tokenizer.ggml.{tokens,scores,token_type,merges} out (a 6 MB budget counts every byte).
+  // Skips the arrays tokenizer.ggml.{tokens,scores,token_type,merges}, which matter in a budget of 6 MB.
   bool skip_vocabulary = false;
-  // Leaves all arrays out, and keeps only totals of the tensors: what a list of models needs. Tensors have no names
-  // then, so that neither duplicates nor overlaps are found.
+  // Skips all arrays and keeps only totals of the tensors, which is enough for a list of models. Without tensor names,
+  // duplicates and overlaps are not detected.
   bool outline = false;
-  // Keys for which this is false are skipped. Empty: all keys are read.
+  // Skips keys for which this returns false. Empty: reads all keys.
   std::function<bool(std::string_view key)> wanted = {};
-  // Charged for what the model holds, before it is allocated; must outlive the model. Null: the file's size is the
-  // limit.
+  // Charged for the model's memory before it is allocated; must outlive the model. Null: the file's size is the limit.
   GrantedBytes* memory = nullptr;
 };
 
@@ -90,7 +90,7 @@ class Model {
   /// Booleans are 0 and 1.
   Expected<std::vector<std::int64_t>> get_ints(std::string_view key) const;
   bool has(std::string_view key) const { return metadata_.find(key) != metadata_.end(); }
-  /// The value, or `fallback` where the key is absent; a value of the wrong type is still an error.
+  /// The value, or `fallback` if the key is absent; a value of the wrong type is still an error.
   Expected<std::int64_t> get_int_or(std::string_view key, std::int64_t fallback) const;
   Expected<double> get_float_or(std::string_view key, double fallback) const;
   Expected<bool> get_bool_or(std::string_view key, bool fallback) const;

@@ -1,6 +1,6 @@
-// Writes GGUF v3: metadata and tensor declarations first, then the tensors' bytes as a stream, so that a model larger
-// than memory is written with a few MiB. Files appear under their final names only when finish() succeeds; until then
-// they lie beside them as NAME.partial, and a writer that fails or is destroyed unfinished removes them.
+// Writes GGUF v3: metadata and tensor declarations first, then the tensors' bytes as a stream, so that a few MiB of
+// memory are enough for a model of any size. Files get their final names only when finish() succeeds; until then they
+// are NAME.partial in the same folder, and a writer that fails or is destroyed unfinished removes them.
 // Source: the GGUF specification; split files as llama.cpp's gguf-split names and keys them.
 // Thread-safety: one thread at a time, except write_range().
 //
@@ -39,46 +39,46 @@ struct WriteOptions {
   std::uint64_t max_file_bytes = 0;  // 0: one file. Otherwise a new file is begun before a tensor that would pass this
                                      // (a tensor is never cut, so a file may hold one larger tensor)
   bool direct = false;               // write_range() may use O_DIRECT
-  bool sparse = false;               // what is never written takes no disk, where the file system can; else all is
-                                     // taken at once, so that no disk runs full on the way
+  bool sparse = false;               // unwritten ranges take no disk space, if the file system supports it; otherwise
+                                     // all space is reserved at once, so that the disk cannot fill up halfway
 };
 
-/// Bytes that a tensor's entry takes in the table.
+/// The size in bytes of a tensor's entry in the table.
 std::uint64_t entry_bytes(const TensorInfo& tensor);
 
 class Writer {
  public:
-  /// `path`: the file to make. With splits (where more than one file is needed), "x.gguf" becomes
-  /// x-00001-of-0000N.gguf and so on. Touches no disk.
+  /// `path`: the file to create. If the model is split, "x.gguf" becomes x-00001-of-0000N.gguf and so on. Does not
+  /// access the disk.
   explicit Writer(std::string path, WriteOptions options = {});
   ~Writer();
   Writer(Writer&&) noexcept;
   Writer& operator=(Writer&&) noexcept;
 
-  /// Adds a metadata key; keys are written in this order. `split.*` and `general.alignment` are the writer's own: given
-  /// ones are left out (so a model's metadata can be copied key by key). Errors: invalid_argument (duplicate or empty
-  /// key, after begin()).
+  /// Adds a metadata key; keys are written in this order. The writer sets `split.*` and `general.alignment` itself and
+  /// ignores them here, so that a caller can copy a model's metadata key by key. Errors: invalid_argument (duplicate or
+  /// empty key, after begin()).
   Status add(std::string key, Value value);
 
   /// Declares a tensor; data follows in this order. Shape in GGUF's order, 1 to 4 dimensions. Errors: invalid_argument
   /// (duplicate name, bad shape, a row that is not whole blocks, after begin()).
   Status declare(std::string name, DType dtype, std::vector<std::int64_t> shape);
 
-  /// Lays out the files and writes their headers. Errors: io_error (with what the system said and the path).
+  /// Lays out the files and writes their headers. Errors: io_error (with the system's error and the path).
   Status begin();
 
-  /// The next bytes of the tensors' data, in declared order. A piece may be of any size and may run from one tensor
-  /// into the next (padding is the writer's). Errors: io_error, invalid_argument (more bytes than were declared).
+  /// Writes the next bytes of the tensors' data, in declared order. A piece may have any size and may span tensors (the
+  /// writer adds the padding). Errors: io_error, invalid_argument (more bytes than were declared).
   Status write_tensor_data(std::span<const std::byte> bytes);
 
-  /// Instead of the stream: bytes at an absolute place of one file's data section, for programs that write with many
-  /// threads. Thread-safe among its own calls; the caller covers every byte itself. With `direct`, a piece whose
+  /// An alternative to the stream for programs that write with many threads: writes bytes at an absolute offset of one
+  /// file's data section. Concurrent calls are safe; the caller must cover every byte. With `direct`, a piece whose
   /// address, offset and length are multiples of 4096 bypasses the page cache where the file system allows it.
   /// Errors: io_error, invalid_argument (outside the data section).
   Status write_range(int file, std::uint64_t offset, std::span<const std::byte> bytes);
 
-  /// Completes the files and gives them their final names. Errors: io_error, invalid_argument (bytes missing, with the
-  /// tensor they belong to).
+  /// Completes the files and renames them to their final names. Errors: io_error, invalid_argument (bytes are missing;
+  /// names their tensor).
   Status finish();
 
   /// After begin(): each declared tensor with its file index and absolute offset; the files' final names, where each

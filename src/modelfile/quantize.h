@@ -1,6 +1,6 @@
-// Writes a GGUF model anew with its weights in another type. Pieces of a tensor are read, decoded, encoded and written
-// by many threads with about 2 MiB each, whatever the model's size; the file appears under its name when it is whole.
-// Thread-safety: functions without shared state; one call uses its own threads.
+// Rewrites a GGUF model with its weights in another type. Many threads read, decode, encode and write pieces of a
+// tensor, with about 2 MiB each, whatever the model's size; the file gets its name when it is complete. Thread-safety:
+// functions without shared state; each call starts its own threads.
 #pragma once
 
 #include <atomic>
@@ -21,29 +21,29 @@ namespace millrace::modelfile {
 
 struct QuantizeOptions {
   QuantizeType type = QuantizeType::q4_k_m;
-  /// By a tensor's whole name: its type, in place of what choose_dtype() says. Types divide its rows and can be
-  /// encoded.
+  /// Types by full tensor name, which replace those of choose_dtype(). A type's block size must divide the tensor's
+  /// rows, and the type must have an encoder.
   std::map<std::string, DType, std::less<>> types = {};
-  /// What errors count in each column of the matrices that it names; null: all alike. Outlives the call.
+  /// The weight of errors in each column of the matrices that it names; null: all columns alike. Outlives the call.
   const ImportanceMatrix* importance = nullptr;
   int threads = 0;  // 0: the processors this process may use
-  /// Called on the calling thread with bytes of input worked off and in all; last with done == total.
+  /// Called on the calling thread with the input bytes processed so far and in total; at the end with done == total.
   std::function<void(std::uint64_t done, std::uint64_t total)> progress = {};
-  /// Whether those tensors alone are written that `types` names, without the model's metadata: a file to lay over it
+  /// Whether to write only the tensors that `types` names, without the model's metadata: an overlay for the model
   /// (modelfile/overlay.h).
   bool only_named = false;
   const std::atomic<bool>* cancel = nullptr;  // polled; the call then ends with `cancelled` and leaves no file
 };
 
-/// What each tensor of `model` becomes, in its order. Errors: invalid_argument (types for tensors that are not there,
-/// or that they cannot have).
+/// The new type of each tensor of `model`, in the model's order. Errors: invalid_argument (types for tensors that do
+/// not exist, or that these tensors cannot have).
 Expected<std::vector<DType>> planned_types(const Model& model, const QuantizeOptions& options);
 
-/// Whether quantize() writes a number beside a matrix that becomes `dtype`, by which its products are multiplied (of
-/// experts one each): for NVFP4. A model that has one already keeps it, and so do tensors that stay what they are.
+/// Whether quantize() stores a scale beside a matrix of type `dtype`, by which its products are multiplied (one scale
+/// per expert): for NVFP4. A model's existing scales are kept, also for tensors that are copied unchanged.
 bool gets_scale(const Model& model, const TensorInfo& tensor, DType dtype);
 
-/// The file that quantize() would write, for plans alone: of weights there are holes, which take no disk. Errors: as
+/// Writes the file that quantize() would write, with holes in place of the weights, for plans only. Errors: those of
 /// quantize().
 Status quantize_hollow(const std::string& in, const std::string& out, const QuantizeOptions& options);
 

@@ -1,9 +1,9 @@
-// Memory layout of every block of weights that Millrace decodes, byte for byte as it lies in a GGUF file, and the
-// shared constants and bit tricks that decoders and kernels need.
+// The memory layout of every block of weights that Millrace decodes, byte for byte as in a GGUF file, and the constants
+// and bit tricks that decoders and kernels share.
 //
-// Words: d is a float16 scale; qs[i] & 15 is the low nibble of byte i, qs[i] >> 4 the high one. "Element j" counts from
-// 0 inside the block. Every multi-byte field is little-endian. All structs are packed (alignment 1), so that a block
-// may be read through a pointer of any alignment: take fields by value, never by reference. Source: the GGUF
+// Notation: d is a float16 scale; qs[i] & 15 is the low nibble of byte i, qs[i] >> 4 the high one. "Element j" counts
+// from 0 inside the block. Every multi-byte field is little-endian. All structs are packed (alignment 1), so that a
+// block can be read through a pointer of any alignment: copy fields by value, never take a reference. Source: the GGUF
 // specification and the quantization formats of ggml; MXFP4: the OCP Microscaling Formats (MX) v1.0. Thread-safety:
 // pure functions and constants.
 #pragma once

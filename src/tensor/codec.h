@@ -1,5 +1,5 @@
-// Scalar decode of every dtype and encode of the ones Millrace writes: the definition that kernels are checked against.
-// decode_row is exact float32 arithmetic in a fixed order: what it returns is what a quantized weight *is*.
+// Scalar decoders for every dtype and encoders for those that Millrace writes. Kernels are tested against them.
+// decode_row uses exact float32 arithmetic in a fixed order: its result defines the value of a quantized weight.
 // Thread-safe (pure functions).
 #pragma once
 
@@ -20,15 +20,15 @@ std::uint16_t f32_to_bf16(float value);  // round to nearest even, NaN stays NaN
 /// The least magnitude that rounds to a float16 infinity.
 constexpr float kBeyondHalf = 65520;
 
-/// What encoders must know of numbers before they take them.
+/// What must be known of values before they are encoded.
 struct NumberRange {
   bool finite = true;
   float largest = 0;  // magnitude, where all are finite
 };
 NumberRange range_of(std::span<const float> numbers);
 
-/// What a matrix whose largest magnitude this is can be divided by, so that the largest scale NVFP4 has falls to its
-/// largest block, and few to where scales have but few steps. 1 where no normal float does that.
+/// The divisor for a matrix with this largest magnitude, chosen so that its largest block gets NVFP4's largest scale
+/// and few blocks get scales in the coarse, subnormal range. 1 if no normal float does that.
 float nvfp4_factor(float largest);
 
 /// Decodes `cols` elements. REQUIRES: computable dtype, cols a multiple of its block, row_bytes(dtype, cols) readable
@@ -38,10 +38,9 @@ void decode_row(DType dtype, const std::byte* row, std::int64_t cols, float* out
 /// True for every computable dtype.
 bool can_encode(DType dtype);
 
-/// Encodes `cols` elements into row_bytes(dtype, cols) bytes: the same on every machine. Quantized types but Q8_0 are
-/// searched for the least squared error, where an element's counts as much as its importance: [cols], finite and not
-/// negative; only ratios within a block matter; null: all alike. REQUIRES: can_encode(dtype), cols a multiple of the
-/// block.
+/// Encodes `cols` elements into row_bytes(dtype, cols) bytes, the same on every machine. For quantized types other than
+/// Q8_0 the encoder minimises the squared error, weighted by importance: [cols], finite and not negative; only ratios
+/// within a block matter; null: all elements alike. REQUIRES: can_encode(dtype), cols a multiple of the block.
 void encode_row(DType dtype, const float* row, std::int64_t cols, std::byte* out,  // row: [cols]
                 const float* importance = nullptr);
 

@@ -1,4 +1,5 @@
-// How 32 channels of a token's key or value become few bits: what the store of every executor gives, bit for bit.
+// Quantization of the KV cache: how 32 channels of a token's key or value are encoded. Every executor writes exactly
+// these bits.
 //
 // Q4: a channel is d * q, d a float16 and q in -8..7. Not a number counts as 0, and magnitudes above kLargestEncodable
 // as that. The extreme is the least channel if its magnitude is at least the largest channel's, else the largest. Of
@@ -34,13 +35,13 @@ struct KvGroup {
 
 KvGroup encode_kv_q4(const float* x);  // x: [kKvGroup]
 
-/// Whether KV in this type has few bits.
+/// Whether this is one of the KV formats of two or three bits.
 constexpr bool kv_has_few_bits(DType dtype) { return dtype == DType::q3_k || dtype == DType::q2_0; }
-/// Whether KV in this type is rotated unless somebody asks that it is not: wherever it loses more than f16 does.
+/// Whether KV in this type is rotated by default: true for every type that loses more than f16 does.
 constexpr bool kv_is_rotated(DType dtype) {
   return dtype == DType::q8_0 || dtype == DType::q4_0 || kv_has_few_bits(dtype);
 }
-/// How many channels of a head of few bits share a scale: the largest power of two that divides head_dim.
+/// For formats of few bits, how many channels of a head share a scale: the largest power of two that divides head_dim.
 MR_BOTH constexpr std::int64_t kv_few_group(std::int64_t head_dim) { return head_dim & -head_dim; }
 /// Levels by field, a byte each from the lowest: of two bits with their signs, of three their magnitudes.
 constexpr std::uint32_t kKvLevels2 = 0x0a03fdf6, kKvLevels3 = 0x58371f0a;
