@@ -1,6 +1,6 @@
-// The hard cap on memory: every byte the process takes beyond its bare start is granted here, with a tag that says what
-// for. Budgets are elastic: when a reservation does not fit, those who hold what can be had again are asked to give
-// way, one after the other, and take bytes back when reservations end. Thread-safe.
+// The hard cap on memory: a Budget grants every byte that the process takes beyond its size at start, and each grant
+// has a tag that names its purpose. Budgets are elastic: when a reservation does not fit, the budget asks holders of
+// evictable memory in turn to shrink, and they take bytes back when reservations end. Thread-safe.
 #pragma once
 
 #include <array>
@@ -20,10 +20,10 @@ namespace millrace::residency {
 
 class Budget;
 
-/// `bytes` as people type it after --ram, rounded up so that it is never too little: "4.3M", "812M", "12.41G".
+/// `bytes` in the form that users type after --ram, rounded up so that it always suffices: "4.3M", "812M", "12.41G".
 std::string ram_argument(std::uint64_t bytes);
 
-/// The right to hold `bytes()` bytes; gives them back when destroyed. Move-only. Must not outlive its Budget.
+/// The right to hold `bytes()` bytes; the destructor returns them. Move-only. Must not outlive its Budget.
 class Reservation {
  public:
   Reservation() = default;
@@ -31,9 +31,9 @@ class Reservation {
   Reservation& operator=(Reservation&& other) noexcept;
   ~Reservation();
   std::uint64_t bytes() const { return bytes_; }
-  /// Grows or shrinks. Growing may make others give way. On error nothing changes.
+  /// Grows or shrinks the reservation. Growing may make other holders shrink. On error nothing changes.
   Status resize(std::uint64_t bytes);
-  /// Grows by `bytes` if they are free now; never makes others give way (so a reclaimer itself may call it).
+  /// Grows by `bytes` if they are free now; never makes other holders shrink (so a reclaimer may call it).
   /// False: nothing changed.
   bool try_grow(std::uint64_t bytes);
 
@@ -46,34 +46,36 @@ class Reservation {
   std::uint64_t bytes_ = 0;
 };
 
-/// Who gives memory back, in this order: copies of what lies elsewhere, too, then what has to be read again.
+/// Holders that can shrink, in the order in which they are asked: first copies of bytes that are also elsewhere in
+/// memory, then bytes that would have to be read again.
 enum class GivesWay : std::uint8_t { copies, weights };
 constexpr std::size_t kGiversOfWay = 2;
 
 class Budget {
  public:
-  /// flag: of the command line, by which users give more.
+  /// flag: the command-line option that raises this cap, for messages.
   explicit Budget(std::uint64_t cap_bytes, std::string_view flag = "--ram");
 
-  /// Errors: out_of_budget; the message lists who holds what and names the smallest cap that would do.
+  /// Errors: out_of_budget; the message lists the holders and names the smallest cap that would suffice.
   Expected<Reservation> reserve(std::string tag, std::uint64_t bytes);
 
   std::uint64_t cap_bytes() const { return cap_; }
-  /// False: more than that is held now; nothing changed.
+  /// False: more than `bytes` is reserved now, and nothing has changed.
   bool set_cap(std::uint64_t cap_bytes);
   std::uint64_t reserved_bytes() const;
   std::uint64_t available_bytes() const;
 
-  /// Who holds what, largest first.
+  /// The reservations by tag, largest first.
   struct Entry {
     std::string tag;
     std::uint64_t bytes;
   };
   std::vector<Entry> entries() const;
 
-  /// give_way(bytes) tries to shrink its own reservation by at least `bytes` and returns what it gave. Called without
-  /// the budget's lock held, with what those before it have left to be wished for. At most one of each kind; nullptr
-  /// removes it. Returns once no call of the old one is running. A reclaimer must not reserve, only shrink.
+  /// give_way(bytes) tries to shrink a reservation of its holder by at least `bytes` and returns the bytes that it
+  /// freed. It is called without the budget's lock, with the bytes that earlier reclaimers did not free. At most one of
+  /// each kind; nullptr removes it. Returns once no call of the old reclaimer is running. A reclaimer must only shrink,
+  /// never reserve.
   void set_reclaimer(GivesWay kind, std::function<std::uint64_t(std::uint64_t bytes)> give_way);
 
  private:

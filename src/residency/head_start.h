@@ -1,11 +1,11 @@
-// A model's first weights on their way to RAM while a GPU's driver starts, which takes a third of a second in which the
-// disk would rest. Whoever loads takes what has come by then, and reads the rest.
+// Reads a model's first weights into RAM while the GPU's driver starts, which takes a third of a second in which the
+// disk would idle. The loader then takes what has been read and reads the rest.
 //
-// What fails to come is not there, as if nobody had asked: whoever reads it next tells why. The reads go through a
-// ring as RamFill's do (ram_fill.h), so that where a chunk lies in memory need not be where it lies in the file modulo
-// the block size.
-// Ownership: the backend outlives the object. Destroying ends it. Thread-safety: begin(), end() and find() on one
-// thread; taken_bytes() on any.
+// A read that fails is treated as if it had not been started: the loader reads those bytes again and reports the error.
+// The reads go through a ring like RamFill's (ram_fill.h), so that a chunk's offset in memory need not match its offset
+// in the file modulo the block size.
+// Ownership: the backend outlives the object; the destructor stops the reads. Thread-safety: begin(), end() and find()
+// on one thread; taken_bytes() on any.
 #pragma once
 
 #include <atomic>
@@ -26,20 +26,20 @@ namespace millrace::residency {
 
 class HeadStart {
  public:
-  /// A thread reads the parts of `units` in their order, as each_chunk() cuts them, `most_bytes` at most. Those aside
-  /// are left out. Errors: out_of_budget (no memory), io_error (no thread).
+  /// Starts a thread that reads the parts of `units` in order, cut by each_chunk(), up to `most_bytes`. Skips units
+  /// aside. Errors: out_of_budget (no memory), io_error (no thread).
   static Expected<std::unique_ptr<HeadStart>> begin(const UnitTable& units, storage::Backend& backend,
                                                     std::uint64_t most_bytes);
   ~HeadStart() { end(); }
   HeadStart(const HeadStart&) = delete;
   HeadStart& operator=(const HeadStart&) = delete;
 
-  /// What it may take at most, and has taken of RAM until now.
+  /// The most RAM that it may take, and the RAM taken so far.
   std::uint64_t most_bytes() const { return ring_.bytes() + memory_.bytes(); }
   std::uint64_t taken_bytes() const;
-  /// Starts no more reads and waits for those under way.
+  /// Stops starting reads, and waits for those in flight.
   void end();
-  /// Where the bytes of that part of a file are, whatever its destination; null: they have not come as one chunk.
+  /// The address of these bytes of a file, whatever their destination; null: they were not read as one chunk.
   /// REQUIRES: end().
   const std::byte* find(const storage::Read& chunk) const;
 

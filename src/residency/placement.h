@@ -1,6 +1,6 @@
-// Where a model's units are at home beside one GPU, and what they take there: of the GPU's memory and of the host's.
-// DeviceWeights and DeviceExperts lie as this says, so that a plan can be made before there is either. Pure; needs no
-// GPU. Thread-safety: values.
+// The home of each unit of a model that one GPU computes, and the GPU and host memory that the units take.
+// DeviceWeights and DeviceExperts use this layout, so that a plan can be made before either exists. Pure; needs no GPU.
+// Thread-safety: values.
 #pragma once
 
 #include <algorithm>
@@ -15,11 +15,11 @@
 
 namespace millrace::residency {
 
-// Reads on their way through a small ring in host memory: one that stays in the processor's cache is filled faster.
-// They end at multiples of kChunkBytes of the file, so that O_DIRECT reads each as one request.
+// Reads pass through a small ring in host memory, because a ring that stays in the CPU's cache is filled faster. They
+// end at multiples of kChunkBytes of the file, so that O_DIRECT reads each as one request.
 constexpr std::uint64_t kChunkBytes = 512u << 10;
-constexpr std::size_t kChunks = 16;  // under way at a time: enough to keep a disk busy
-/// A chunk's place in a ring, where it lies as in the file modulo the block size.
+constexpr std::size_t kChunks = 16;  // in flight at a time: enough to keep a disk busy
+/// A chunk's slot in the ring; its offset modulo the block size is the same as in the file.
 constexpr std::uint64_t kChunkRoom = kChunkBytes + 2 * storage::kMaxAlignment;
 constexpr std::uint64_t kChunkRingBytes = kChunks * kChunkRoom;
 /// Where the chunk of a file that begins at `offset` ends, in bytes that end at `end`.
@@ -36,29 +36,29 @@ void each_chunk(const Part& part, std::uint64_t chunk, const Take& take) {
   }
 }
 
-/// Where each unit is at home. A head is at home in device memory; experts there, all of them, or else not in
-/// DeviceWeights, which hold their entries in the table alone. An embedding at home in RAM is read by the GPU where it
-/// lies, row by row.
+/// The home of each unit. The head's home is device memory. Experts are all there, or else DeviceExperts holds them and
+/// DeviceWeights has only their entries in the table. The GPU reads an embedding whose home is RAM in place, row by
+/// row.
 struct DevicePlacement {
   std::vector<Tier> homes;  // by unit
-  int ring_units = 0;       // so many whole units and the next one's first groups fit into the ring; 0: nothing streams
-  bool straight = false;    // the disk is read straight into device memory: no ring of page-locked memory for it
-  // Units that move are kept in VRAM while so many bytes more than that are free; false: never.
+  int ring_units = 0;     // whole units that fit into the ring, beside the next one's first groups; 0: nothing streams
+  bool straight = false;  // the disk is read directly into device memory, without a ring of page-locked memory
+  // Streamed units are kept in VRAM while more bytes than the margin are free; false: never.
   bool use_spare = false;
   std::uint64_t spare_margin = 0;
-  int host_permille = 0;  // of the rows of layers at home in RAM, the processor's (Plan::cpu_permille)
+  int host_permille = 0;  // of the rows of layers in RAM, those that the CPU computes (Plan::cpu_permille)
 
-  /// It crosses to the device in every pass.
+  /// Whether the unit crosses to the device in every pass.
   bool moves(const UnitTable& units, std::size_t unit) const {
     return homes[unit] != Tier::vram && units.units()[unit].kind == UnitKind::trunk;
   }
-  /// An expert outside VRAM: the affair of DeviceExperts.
+  /// Whether the unit is an expert outside VRAM, which DeviceExperts handles.
   bool flows(const UnitTable& units, std::size_t unit) const {
     return homes[unit] != Tier::vram && units.units()[unit].kind == UnitKind::expert;
   }
 };
 
-/// How many experts lie where.
+/// How many experts each memory holds.
 struct ExpertTiers {
   int ram_slots = 0;               // of all experts, in page-locked memory at once
   int vram_slots = 0;              // in device memory
@@ -70,60 +70,60 @@ struct ExpertTiers {
   bool any() const { return ram_slots > 0; }
 };
 
-/// Rows of a matrix that stay the device's where the processor takes `host_permille` of them: the first ones, a
-/// multiple of 32. All of a small matrix.
+/// The number of rows of a matrix that the device computes if the CPU takes `host_permille` of them: the first rows, a
+/// multiple of 32; all rows of a small matrix.
 std::int64_t device_rows(std::int64_t rows, int host_permille);
 
-// --- Units that are at home, or move ---
+// --- Units with a home, and units that stream ---
 
 constexpr std::uint64_t kDeviceEdge = 256;    // of parts in device memory
 constexpr std::uint64_t kBehindWeight = 256;  // readable bytes behind each, for kernels' wide loads
 
 /// Device memory of a part.
 std::uint64_t device_room(const Part& part);
-/// In page-locked memory a part lies as in the file modulo the block size, in blocks of its own, so that it is read
-/// without a copy: so far behind their beginning, and so many bytes in all.
+/// A part in page-locked memory has the same offset modulo the block size as in the file, and shares no block with
+/// another part, so that it is read without a copy. These are its offset from the first block, and the size in all.
 std::uint64_t pinned_lead(const Part& part);
 std::uint64_t pinned_room(const Part& part);
 std::uint64_t device_room(const Unit& unit);
 std::uint64_t pinned_room(const Unit& unit);
 
-/// Parts of a unit that move at once, up to the next cut's first.
+/// Parts of a unit that are copied together, up to the first part of the next cut.
 struct MovingCut {
   std::size_t first_part = 0;
   std::uint64_t bytes = 0;  // of device memory
 };
-/// A quarter of the unit, or one large part: an attention block, and the three matrices of a feed-forward one by one.
+/// Cuts of about a quarter of the unit, or one large part: the attention block, and each matrix of the feed-forward.
 std::vector<MovingCut> cut_for_moving(const Unit& unit);
 
-/// The table of addresses: an entry a part.
+/// The size of the table of addresses, with one entry per part.
 std::uint64_t table_bytes(const UnitTable& units);
-/// The ring that units which move go through.
+/// The size of the ring for streamed units.
 std::uint64_t ring_bytes(const UnitTable& units, const DevicePlacement& placement);
-/// Device memory: table, units at home in VRAM, ring.
+/// Device memory in all: table, units in VRAM, ring.
 std::uint64_t device_weight_bytes(const UnitTable& units, const DevicePlacement& placement);
-/// Page-locked bytes that stay: units at home in RAM, and the ring in front of units at home on the disk.
+/// Page-locked memory in all: units in RAM, and the ring for units on the disk.
 std::uint64_t pinned_weight_bytes(const UnitTable& units, const DevicePlacement& placement);
-/// Chunks of the ring through which loading reads: those under way, and those on their way to the device.
+/// Chunks of the ring that loading uses: those that are read, and those that are copied to the device.
 constexpr std::size_t kLoadingChunks = kChunks + 4;
-/// What that takes for as long as loading lasts. What comes to RAM behind it takes no more.
+/// The memory that loading takes beside the weights, until it ends.
 constexpr std::uint64_t kLoadingBytes = kLoadingChunks * kChunkRoom;
 
-// --- Experts that flow ---
+// --- Experts outside VRAM ---
 
-constexpr int kExpertRooms = 2;                 // waves that lie in device memory at once
+constexpr int kExpertRooms = 2;                 // waves that device memory holds at once
 constexpr int kExpertBiases = 6;                // vectors that have a row for each expert of a layer, at most
 constexpr std::uint64_t kBehindExperts = 4096;  // readable, as behind parts in device memory
 
-/// RAM slots under which waves could not be read ahead.
+/// The least number of RAM slots with which waves can be read ahead.
 constexpr int least_ram_experts(int wave_experts) { return (kExpertRooms + 2) * wave_experts; }
-/// Where the parts of any layer's expert begin that lie on edges, and where the last one ends.
+/// The aligned offsets of the parts of an expert, for any layer, and the end of the last one.
 std::vector<std::uint64_t> expert_part_offsets(const UnitTable& units);
-/// Experts of a layer at most.
+/// The largest number of experts of a layer.
 std::size_t most_experts_of_a_layer(const UnitTable& units);
 /// Device memory of one expert.
 std::uint64_t device_slot_bytes(const UnitTable& units);
-/// Of a wave's table of addresses. parts: of an expert.
+/// The size of a wave's table of addresses. parts: of one expert.
 std::uint64_t wave_table_bytes(const ExpertTiers& tiers, std::size_t parts);
 std::uint64_t device_expert_bytes(const UnitTable& units, const ExpertTiers& tiers);
 std::uint64_t pinned_expert_bytes(const UnitTable& units, const ExpertTiers& tiers);

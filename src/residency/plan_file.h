@@ -1,6 +1,6 @@
-// A plan on paper: what a run decided, as JSON that people can read and edit, for a later run that shall decide the
-// same, or to hold a prediction against what came of it. Numbers that follow from the decisions are in it for readers
-// and are not read back.
+// A saved plan: the decisions of a run as JSON that people can read and edit, so that a later run can make the same
+// decisions or compare the prediction with a measurement. The file also has numbers that follow from the decisions, for
+// readers; they are not read back.
 #pragma once
 
 #include <cstdint>
@@ -13,30 +13,30 @@
 namespace millrace::residency {
 
 struct SavedPlan {
-  // The model it is for.
+  // The model that the plan is for.
   std::string architecture, name;
   std::int64_t units = 0, tiles = 0;
   std::uint64_t weight_bytes = 0;
-  // What it was made for.
+  // The options that the plan was made for.
   bool gpu = false;
   std::uint64_t ram_bytes = 0, vram_bytes = 0;  // the caps
   std::uint64_t tile_bytes = 0;
   std::int64_t context_tokens = 0, batch_tokens = 0, sequences = 1;
   std::string kv = "f16";
   Rates rates;
-  // What was decided.
+  // The decisions.
   Decisions decisions;      // of the CPU; of the GPU only ring_slots and the CPU's part
   std::vector<Tier> homes;  // by unit, where a GPU computes
-  // What came of it.
+  // The prediction.
   double predicted_decode_tokens_per_second = 0;
   std::string bound;
 };
 
 std::string plan_to_json(const SavedPlan& saved);
-/// Errors: invalid_argument, naming the member that is missing or off.
+/// Errors: invalid_argument, naming the member that is missing or invalid.
 Expected<SavedPlan> parse_plan_json(const std::string& text);
 
-/// Can a model of these units follow it? Errors: invalid_argument, naming what differs.
+/// Checks that the plan is for a model of these units. Errors: invalid_argument, naming the difference.
 Status check_model(const SavedPlan& saved, const UnitTable& units);
 
 /// Errors: not_found, io_error, and those of parse_plan_json; all name the path.

@@ -1,16 +1,16 @@
-// Weights on their way to RAM behind the first tokens: a thread of its own reads them in the order in which passes use
-// them, so that a model serves as soon as what is at home in VRAM is there.
+// Fills RAM with weights in the background: a thread reads them in the order in which passes use them, so that a model
+// answers as soon as its weights in VRAM are loaded.
 //
-// The reads land in a small ring that stays in the processor's cache and are copied from there to where they belong: a
-// virtual disk, which copies, too, delivers a quarter less into memory that is in no cache
-// (docs/internals/benchmarks.md). So a destination need not be aligned, and nothing around it is written.
+// The reads go into a small ring that stays in the CPU's cache and are copied from there to their destinations: a
+// virtual disk, which also copies, delivers a quarter less into memory outside the cache
+// (docs/internals/benchmarks.md). So a destination need not be aligned, and no bytes around it are written.
 //
-// The reads come in groups; has() says of each whether it is complete. After an error the thread rests. The error is
-// told once, to the next wait() for a group that is missing; a wait() after that makes the thread read on from where it
-// failed, so that a disk that failed for a moment does no lasting harm.
-// Ownership: the reads' destinations, the backend and the budget outlive the object; nobody reads a group's bytes
-// before has() or wait() has said that it is there. Destroying waits for the reads under way and starts no more; no
-// wait() may be left. Thread-safety: all methods may be called from any thread.
+// The reads form groups; has() returns whether a group is complete. After an error the thread pauses. The next wait()
+// for a missing group returns the error; a wait() after that makes the thread continue from the failed read, so that a
+// temporary failure of the disk does no lasting harm.
+// Ownership: the reads' destinations, the backend and the budget outlive the object; a group's bytes may be read only
+// after has() or wait() has confirmed it. The destructor waits for reads in flight; no wait() may be running then.
+// Thread-safety: any thread may call all methods.
 #pragma once
 
 #include <atomic>
@@ -30,28 +30,28 @@
 
 namespace millrace::residency {
 
-/// Reads kChunks at a time. `landed` is told the index of each that has come, in order; what it returns other
-/// than ok ends the reading. When this returns, no read is under way. Errors: the first of a read, or of `landed`.
+/// Reads kChunks at a time. Calls `landed` with the index of each completed read, in order; an error from it ends the
+/// reading. When this returns, no read is in flight. Errors: the first error of a read, or of `landed`.
 Status read_in_order(storage::Backend& backend, std::span<const storage::Read> reads,
                      const std::function<Status(std::size_t)>& landed);
 
 class RamFill {
  public:
-  /// reads: of kChunkBytes at most. ends: by group, how many of `reads` are its own and of groups before it. A group
-  /// without reads is there as soon as those before it are. ram: grants the ring ("staging", kChunkRingBytes) until
-  /// complete(). Errors: out_of_budget, io_error (no thread).
+  /// reads: each of kChunkBytes at most. ends: by group, the number of `reads` up to the end of the group. A group
+  /// without reads is complete as soon as the groups before it are. ram: grants the ring ("staging", kChunkRingBytes)
+  /// until complete(). Errors: out_of_budget, io_error (no thread).
   static Expected<std::unique_ptr<RamFill>> start(std::vector<storage::Read> reads, std::vector<std::size_t> ends,
                                                   storage::Backend& backend, Budget& ram);
   ~RamFill();
 
-  /// Whether the group, by its index, and all before it are in memory.
+  /// Whether the group with this index, and all groups before it, are in memory.
   bool has(std::size_t group) const { return group < groups_.load(std::memory_order_acquire); }
   bool complete() const { return has(ends_.size() - 1); }
   std::uint64_t total_bytes() const { return total_bytes_; }
   std::uint64_t read_bytes() const { return read_bytes_.load(std::memory_order_relaxed); }
 
-  /// Blocks until has(group). Meanwhile calls `meanwhile`, from this thread, at once and then some twenty times a
-  /// second; what it returns other than ok ends the wait, not the reading. Errors: the read's that failed, meanwhile's.
+  /// Blocks until has(group). Calls `meanwhile` from this thread, at once and then about twenty times per second; an
+  /// error from it ends the wait, but not the reading. Errors: those of the failed read, or of `meanwhile`.
   Status wait(std::size_t group, const std::function<Status()>& meanwhile);
 
  private:

@@ -1,5 +1,5 @@
-// Small files that people keep: plans, rates, a process's number. They are read with a bound, and written aside and
-// put in place in one step, so that a full disk leaves the old text and never half of the new one.
+// Small files such as plans, rates and PID files. They are read up to a bound, and written to a temporary file that is
+// then renamed, so that a full disk leaves the old file and never half of a new one.
 // Thread-safety: pure functions.
 #pragma once
 
@@ -11,15 +11,16 @@
 
 namespace millrace::residency {
 
-/// At most `most_bytes` of a file, a pipe or a device. Errors: not_found, io_error, invalid_argument (it is longer).
+/// Reads a file, a pipe or a device of at most `most_bytes`. Errors: not_found, io_error, invalid_argument (it is
+/// longer).
 Expected<std::string> read_small_file(const std::string& path, std::uint64_t most_bytes);
 
-/// A rates file is at most so long.
+/// The largest rates file that is read.
 constexpr std::uint64_t kMostRatesBytes = 1 << 20;
 
-enum class Links { follow, replace };  // a symbolic link's file is written, or the link itself gives way
+enum class Links { follow, replace };  // write the file that a symbolic link points to, or replace the link
 
-/// What is no regular file (a pipe, /dev/stdout) is written where it is. Errors: io_error; all name the path.
+/// Writes directly to a path that is not a regular file (a pipe, /dev/stdout). Errors: io_error, naming the path.
 Status write_small_file(const std::string& path, std::string_view text, Links links = Links::follow);
 
 }  // namespace millrace::residency

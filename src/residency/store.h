@@ -1,11 +1,11 @@
-// The weight store's implementation: one table of tiles, and the parts that decide and move for it (memory, loader,
-// ring, expert cache). weight_store.h is the contract.
+// The implementation of the weight store: one table of tiles, and the parts that hold, read and evict them (memory,
+// loader, ring, expert cache). weight_store.h is the contract.
 //
-// Threads: the executor thread calls everything but counters(), give_way(), expert_slots(), which any thread may call;
-// storage threads touch nothing but Completions. One mutex guards all state; it is never held while waiting for a read.
-// Only the executor thread starts loads, so a load it waits for without the mutex is not used for another tile
-// meanwhile; a giver that waits may at worst wait for a later use of the same load.
-// Lock order: the budget's reclaim lock, this mutex, the budget's own lock.
+// Threads: the executor thread calls everything except counters(), give_way() and expert_slots(), which any thread may
+// call; storage threads touch only Completions. One mutex guards all state; it is never held while waiting for a read.
+// Only the executor thread starts loads, so a load that it waits for without the mutex is not reused for another tile;
+// a thread in give_way() may at worst wait for a later use of the same load.
+// Lock order: the budget's reclaim lock, this mutex, the budget's lock.
 #pragma once
 
 #include <map>
@@ -27,8 +27,8 @@ class Store final : public WeightStore {
  public:
   Store(const UnitTable& units, const Plan& plan, storage::Backend& backend, Budget& budget, StoreOptions options);
   ~Store() override;
-  /// Lays the memory out and pays for it. Call once, before anything else.
-  Status open() MR_NO_THREAD_SAFETY_ANALYSIS;  // as all that sets up: nobody else has the store yet
+  /// Lays out the memory and reserves it. Call once, before anything else.
+  Status open() MR_NO_THREAD_SAFETY_ANALYSIS;  // like all of the set-up: no other thread has the store yet
 
   void begin_pass() override;
   void end_pass() override;
@@ -52,7 +52,7 @@ class Store final : public WeightStore {
  protected:
   Status wait(std::int32_t tile) override;
   bool ready(std::int32_t tile) const override;
-  /// Without the mutex: of a tile that the caller has pinned, so that its memory stays what it is.
+  /// Called without the mutex, for a tile that the caller has pinned, so that its memory cannot change.
   const std::byte* segment(std::int32_t tile, std::size_t i) const override MR_NO_THREAD_SAFETY_ANALYSIS;
   void unpin(std::int32_t tile) override;
 
@@ -68,7 +68,7 @@ class Store final : public WeightStore {
   void expect_experts() MR_NO_THREAD_SAFETY_ANALYSIS;
   std::vector<std::int32_t> ordered_sequence() const;
 
-  // Moving (store.cpp). block_on() lets go of the mutex while it waits.
+  // Moving tiles (store.cpp). block_on() releases the mutex while it waits.
   bool available(const TileState& state) const;
   bool by_rows_only(std::int32_t tile) const MR_REQUIRES(mutex_);
   bool start(std::int32_t tile, bool demand) MR_REQUIRES(mutex_);
@@ -77,7 +77,7 @@ class Store final : public WeightStore {
   bool room_ahead(int layer) MR_REQUIRES(mutex_);
   bool disk_idles() const MR_REQUIRES(mutex_);
   std::int32_t ring_slot_for(bool demand) MR_REQUIRES(mutex_);
-  /// The unit of an expert's first tile; -1: the tile is another's.
+  /// The unit whose first tile this is, if the unit is an expert; otherwise -1.
   std::int32_t expert_of(std::int32_t tile) const {
     const std::int32_t unit = units_.tiles()[static_cast<std::size_t>(tile)].unit;
     const bool expert = units_.units()[static_cast<std::size_t>(unit)].kind == UnitKind::expert;
@@ -129,17 +129,17 @@ class Store final : public WeightStore {
   bool has_experts_ = false;
   std::size_t slotted_experts_ = 0;  // that have no home
 
-  mutable Mutex mutex_;  // also of what loader_ points to, but TileLoader::wait_for() and done()
+  mutable Mutex mutex_;  // also guards *loader_, except TileLoader::wait_for() and done()
   std::vector<TileState> tiles_ MR_GUARDED_BY(mutex_);
   std::map<std::int32_t, Status> failures_ MR_GUARDED_BY(mutex_);  // of failed tiles
   WeightMemory memory_ MR_GUARDED_BY(mutex_);
   Status refused_ MR_GUARDED_BY(mutex_);            // why a range backed no more slots
   std::vector<Piece> homes_ MR_GUARDED_BY(mutex_);  // by tile; empty for tiles that never are resident
-  // Resident tiles as they lie in memory; the last ones give way first.
+  // Resident tiles in the order of their addresses; the last ones are evicted first.
   std::vector<std::int32_t> home_order_ MR_GUARDED_BY(mutex_);
-  std::size_t homes_fixed_ = 0;                       // the first so many never give way
-  std::size_t homes_ordered_ = 0;                     // those from here on are of tables read by rows
-  std::size_t homes_live_ MR_GUARDED_BY(mutex_) = 0;  // the first so many are resident now
+  std::size_t homes_fixed_ = 0;                       // the number of leading tiles that are never evicted
+  std::size_t homes_ordered_ = 0;                     // tiles from this index on belong to tables read by rows
+  std::size_t homes_live_ MR_GUARDED_BY(mutex_) = 0;  // the number of leading tiles that are resident now
   std::uint64_t ring_offset_ = 0, ring_slot_bytes_ = 0, expert_offset_ = 0, address_bytes_ = 0;
   Piece row_scratch_ MR_GUARDED_BY(mutex_);
   std::unique_ptr<OrderedRing> ring_ MR_PT_GUARDED_BY(mutex_);
@@ -150,8 +150,8 @@ class Store final : public WeightStore {
   std::size_t warm_next_ MR_GUARDED_BY(mutex_) = 0;
   std::vector<std::int32_t> learned_ MR_GUARDED_BY(mutex_);  // tiles of experts, the likeliest first: as many as slots
   std::size_t learned_next_ MR_GUARDED_BY(mutex_) = 0;
-  int givers_ MR_GUARDED_BY(mutex_) = 0;  // threads in give_way(): nothing is prefetched meanwhile
-  // What take_back() leaves free for a while: givers and takers must not swing.
+  int givers_ MR_GUARDED_BY(mutex_) = 0;  // threads in give_way(); nothing is prefetched while there are any
+  // The margin that take_back() leaves free for a while, so that giving and taking do not oscillate.
   std::uint64_t headroom_ MR_GUARDED_BY(mutex_) = 0;
 
   std::uint32_t pass_ MR_GUARDED_BY(mutex_) = 1;
@@ -161,7 +161,7 @@ class Store final : public WeightStore {
   std::vector<storage::Read> row_batch_;
   std::vector<std::int64_t> missing_rows_;
 
-  std::unique_ptr<TileLoader> loader_;  // last: its reads end before the memory goes
+  std::unique_ptr<TileLoader> loader_;  // the last member: its reads must end before the memory is freed
 };
 
 }  // namespace millrace::residency

@@ -28,15 +28,15 @@ class TileLoader {
   /// Starts the tile's reads into its slot at `memory`; returns the load. REQUIRES: free_loads() > 0.
   std::int32_t start(std::int32_t tile, std::byte* memory);
 
-  /// Loads under way, oldest first.
+  /// Loads in flight, oldest first.
   const std::vector<std::int32_t>& active() const { return active_; }
   std::int32_t tile_of(std::int32_t load) const { return loads_[load].tile; }
   bool done(std::int32_t load) const { return loads_[load].completion.done(); }
 
-  /// Blocks until the load's bytes are there or cannot come. Does not finish the load.
+  /// Blocks until the load has succeeded or failed. Does not finish the load.
   void wait_for(std::int32_t load) { (void)loads_[load].completion.wait(); }
 
-  /// Frees every load that is done, after telling its outcome.
+  /// Frees every load that has ended, after reporting its outcome.
   void finish(FunctionRef<void(std::int32_t tile, const Status& status)> on_done);
 
  private:

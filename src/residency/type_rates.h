@@ -1,4 +1,5 @@
-// What the processor's kernels do depends on the type of the weights: the machine's rates, made a model's. Pure.
+// The rates of the CPU's kernels depend on the type of the weights. These functions derive the rates for a model from
+// those of the machine. Pure.
 #pragma once
 
 #include <vector>
@@ -8,13 +9,13 @@
 
 namespace millrace::residency {
 
-/// What the processor computes with for a decoded token, by type, in ascending order of types: trunks, head, and of a
-/// layer's experts the part that a token uses. Beside a GPU (`gpu`) experts where there are any, or else trunks. top_k:
-/// experts that a token uses in a layer; 0 for dense models.
+/// The weights that the CPU uses for a decoded token, by type, in ascending order of types: trunks, head, and the part
+/// of each layer's experts that a token uses. With a GPU (`gpu`), only the experts if there are any, or else the
+/// trunks. top_k: experts that a token uses in a layer; 0 for dense models.
 std::vector<TypeWeights> weights_by_type(const UnitTable& units, int top_k, bool gpu);
 
-/// The rates that these weights all together are computed at by the processor: what was measured for each type, or
-/// Q4_K's where that was not. Its `types` are empty, so that doing it twice changes nothing.
+/// The CPU's combined rates for these weights: the measured rate of each type, or Q4_K's if a type was not measured.
+/// The result's `types` are empty, so that applying the function twice changes nothing.
 Rates rates_for(const std::vector<TypeWeights>& weights, const Rates& rates);
 
 }  // namespace millrace::residency

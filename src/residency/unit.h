@@ -28,17 +28,17 @@ struct Unit {
   UnitKind kind = UnitKind::trunk;
   int layer = -1;   // -1 for embedding and head
   int expert = -1;  // within the layer, for experts
-  // A table of which a pass reads the rows of its tokens and nothing else: it has no place in the order of a pass.
+  // A table of which a pass reads only the rows of its tokens; it is not part of the order of a pass.
   bool by_rows = false;
-  /// No pass of the model uses it, but its drafter's: at home wherever there is room for it, and else nobody's.
+  /// Only the drafter uses it, no pass of the model: it is kept where there is room, and otherwise left out.
   bool aside = false;
   std::vector<Part> parts;
   std::uint64_t bytes() const;
-  /// An embedding that is the head, too: the last matrix of a pass.
+  /// An embedding that is also the head, the last matrix of a pass.
   bool is_tied_head() const { return kind == UnitKind::embedding && !by_rows; }
 };
 
-/// A weight as models and ops name it: part `part` of unit `unit`. `none()` stands for an absent optional weight.
+/// Identifies a weight for models and ops: part `part` of unit `unit`. `none()` means an absent optional weight.
 struct WeightRef {
   std::int32_t unit = -1;
   std::int32_t part = -1;
@@ -51,20 +51,20 @@ struct Segment {
   std::int32_t part = 0;
   std::int64_t row_begin = 0, row_end = 0;
   std::uint64_t file_offset = 0, bytes = 0;
-  std::uint64_t slot_offset = 0;  // where it lies in the tile's slot; congruent to file_offset modulo 4096
+  std::uint64_t slot_offset = 0;  // its offset in the tile's slot; congruent to file_offset modulo 4096
 };
 
-/// One read of a tile: file bytes that lie as they lie in the file at slot_offset. It covers one or more segments;
-/// those less than a block apart are one read with the few bytes between them, so that no two reads share a block.
+/// One read of a tile: a range of the file that is copied unchanged to slot_offset. It covers one or more segments;
+/// segments less than a block apart are one read, including the bytes between them, so that no two reads share a block.
 struct Span {
   int file = 0;
   std::uint64_t file_offset = 0, bytes = 0;
   std::uint64_t slot_offset = 0;  // congruent to file_offset modulo 4096
 };
 
-/// What moves at once: segments of one unit, `slot_bytes` of memory in all (blocks around the segments included).
-/// Segments that lie side by side in the file are read as one.
-/// Invariant: the 4096-byte blocks around one span touch no other span's blocks, in the slot as in the file.
+/// The unit of transfer: segments of one unit, with `slot_bytes` of memory in all (blocks around the segments
+/// included). Segments that are adjacent in the file are read as one. Invariant: the 4096-byte blocks around one span
+/// touch no other span's blocks, in the slot as in the file.
 struct Tile {
   std::int32_t unit = 0;
   std::vector<Segment> segments;  // by part, then by row
@@ -74,15 +74,14 @@ struct Tile {
 };
 
 /// All units of a model in pass order (embedding, layer 0 trunk, layer 0 experts, layer 1 trunk, ..., head) and their
-/// tiles. A tied head is the embedding unit used once more: it has no unit of its own. Other embeddings are read by
-/// rows.
+/// tiles. A tied head has no unit: the embedding's unit is used again. Other embeddings are read by rows.
 class UnitTable {
  public:
-  /// Adds a unit; returns its index. Parts must lie inside their files (the model file has checked that).
+  /// Adds a unit; returns its index. REQUIRES: parts are inside their files (the model file has checked that).
   std::int32_t add(Unit unit);
-  /// Cuts every unit into tiles of at most `tile_bytes` (at least one row a tile). Small parts share a tile with their
-  /// neighbours in part order; a part larger than a tile is cut evenly, at multiples of 16 rows where a tile holds so
-  /// many; a unit that fits is one tile. Call once, after the last add.
+  /// Cuts every unit into tiles of at most `tile_bytes` (at least one row per tile). Small parts share a tile with
+  /// their neighbours in part order; a part larger than a tile is cut evenly, at multiples of 16 rows if a tile holds
+  /// that many; a unit that fits is one tile. Call once, after the last add.
   void cut(std::uint64_t tile_bytes);
 
   const std::vector<Unit>& units() const { return units_; }
@@ -96,9 +95,9 @@ class UnitTable {
   /// Tiles that hold rows of this part, in row order.
   std::vector<std::int32_t> tiles_of(WeightRef ref) const;
   std::uint64_t total_bytes() const;
-  /// Units that are experts of the model's passes.
+  /// The number of units that are experts which the model's passes use.
   std::int64_t experts() const { return experts_; }
-  /// The first unit of this kind; -1: there is none.
+  /// The index of the first unit of this kind, or -1.
   std::int32_t find(UnitKind kind) const;
 
  private:
