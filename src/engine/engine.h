@@ -1,4 +1,5 @@
-// Requests in, tokens out: many sequences share a pass, so that weights are read once for all of them.
+// The engine: takes requests and returns tokens. Many sequences share a pass, so that weights are read once for all of
+// them.
 //
 // The engine owns the model's whole run-time: file, storage, plan, weight store, executor, KV pool. submit() admits a
 // request; step() runs one pass for all live requests (prompt chunks and decode rows together) and delivers tokens
@@ -34,7 +35,7 @@
 
 namespace millrace::engine {
 
-/// What create() would do with these options, found without reading a weight: for `millrace plan`.
+/// What create() would do with these options, without reading a weight: for `millrace plan`.
 struct Planned {
   residency::Plan plan;
   residency::PlanOptions options;
@@ -152,7 +153,7 @@ struct LoadCounters {
   double last_pass_seconds = 0;
 };
 
-/// What stays of a conversation: keep it and pass it to the next submit to go on without a new prefill of the past.
+/// The state of a conversation: pass it to the next submit to continue without computing the earlier tokens again.
 class Session;
 
 class Engine {
@@ -169,7 +170,7 @@ class Engine {
   virtual Expected<Id> submit(Request request) = 0;
   /// The same, in a session: the tokens it already holds are a prefix of request.prompt and are not computed again.
   virtual Expected<Id> submit(Request request, Session& session) = 0;
-  /// One pass for all live requests. False when there was nothing to do. Failures end the requests they touch.
+  /// Runs one pass for all live requests. False: there was nothing to do. A failure ends the requests that it affects.
   virtual bool step() = 0;
   virtual void cancel(Id id) = 0;
   virtual bool finished(Id id) const = 0;
@@ -186,32 +187,32 @@ class Engine {
   virtual Status chat_template_status() const = 0;              // why not
   /// Null: there is no vision tower (ModelOptions::mmproj).
   virtual PictureEncoder* pictures() const = 0;
-  /// Holds none where the model is no reranker; an error where its head cannot be used.
+  /// Empty if the model is not a reranker; an error if its head cannot be used.
   virtual const Expected<std::optional<model::RankHead>>& rank_head() const = 0;
   virtual const model::Model& model() const = 0;
   virtual const residency::Plan& plan() const = 0;
-  /// What the plan was made for. Its context_tokens are the KV a run starts with: weights give way as it grows.
+  /// The options of the plan. context_tokens is the KV that a run starts with: weights are evicted as KV grows.
   virtual const residency::PlanOptions& plan_options() const = 0;
   virtual residency::SavedPlan saved_plan() const = 0;
-  /// What the plan was made with.
+  /// The rates of the plan.
   virtual const residency::Rates& rates() const = 0;
-  /// Where the draft model computes, or what part of the model guesses, if any was asked for.
+  /// The device of the draft model, or the part of the model that drafts, if a drafter was requested.
   virtual const DraftSeat& draft_seat() const = 0;
   /// Where ExpertOptions::routing chooses: passes from now on go by other rows of it.
   virtual void move_routing_on() = 0;
   virtual const residency::Budget& budget() const = 0;
   /// REQUIRES: the weights are the CPU executor's (vram_budget() is null).
   virtual const residency::WeightStore& store() const = 0;
-  /// Of whoever holds the weights.
+  /// The counters of the holders of weights.
   virtual residency::StoreCounters store_counters() const = 0;
   virtual const residency::Budget* vram_budget() const = 0;  // null: no GPU takes part
   virtual const storage::Backend& storage() const = 0;
   virtual const exec::Executor& executor() const = 0;
   virtual std::int64_t context_tokens() const = 0;
   virtual LoadCounters load() const = 0;
-  /// Lets go of KV that is only kept for later. What waits to be written to the disk is given up.
+  /// Frees KV that is kept only for later requests. Abandons what waits to be written to the disk.
   virtual void drop_shared() = 0;
-  /// KV is on its way to the disk: step() takes it there, with or without requests.
+  /// Whether KV waits to be written to the disk. step() writes it, with or without requests.
   virtual bool saving() const = 0;
 };
 

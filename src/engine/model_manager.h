@@ -1,5 +1,5 @@
-// Which models are loaded: each on demand, several under one budget of RAM, where the least recently used leaves for
-// the next; unloaded when nobody has used it for its keep_alive.
+// Loads and unloads models: each on demand, several under one budget of RAM. The least recently used model is unloaded
+// for the next one; an idle model is unloaded after its keep_alive.
 // Thread-safe. Loading one model does not stop the others.
 #pragma once
 
@@ -29,19 +29,20 @@ class ModelManager {
 
   struct Loaded;
   struct Options {
-    EngineOptions engine;  // for every model, but its path; ram_bytes is what all of them share (0: what is free)
+    EngineOptions engine;  // for every model, except the path; all models share ram_bytes (0: what is free)
     Duration keep_alive = std::chrono::minutes(5);
-    std::uint64_t most_request_bytes = 0;        // of the RAM for requests(), an eighth of it at most; see requests()
-    std::chrono::milliseconds patience{30'000};  // a model that needs the memory of busy ones waits so long
-    /// What was just loaded, from the thread that wanted it; it may not call the manager. May be empty.
+    std::uint64_t most_request_bytes = 0;        // RAM for requests(), at most an eighth of all; see requests()
+    std::chrono::milliseconds patience{30'000};  // how long to wait for the memory of busy models
+    /// Called with a model that was just loaded, from the thread that requested it. Must not call the manager. May be
+    /// empty.
     std::function<void(const Loaded&)> on_loaded;
   };
 
-  /// What is loaded, for as long as somebody holds it.
+  /// A loaded model, which exists as long as it is held.
   struct Loaded {
-    std::string name, path;  // as of the use() that loaded it
-    std::string file;        // what the path leads to: several names and links share what is loaded of one file
-    std::string mmproj;      // the mmproj file that it was to be loaded with; empty: there was none
+    std::string name, path;  // from the use() that loaded it
+    std::string file;        // the resolved path: all names and links of one file share a loaded model
+    std::string mmproj;      // the mmproj file that it was loaded with; empty: none
     std::shared_ptr<Service> service;
     std::uint64_t ram_bytes = 0;  // its cap
     std::uint64_t file_bytes = 0;
@@ -49,7 +50,7 @@ class ModelManager {
     Clock::time_point loaded_at;
     Duration load_time{0};
   };
-  /// Keeps a model loaded. When the last one goes, keep_alive begins to run.
+  /// Keeps a model loaded. keep_alive starts when the last Use is destroyed.
   class Use {
    public:
     Use() = default;
@@ -63,7 +64,7 @@ class ModelManager {
    private:
     friend class ModelManager;
     std::shared_ptr<const Loaded> loaded_;
-    std::shared_ptr<void> token_;  // its deleter tells the manager
+    std::shared_ptr<void> token_;  // its deleter notifies the manager
     bool loaded_now_ = false;
   };
   struct Running {
@@ -77,38 +78,38 @@ class ModelManager {
   /// As shutdown(0).
   ~ModelManager();
 
-  /// What a request wants of the model.
+  /// What a request needs of the model.
   struct Wanted {
     std::int64_t context_tokens = 0;
     bool sight = false;  // it has pictures
   };
-  /// The model at `path`, loaded if need be: once for all paths that lead to one file. `keep_alive`, where given, holds
-  /// from this use on. Once nobody uses it, a model is loaded anew whose context is shorter than what is wanted, with
-  /// as much of that as fits, where the options name no context; and one that sees nothing, if pictures are wanted and
-  /// an mmproj file has come to lie beside it. Whoever comes meanwhile waits. Errors: those of Engine::create;
-  /// unavailable (no memory while others are busy, or shut down); cancelled.
+  /// The model at `path`, loaded if necessary; all paths that resolve to one file share it. `keep_alive`, if set,
+  /// applies from this use on. A loaded model is reloaded once it is idle in two cases: its context is shorter than
+  /// requested and the options name none (it then gets as much as fits), or the request has pictures and an mmproj file
+  /// has been added beside a model without one. Requests that arrive meanwhile wait. Errors: those of Engine::create;
+  /// unavailable (no memory while other models are busy, or shut down); cancelled.
   Expected<Use> use(const std::string& name, const std::string& path, std::optional<Duration> keep_alive,
                     const Wanted& wanted);
   Expected<Use> use(const std::string& name, const std::string& path, std::optional<Duration> keep_alive = {}) {
     return use(name, path, keep_alive, Wanted());
   }
-  /// What a path leads to, links followed.
+  /// The path with all links resolved.
   static std::string file_at(const std::string& path);
-  /// The mmproj file that the model at `path` is loaded with: the options' for their own model, else the one beside it;
-  /// empty: none.
+  /// The mmproj file that the model at `path` is loaded with: that of the options for the options' model, otherwise the
+  /// one in the model's folder; empty: none.
   std::string mmproj_of(const std::string& path, vision::MmprojFolders& folders) const;
-  /// Unloads once nobody uses it any more; false: not loaded.
+  /// Unloads the model once it is idle; false: it is not loaded.
   bool unload(const std::string& path);
   std::vector<Running> running() const;
-  /// Whether any model is. Waits for nothing.
+  /// Whether any model is loaded. Does not block.
   bool has_loaded() const { return loaded_ > 0; }
-  /// Requests get `grace` to end.
+  /// Waits up to `grace` for requests to end, then cancels them.
   void shutdown(std::chrono::milliseconds grace);
   const Options& options() const { return options_; }
-  /// What requests may hold together, beside the models. What is held of it as "request bodies" is not taken for a
-  /// model's. Its cap falls to kLeastRequestBytes where that is what it takes to load a model that is alone.
+  /// The budget for all requests together, beside the models. Loading a model does not reclaim the part held as
+  /// "request bodies". The cap falls to kLeastRequestBytes if the only loaded model needs that memory.
   residency::Budget& requests() { return requests_; }
-  static constexpr std::uint64_t kLeastRequestBytes = 128 << 10;  // a short conversation, in work
+  static constexpr std::uint64_t kLeastRequestBytes = 128 << 10;  // a short conversation while it is processed
 
  private:
   struct Entry {
@@ -123,7 +124,7 @@ class ModelManager {
   };
 
   std::list<Entry>::iterator find(const std::string& file) MR_REQUIRES(mutex_);  // end(): none, or it is leaving
-  /// Whether an mmproj file lies beside a model that was loaded without. Lets go of the mutex.
+  /// Whether there is an mmproj file beside a model that was loaded without one. Releases the mutex meanwhile.
   bool could_see(const Loaded& loaded) MR_REQUIRES(mutex_);
   Use use_of(Entry& entry, const std::string& name, bool loaded_now, std::optional<Duration> keep_alive)
       MR_REQUIRES(mutex_);
@@ -131,7 +132,7 @@ class ModelManager {
   std::uint64_t request_share() const { return std::min(ram_ / 8, options_.most_request_bytes); }
   std::uint64_t models_ram() const { return ram_ - requests_.cap_bytes(); }
   std::uint64_t free_bytes() const MR_REQUIRES(mutex_);
-  // These let go of the mutex while they wait, read or unload.
+  // These functions release the mutex while they wait, read or unload.
   Status make_room(std::uint64_t wanted, std::uint64_t& granted) MR_REQUIRES(mutex_);
   Expected<std::shared_ptr<Loaded>> load(const std::string& name, const std::string& path, std::int64_t context_tokens)
       MR_REQUIRES(mutex_);

@@ -1,6 +1,6 @@
-// What an engine is asked for: the model, who computes it, how much memory it may take, and for how many requests. Each
-// struct has one subject. A default is what happens where nobody says anything; 0, -1 or empty usually mean that the
-// engine chooses, and the log says what. What a planner derives from them is a value of its own (engine::Demand).
+// The options of an engine: the model, the device, the memory limits, and the number of requests. Each struct has one
+// subject. 0, -1 or empty usually mean that the engine chooses, and the log has the choice with its reason. The values
+// that the planner derives are in engine::Demand.
 // Thread-safety: values.
 #pragma once
 
@@ -32,28 +32,29 @@ struct Cluster;
 /// The model's file.
 struct ModelOptions {
   std::string path;
-  std::string mmproj;         // the vision tower's file (engine/pictures.h); empty: the model sees no pictures
-  bool mmproj_found = false;  // nobody named it: if it cannot be used, it is left out with a warning
+  std::string mmproj;         // the vision tower's file (engine/pictures.h); empty: the model reads no pictures
+  bool mmproj_found = false;  // found, not named by the user: if it cannot be used, it is left out with a warning
   std::string overlay;        // a file whose tensors replace the model's (modelfile/overlay.h); empty: none
-  /// Fetches what the engine needs of a file of which only the header is on the disk; empty: the file is whole.
+  /// Fetches the tensors that the engine needs, if only the file's header is on the disk; empty: the file is complete.
   std::function<Status(const residency::UnitTable& units)> fetch;
-  std::string identity;                 // what ranks compare in place of pages of their files; empty: those pages
-  std::uint64_t most_header_bytes = 0;  // of memory for the file's metadata and tensor table; 0: ram_bytes, or no bound
+  std::string identity;                 // what ranks compare instead of pages of their files; empty: those pages
+  std::uint64_t most_header_bytes = 0;  // limit for the file's metadata and tensor table; 0: ram_bytes, or no limit
 };
 
-/// Who computes. automatic: the GPU where there is one and it can run the model, else the CPU; of a model larger than
-/// VRAM, the one whose plan predicts more decoded tokens a second, where both predict. The log says why.
+/// The device that computes. automatic: the GPU if there is one that can run the model, otherwise the CPU; for a model
+/// larger than VRAM, the device with the higher predicted decode speed, if both have a prediction. The log has the
+/// reason.
 enum class DeviceChoice { automatic, cpu, cuda };
 
 /// The processors that compute.
 struct DeviceOptions {
   DeviceChoice choice = DeviceChoice::automatic;
   int gpu = 0;                     // its index
-  bool gpu_named = false;          // somebody asked for that one; else the processes of one host take a GPU each
-  std::vector<int> gpus_beside;    // compute together with `gpu`, each its rows of every matrix; empty: none
+  bool gpu_named = false;          // the user chose this GPU; otherwise each process of a host takes another GPU
+  std::vector<int> gpus_beside;    // GPUs that compute together with `gpu`, each some rows of every matrix; empty: none
   bool gpus_through_host = false;  // GPUs exchange results through the host's memory, not directly
-  bool graphs = true;              // off: every launch by itself, for tests that compare
-  bool fuse = true;                // off: one launch a step, for tests that compare
+  bool graphs = true;              // off: launches every kernel by itself, for tests that compare
+  bool fuse = true;                // off: one launch per step, for tests that compare
   int threads = 0;                 // of the CPU; 0: all usable processors
   kernels::Isa isa = kernels::Isa::plain;
   bool best_isa = true;  // overrides isa
@@ -63,11 +64,11 @@ using residency::Pin;
 /// "0-9=vram,10-29=ram,30-=disk", "5=disk". Errors: invalid_argument.
 Expected<std::vector<Pin>> parse_pins(std::string_view text);
 
-/// The caps on memory, and where weights have to be under them.
+/// The caps on memory, and where weights must be placed under them.
 struct MemoryOptions {
   std::uint64_t ram_bytes = 0;             // 0: what the machine can spare (MemAvailable and cgroup, less a margin)
-  std::uint64_t ram_taken_bytes = 0;       // of ram_bytes, by others than the engine (a draft model)
-  std::uint64_t vram_bytes = 0;            // all that the process takes of a device, its context too; 0: what is free
+  std::uint64_t ram_taken_bytes = 0;       // the part of ram_bytes that is not for the engine (a draft model)
+  std::uint64_t vram_bytes = 0;            // all of the process's device memory, context included; 0: what is free
   std::vector<std::uint64_t> vram_beside;  // the caps of DeviceOptions::gpus_beside; empty: vram_bytes for each
   std::vector<Pin> pins;
   int cpu_share_percent = -1;             // the CPU's rows of layers streamed from RAM; -1: chosen from the rates
@@ -76,32 +77,32 @@ struct MemoryOptions {
   bool exact_budget = false;              // tests: the measured overhead of the program is not subtracted
 };
 
-/// The passes that the engine has to be ready for.
+/// The passes that the engine must be able to run.
 struct DemandOptions {
   std::int64_t context_tokens = 0;  // 0: the model's, or what fits the budget, at most 65,536
   std::int64_t batch_tokens = 0;    // rows in a pass at most; 0: 512 on the CPU, 2048 on a GPU,
-                                    // and there a whole prompt, up to 16,384, where layers stream
+                                    // and on a GPU a whole prompt of up to 16,384 if layers stream
   std::int64_t max_sequences = 1;   // requests that share a pass; 0: as many as KV allows
-  bool fewer_sequences = false;     // max_sequences and kv_tokens are ceilings: less is taken where memory is short
+  bool fewer_sequences = false;     // max_sequences and kv_tokens are upper bounds, reduced if memory is short
   std::int64_t max_queue = 0;       // requests that wait for their turn at most; 0: any number
   std::int64_t kv_tokens = 0;       // KV of all sequences together; 0: every sequence may fill its context,
-                                    // with fewer_sequences as far as half of what is left
+                                    // with fewer_sequences up to half of the remaining memory
   std::int64_t chunk_tokens = 0;    // prompt rows in a pass beside decode rows, so that no stream stalls; 0: 128, on a
                                     // GPU 512
-  /// Rows of a pass that may want logits, where memory allows (logits_of_prompt): a sixteenth of --ram, or a
-  /// thirty-second of --vram, at most. 0: what answers need.
+  /// Rows of a pass whose logits may be requested, if memory allows (logits_of_prompt): at most a sixteenth of --ram,
+  /// or a thirty-second of --vram. 0: as many as answers need.
   std::int64_t logit_rows = 0;
-  double decode_rows = 1;  // of most passes that decode, as the caller expects; without a draft model's guesses
+  double decode_rows = 1;  // rows of a typical decode pass, as the caller expects; without a draft model's guesses
 };
 
-/// What sequences remember, and for how long.
+/// The format of the KV cache, and how long KV is kept.
 struct KvOptions {
   DType dtype = DType::f16;                         // f16, f32, q8_0, q4_0; q3_k or q2_0: 3 or 2 bits (kv/layout.h)
   kv::Rotation rotation = kv::Rotation::of_format;  // else: to measure what it does
-  bool share_prefixes = false;                      // keeps the KV of prompts for others that begin the same
+  bool share_prefixes = false;                      // keeps the KV of prompts for requests with the same beginning
   std::string prompt_cache;  // folder for the KV of slow prompts (kv/prompt_cache.h); empty: none
   std::uint64_t prompt_cache_bytes = 4'000'000'000;  // in that folder at most
-  double prompt_cache_seconds = 1;                   // prompts computed faster than that are not kept there
+  double prompt_cache_seconds = 1;                   // prompts that are computed faster are not stored
 };
 
 /// The experts of a mixture. None of these changes a token, except `routing`.
@@ -110,75 +111,76 @@ struct ExpertOptions {
   std::int64_t ram_slots = 0;    // experts in RAM at most; 0: as many as fit
   residency::CachePolicy policy = residency::CachePolicy::automatic;
   std::string pack = "auto";  // the pack that experts are read from (engine/pack_choice.h): "auto", "off" or a file
-  exec::Prefetch prefetch = exec::Prefetch::automatic;  // of experts that are guessed
-  std::string usage_folder;    // where the engine learns which experts are used (usage_keeper.h); empty: nowhere
-  std::string routing;         // chooses in place of the routers (exec/routing.h); empty: the routers choose
+  exec::Prefetch prefetch = exec::Prefetch::automatic;  // of experts that are predicted to be used
+  std::string usage_folder;    // where the use of experts is recorded (usage_keeper.h); empty: nowhere
+  std::string routing;         // replaces the routers (exec/routing.h); empty: the routers choose
   std::string record_routing;  // a file to which the routers' choices are written; empty: none
 };
 
 /// How weights are read.
 struct StorageOptions {
   storage::BackendKind backend = storage::BackendKind::automatic;
-  bool cufile = false;                 // straight into the GPU's memory
-  std::vector<storage::Fault> faults;  // that are injected
+  bool cufile = false;                 // directly into the GPU's memory
+  std::vector<storage::Fault> faults;  // injected by tests
 };
 
-/// What the planner knows beforehand.
+/// The planner's inputs beside the model and the limits.
 struct PlanningOptions {
   residency::Rates rates;  // zeros: unknown
-  /// Where rates are unknown, takes those kept for this machine, and measures briefly, keeps and refines what a choice
-  /// depends on (engine/machine_rates.h).
+  /// If rates are unknown: uses those saved for this machine, measures the rates that a choice depends on, and saves
+  /// and refines them (engine/machine_rates.h).
   bool find_rates = false;
-  /// Decides as this plan did; the options that it was made for (device, caps, context, batch, tiles) are the caller's
-  /// to set. May be null.
+  /// Follows the decisions of this plan. The caller must set the options that it was made for (device, caps, context,
+  /// batch, tiles). May be null.
   std::shared_ptr<const residency::SavedPlan> follow;
 };
 
-/// The part of the model that is computed here, and who computes the rest.
+/// The part of the model that this process computes, if others compute the rest.
 struct PartOptions {
   Cluster* cluster = nullptr;  // other processes compute layers (engine/cluster.h); null: none. Outlives the engine
   int ranks = 1;               // of that cluster
-  model::Stage stage;          // only these layers, for one rank of a cluster: no engine by itself
-  model::Shard shard;          // only these rows, for one of DeviceOptions::gpus_beside: no engine by itself
+  model::Stage stage;          // only these layers, for one rank of a cluster; not a complete engine
+  model::Shard shard;          // only these rows, for one of DeviceOptions::gpus_beside; not a complete engine
 };
 
-/// Who looks on. All of them outlive the engine.
+/// Observers. All of them outlive the engine.
 struct WatchOptions {
-  Trace* trace = nullptr;                 // passes are timed into it
-  exec::InputObserver* inputs = nullptr;  // sees what products read; on the CPU alone
-  /// How far weights are, on a GPU: bytes in memory, of all that belong there; false cancels. Called in create() from
-  /// its thread, until what is at home in VRAM is there; the rest comes to RAM behind the first pass, and while that
-  /// waits for it, this is called from step()'s thread some times a second (false then ends the pass's requests, not
-  /// the loading), and once when all is there.
+  Trace* trace = nullptr;                 // records passes
+  exec::InputObserver* inputs = nullptr;  // receives the inputs of products; only on the CPU
+  /// The progress of loading for a GPU: bytes loaded, and bytes in all; returning false cancels. create() calls it from
+  /// its thread until the weights in VRAM are loaded. The weights in RAM are loaded in the background; while the first
+  /// pass waits for them, step() calls this from its thread several times per second (false then ends the pass's
+  /// requests, not the loading), and once when everything is loaded.
   std::function<bool(std::uint64_t done, std::uint64_t total)> on_load;
-  /// What was told to on_load is over for now, well or not: create()'s part, or a pass's wait. From the same threads.
+  /// Called from the same threads when a series of on_load calls ends, with success or failure.
   std::function<void()> on_load_end;
 };
 
-/// A drafter that is part of the model itself.
+/// A drafter that is part of the model.
 enum class Within : std::uint8_t {
   none,
-  self,  // its first layers and the head (engine/self_drafter.h)
-  mtp,   // the block behind its layers that was trained to (engine/mtp_drafter.h)
+  self,  // the model's first layers and the head (engine/self_drafter.h)
+  mtp,   // the block after the last layer that was trained for multi-token prediction (engine/mtp_drafter.h)
 };
 constexpr int kMostSelfLayers = 1 << 16;
 
-/// Tokens of an answer are guessed, and a pass verifies several: the same tokens, sooner where passes are slow.
+/// Speculation: a drafter guesses tokens, and one pass verifies several. The tokens are the same, and come sooner if
+/// passes are slow.
 struct SpeculateOptions {
-  /// automatic: as many guesses as bring the most tokens a second, by what passes took and how often guesses were
-  /// right.
+  /// automatic: the number of guesses with the most tokens per second, from the measured time of passes and the
+  /// acceptance of guesses.
   enum class Mode : std::uint8_t { off, automatic, fixed };
   Mode mode = Mode::off;
   std::string draft_model;                         // a small GGUF file of the same vocabulary, which guesses
   Within within = Within::none;                    // or part of the model does
-  int self_layers = 0;                             // Within::self: so many; 0: as the plan has memory for
-  double acceptance = 0.7;                         // of its guesses, assumed where it is chosen who computes it
-  std::int64_t drafts = 0;                         // fixed: so many a pass, where there are guesses; <= kMostDrafts
-  std::vector<std::shared_ptr<Drafter>> drafters;  // before the engine's own: tests
+  int self_layers = 0;                             // Within::self: the number of layers; 0: as many as memory allows
+  double acceptance = 0.7;                         // of guesses, assumed for the choice of the drafter's device
+  std::int64_t drafts = 0;                         // fixed: guesses per pass, if there are any; <= kMostDrafts
+  std::vector<std::shared_ptr<Drafter>> drafters;  // consulted before the engine's drafters; for tests
 };
 /// "off", "auto" or a number of guesses. Errors: invalid_argument.
 Expected<SpeculateOptions> parse_speculation(std::string_view text);
-/// Who guesses: "self", "self:K", "mtp" or a model's name or file, into the options.
+/// Reads a drafter into the options: "self", "self:K", "mtp", or a model's name or file.
 /// Errors: invalid_argument.
 Status read_draft(std::string_view text, SpeculateOptions& options);
 

@@ -1,11 +1,11 @@
-// Which rows go into the next pass, and what becomes of their logits. Decode rows of all live requests come first, then
-// prompt chunks: as far as the pass has room, or, beside decode rows, a chunk at most, so that a long prompt never
-// stops the others and weights are read once a pass for all of them. Short prompts go before long ones, but the one
-// that has waited longest always moves on. When the KV of all is taken, the request that came last gives its own up and
-// begins again later; the numerics contract gives it the same tokens then.
+// The scheduler chooses the rows of the next pass and handles their logits. Decode rows of all live requests come
+// first, then prompt chunks: as many as the pass has room for, but beside decode rows at most one chunk, so that a long
+// prompt never stops other requests, and weights are read once per pass for all of them. Short prompts go before long
+// ones, but the prompt that has waited longest always advances. When all KV is in use, the newest request frees its KV
+// and starts again later; the numerics contract guarantees the same tokens.
 //
-// Where the executor takes several passes at a time, they are kept under way: sequences that decode are divided over
-// them, and a prompt goes on in the next pass before the last one ended. Thread-safety: as Engine.
+// If the executor accepts several passes at a time, the scheduler keeps them in flight: it divides decoding sequences
+// over them, and continues a prompt in the next pass before the last one has ended. Thread-safety: as Engine.
 #pragma once
 
 #include <atomic>
@@ -35,24 +35,25 @@ struct Conversation {
   bool busy = false;                  // a request that is not finished uses it
 };
 
-/// A request on its way: queued, in its prompt, or decoding.
+/// A live request: queued, in its prompt, or decoding.
 struct Live {
   using Clock = std::chrono::steady_clock;
-  /// Its known tokens are computed, or computed anew after it gave its KV up; then each pass gives at least one token.
+  /// Whether the prompt is being computed, or known tokens are computed again after the request freed its KV. After
+  /// that, each pass gives at least one token.
   enum class Phase : std::uint8_t { prompt, decode };
 
   Live(Request request, std::shared_ptr<Conversation> conversation, std::shared_ptr<const text::Tokenizer> tokenizer);
 
-  /// Tokens that no pass was begun for; 1 while decoding, or those that the last pass took of its drafts beside it,
-  /// where layers keep a state that such a pass could not go on from.
+  /// The number of tokens without a pass. While decoding this is 1; it is more after a pass accepted drafts, if layers
+  /// keep a state from which such a pass cannot continue.
   std::int64_t waiting() const { return static_cast<std::int64_t>(tokens.size()) - conversation->state.length(); }
   bool in_prompt() const { return phase == Phase::prompt; }
-  /// Whether nothing can be computed of it before a pass that is under way ends.
+  /// Whether nothing of the request can be computed before a pass in flight ends.
   bool awaits_pass() const { return passes > 0 && !in_prompt(); }
   bool embeds() const { return request.pooling != model::Pooling::none; }
-  /// Whether its prompt may go on from other requests' KV: all of its rows would be computed otherwise.
+  /// Whether the prompt may continue from other requests' KV; otherwise all of its rows are computed.
   bool shares_prefix() const { return !request.logits_of_prompt && !embeds(); }
-  /// Whether this one came before the other.
+  /// Whether this request was submitted before the other.
   bool before(const Live& other) const { return id < other.id; }
 
   Request request;
@@ -64,7 +65,7 @@ struct Live {
   Chooser chooser;
   residency::Reservation form_memory;  // of the request's constraint
   TextStream stream;
-  std::vector<TextStream::Piece> untold;  // of its text: on_text has not seen them yet
+  std::vector<TextStream::Piece> untold;  // pieces of text that on_text has not received yet
   Pooler pooler;
   Result result;
   std::atomic<bool> cancelled{false};
@@ -103,7 +104,7 @@ class Scheduler {
     std::int64_t logit_rows = 0;  // among them
     std::int64_t place = 0;       // of its sequence in the batch
   };
-  /// A pass that has begun.
+  /// A pass in flight.
   struct Pass {
     std::vector<Entry> entries;  // that have rows in it
     std::int64_t rows = 0;
@@ -112,7 +113,7 @@ class Scheduler {
     std::int64_t decoding = 0;     // sequences that decoded when it began; 0: it has prompts' rows, too
     Live::Clock::time_point begin;
 
-    bool unwanted() const;  // all that have rows in it were cancelled
+    bool unwanted() const;  // whether all requests with rows in it were cancelled
   };
 
   Status check(const Request& request) const;
@@ -168,7 +169,7 @@ class Scheduler {
   }
 
   Parts& parts_;
-  const bool whole_prompts_;  // their tokens see those behind them: no pass cuts a prompt
+  const bool whole_prompts_;  // prompt tokens see later ones: no pass cuts a prompt
   Speculator speculator_;
   Engine::Id next_id_ = 1;
   std::deque<Entry> queue_;

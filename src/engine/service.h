@@ -1,4 +1,4 @@
-// An engine for servers: a thread of its own runs the passes, requests come from any thread.
+// An engine for servers: a dedicated thread runs the passes, and any thread may submit requests.
 //
 // Callbacks of a request (on_text, on_prompt, on_token, ...) and its `on_done` run on that thread, between passes: they
 // must be quick and must not wait for it. A submitted request's on_done is called exactly once.
@@ -23,30 +23,33 @@ class Service {
   using Done = std::function<void(Result result)>;
   using Task = std::function<void(Engine& engine)>;
 
-  /// Opens the model here (which may take long) and starts the thread. Errors: as Engine::create.
+  /// Opens the model on the calling thread (which may take long) and starts the engine's thread. Errors: as
+  /// Engine::create.
   static Expected<std::shared_ptr<Service>> start(const EngineOptions& options);
-  /// The same on an engine that is open.
+  /// The same for an engine that is already open.
   static std::shared_ptr<Service> start(std::unique_ptr<Engine> engine);
   /// As shutdown(0).
   ~Service();
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
 
-  /// What the engine refuses comes as a Result with finish == error. Errors: unavailable (too many wait, or shut down).
+  /// A request that the engine refuses gets a Result with finish == error. Errors: unavailable (too many requests wait,
+  /// or the service was shut down).
   Expected<Id> submit(Request request, Done on_done);
-  /// Ends the request within one pass, if it still lives.
+  /// Ends the request within one pass, if it is still live.
   void cancel(Id id);
-  /// Runs `task` on the engine's thread between two passes and waits for it. False: shut down, it did not run.
+  /// Runs `task` on the engine's thread between two passes and waits for it. False: the service was shut down, and the
+  /// task did not run.
   /// REQUIRES: not called from that thread.
   bool run(const Task& task);
-  /// Takes no more requests, gives those there are `grace` to end, then cancels them. Waits for the thread.
+  /// Accepts no more requests, waits up to `grace` for live ones to end, then cancels them. Waits for the thread.
   void shutdown(std::chrono::milliseconds grace);
 
   /// As of the last pass.
   LoadCounters load() const;
   std::int64_t active() const;  // submitted and not done
 
-  /// What never changes while the engine lives may be used from any thread: tokenizer, chat template, model, plan,
+  /// The engine. Any thread may use what never changes while the engine exists: tokenizer, chat template, model, plan,
   /// limits.
   const Engine& engine() const { return *engine_; }
 

@@ -1,8 +1,8 @@
-// The CPU executor: steps on the processor's kernels and the thread pool, weights leased tile by tile.
+// The CPU executor: runs steps with the CPU's kernels on the thread pool, and leases weights tile by tile.
 //
-// Everything lies in one buffer (CpuLayout). A matrix is worked in waves: the first piece is waited for, and those
-// after it join as long as their bytes are there, so that small matrices cost one barrier together and large ones are
-// computed while the disk brings the next. No result depends on how the waves fall.
+// All activations are in one buffer (CpuLayout). A matrix is computed in waves: the executor waits for the first piece
+// and adds the following ones as long as they are in memory, so that several small matrices cost one barrier, and a
+// large matrix is computed while the disk reads its next piece. No result depends on the division into waves.
 // Thread-safety: one thread calls.
 #pragma once
 
@@ -41,7 +41,7 @@ class CpuExecutor final : public Executor {
   std::string_view numerics() const override { return "cpu 1"; }
 
  private:
-  /// What products read: rows of float activations and, if any of their dtypes asks for it, their int8 form.
+  /// The input of products: rows of float activations and, if one of the dtypes needs it, their int8 form.
   struct Input {
     const float* x = nullptr;  // [rows, cols]
     std::int64_t cols = 0;
@@ -59,7 +59,7 @@ class CpuExecutor final : public Executor {
     activate,  // y = activation(x w^T) * 1
   };
 
-  /// Where the output of a weight goes.
+  /// The output of a weight's product.
   struct Target {
     WeightRef weight;
     float* y = nullptr;
@@ -67,7 +67,7 @@ class CpuExecutor final : public Executor {
     Gate gate;  // what a pair goes through; the bias of a single product. Biases begin at the weight's first row
   };
 
-  /// Rows of a weight that lie together, to be computed in tasks of task_rows.
+  /// Contiguous rows of a weight, computed in tasks of task_rows.
   struct Job {
     Effect effect = Effect::store;
     Gate gate;  // biases begin at the job's first row
@@ -82,7 +82,7 @@ class CpuExecutor final : public Executor {
   void end_pass();
   void do_step(const Step& step);
   bool failed() const { return !status_.ok(); }
-  bool ready();  // false: a failure sticks, the op does nothing
+  bool ready();  // false: an earlier op failed, and this one does nothing
   void fail(Status status);
   std::int64_t rows_of(Act act) const;
   std::int64_t cols_of(Act act) const { return program_.buffer(act).cols; }
@@ -175,8 +175,8 @@ class CpuExecutor final : public Executor {
   AttentionPair attention_pair(const AttentionCall& call, std::int64_t index, std::int64_t slot) const;
   void attend_chunk(const AttentionCall& call, const AttentionPair& pair, std::int64_t chunk, int thread) const;
   void merge_chunks(const AttentionCall& call, const AttentionPair& pair) const;
-  /// All chunks of `pairs` pairs, and what they merge to. pair_of(i, slot): one of them, with its results in that slot;
-  /// attend(pair, chunk, thread) computes one chunk.
+  /// Computes all chunks of `pairs` pairs and merges them. pair_of(i, slot) returns a pair whose results go to that
+  /// slot; attend(pair, chunk, thread) computes one chunk.
   template <typename PairOf, typename Attend>
   void run_pairs(const AttentionCall& call, std::int64_t pairs, const PairOf& pair_of, const Attend& attend);
 
@@ -223,7 +223,7 @@ class CpuExecutor final : public Executor {
   void show_inner(const MoeCall& call, std::int32_t expert, const Input& input) const;
   void run_large_expert(const MoeCall& call, std::int32_t expert);
 
-  // cpu_guess.cpp: experts of layers to come.
+  // cpu_guess.cpp: prefetching experts of later layers.
   struct ExpertGuess {
     std::vector<std::int32_t> experts;
     std::vector<bool> absent;  // not in memory when it was guessed
@@ -266,7 +266,7 @@ class CpuExecutor final : public Executor {
   std::uint64_t pass_begin_ns_ = 0;
   ExecCounters counters_;
 
-  // The wave. Leases stay after it until another tile is leased: the next op often uses the same one.
+  // The wave. Its leases are kept until another tile is leased, because the next op often uses the same one.
   std::vector<residency::Lease> leases_;
   std::uint64_t wave_bytes_ = 0;
   std::uint64_t inputs_ = 0;  // prepared so far: their names

@@ -1,5 +1,5 @@
-// Where the CPU executor's activations and scratch lie in its one buffer. The sizes follow from the pass's shape alone,
-// so that a plan can count them before anything is allocated.
+// The layout of the CPU executor's buffer, which holds all activations and scratch. The sizes depend only on the shape
+// of the pass, so that a plan can count them before anything is allocated.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@ namespace millrace::exec {
 struct CpuLayout {
   static constexpr std::int64_t kTaskRows = 64;     // weight rows a thread takes at once, at most
   static constexpr std::int64_t kTileQueries = 64;  // queries (rows x group) of an attention task, if rows allow
-  // The same of attention that is not causal: keys of a long pass lie beyond the caches, and each task reads them all.
+  // The same for attention that is not causal: the keys of a long pass exceed the caches, and each task reads all of
+  // them.
   static constexpr std::int64_t kMostTileQueries = 192;
 
   std::vector<std::uint64_t> buffers;  // float [rows, cols] each, by Act::buffer
@@ -66,16 +67,16 @@ struct CpuLayout {
   std::uint64_t bytes = 0;
 };
 
-/// A run of rows of one sequence that attention works on together.
+/// A run of rows of one sequence that an attention task processes together.
 struct AttentionTile {
   std::int32_t first_row = 0, rows = 0, sequence = 0;
   std::int32_t segment = 0;  // rows of the segment that they are of; 0: there are none
 };
 
-/// Rows of such a tile at most, for `group` query heads a KV head.
+/// The largest number of rows of such a tile, with `group` query heads per KV head.
 std::int64_t attention_tile_rows(std::int64_t group);
 
-/// The same of a pass of `rows` whose attention is not causal: as many as leave each thread some tiles.
+/// The same for a pass of `rows` whose attention is not causal: as many as leave several tiles for each thread.
 std::int64_t whole_tile_rows(std::int64_t group, std::int64_t kv_heads, std::int64_t rows, std::int64_t threads);
 
 CpuLayout make_cpu_layout(const PassShape& shape, int threads, kernels::Isa isa);

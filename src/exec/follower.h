@@ -1,19 +1,18 @@
-// A rank behind the first one of a pipeline (exec/pipeline.h), while a model is open: takes passes, computes its stage
-// and sends them on.
+// A rank of a pipeline (exec/pipeline.h) other than the first, while a model is open: it receives passes, computes its
+// stage and forwards them.
 //
-// It keeps a sequence of its own for each of rank 0's, by number. Before a pass it brings them all to what rank 0 says:
-// those that rank 0 has no more are gone, longer ones are rewound, and what a pass computed counts once rank 0 has
-// believed it, or goes on behind it. So every group has here as many blocks of a sequence as it would have there, and
-// no more.
+// It keeps a sequence for each sequence of rank 0, by number. Before a pass it synchronises them with rank 0: it
+// removes those that rank 0 has removed, rewinds longer ones, and treats the tokens of an earlier pass as valid once
+// rank 0 has confirmed them or continues after them. So each group has as many blocks of a sequence here as on rank 0.
 //
-// Where sequences share blocks on rank 0, or something is kept of those that ended, rank 0 names the blocks of each
-// sequence and those that are kept, and the same is shared and kept here, of all layers of this rank.
+// If sequences share blocks on rank 0, or blocks of ended sequences are kept, rank 0 names the blocks of each sequence
+// and those that are kept, and this rank shares and keeps the same blocks for its layers.
 //
-// A prompt's KV may come from the disk: before rank 0 goes on with such blocks, all ranks load theirs, and hold them
-// until a pass names them or names them no more.
+// A prompt's KV may come from the disk: before rank 0 continues from such blocks, all ranks load theirs, and hold them
+// until a pass names them or stops naming them.
 //
-// Where a pass fails, those behind it are on their way already, with the same sequences and with others. What they have
-// of those that failed is lost, and is not computed here or further on; the others do not notice.
+// If a pass fails, later passes are already in flight, with the same sequences and with others. Their rows of the
+// failed sequences are lost and are not computed here or on later ranks; other sequences are not affected.
 // Thread-safety: one thread calls.
 #pragma once
 
@@ -40,7 +39,7 @@ struct FollowerParts {
   Executor& executor;                   // of the stage, prepared
   std::shared_ptr<kv::BlockPool> pool;  //
   residency::Budget& budget;            //
-  std::function<Status()> health;       // of storage, asked after each pass
+  std::function<Status()> health;       // of storage, checked after each pass
   StageShape shape;
   kv::PromptCache* prompts = nullptr;  // of the stage's layers; null: none
 };
@@ -52,40 +51,40 @@ class Follower {
   Follower(const Follower&) = delete;
   Follower& operator=(const Follower&) = delete;
 
-  /// Takes memory for messages of such passes. Errors: out_of_budget.
+  /// Reserves memory for messages of such passes. Errors: out_of_budget.
   Status prepare(const PassLimits& limits);
-  /// A message of MessageKind::pass: computes it and sends it on, or its result or failure to rank 0. Errors: those of
-  /// the link alone.
+  /// Handles a message of MessageKind::pass: computes the stage and forwards the pass, or sends the result or failure
+  /// to rank 0. Errors: only those of the link.
   Status take(std::span<const std::byte> message);
-  /// Messages of MessageKind::recall and keep: loads or writes KV, as far as there is any, and sends them on, or what
-  /// came of it to rank 0. Errors: those of the link alone.
+  /// Handles messages of MessageKind::recall and keep: loads or writes KV, as far as there is any, and forwards the
+  /// message, or sends the outcome to rank 0. Errors: only those of the link.
   Status recall(std::span<const std::byte> message);
   Status keep(std::span<const std::byte> message);
-  /// Rank 0 gives this pass and those before it up, which may come yet.
+  /// Rank 0 abandons this pass and those before it, some of which may still arrive.
   void cancel(std::uint64_t pass) { given_up_ = std::max(given_up_, pass); }
 
  private:
-  /// One of rank 0's sequences, as this rank's layers remember it.
+  /// A sequence of rank 0, with the KV of this rank's layers.
   struct Mirror {
     kv::SequenceState state;
-    std::int64_t computed = 0;         // tokens that passes have been through, the last one maybe in vain
+    std::int64_t computed = 0;         // tokens computed by passes, of which the last one may have failed elsewhere
     std::vector<kv::BlockName> names;  // of its blocks on rank 0; maybe more than it has here
 
-    /// How many of the first blocks are those that rank 0 names. A copy of the last one is the same so far.
+    /// How many leading blocks are those that rank 0 names. A copy of the last one counts as the same.
     std::int64_t agreed(std::span<const kv::BlockName> others) const;
   };
 
   /// Blocks, one of each group, that are held here.
   using Held = std::vector<std::byte*>;
 
-  /// What became of a sequence in a pass that failed here.
+  /// The state of a sequence after a pass failed here.
   struct Failure {
     std::uint64_t pass = 0;
     std::int64_t length = 0;  // before the pass
     Status status;
   };
 
-  /// What rank 0 says of all sequences, and which other blocks are kept.
+  /// Rank 0's description of all sequences, and of other blocks that are kept.
   struct Named {
     struct Sequence {
       std::vector<kv::BlockName> names;  // of its blocks

@@ -1,5 +1,5 @@
-// What the processor does to rows of activations around its products, for the CPU executor and for its share beside a
-// GPU. Thread-safety: quantize_rows uses the pool; the others are for any thread, with scratch of its own.
+// The CPU's work on rows of activations before and after products, for the CPU executor and for the CPU's share of a
+// GPU's pass. Thread-safety: quantize_rows uses the pool; any thread may call the others with separate scratch.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,14 @@
 
 namespace millrace::exec {
 
-/// x [rows, cols], dense, as int8 in `out`. Blocks are independent, so that a long row is cut for the threads, too; few
-/// floats are not worth waking them.
+/// Quantizes x [rows, cols], dense, to int8 in `out`. Blocks are independent, so a long row is also divided among the
+/// threads; a few floats are quantized without the pool.
 void quantize_rows(const kernels::Table& table, ThreadPool& pool, const float* x, std::int64_t rows, std::int64_t cols,
                    kernels::Q8Rows out);
 
-/// How the processor's share of a product is cut for its threads: tasks of 16 KiB of weights, some microseconds of
-/// reading where many cores share the memory, in whole steps of the kernels' rows; kTasksAtOnce of them while many are
-/// left.
+/// How the CPU's share of a product is divided among its threads: into tasks of 16 KiB of weights, which take a few
+/// microseconds to read if many cores share the memory, in multiples of the kernels' rows; a thread takes kTasksAtOnce
+/// of them while many are left.
 constexpr std::int64_t kTasksAtOnce = 4;
 constexpr std::int64_t kMostTaskRows = 256;  // of all that are computed at once
 /// Weight rows of a task.
@@ -27,7 +27,8 @@ std::int64_t task_rows(DType dtype, std::int64_t cols);
 kernels::MatmulArgs rows_of(DType dtype, const std::byte* weight, std::int64_t cols, std::int64_t begin,
                             std::int64_t end);
 
-/// What the products of a gate and an up go through; biases are of the rows at hand, null: none.
+/// The activation, scales and biases of a gate's and an up's products. Biases are those of the current rows; null:
+/// none.
 struct Gate {
   kernels::Activation activation = kernels::Activation::silu;
   const float* bias = nullptr;
@@ -35,7 +36,7 @@ struct Gate {
   float scale = 1, up_scale = 1;  // of the gate's products, and of the up's
   float limit = 0;                // of Activation::limited
 };
-/// An expert's number among those of all; 1 where there are none (null).
+/// The scale of one expert from a vector with one per expert; 1 if there is no vector (null).
 inline float scale_of(const float* scales, std::int32_t expert = 0) { return scales == nullptr ? 1 : scales[expert]; }
 /// y = y * scale + bias: `product` is what made y.
 void end_rows(const kernels::Table& table, const Gate& gate, const kernels::MatmulArgs& product);

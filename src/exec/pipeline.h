@@ -1,9 +1,9 @@
-// A model whose layers lie on several ranks (link/link.h), as one executor: rank 0 computes the first stage and sends
-// the residual stream to rank 1, each sends it on to the next, and the last one returns logits to rank 0. The bits are
-// those of one process, because no stage computes anything in another way. As many passes as there are ranks are under
-// way at a time, one behind the other: while rank 1 computes one, rank 0 can compute the next.
+// One executor for a model whose layers are distributed over several ranks (link/link.h): rank 0 computes the first
+// stage and sends the residual stream to rank 1, each rank sends it to the next, and the last one returns logits to
+// rank 0. The bits are those of one process, because every stage computes in the same way. As many passes as there are
+// ranks are in flight: while rank 1 computes one pass, rank 0 can compute the next.
 //
-// Before it computes, a rank brings what its sequences remember to what rank 0 says of them (exec/follower.h).
+// Before a rank computes, it brings its sequences to the state that rank 0 describes (exec/follower.h).
 // Thread-safety: one thread calls.
 #pragma once
 
@@ -27,9 +27,9 @@ struct PipelineParts {
   std::shared_ptr<kv::BlockPool> pool;  // whose sequences the passes are of
   residency::Budget& budget;            // outlives the executor
   StageShape shape;
-  bool at_home = false;         // no rank reads weights anew in a pass
+  bool at_home = false;         // all weights are resident: no rank reads weights in a pass
   bool shares = false;          // sequences share blocks, and some are kept: all layers of all ranks keep all
-  std::shared_ptr<void> claim;  // let go of when the other ranks know that the model is closed; may be null
+  std::shared_ptr<void> claim;  // released when the other ranks know that the model is closed; may be null
 };
 
 class PipelineExecutor final : public Executor, public kv::PromptsElsewhere {
@@ -39,11 +39,12 @@ class PipelineExecutor final : public Executor, public kv::PromptsElsewhere {
   ~PipelineExecutor() override;
 
   Status prepare(const Program& program, const PassLimits& limits) override;
-  /// The part of prepare() that is not the first stage's: memory for messages. Errors: out_of_budget.
+  /// Prepares the first stage, and reserves memory for messages. Errors: out_of_budget.
   Status prepare_messages(const PassLimits& limits);
-  /// A failure on another rank is this pass's, and names it. Errors: io_error too, where a rank is gone.
+  /// A failure on another rank becomes an error of this pass that names the rank. Errors: also io_error if a rank is
+  /// gone.
   Status run(const kv::Batch& batch, const std::function<bool()>& cancelled) override;
-  /// One for each rank, so that all can compute.
+  /// One pass per rank, so that all can compute.
   std::int64_t passes() const override { return parts_.link.size(); }
   Status begin(const kv::Batch& batch, const std::function<bool()>& cancelled) override;
   Status finish(const std::function<bool()>& cancelled) override;
@@ -53,7 +54,7 @@ class PipelineExecutor final : public Executor, public kv::PromptsElsewhere {
   Status takes_pictures(bool sees_ahead) const override;
   Logits last_logits() const override;
   Status read_hidden(std::int64_t first, std::int64_t rows, float* out) const override;
-  /// Of the first stage, and of the pass's way through the others.
+  /// The counters of the first stage, with the times of the other ranks.
   ExecCounters counters() const override;
   std::string describe() const override;
   std::string_view numerics() const override { return parts_.own->numerics(); }
@@ -63,7 +64,7 @@ class PipelineExecutor final : public Executor, public kv::PromptsElsewhere {
   Status keep(const kv::SequenceState& state, std::span<const std::int32_t> tokens) override;
 
  private:
-  /// A pass that is on its way through the other ranks.
+  /// A pass that the other ranks are computing.
   struct UnderWay {
     std::uint64_t number = 0;
     struct Sequence {

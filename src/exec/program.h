@@ -1,6 +1,6 @@
-// What a pass of a model does, as a value: steps in order over named buffers, with the borders of the blocks that a
-// window of rows goes through at once. A model's layers are recorded into it once, when the model is loaded
-// (exec/ops.h); an executor (exec/executor.h) walks it for every pass, and refuses at load what it cannot do.
+// The work of a pass as a value: steps in order over named buffers, and the borders of the blocks that a window of rows
+// passes through at once. A model's layers are recorded once, when the model is loaded (exec/ops.h); an executor
+// (exec/executor.h) runs the program for every pass, and refuses at load time a program with steps that it cannot run.
 // Thread-safety: immutable once recorded.
 #pragma once
 
@@ -22,18 +22,18 @@ namespace millrace::exec {
 
 using residency::WeightRef;
 
-/// A named buffer of activations. Only the executor knows where it lies.
+/// A named buffer of activations. Only the executor knows its address.
 struct Act {
   std::int32_t buffer = -1;  // index into Program::buffers
   friend bool operator==(const Act&, const Act&) = default;
 };
 
-/// Which rows of a pass a buffer has.
+/// The rows of a pass that a buffer holds.
 enum class Rows : std::uint8_t {
-  worked,  // those that go through a block at once: what is in it ends with the block
-  whole,   // all: what blocks hand on, the residual stream
-  logits,  // those that want logits
-  merged,  // one for each Program::merge rows of the pass
+  worked,  // the rows of the current window; the contents end with the block
+  whole,   // all rows: what one block passes to the next, such as the residual stream
+  logits,  // the rows whose logits are requested
+  merged,  // one row for each Program::merge rows of the pass
 };
 
 struct Buffer {
@@ -42,8 +42,8 @@ struct Buffer {
   Rows rows = Rows::worked;
 };
 
-/// How a router's scores become the experts' weights. Numbers as in the GGUF key expert_gating_func, which has none for
-/// the last.
+/// How a router's scores become the experts' weights. The numbers are those of the GGUF key expert_gating_func, which
+/// has none for the last.
 enum class Gating : std::uint8_t {
   softmax = 1,         // of all scores, then the largest are chosen
   sigmoid = 2,         // of each score
@@ -64,7 +64,7 @@ struct Rope {
 };
 constexpr std::uint8_t kRopeAxes = 3;
 
-/// What queries grow by with their position: 1 + scale * ln(floor(position / period) + 1).
+/// The factor of queries by their position: 1 + scale * ln(floor(position / period) + 1).
 struct Temperature {
   float scale = 0;
   std::int64_t period = 1;  // positions
@@ -81,17 +81,17 @@ struct Attention {
   std::int64_t selected = 0;       // keys that a token sees at most, which Step::b names; 0: it sees all
   float cap = 0;                   // scaled scores become cap * tanh(score / cap); 0: they stay
   std::vector<float> slopes = {};  // [heads]: what scores lose for each token between key and query; empty: nothing
-  // False: a token also sees the keys behind its own, a window's on both sides. Then all rows of a sequence are in one
+  // False: a token also sees later keys, and a window extends to both sides. Then all rows of a sequence are in one
   // pass.
   bool causal = true;
-  // Not causal: a row sees its segment alone, which ends PictureRow::ahead rows behind it and begins behind the last
-  // row of the one before.
+  // Not causal: a row sees only its segment, which ends PictureRow::ahead rows after it and begins after the last row
+  // of the segment before.
   bool segments = false;
-  // Causal: a picture's row also sees those of its picture behind it (PictureRow::ahead).
+  // Causal: a picture's row also sees the later rows of its picture (PictureRow::ahead).
   bool whole_pictures = true;
 
   std::int64_t v_dim() const { return latent_values > 0 ? latent_values : value_dim > 0 ? value_dim : head_dim; }
-  /// Whether rows may see keys behind their own.
+  /// Whether rows may see later keys.
   bool sees_ahead() const { return latent_values == 0 && (!causal || whole_pictures); }
   /// Whether a row sees the same keys in both.
   bool sees_as(const Attention& other) const {
@@ -99,16 +99,16 @@ struct Attention {
   }
 };
 
-/// Which earlier tokens a token sees: those whose index keys score most, of equal ones the earlier. Source:
-/// DeepSeek-V3.2 (arXiv:2512.02556), section 2.1.
+/// Sparse attention: a token sees the earlier tokens whose index keys have the highest scores; ties: the earlier.
+/// Source: DeepSeek-V3.2 (arXiv:2512.02556), section 2.1.
 struct Indexer {
   std::int64_t heads = 0, head_dim = 0;  // of the index queries, which share a token's index key
   std::int64_t top_k = 0;                // tokens that are chosen; one that has no more before it sees all
 };
 
-/// Where the matrices of a product by heads lie, and what they are.
+/// The layout of the matrices of a product by heads.
 struct HeadWeights {
-  bool parts = false;       // a part of the unit each, the weight named being the first; else rows of that weight
+  bool parts = false;  // one part of the unit per matrix, beginning with the weight named; else rows of that weight
   bool transposed = false;  // head h multiplies by the transpose of its matrix
   friend bool operator==(const HeadWeights&, const HeadWeights&) = default;
 };
@@ -119,11 +119,11 @@ struct Product {
   WeightRef bias;  // none() if there is none; float32 [weight rows]
 };
 
-/// Of each channel with its last inputs.
+/// A causal convolution of each channel with its last inputs.
 struct Convolution {
-  std::int64_t taps = 0;  // the present input's among them
+  std::int64_t taps = 0;  // including the current input's
   WeightRef bias;         // float32 [channels]; none() if there is none
-  bool silu = false;      // results go through it
+  bool silu = false;      // applies SiLU to the results
 };
 
 /// Heads of a gated delta rule: value_heads / key_heads of them share a query and a key.
@@ -138,7 +138,7 @@ struct DeltaRule {
   std::int64_t channels() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
 };
 
-/// Heads of a selective scan: heads / groups of them share what writes into their states and what reads of them.
+/// Heads of a selective scan: heads / groups of them share the vectors that write to and read from their states.
 struct Scan {
   std::int64_t heads = 0, head_dim = 0, groups = 0;
   std::int64_t keys = 0;  // channels of a state, for each channel of a head
@@ -183,10 +183,10 @@ struct Experts {
   }
 };
 
-/// What of a batch's row names a table's row.
+/// Which value of a batch's row selects the row of a table.
 enum class RowOf : std::uint8_t { token, position, type };
 
-/// An op of Ops, as it was called.
+/// A recorded call of an op of Ops.
 struct Step {
   enum class Kind : std::uint8_t {
     embed,
@@ -278,26 +278,27 @@ struct Program {
   std::vector<Buffer> buffers;
   std::vector<Rope> ropes;
   std::vector<Step> steps;
-  /// Where blocks begin, ascending, the first at 0: windows of rows go through one after the other, all through a
-  /// block before the next begins, so that its weights come once. INVARIANT: a block reads of what blocks before it
-  /// wrote only buffers of the whole pass (check()); the last block is of rows that want logits.
+  /// The first step of each block, ascending from 0. All windows of rows pass through a block, one after another,
+  /// before the next block begins, so that a block's weights are fetched once. INVARIANT: of the results of earlier
+  /// blocks, a block reads only buffers of the whole pass (check()); the last block has the rows whose logits are
+  /// requested.
   std::vector<std::size_t> blocks;
-  /// Where layers begin, ascending, and last where what follows them does; empty: nobody said so.
+  /// The first step of each layer, ascending, and at the end the first step after the layers; empty: not recorded.
   std::vector<std::size_t> layers;
-  /// What a sequence keeps of each layer that the steps name; in which format and where is the engine's choice.
+  /// What a sequence stores for each layer that the steps name; the engine chooses the format and the place.
   kv::Layout layout;
   std::int64_t merge = 1;  // rows of a pass for each row of Rows::merged
 
   const Buffer& buffer(Act act) const { return buffers[static_cast<std::size_t>(act.buffer)]; }
-  /// The block that step `from` begins ends here.
+  /// The end of the block that begins with step `from`.
   std::size_t block_end(std::size_t from) const;
-  /// The steps of passes whose final states are wanted, or of the others.
+  /// The steps of passes whose final states are requested, or of other passes.
   Program of_passes(bool wants_hidden) const;
-  /// What stands before the layers, the first `count` of them, and what follows the last: a smaller model of the same
-  /// weights, with the same layout. REQUIRES: 0 < count <= layer_count().
+  /// The steps before the layers, the first `count` layers, and the steps after the last layer: a smaller model with
+  /// the same weights and the same layout. REQUIRES: 0 < count <= layer_count().
   Program first_layers(std::int64_t count) const;
   std::int64_t layer_count() const { return layers.empty() ? 0 : static_cast<std::int64_t>(layers.size()) - 1; }
-  /// In the order of their use; a mixture's experts by number, gate, up, down.
+  /// In order of use; a mixture's experts by number, each as gate, up, down.
   std::vector<WeightRef> weights() const;
   /// Whether each attention over keys and values stands behind the step that turns its queries, stores their keys or
   /// normalises them: a GPU rotates queries there.
