@@ -1,4 +1,4 @@
-// How many blocks sequences take at most, so that memory can be planned before there is any. Pure.
+// The most blocks that sequences use, so that memory can be planned before it is allocated. Pure.
 #pragma once
 
 #include <algorithm>
@@ -11,15 +11,16 @@ namespace millrace::kv {
 struct Load {
   std::int64_t tokens = 0;     // of all sequences together
   std::int64_t sequences = 1;  // that share them
-  std::int64_t pass_rows = 0;  // of all of them, in the passes under way
+  std::int64_t pass_rows = 0;  // of all of them, in the passes in flight
 };
 
-constexpr std::int64_t kMostCheckpoints = 2;  // of states, that a sequence keeps for itself
+constexpr std::int64_t kMostCheckpoints = 2;  // checkpoints of states that a sequence keeps
 
-/// Of a state a sequence needs the one behind its last token and the one that a pass makes, and keeps some checkpoints;
-/// some more are the tree's and those on their way to the disk.
-/// A group with a window needs, of each sequence, the blocks that the window touches wherever it stands, and those of
-/// the rows that passes under way add; not more than one that keeps all. A plain group the first block, and likewise.
+/// A group of states needs, for each sequence, the state after the last token, the state that a pass writes, and some
+/// checkpoints; the prefix tree and blocks waiting for the disk need a few more.
+/// A group with a window needs, for each sequence, the blocks that the window touches at any position, and those of the
+/// rows that passes in flight add, but not more than a group that keeps everything. A plain group needs the first block
+/// and the blocks of the rows.
 inline std::int64_t most_blocks(const Group& group, const Load& load) {
   const std::int64_t all = blocks_for(load.tokens);
   if (group.is_state()) return std::min(all, load.sequences) * (2 + kMostCheckpoints) + kMostCheckpoints;

@@ -1,10 +1,10 @@
-// What a sequence remembers, as data: which layers keep K and V, of what size, for how long and where. A model says
-// what each of its layers keeps; layers that keep alike share a group, and a group's tokens lie in blocks of their own.
+// The layout of a sequence's cache: which layers store K and V, their sizes, how long and in which memory. A model
+// declares what each of its layers stores; layers with the same needs form a group, and each group has its own blocks.
 //
 // Inside a block, for each layer of the group: K as [kv_heads, k_dim, kBlockTokens] (channel-major, so that SIMD lanes
 // are keys), then V as [kv_heads, kBlockTokens, v_dim]. In q8_0 a head's part is its int8 values in that order, then
 // their float16 scales, one for 32 channels of a token: [k_dim / 32, kBlockTokens] of K, [kBlockTokens, v_dim / 32] of
-// V. In q4_0 nibbles lie in place of the int8 values, in two's complement: of a scale's 32 channels, channel c < 16 has
+// V. In q4_0, nibbles in two's complement replace the int8 values: of a scale's 32 channels, channel c < 16 has
 // the low nibble of a byte and channel c + 16 the high one, so that K is [k_dim / 32, 16, kBlockTokens] bytes and V
 // [kBlockTokens, v_dim / 32, 16]; scales follow as in q8_0. In few bits (tensor/kv_codec.h: q3_k and q2_0), with g
 // channels to a scale, of which channel c + k * g / 4 (c < g / 4) has bits 2k and 2k + 1 of a byte and channel c + k *
@@ -14,16 +14,16 @@
 // Where an indexer chooses the keys that a token sees, a layer's last part in a block are its index keys, one a token
 // for all heads, as [index_dim, kBlockTokens] in f16; in f32 where keys and values are.
 //
-// Few bits cost least where they are far away: of a group in them a second one, its `plain` group, has the same keys
-// and values of a sequence's first block, where all tokens look, and of the block that a token itself lies in. Tokens
-// see these there. So a token's result depends on its position alone, not on which pass it came in. In host memory they
-// are in f16, in a device's in q8_0, rotated as their group is: levels of few bits are small integers, so that there
-// the products with both are of integers, and a plain block takes half the bytes. What q8_0 then costs is a hundredth
-// of what q3 does.
+// Formats of few bits lose least for distant tokens. So a group in such a format has a second group, its `plain` group,
+// with the same keys and values in more bits: for a sequence's first block, which all tokens attend to, and for the
+// block that contains the token itself. Tokens read those blocks from the plain group, so a token's result depends only
+// on its position, not on the pass that computed it. Plain blocks are in f16 in host memory, and in q8_0 on a device,
+// rotated like their group: levels of few bits are small integers, so that on a device both products are of integers,
+// and a plain block takes half the bytes. The additional loss of q8_0 is a hundredth of that of q3.
 //
-// A layer may keep one state of all tokens so far instead of something of each. Such a group's block holds the states
-// of its layers behind some token: block i of a sequence is a checkpoint behind the last token of block i, and there
-// are few of them. Thread-safety: values.
+// A layer may store one state for all tokens so far instead of data per token. A block of such a group holds the states
+// of its layers after some token: block i of a sequence is a checkpoint after the last token of block i, and there are
+// few of them. Thread-safety: values.
 #pragma once
 
 #include <cstdint>
@@ -40,13 +40,13 @@
 namespace millrace::kv {
 
 constexpr std::int64_t kBlockTokens = 64;
-constexpr int kOnHost = -1;  // in place of a device's number
+constexpr int kOnHost = -1;  // instead of a device's index
 
-/// Blocks that hold so many tokens.
+/// The number of blocks for this many tokens.
 constexpr std::int64_t blocks_for(std::int64_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
 
-/// What is kept of a token: its keys and values; a latent that both are made of; or, of all tokens so far, one state.
-/// Or nothing: some layers have a feed-forward alone.
+/// What a layer stores: keys and values per token; a latent per token, from which both are computed; one state for all
+/// tokens so far; or nothing, in layers that have only a feed-forward.
 enum class Keeps : std::uint8_t { attention, latent, state, nothing };
 
 /// A layer's state, float32: the last inputs of a causal convolution, [columns, channels], then a matrix for each head,
@@ -62,7 +62,7 @@ struct StateShape {
   friend bool operator==(const StateShape&, const StateShape&) = default;
 };
 
-/// What one layer of a model needs.
+/// The needs of one layer of a model.
 struct LayerKv {
   Keeps keeps = Keeps::attention;
   std::int64_t kv_heads = 0, k_dim = 0, v_dim = 0;  // dims of a head
@@ -72,7 +72,7 @@ struct LayerKv {
   std::int64_t index_dim = 0;  // channels of the index key that is kept of a token; 0: none
 };
 
-/// Layers that keep alike. Their tokens come and go together.
+/// Layers with the same needs. Their tokens are stored and released together.
 struct Group {
   Keeps keeps = Keeps::attention;
   std::int64_t layers = 0, kv_heads = 0, k_dim = 0, v_dim = 0, window = 0;
@@ -94,10 +94,9 @@ struct Group {
   /// The span of keys' and values' rotation, or 0.
   std::int64_t rotation() const { return rotated ? kernels::rotation_span(v_dim) : 0; }
   bool is_state() const { return keeps == Keeps::state; }
-  /// Whether a token sees something of every token before it, so that a sequence lets go of no block.
+  /// Whether a token attends to every earlier token, so that a sequence releases no block.
   bool keeps_all() const { return !is_state() && !ends && window == 0; }
-  /// The first position of which a token at `position` or a later one sees something. A state is seen as the last
-  /// one's.
+  /// The first position that a token at `position`, or a later one, attends to. For states, this is the last position.
   std::int64_t first_seen(std::int64_t position) const {
     if (is_state()) return position > 0 ? position - 1 : 0;
     if (ends) return position / kBlockTokens * kBlockTokens;  // and block 0
@@ -106,7 +105,7 @@ struct Group {
   friend bool operator==(const Group&, const Group&) = default;
 };
 
-/// Where a layer's keys and values lie.
+/// The place of a layer's keys and values.
 struct Place {
   static constexpr std::size_t kNowhere = ~std::size_t{0};  // the group of a layer that keeps nothing
 
@@ -115,10 +114,10 @@ struct Place {
   friend bool operator==(const Place&, const Place&) = default;
 };
 
-/// Whether keys and values are rotated before they lose bits.
+/// Whether keys and values are rotated before they are quantized.
 enum class Rotation : std::uint8_t {
-  of_format,  // those are that kv_is_rotated() says
-  never,      // to measure what it does, and in q8_0 where it cannot be done
+  of_format,  // as kv_is_rotated() returns for the format
+  never,      // to measure the effect of the rotation, and for q8_0 if the layout does not allow it
 };
 
 /// K, V or the index key of a token.
@@ -135,7 +134,7 @@ class Layout {
 
   const std::vector<Group>& groups() const { return groups_; }
   std::int64_t layers() const { return static_cast<std::int64_t>(places_.size()); }  // of the model
-  /// Whether there is such a layer, and something is kept of it.
+  /// Whether the layer exists and stores anything.
   bool keeps(std::int64_t layer) const {
     return layer >= 0 && layer < layers() && place(layer).group != Place::kNowhere;
   }
@@ -144,14 +143,14 @@ class Layout {
   const Group& group_of(std::int64_t layer) const { return groups_[place(layer).group]; }
   /// The plain group of the layer's; Place::kNowhere: it has none.
   std::size_t plain_group(std::int64_t layer) const { return plain_[place(layer).group]; }
-  /// Bytes from the start of a block of the layer's group to K or V of a KV head, or to its index keys, which all heads
-  /// share. The one place that says so.
+  /// The offset in a block of the layer's group of K or V of a KV head, or of the index keys, which all heads share.
+  /// The only definition of these offsets.
   std::int64_t offset(std::int64_t layer, Part part, std::int64_t kv_head) const;
   /// The same in a block of its plain group.
   std::int64_t plain_offset(std::int64_t layer, Part part, std::int64_t kv_head) const {
     return offset_in(groups_[plain_group(layer)], place(layer).index, part, kv_head);
   }
-  /// Bytes from the start of a block of the layer's group to the layer's state, and to the first matrix of it.
+  /// The offset in a block of the layer's group of the layer's state, and of its first matrix.
   /// REQUIRES: the group has states.
   std::int64_t state_offset(std::int64_t layer) const { return place(layer).index * group_of(layer).layer_bytes(); }
   std::int64_t matrices_offset(std::int64_t layer) const {
@@ -160,7 +159,7 @@ class Layout {
   std::int64_t bytes_per_token() const;  // while no window passed it
   bool has_states() const;
   bool has_plain_groups() const;
-  /// "2 groups: 5 layers x 4 heads x 256 f16, window 512; ...": what tells layouts apart, in words.
+  /// A description that is different for different layouts: "2 groups: 5 layers x 4 heads x 256 f16, window 512; ...".
   std::string describe() const;
   friend bool operator==(const Layout&, const Layout&) = default;
 

@@ -1,11 +1,11 @@
-// Beginnings that sequences have in common, computed once: a tree of whole KV blocks by the tokens they stand for. A
-// new sequence goes on from the longest beginning the tree holds: whole blocks are shared, a block that agrees in part
-// is copied. Where a group has a window, the tree may have lost blocks behind it: a beginning is of use up to where
-// every window sees only blocks that are there, and up to a checkpoint of states, where there are such. The tree has
-// few of those: where it knows more tokens than that, the sequence is asked for one where it parts from the tree. The
-// tree lets go of what was used longest ago when the pool has no room: the last blocks of a beginning, or a block of a
-// group with a window, wherever it stands. The KV of a position depends on the tokens up to it alone (the numerics
-// contract), so shared blocks give the same bits as computed ones. Thread-safety: one thread, the one that runs the
+// The prefix cache: a tree of whole KV blocks, indexed by their tokens, so that a common beginning of sequences is
+// computed once. A new sequence continues from the longest prefix in the tree: whole blocks are shared, and a block
+// that matches in part is copied. If a group has a window, the tree may have evicted older blocks: a prefix is usable
+// up to the point where every window sees only blocks that exist, and up to a checkpoint if the model has states. The
+// tree has few checkpoints: if it knows more tokens than its checkpoint, the sequence is asked to make one where it
+// diverges from the tree. If the pool has no room, the tree evicts what was used longest ago: the last blocks of a
+// prefix, or any block of a group with a window. The KV of a position depends only on the tokens up to it (the numerics
+// contract), so shared blocks have the same bits as computed ones. Thread-safety: one thread, the one that runs the
 // passes.
 #pragma once
 
@@ -33,19 +33,19 @@ class PrefixCache {
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
-  /// Lets `state`, which holds the first tokens of `tokens`, go on as far as the tree agrees with them, at most to
-  /// `limit` positions. Returns how many positions it gained.
+  /// Extends `state`, which holds the first tokens of `tokens`, as far as the tree matches them, at most to `limit`
+  /// positions. Returns how many positions it gained.
   std::int64_t extend(SequenceState& state, std::span<const Token> tokens, std::int64_t limit);
 
-  /// Enters the whole blocks of `state` that stand for these tokens, the first ones of the sequence: they are computed.
+  /// Inserts the whole blocks of `state` for these tokens, which are the first of the sequence and computed.
   void enter(const SequenceState& state, std::span<const Token> tokens);
 
-  /// The tree's blocks of these tokens, from the first on as far as it knows them: each time one of each group, null
-  /// where it is gone.
+  /// The tree's blocks for these tokens, from the first one on as far as it has them: one per group each time, null if
+  /// it was evicted.
   std::vector<Blocks> blocks_of(std::span<const Token> tokens);
 
-  /// Lets go of one block of the group that only the tree uses, the one used longest ago; of a group that keeps all
-  /// one whose successors are gone; of checkpoints first those where nothing ends and no beginnings part. False: there
+  /// Evicts the least recently used block of the group that only the tree uses. In a group that keeps everything, only
+  /// a block without successors; of checkpoints, first those where no prompt ends and no prefixes diverge. False: there
   /// is none.
   bool let_go(std::size_t group);
   void clear();  // of all blocks that only the tree uses

@@ -1,11 +1,11 @@
-// The tier behind the tree of beginnings (prefix_cache.h): whole KV blocks of prompts on the disk, so that a slow
-// prompt is computed once, also across runs of the program. Loading a block is a read of its bytes, far less than a
-// streamed prefill moves; only prompts that took long are written, so what is found is always loaded.
+// The tier below the prefix cache (prefix_cache.h): whole KV blocks of prompts on the disk, so that a slow prompt is
+// computed only once, even across runs of the program. Loading a block reads far fewer bytes than a streamed prefill
+// moves; only slow prompts are written, so a block that is found is always loaded.
 //
-// One thread runs the passes and calls; a thread of this class's own writes. Blocks that wait to be written are
-// retained, so that nobody changes them: from host memory they are written where they lie, from a device one at a time
-// is copied to a buffer that the Budget grants. Whoever needs the room calls let_go().
-// Nothing here fails a request: without the cache the prompt is computed.
+// The thread that runs the passes calls; a thread of this class writes. Blocks that wait to be written are retained, so
+// that they are not changed: blocks in host memory are written in place, blocks of a device are copied one at a time to
+// a buffer that the Budget grants. A caller that needs the room calls let_go().
+// An error here never fails a request: without the cache, the prompt is computed.
 #pragma once
 
 #include <deque>
@@ -21,7 +21,8 @@
 
 namespace millrace::kv {
 
-/// Where other processes have other layers' KV of the same prompts (exec/pipeline.h), each in a folder of its own.
+/// The caches of other processes that hold other layers' KV of the same prompts (exec/pipeline.h), each in its own
+/// folder.
 class PromptsElsewhere {
  public:
   struct Loaded {
@@ -55,7 +56,7 @@ class PromptCache {
   /// memory in front of a device. Errors: io_error; invalid_argument (the folder is not to be trusted).
   static Expected<std::unique_ptr<PromptCache>> open(const Options& options, std::string_view identity,
                                                      std::shared_ptr<BlockPool> pool, residency::Budget& budget);
-  /// Writes what waits, for a few seconds at most.
+  /// Writes the waiting blocks, for a few seconds at most.
   ~PromptCache();
   PromptCache(const PromptCache&) = delete;
   PromptCache& operator=(const PromptCache&) = delete;
@@ -82,10 +83,10 @@ class PromptCache {
   std::vector<std::vector<std::byte*>> load(Tokens tokens, std::int64_t first, std::int64_t most,
                                             Clock::time_point until);
 
-  /// Lets go of blocks that are written, and hands the writer the next one of a device. To be called between passes.
+  /// Releases written blocks, and gives the writer the next block of a device. Must be called between passes.
   void pump();
   bool busy() const;  // blocks wait to be written or to be let go of
-  /// Gives up what waits to be written. False: no block was held.
+  /// Abandons the blocks that wait to be written. False: no block was held.
   bool let_go();
 
   Counters counters() const;

@@ -1,13 +1,13 @@
-// A KV block of one group on the disk: what it is called and what is in it.
+// The name and format of the file of a KV block.
 //
 // A block's key hashes the key before it and its own tokens; the first one goes on from root_key(), which stands for
 // the model, the KV's layout and the numerics of who computed. A file's key is that of its block and group. The key
 // finds the file; it proves nothing: the file repeats everything it was computed from, all tokens from the first on,
 // and is used only where all of that is equal.
 //
-// Little-endian: a head of fixed size, the tokens [0, end of the block) as int32, the block's bytes. Nothing in a file
-// is believed before it was compared with what the reader expects, so no length is ever taken from one.
-// Thread-safety: pure functions.
+// Little-endian: a head of fixed size, the tokens [0, end of the block) as int32, the block's bytes. The reader
+// compares everything in a file with what it expects, and never takes a length from a file. Thread-safety: pure
+// functions.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@ PromptKey next_key(const PromptKey& before, std::span<const Token> block);
 /// The key of a group's file of a block.
 PromptKey file_key(const PromptKey& block, std::size_t group);
 
-/// What a file must be.
+/// The expected contents of a file.
 struct PromptBlock {
   Group shape;
   std::size_t group = 0;          // its number in the layout

@@ -2,10 +2,10 @@
 // time it was last used; the least recently used go first. A prompt's later blocks are of no use without its earlier
 // ones, so callers give the earlier ones the later time of use.
 //
-// Users' prompts are in there: the folder is made for its owner alone, files too, and a folder where others may write
-// is refused. A file appears under its name whole (written aside, then renamed), so any number of processes may share a
-// folder. Only files with names of ours are ever counted or removed. What is damaged or another's is removed with a
-// line in the log. Thread-safe.
+// The files contain users' prompts: only the owner can access the folder and its files, and a folder that others may
+// write to is refused. A file is written under a temporary name and then renamed, so that several processes may share a
+// folder. Only files with this store's names are counted or removed. Damaged or foreign files of these names are
+// removed, with a line in the log. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -33,7 +33,7 @@ class PromptStore {
     std::uint64_t read_bytes = 0, written_bytes = 0, removed_files = 0, damaged_files = 0;
   };
 
-  /// Makes the folder where it is missing. Errors: io_error; invalid_argument (others may write there).
+  /// Creates the folder if it is missing. Errors: io_error; invalid_argument (others may write to it).
   static Expected<std::unique_ptr<PromptStore>> open(Options options);
 
   /// Sets the time of use; false: there is no such block.
@@ -42,8 +42,8 @@ class PromptStore {
   Status load(const PromptBlock& block, std::byte* payload);
   /// Errors: out_of_budget (the disk is full), io_error.
   Status save(const PromptBlock& block, const std::byte* payload, Time used);
-  /// Looks through the folder, removes what was used longest ago, and before `spared`, until `bytes` more fit, and says
-  /// how many of them do. Errors: io_error.
+  /// Removes the least recently used files, and only those last used before `spared`, until `bytes` more fit; returns
+  /// how many of these bytes fit. Errors: io_error.
   Expected<std::uint64_t> make_room(std::uint64_t bytes, Time spared);
 
   Counters counters() const;

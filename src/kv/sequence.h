@@ -1,14 +1,14 @@
-// What one sequence remembers: a table of blocks for each group of its layout (kv/layout.h), and its length; snapshot
-// and restore.
+// The cache of one sequence: a table of blocks for each group of its layout (kv/layout.h), and its length; snapshot and
+// restore.
 //
 // A block holds kBlockTokens tokens of all layers of one group. Blocks come from a BlockPool, whose memory the Budget
-// grants block by block. A group with a window lets go of the blocks behind it: their places in the table stay, empty.
+// grants block by block. A group with a window releases the blocks before it: their entries in the table become empty.
 //
-// Of a group with states there is the state behind the last token, which a pass reads, and room for the one that it
-// makes: a pass that fails has changed nothing. Checkpoints stand in the table, each in the place of the block whose
-// last token it lies behind; a pass writes those that reserve() made room for as it goes by. They are what a sequence
-// can rewind to and what others can go on from.
-// Thread-safety: one thread writes a sequence; during a pass several may read it.
+// A group with states has the state after the last token, which a pass reads, and room for the state that the pass
+// writes, so that a failed pass has changed nothing. Checkpoints are in the table, each in the entry of the block after
+// whose last token it was taken; a pass writes those that reserve() made room for. A sequence can rewind to a
+// checkpoint, and other sequences can continue from it. Thread-safety: one thread writes a sequence; during a pass
+// several may read it.
 #pragma once
 
 #include <array>
@@ -30,28 +30,27 @@ namespace millrace::kv {
 
 class SequenceState;
 
-/// Memory of blocks that do not lie in host memory: a device's. Addresses are only ever given to its executor.
+/// Memory for blocks on a device. Only the device's executor uses the addresses.
 class BlockMemory {
  public:
   virtual ~BlockMemory() = default;
-  /// One block. press: others may have to give way for it. Errors: out_of_budget.
+  /// Allocates a block. press: other holders may be asked to shrink. Errors: out_of_budget.
   virtual Expected<std::byte*> allocate(bool press) = 0;
   virtual void release(std::byte* block) = 0;
-  virtual void trim() {}  // gives memory without blocks in use back
+  virtual void trim() {}  // returns memory without blocks in use
   virtual Status read(const std::byte* block, std::byte* out, std::size_t bytes) = 0;
   virtual Status write(std::byte* block, const std::byte* in, std::size_t bytes) = 0;
   virtual Status copy(std::byte* to, const std::byte* from, std::size_t bytes) = 0;
 };
 
-/// Blocks of each group of a layout, by its number; of one size in a group. Free ones are kept for reuse and given back
-/// to the budget on trim(). A block may have several users (sequences with a common beginning, the cache of
-/// beginnings): it goes back when the last one lets go of it. INVARIANT: a block with more than one user is never
-/// written.
+/// A pool of blocks for each group of a layout; the blocks of a group have one size. Free blocks are kept for reuse and
+/// returned to the budget by trim(). A block may have several users (sequences with a common prefix, the prefix cache)
+/// and is freed when the last one releases it. INVARIANT: a block with more than one user is never written.
 class BlockPool {
  public:
   /// Blocks in host memory. `budget` outlives the pool. Reserves nothing yet.
   BlockPool(Layout layout, residency::Budget& budget);
-  /// Blocks in `memory`, one for each group, which grants them itself. Not zeroed there.
+  /// Blocks in `memory`, one for each group, which reserves them itself. They are not zeroed.
   BlockPool(Layout layout, std::vector<std::unique_ptr<BlockMemory>> memory);
   ~BlockPool();
   BlockPool(const BlockPool&) = delete;
@@ -59,30 +58,29 @@ class BlockPool {
   const Layout& layout() const;
   std::size_t groups() const { return layout().groups().size(); }
   Expected<std::byte*> allocate(std::size_t group);  // zeroed, one user. Errors: out_of_budget
-  /// The same, but nobody gives way for it except what is kept of ended conversations.
+  /// The same, but only memory of ended conversations is reclaimed for it.
   Expected<std::byte*> allocate_spare(std::size_t group);
-  void retain(std::size_t group, std::byte* block);   // one user more
-  void release(std::size_t group, std::byte* block);  // one user less
+  void retain(std::size_t group, std::byte* block);   // adds a user
+  void release(std::size_t group, std::byte* block);  // removes a user
   std::int64_t users(std::size_t group, const std::byte* block) const;
-  void trim();  // gives free blocks' memory back
+  void trim();  // returns the memory of free blocks
   std::int64_t blocks_in_use(std::size_t group) const;
   std::int64_t blocks_in_use() const;  // of all groups
-  /// At most so many blocks of a group at a time; 0: as many as the budget grants.
+  /// The largest number of blocks of a group at a time; 0: as many as the budget grants.
   void set_bound(std::size_t group, std::int64_t blocks);
   std::int64_t bound(std::size_t group) const;
-  /// Asked when there is no room for a block of a group, before the budget makes anybody else give way: lets go of one
-  /// of its blocks that nobody computes with, or returns false. Empty removes it.
+  /// Called if there is no room for a block of a group, before the budget reclaims other memory: releases a block that
+  /// no pass uses, or returns false. Empty removes the function.
   using Reclaimer = std::function<bool(std::size_t group)>;
   void set_reclaimer(Reclaimer let_go);
   bool on_host() const;  // a block's address is its bytes
   /// The sequences that have their blocks here, by SequenceState::number(). Valid until one begins or ends.
   const std::map<std::uint64_t, const SequenceState*>& sequences() const;
-  /// Blocks (BlockName::number) that somebody beside the sequences keeps for others: so whoever keeps the same
-  /// elsewhere knows which.
+  /// Blocks (BlockName::number) that are kept for later sequences, so that other ranks can keep the same ones.
   void keep(std::uint64_t number);
   void drop(std::uint64_t number);
   const std::set<std::uint64_t>& kept() const;
-  /// A block's bytes, wherever it lies. Errors: io_error.
+  /// Copies a block's bytes, from host or device memory. Errors: io_error.
   Status read(std::size_t group, const std::byte* block, std::byte* out) const;
   Status write(std::size_t group, std::byte* block, const std::byte* in);
   Status copy(std::size_t group, std::byte* to, const std::byte* from);
@@ -98,11 +96,11 @@ class BlockPool {
 /// A block of each group, in the order of the layout's groups; null where the group's window has passed it.
 using Blocks = std::span<std::byte* const>;
 
-/// What tells the blocks of one place in a sequence, one of each group, from all others there ever are. Shared ones
-/// have one number in all sequences.
+/// A unique name of the blocks, one per group, at one place of a sequence. Shared blocks have the same number in all
+/// sequences.
 struct BlockName {
   std::uint64_t number = 0;
-  std::uint64_t copied = 0;  // the number of those that they began as a copy of, or 0
+  std::uint64_t copied = 0;  // the number of the blocks that these were copied from, or 0
   friend bool operator==(const BlockName&, const BlockName&) = default;
 };
 
@@ -114,40 +112,40 @@ class SequenceState {
   SequenceState& operator=(SequenceState&&) noexcept;
 
   const Layout& layout() const;
-  /// No other sequence has or had it. It moves along; what was moved from has none, which is 0.
+  /// Unique among all sequences, past ones included. A move transfers it and leaves 0.
   std::uint64_t number() const { return number_; }
   std::int64_t length() const { return length_; }  // tokens whose K and V are complete
 
-  /// Makes room for positions [0, tokens), and a copy of a shared block where positions from length() on lie in it. A
-  /// group with a window takes room for the positions of the pass beside those it sees. Errors: out_of_budget,
-  /// io_error; nothing changes then. internal: goes_on(length()) does not hold.
+  /// Makes room for positions [0, tokens), and copies a shared block that contains positions from length() on. A group
+  /// with a window takes room for the positions of the pass beside those that it sees. Errors: out_of_budget, io_error;
+  /// nothing changes then. internal: goes_on(length()) is false.
   Status reserve(std::int64_t tokens);
-  /// Goes on with whole blocks of another sequence that began with the same tokens; they are shared, not copied. Where
-  /// one is null, a group with a window lets go of those before it, and one with states has none of this length.
-  /// number: BlockName's; 0: they are no sequence's yet.
-  /// REQUIRES: length() is a multiple of kBlockTokens and nothing is reserved beyond it.
+  /// Continues with whole blocks of another sequence that began with the same tokens; they are shared, not copied. If
+  /// one is null, a group with a window releases the blocks before it, and a group with states has no state of this
+  /// length. number: BlockName's; 0: no sequence has the blocks yet. REQUIRES: length() is a multiple of kBlockTokens
+  /// and nothing is reserved beyond it.
   void share(Blocks blocks, std::uint64_t number);
-  /// Goes on with the first `tokens` positions of such blocks, copied. REQUIRES: as share(), and none is null; the
-  /// layout has no states, which are of whole blocks.
+  /// Continues with a copy of the first `tokens` positions of such blocks. REQUIRES: as share(), and none is null; the
+  /// layout has no states, because states exist only for whole blocks.
   /// Errors: out_of_budget, io_error; nothing changes then.
   Status copy(Blocks blocks, std::uint64_t number, std::int64_t tokens);
   /// Declares the first `tokens` positions complete (after a pass that ended there). REQUIRES: reserved.
   void set_length(std::int64_t tokens);
-  /// Lets go of the blocks that no token from length() on sees, and of checkpoints beyond kMostCheckpoints.
+  /// Releases the blocks that no token from length() on sees, and checkpoints beyond kMostCheckpoints.
   void forget_behind_windows();
-  /// Lets go of all checkpoints: somebody else keeps them.
+  /// Releases all checkpoints, because another holder keeps them.
   void forget_checkpoints();
-  /// Forgets positions from `tokens` on, and as many before it as it takes to go on: to the nearest checkpoint where
-  /// there are states, to none where a window has lost what a token there would see. Returns the new length, `tokens`
-  /// at most; blocks no longer needed go back.
+  /// Removes positions from `tokens` on, and as many before it as are needed to continue: back to the nearest
+  /// checkpoint if there are states, or to 0 if a window has released what a token there would see. Returns the new
+  /// length, at most `tokens`; blocks that are no longer needed are freed.
   std::int64_t rewind(std::int64_t tokens);
-  /// A checkpoint is wanted behind the first `tokens` positions, a multiple of kBlockTokens, when a pass gets there:
-  /// other sequences part from this one there, or a prompt ends. The last one of those wanted stays while there are
-  /// others.
+  /// Requests a checkpoint after the first `tokens` positions, a multiple of kBlockTokens, when a pass reaches it,
+  /// because other sequences diverge there or a prompt ends. Of the requested checkpoints, the last one is kept
+  /// longest.
   void want_checkpoint(std::int64_t tokens);
-  /// Whether all that a token at this position sees, of what is complete, is there.
+  /// Whether everything complete that a token at this position sees is available.
   bool goes_on(std::int64_t position) const;
-  /// Whether a token at this position can be computed: what it sees, and room for what it leaves, is there.
+  /// Whether a token at this position can be computed: what it sees is available, and there is room for its results.
   bool holds(std::int64_t position) const;
 
   /// K and V of (layer, kv_head) in block i: K [k_dim, kBlockTokens], V [kBlockTokens, v_dim].
@@ -165,11 +163,11 @@ class SequenceState {
     const Layout& layout = this->layout();
     return block(layout.plain_group(layer), i) + layout.plain_offset(layer, part, kv_head);
   }
-  /// A layer's state behind length() tokens, which a pass reads; null: zeros. REQUIRES: the group has states.
+  /// A layer's state after length() tokens, which a pass reads; null: zeros. REQUIRES: the group has states.
   const float* state(std::int64_t layer) const { return state_at(layer, states_of(layer).now); }
-  /// Where a pass writes the state behind its last token. REQUIRES: reserved.
+  /// Where a pass writes the state after its last token. REQUIRES: reserved.
   float* next_state(std::int64_t layer) const { return state_at(layer, states_of(layer).next); }
-  /// Where a pass writes the one behind block i when it gets there; null: nowhere.
+  /// Where a pass writes the state after block i when it reaches it; null: nowhere.
   float* checkpoint(std::int64_t i, std::int64_t layer) const {
     return state_at(layer, block(layout().place(layer).group, i));
   }
@@ -186,8 +184,8 @@ class SequenceState {
     return tables_[group].blocks[static_cast<std::size_t>(i)];
   }
 
-  /// The whole state as bytes with layout, length and a checksum; restore refuses (corrupt) what is not its own or
-  /// was damaged, and leaves the sequence as it was.
+  /// The whole state as bytes with layout, length and a checksum. restore refuses (corrupt) a snapshot of another
+  /// layout or a damaged one, and leaves the sequence unchanged.
   Expected<std::vector<std::byte>> snapshot() const;
   Status restore(const std::vector<std::byte>& bytes);
 
@@ -247,7 +245,7 @@ class SequenceState {
   std::vector<std::int64_t> wanted_checkpoints_;  // ascending
 };
 
-/// The tokens of one pass: of many sequences, each sequence's tokens together and in ascending position.
+/// The tokens of one pass, from many sequences; each sequence's tokens are contiguous and in ascending position.
 struct BatchRow {
   std::int32_t token = 0;
   std::int32_t sequence = 0;  // index into Batch::sequences
@@ -257,7 +255,7 @@ struct BatchRow {
   std::int32_t type = 0;  // of the token: an encoder's second text is of type 1
 };
 
-/// What pictures make of a row: of their own, and of text behind them.
+/// The attributes of a row of a picture, or of text after a picture.
 struct PictureRow {
   /// [model_dim], then as many columns for each layer that adds some (exec::Ops::add_picture()); host memory, taken in
   /// place of the token's embedding, unscaled. Null: the row is its token's.

@@ -1,4 +1,4 @@
-// A rank's messages in the order in which they came, of which some can be looked at while a pass is under way.
+// A rank's messages in order of arrival, some of which can be inspected while a pass is in flight.
 // Thread-safety: one thread.
 #pragma once
 
@@ -19,7 +19,7 @@ class Inbox {
   /// `link` outlives the object.
   explicit Inbox(Link& link) : link_(link) {}
 
-  /// Waits for the next message; `meanwhile` (may be empty) is called now and then. Errors: io_error.
+  /// Waits for the next message; calls `meanwhile` (may be empty) regularly. Errors: io_error.
   Status next(std::vector<std::byte>& message, const std::function<void()>& meanwhile = {}) {
     if (!early_.empty()) {
       message = std::move(early_.front());
@@ -34,8 +34,8 @@ class Inbox {
                  })
         .status();
   }
-  /// Whether rank 0 wants this pass no more: it said so, or goes on with something else than passes. What came is kept
-  /// for next().
+  /// Whether rank 0 has abandoned this pass: it sent a message to that effect, or anything other than a pass. Messages
+  /// are kept for next().
   bool gives_up(std::uint64_t pass) {
     for (;;) {
       std::vector<std::byte> message;

@@ -1,7 +1,7 @@
-// Messages between the processes that compute one model together, its ranks: 0 has the first layers and talks to users,
-// the others follow. A message arrives whole or not at all; those from one rank to another keep their order. Whoever
-// waits sleeps, from 20 to 200 us at a time and 2 ms after two seconds, so that waiting costs little of a processor.
-// Thread-safety: one thread of a rank at a time calls send and receive; they may be different ones.
+// Messages between the processes (ranks) that compute one model together: rank 0 has the first layers and serves users,
+// the others follow. A message arrives complete or not at all; messages from one rank to another keep their order. A
+// waiting rank sleeps for 20 to 200 us at a time, and for 2 ms after two seconds, so that waiting costs little CPU
+// time. Thread-safety: one thread of a rank at a time calls send and receive; they may be different ones.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ class Link {
   virtual Status send(int to, std::span<const std::byte> message) = 0;
   /// To all other ranks. Errors: those of send, the first one.
   Status send_others(std::span<const std::byte> message);
-  /// The oldest message that is here, from whomever: his rank; nothing: there is none yet. Errors: io_error (names the
+  /// The sender's rank of the oldest message that has arrived; nothing: there is none yet. Errors: io_error (names the
   /// host).
   virtual Expected<std::optional<int>> try_receive(std::vector<std::byte>& message) = 0;
 

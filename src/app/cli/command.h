@@ -1,4 +1,4 @@
-// What every verb of the command line shares: its flags, its exit codes, how an error reaches the user.
+// What all commands of the command line share: options, exit codes, and the printing of errors.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -15,17 +15,17 @@
 
 namespace millrace::cli {
 
-/// Exit codes: 0 done, 1 the work failed, 2 the command's words are off, 3 another process of several is gone
+/// Exit codes: 0 done, 1 the work failed, 2 the command line is invalid, 3 another process of several is gone
 /// (link::kExitGone), 130 stopped by Ctrl-C.
 constexpr int kExitFailed = 1, kExitUsage = 2, kExitInterrupted = 130;
 
-/// What main() learned before anything else ran.
+/// What main() measured or read before anything else ran.
 struct Program {
   std::uint64_t bare_resident_bytes = 0;
   bool quiet = false;  // no progress bars
 };
 
-/// Set by SIGINT; cleared by whoever has acted on it. A second SIGINT while it is set ends the process.
+/// Set by SIGINT; the code that handles it clears it. A second SIGINT while it is set ends the process.
 std::atomic<bool>& interrupted();
 /// `on_term`: SIGTERM too.
 void install_interrupt_handler(bool on_term = false);
@@ -45,7 +45,7 @@ Status check_model_outputs(std::vector<std::string> outputs, const engine::Engin
 /// Of a file that `millrace calibrate --out` wrote. Errors: not_found, corrupt.
 Expected<residency::Rates> read_rates(const std::string& path);
 
-/// Flags that say which model runs, on what, within which budget.
+/// The options that choose the model, the device and the memory limits.
 struct ModelFlags {
   std::string model;
   std::string speculate = "auto", draft, mmproj;
@@ -60,7 +60,7 @@ struct ModelFlags {
   std::shared_ptr<store::Share> share;      // of the model, once open_share() was called; null: its file is whole
   std::vector<const CLI::Option*> options;  // all but the model
 
-  /// The command line says something of the engine: the first flag that does, empty where none does.
+  /// The first option of the engine on the command line; empty if there is none.
   std::string first_given() const;
 };
 
@@ -69,7 +69,7 @@ inline CLI::Range at_least(std::int64_t least) { return {least, std::int64_t{1} 
 /// A number within bounds, which NaN and infinities are not: CLI::Range lets NaN through.
 CLI::Validator number_within(double least, double most);
 
-/// "on", "off" or a folder, which has a / so that no slip of the pen makes one.
+/// "on", "off" or a folder. A folder must contain a /, so that a typing error is not taken for one.
 CLI::Validator switch_or_folder();
 
 void add_model_flags(CLI::App& command, ModelFlags& flags);
@@ -82,10 +82,10 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
 /// name. Errors: those of store::Share::open().
 Status open_share(ModelFlags& flags, int rank, const Program& program);
 
-/// A bar while weights load, and while a pass waits for the rest of them; Ctrl-C stops either.
+/// Shows a progress bar while weights load, and while a pass waits for the rest of them; Ctrl-C cancels.
 void show_loading(engine::EngineOptions& options, const Program& program);
 
-/// Engine::create with such a bar. Keeps the plan where --plan names no file yet.
+/// Engine::create with such a bar. Saves the plan if --plan names a file that does not exist.
 Expected<std::unique_ptr<engine::Engine>> create_engine(engine::EngineOptions options, const ModelFlags& flags,
                                                         const Program& program);
 
@@ -117,12 +117,13 @@ struct SamplingFlags {
   std::vector<std::string> stop;
 };
 void add_sampling_flags(CLI::App& command, SamplingFlags& flags);
-/// What a model's manifest sets, where the command line did not: REQUIRES add_sampling_flags(command, flags).
+/// Sets options from the model's manifest that the command line did not set. REQUIRES: add_sampling_flags(command,
+/// flags).
 void apply_defaults(const CLI::App& command, const store::Manifest& defaults, SamplingFlags& flags);
 /// Draws a seed where none was given.
 engine::SamplerOptions sampler_options(const SamplingFlags& flags);
 
-/// Each verb adds itself; its callback leaves the exit code in `exit_code`.
+/// Each command adds itself; its callback stores the exit code in `exit_code`.
 void add_run(CLI::App& app, const Program& program, int& exit_code);
 void add_models(CLI::App& app, const Program& program, int& exit_code);  // pull, list, show, rm, cp, create
 void add_serve(CLI::App& app, const Program& program, int& exit_code);

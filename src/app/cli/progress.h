@@ -1,5 +1,5 @@
-// A progress bar on stderr for work of more than a second. On a terminal it redraws one line; elsewhere it writes a
-// whole line each twenty seconds, so that logs and pipes hold no half ones. Thread-safe.
+// A progress bar on stderr for work of more than a second. On a terminal it redraws one line; otherwise it prints a
+// line every twenty seconds, so that logs and pipes get only complete lines. Thread-safe.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,4 @@
-// What a client asks for, whichever API it speaks: the one form that the APIs parse into and that a Run works off.
-// Plain values.
+// A client's request in the form that all APIs are parsed into and that a Run executes. Plain values.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +20,7 @@ namespace millrace::generate {
 enum class Format { text, json, schema, grammar };
 enum class ToolChoice { automatic, none, required, named };
 
-/// What OpenAI's responses call a tool that goes by another name here.
+/// A tool of OpenAI's responses API whose name differs from the one used here.
 struct ClientTool {
   std::string name, name_space;  // name_space empty: none
   bool custom = false;           // takes a text instead of JSON: "input" of its arguments
@@ -37,26 +36,26 @@ struct Job {
   /// or "tool_call_id".
   bool chat = true;
   Json messages = Json::array();
-  Pictures pictures;           // whose markers stand in the messages' texts
+  Pictures pictures;           // the messages' texts contain their markers
   Json tools = Json::array();  // [{"type": "function", "function": {"name", "description", "parameters"}}]
   std::map<std::string, ClientTool> client_tools;  // by the name in `tools`; missing: the client knows it by that, too
   ToolChoice tool_choice = ToolChoice::automatic;
   std::string tool_name;                     // when named
-  text::Thinking thinking;                   // empty: as the template has it
+  text::Thinking thinking;                   // empty: the template's default
   Json template_variables = Json::object();  // further ones of the chat template
   std::string chat_template;                 // instead of the file's; empty: the file's
-  std::vector<text::TokenId> before;         // goes before the conversation: an earlier one, in tokens
-  /// Or a text to go on with.
+  std::vector<text::TokenId> before;         // tokens of an earlier conversation, placed before this one
+  /// A text to continue, instead of a conversation.
   std::string prompt;
   std::vector<text::TokenId> prompt_tokens;  // instead of `prompt`
   bool raw = true;                           // special tokens in `prompt` are parsed, BOS goes first where there is one
 
-  /// The gap between `prompt` and the text behind it is filled in. Other files may be told first.
+  /// Fills the gap between `prompt` and the text after it. Other files may precede the prompt.
   struct Fill {
     struct File {
       std::string name, text;
     };
-    std::string suffix, begun;  // begun: how the filling begins
+    std::string suffix, begun;  // begun: the beginning of the filling
     std::vector<File> files;
   };
   std::optional<Fill> fill;
@@ -64,7 +63,7 @@ struct Job {
   engine::SamplerOptions sampler;
   std::int64_t max_tokens = -1;  // -1: to the end of the context
   std::int64_t context = 0;      // tokens of prompt and answer together; 0: what the model was loaded with
-  bool truncate = false;         // the oldest messages are left out where all do not fit
+  bool truncate = false;         // drops the oldest messages if not all of them fit
   std::vector<std::string> stop;
   int n = 1;
   Format format = Format::text;
@@ -83,22 +82,22 @@ struct Job {
   std::vector<std::string> dry_breakers;  // texts that no repetition reaches across
   bool parallel_calls = true;             // false: the first call of a tool ends the answer
   bool echo = false;
-  bool ignore_end = false;   // the model's own end of the answer does not end it
-  bool progress = false;     // prompt progress is wanted
-  bool keep_tokens = false;  // Meter::tokens is wanted
+  bool ignore_end = false;   // ignores the model's end-of-text tokens
+  bool progress = false;     // reports prompt progress
+  bool keep_tokens = false;  // fills Meter::tokens
   bool stream = false, include_usage = false;
   int priority = 0;
-  /// Whose clients read the error of a prompt that is too long: they look for other words.
+  /// The API whose wording a prompt-too-long error must have, because clients match it.
   enum class Words { openai, responses, anthropic, ollama } words = Words::openai;
   bool any_length = false;  // the prompt is counted, not answered
 };
 
-/// What a Modelfile gives every conversation of its model.
+/// What a Modelfile adds to every conversation of its model.
 struct Defaults {
   std::string system, chat_template;  // empty: none
   Json messages = Json::array();      // turns that go before the first one
 };
-/// Lays them under a conversation: a system message and a template of its own stay. Completions stay as they are.
+/// Adds these defaults to a conversation that has no system message or template. Completions do not change.
 void lay_under(const Defaults& defaults, Job& job);
 
 /// Who asks the grant for the work on a body's texts (rendered, cut into tokens), which takes more than all their
@@ -111,7 +110,7 @@ enum class WorkOnTexts { granted_with_the_body, granted_with_the_prompt };
 Expected<Json> parse_object(std::string_view body, WorkGrant* grant = nullptr,
                             WorkOnTexts work = WorkOnTexts::granted_with_the_body);
 
-/// The most that the work on a job's texts takes at once.
+/// The most memory that processing a job's texts takes at once.
 std::uint64_t work_on_texts_bytes(const Job& job);
 
 }  // namespace millrace::generate

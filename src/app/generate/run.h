@@ -1,5 +1,5 @@
-// A Job at work: its requests in a Service, and what comes of them as events that another thread takes.
-// Thread-safety: one thread calls; the engine's thread feeds. Destroying a Run cancels what is left of it.
+// A running Job: its requests in a Service, and their results as events for another thread.
+// Thread-safety: one thread calls; the engine's thread produces events. The destructor cancels unfinished requests.
 #pragma once
 
 #include <chrono>
@@ -62,7 +62,7 @@ struct Totals {
   double prompt_seconds = 0, decode_seconds = 0;
 };
 
-/// What a Run has come to, for whoever tells of it. Written by the thread that takes the Run's events.
+/// The progress of a Run, for logs and statistics. Written by the thread that takes the Run's events.
 struct Meter {
   Totals totals;
   std::optional<std::chrono::steady_clock::time_point> first_token;  // when the first piece of an answer was taken
@@ -82,11 +82,11 @@ class Run {
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
-  /// The next event; none where none came in time. REQUIRES: not done().
+  /// The next event, or none if the time is over. REQUIRES: not done().
   std::optional<Event> next(std::chrono::milliseconds time);
-  /// From now on next() waits for many pieces or the end: whoever shows none of them needn't be woken for each.
+  /// Makes next() wait for many pieces or the end, so that a caller without a stream is not woken for each piece.
   void take_whole();
-  /// Every choice has finished and every event was taken.
+  /// Whether every choice has finished and every event was taken.
   bool done() const { return open_ == 0; }
   const Totals& totals() const { return meter_->totals; }
   std::shared_ptr<const Meter> meter() const { return meter_; }
@@ -120,8 +120,8 @@ struct Answer {
  private:
   CallJoiner calls_;
 };
-/// Takes events to the end. `gone` is asked now and then: true gives up. `grant` (may be null) is asked for what the
-/// answers take. Errors: those of the run; cancelled, out_of_budget.
+/// Takes all events. `gone` is polled: true cancels. The memory of the answers is charged to `grant` (may be null).
+/// Errors: those of the run; cancelled, out_of_budget.
 Expected<std::vector<Answer>> collect(Run& run, int choices, const std::function<bool()>& gone,
                                       WorkGrant* grant = nullptr);
 

@@ -1,4 +1,4 @@
-// OpenAI's response bodies from what a Run gives. Pure functions.
+// Builds OpenAI's response bodies from the events of a Run. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace millrace::openai {
 using generate::Job;
 using generate::Json;
 
-/// What every body of one answer repeats.
+/// The fields that all bodies of one answer share.
 struct Envelope {
   std::string id;  // "chatcmpl-..."
   std::int64_t created = 0;
@@ -55,9 +55,9 @@ Json chat_empty_chunk(const Envelope& envelope);
 
 /// What an echo begins with where the prompt came as tokens: their text becomes the job's prompt.
 void write_prompt(const text::Tokenizer& tokenizer, Job& job);
-/// The prompt's tokens as vLLM tells of them: a list of {id: {"logprob", "rank", "decoded_token"}}, null for the first.
+/// The prompt's tokens in vLLM's form: a list of {id: {"logprob", "rank", "decoded_token"}}, null for the first.
 Json prompt_logprobs(const generate::PromptTokens& tokens, int most);
-/// The prompt's tokens as an echo has them.
+/// The prompt's tokens in the form of an echo.
 std::vector<generate::TokenLogprob> echoed_tokens(const Job& job, const generate::PromptTokens& tokens);
 
 /// `index`: of the answer among those of all prompts.
@@ -70,7 +70,7 @@ Json completion_logprobs(const std::vector<generate::TokenLogprob>& logprobs, st
 
 /// {"error": {message, type, param, code}}; param is taken from "param: ..." in the message.
 Json error_body(int http_status, const Status& status);
-/// The HTTP status that says a Status.
+/// The HTTP status for a Status.
 int http_status(const Status& status);
 
 /// RFC 4648, with padding.

@@ -1,4 +1,4 @@
-// What the routes share, and the few things that all of them do.
+// The state that the routes share, and functions that all of them use.
 // Thread-safety: the parts lock for themselves.
 #pragma once
 
@@ -24,11 +24,11 @@ namespace millrace::server {
 
 using generate::Json;
 
-/// Whose turn it is: so many at once, in the order in which they came. Thread-safe.
+/// A queue that admits a fixed number of users at once, in order of arrival. Thread-safe.
 class Turns {
  public:
   Turns(std::size_t at_once, std::size_t most_waiting) : at_once_(at_once), most_(at_once + most_waiting) {}
-  /// A place in the row, until it is dropped; null: too many wait already. The row outlives it.
+  /// A place in the queue, until it is destroyed; null: too many wait already. The queue outlives it.
   std::shared_ptr<const std::uint64_t> enter();
   bool is_on(const std::uint64_t& place) const;
   std::size_t most_waiting() const { return most_ - at_once_; }
@@ -72,41 +72,40 @@ struct Context {
   Turns downloads{4, 32};  // each has a few threads, connections and open files
   HttpServer http;
   std::atomic<bool> stopping{false};
-  std::atomic<bool> preloading{false};  // the model that was asked for at the start is not there yet
-  std::atomic<bool> draining{false};    // goes on to answer, but wants no more to do
+  std::atomic<bool> preloading{false};  // the model named at the start is not loaded yet
+  std::atomic<bool> draining{false};    // finishes its requests and accepts no more
 };
 
 using KeepAlive = std::optional<engine::ModelManager::Duration>;
 using Wanted = engine::ModelManager::Wanted;
 
-/// What is known of a model that is loaded, but what a Modelfile gives: by `name`, or, where that is gone, another name
-/// of its file. Errors: not_found (its file has no name any more), out_of_budget.
+/// The store's entry of a loaded model, by `name` or, if that was removed, by another name of its file. Errors:
+/// not_found (its file has no name any more), out_of_budget.
 Expected<ModelInfo> info_of(Context& context, const engine::ModelManager::Loaded& loaded, const std::string& name);
 
-/// The model a client means: the one it names, or, where it names none, the first one loaded, the one used last, or the
-/// only one there is.
-/// Nothing is loaded. Errors: not_found, invalid_argument (which one?).
+/// Resolves a client's model: the one that it names; otherwise the first loaded one, the one used last, or the only
+/// one. Loads nothing. Errors: not_found, invalid_argument (ambiguous).
 Expected<ModelInfo> model_meant(Context& context, const std::string& name);
 
-/// Has the model loaded, and remembers it as the one used last. Errors: those of ModelManager::use.
+/// Loads the model, and records it as the one used last. Errors: those of ModelManager::use.
 Expected<engine::ModelManager::Use> use_found(Context& context, const ModelInfo& info, KeepAlive keep_alive,
                                               const Wanted& wanted);
-/// Looks the name up and has the model loaded. Errors: not_found, and those of ModelManager::use.
+/// Resolves the name and loads the model. Errors: not_found, and those of ModelManager::use.
 Expected<engine::ModelManager::Use> use_model(Context& context, const std::string& name, KeepAlive keep_alive = {},
                                               const Wanted& wanted = {});
 
-/// Fetches the pictures that a job has by URL, where the hosts are allowed (Access::picture_hosts) and the model sees.
-/// One that does not come has the reason as its problem.
+/// Fetches a job's pictures that are given by URL, if their hosts are allowed (Access::picture_hosts) and the model
+/// reads pictures. A picture that cannot be fetched gets the reason as its problem.
 void fetch_pictures(Context& context, const engine::Engine& engine, generate::Job& job);
 
-/// Starts a job on its model, for the client of this connection. A job without a model is told the one it gets. Its
-/// pictures are fetched.
+/// Starts a job on its model for the client of this connection, after fetching its pictures. Writes the resolved model
+/// into a job that names none.
 Expected<std::unique_ptr<generate::Run>> start_run(Context& context, generate::Job& job,
                                                    const httplib::Request& request, KeepAlive keep_alive = {});
 Expected<std::unique_ptr<generate::Run>> start_run(Context& context, generate::Job& job,
                                                    engine::ModelManager::Use model, const httplib::Request& request);
 
-/// What a request for one answer asks, and who works on it.
+/// A request for one answer, and the run that works on it.
 struct Begun {
   generate::Job job;
   std::shared_ptr<generate::Run> run;
@@ -115,32 +114,32 @@ struct Begun {
 Expected<Begun> begin_run(Context& context, const httplib::Request& request,
                           const std::function<Expected<generate::Job>(const Json& body)>& parse);
 
-/// The request's JSON, granted by what requests may hold. Errors: those of generate::parse_object.
+/// Parses the request's JSON, charged to the memory for requests. Errors: those of generate::parse_object.
 Expected<Json> read_body(const httplib::Request& request);
 /// That of a request for a prompt: generate::make_prompt() has the work on its texts granted.
 Expected<Json> read_prompt_body(const httplib::Request& request);
 /// All of the answers, granted likewise. Errors: those of generate::collect.
 Expected<std::vector<generate::Answer>> collect(generate::Run& run, int choices);
 
-/// What a request wants of its model: sight for pictures, and as many tokens of context as its num_ctx or the model's
-/// recipe asks for: doubled from 1024 on, at most what the model was trained for; 0: no number.
+/// What a request needs of its model: a vision tower for pictures, and the context of its num_ctx or of the model's
+/// recipe, rounded up to a power of two from 1024 on, at most what the model was trained for; 0: none is set.
 Wanted wanted_by(const ModelInfo& info, const generate::Job& job);
 /// Likewise, of who counts a prompt's tokens: the context may be any.
 inline Wanted sight_wanted(const generate::Job& job) { return {0, !job.pictures.empty()}; }
-/// Whom a request counts for, where clients take turns.
+/// The client that a request counts for when clients take turns.
 std::string client_of(const httplib::Request& request);  // the key it has, or else its address
 
-/// Asked by whoever waits on this connection's behalf.
+/// Polled by code that waits on behalf of this connection.
 bool client_gone();
 
 void reply(httplib::Response& response, const Json& body, int status = 200);
 std::string dump(const Json& body);  // what is not UTF-8 is replaced
 
-/// Says nothing in a stream of events but that its end is still awaited.
+/// A comment that keeps a stream of events open.
 constexpr const char* kStreamComment = ": still working\n\n";
 std::string sse(const Json& data);  // an event without a name
 
-/// How a stream of events is written. Each function returns the bytes to send, or nothing.
+/// How to write a stream of events. Each function returns the bytes to send, or nothing.
 struct StreamForm {
   std::string content_type;
   std::string keep_line;  // sent after a long silence; empty: nothing is

@@ -1,4 +1,4 @@
-// Errors in each API's own shape.
+// Error bodies in the form of each API.
 #pragma once
 
 #include <httplib.h>
@@ -15,7 +15,7 @@ enum class Api { ollama, openai, anthropic };
 /// By the path's beginning.
 Api api_of(std::string_view path);
 void fail(Api api, httplib::Response& response, const Status& status);
-/// What a client may hear of a failure: absolute paths of this machine become the names of their files.
+/// The message for a client: absolute paths of this machine are reduced to file names.
 std::string without_folders(std::string_view message);
 Status without_folders(const Status& status);
 /// The same with an HTTP status of its own.

@@ -1,9 +1,9 @@
 // The HTTP server below the APIs: cpp-httplib's routing and parsing on connections of our own, which have deadlines for
-// a request's header and body, bounds on their bytes, and notice when the client goes away without writing to it.
+// a request's header and body, limits on their sizes, and detect without a write that the client has disconnected.
 //
-// A request has a thread while it is read and answered; past `max_connections` of them others wait. A connection
-// without a request has none: one thread waits for the first byte of all of them. Thread-safety: handlers run on the
-// connections' threads, several at once. stop() may come from any thread.
+// A request occupies a thread while it is read and answered; beyond `max_connections` requests, others wait. A
+// connection without a request has no thread: one thread waits for the first byte of all of them. Thread-safety:
+// handlers run on the connections' threads, several at once. Any thread may call stop().
 #pragma once
 
 #include <httplib.h>
@@ -38,7 +38,7 @@ struct HttpLimits {
   std::size_t max_idle = 4096;                    // without one; past it the oldest is closed
 };
 
-/// One client's connection. The thread that handles its request may ask about it.
+/// One client's connection. The thread that handles its request may query it.
 class Connection final : public httplib::Stream {
  public:
   /// at_work: counts the requests of all connections that begin_work() was called for. Once `stopping` is set, nothing
@@ -47,7 +47,7 @@ class Connection final : public httplib::Stream {
              const std::atomic<bool>& stopping, const std::atomic<std::size_t>& waiting);
   ~Connection() override;
 
-  /// Of the request that this thread handles. REQUIRES: on a handler's thread.
+  /// The connection of the request that this thread handles. REQUIRES: a handler's thread.
   static Connection& current();
   /// True once the client has closed its side, or the connection broke.
   bool client_gone() const;
@@ -61,10 +61,10 @@ class Connection final : public httplib::Stream {
   /// What was wrong with them.
   const Status& head_status() const { return head_status_; }
   void set_head_status(Status status) { head_status_ = std::move(status); }
-  /// Whom the request counts for, where clients take turns: the key that was accepted, or else the address.
+  /// The client that the request counts for when clients take turns: the accepted key, otherwise the address.
   const std::string& client() const { return client_; }
   void set_client(std::string client) { client_ = std::move(client); }
-  /// The header is read; from here on the body's limits hold.
+  /// The header has been read; from here on the limits of the body apply.
   void begin_body(bool length_known);
   /// The request is one that a server which drains ends first; end_work() when it is answered.
   void begin_work() { at_work_ += std::exchange(works_, true) ? 0 : 1; }
@@ -128,7 +128,7 @@ class HttpServer final : public httplib::Server {
   /// After binding: httplib's five waiting connections are too few for a burst.
   void widen_backlog();
   const HttpLimits& limits() const { return limits_; }
-  /// Requests that are worked on, as far as Connection::begin_work() was called for them. Any thread.
+  /// The number of requests between Connection::begin_work() and end_work(). Any thread.
   std::int64_t at_work() const { return at_work_; }
 
   /// Bytes of a path that routes are looked up for: std::regex goes down a thread's stack for each of them.

@@ -1,4 +1,4 @@
-// What the store asks of a file system: folders, whole writes that survive a crash, a lock between processes.
+// The store's file operations: folders, atomic writes that survive a crash, and a lock between processes.
 // Thread-safety: pure functions; a FolderLock belongs to one thread.
 #pragma once
 
@@ -25,13 +25,13 @@ Status write_whole(const std::string& path, std::string_view text);
 /// Errors: not_found, io_error, corrupt (larger than `most_bytes`).
 Expected<std::string> read_whole(const std::string& path, std::uint64_t most_bytes = kMostWholeBytes);
 
-/// Makes the names in a folder last. Errors: io_error.
+/// Syncs a folder, so that its entries survive a crash. Errors: io_error.
 Status sync_folder(const std::string& path);
 
-/// Renames a file that is already synced, and makes the new name last. Errors: io_error.
+/// Renames a file that is already synced, and syncs the folder. Errors: io_error.
 Status move_file(const std::string& from, const std::string& to);
 
-/// Bytes that a write below `path` may still take. Errors: io_error.
+/// The free bytes for files below `path`. Errors: io_error.
 Expected<std::uint64_t> free_bytes(const std::string& path);
 
 /// Held until destroyed, or until the process ends.

@@ -1,6 +1,6 @@
-// Brings a model from a Hugging Face-compatible hub into the store: the list, the fit, the bytes, their hashes, and at
-// last the manifest. A pull that ends in any way goes on where it was when it is asked for again.
-// Thread-safety: pull() may run in several threads and processes; two pulls of one model do not work at once.
+// Downloads a model from a Hugging Face-compatible hub into the store: the list of files, the fit, the bytes, their
+// hashes, and at last the manifest. An interrupted pull resumes when it is repeated.
+// Thread-safety: pull() may run in several threads and processes; two pulls of one model run one after the other.
 #pragma once
 
 #include <atomic>

@@ -1,14 +1,14 @@
 // The models of this machine by name. Below the root:
 //
 //   manifests/USER/REPO/TAG.json   what a model is; USER is "-" for a name without one
-//   models/USER/REPO/TAG/NAME.gguf links to the blobs, under the names the files have at home
+//   models/USER/REPO/TAG/NAME.gguf links to the blobs, under the files' original names
 //   blobs/sha256-HEX               the bytes, once however many models share them
 //   partial/USER--REPO--TAG/       a download on its way (pull.h, checkpoint.h)
 //   shares/USER--REPO--TAG.RANK/   what one rank of a cluster needs of a model (share.h)
 //
-// INVARIANT: a model exists exactly when its manifest does, and a manifest is written only when its blobs are whole and
-// on the disk. Whatever is killed at whatever time leaves the old state or the new one.
-// Thread- and process-safety: every method may be called from anywhere; changes take the lock of the root.
+// INVARIANT: a model exists exactly when its manifest does, and a manifest is written only after its blobs are complete
+// and on the disk. A process that is killed at any time leaves the old state or the new one.
+// Thread- and process-safety: any thread and process may call every method; changes take the lock of the root.
 #pragma once
 
 #include <string>
@@ -22,7 +22,7 @@
 
 namespace millrace::store {
 
-/// What a name or a path leads to.
+/// What a name or a path resolves to.
 struct Resolved {
   std::string path;    // of the GGUF file to open
   bool named = false;  // false: a path; the manifest then has its files alone
@@ -40,7 +40,7 @@ class Store {
  public:
   /// MILLRACE_MODELS, else $XDG_DATA_HOME/millrace/models, else ~/.local/share/millrace/models.
   static std::string default_root();
-  /// Touches no disk.
+  /// Does not access the disk.
   explicit Store(std::string root = default_root()) : root_(std::move(root)) {}
   const std::string& root() const { return root_; }
 
