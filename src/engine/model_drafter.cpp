@@ -31,11 +31,13 @@ Expected<std::int64_t> check_vocabulary(const std::string& path, const std::stri
   MR_ASSIGN_OR_RETURN(const std::vector<std::string> tokens, tokens_of(path));
   MR_ASSIGN_OR_RETURN(const std::vector<std::string> drafts, tokens_of(draft_path));
   if (tokens.size() != drafts.size())
-    return error(Code::invalid_argument, "its vocabulary has {} tokens, and the model's {}; it has to be the same one",
+    return error(Code::invalid_argument,
+                 "its vocabulary has {} tokens, the model's has {}; use a draft model with the same vocabulary",
                  drafts.size(), tokens.size());
   const auto other = std::mismatch(tokens.begin(), tokens.end(), drafts.begin()).first;
   if (other == tokens.end()) return std::ssize(tokens);
-  return error(Code::invalid_argument, "its vocabulary is another one: token {} is not the same; it has to be",
+  return error(Code::invalid_argument,
+               "its vocabulary differs from the model's at token {}; use a draft model with the same vocabulary",
                other - tokens.begin());
 }
 

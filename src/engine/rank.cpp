@@ -38,7 +38,7 @@ Expected<std::vector<text::TokenId>> pair_tokens(const text::Tokenizer& tokenize
                                                  std::string_view document) {
   if (!tokenizer.eos())
     return error(Code::unsupported,
-                 "its tokenizer names no token that stands between two texts "
+                 "its tokenizer has no separator token between two texts "
                  "(tokenizer.ggml.eos_token_id)");
   std::vector<text::TokenId> ids;
   const auto append = [&](std::string_view text) {

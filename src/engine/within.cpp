@@ -91,7 +91,7 @@ bool wants_draft_block(const EngineOptions& options) {
 
 Status check_within(const EngineOptions& options, const Parts& parts) {
   if (options.planning.follow != nullptr)
-    return error(Code::unsupported, "a saved plan says what stays in memory; leave one of the two out");
+    return error(Code::unsupported, "a saved plan already decides what stays in memory; leave one of the two out");
   if (options.speculate.within == Within::self)
     return check_self_draft(parts.model->program(), options.speculate.self_layers);
   if (parts.model->draft_program() != nullptr) return {};

@@ -42,8 +42,8 @@ Status check_split_keys(const Model& split, std::int64_t number, std::int64_t co
   MR_ASSIGN_OR_RETURN(const std::int64_t own_number, split.get_int(kSplitNoKey));
   if (own_count != count || own_number != number - 1) {
     return error(Code::corrupt,
-                 "{}: says it is split {} of {}, but stands as {} of {}; give each split its original name again", name,
-                 own_number + 1, own_count, number, count);
+                 "{}: its header has split {} of {}, but its name {} of {}; rename each split to its original name",
+                 name, own_number + 1, own_count, number, count);
   }
   return {};
 }

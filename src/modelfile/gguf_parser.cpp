@@ -247,7 +247,7 @@ Expected<Value> GgufParser::read_value(ValueType type, const std::string& what, 
       return Value(std::move(array));
     }
   }
-  return error(Code::internal, "{} has a type nobody checked", what);
+  return error(Code::internal, "{} has an unchecked type", what);
 }
 
 template <typename T>

@@ -25,11 +25,11 @@ bool are_finite_and_not_negative(std::span<const float> values) {
 
 Status check(std::string_view name, const ImportanceEntry& entry) {
   if (entry.sums.empty() || entry.counts.empty() || entry.sums.size() % entry.counts.size() != 0) {
-    return error(Code::corrupt, "'{}' has {} sums for {} counts; make the matrix again", escape(name, 80),
+    return error(Code::corrupt, "'{}' has {} sums for {} counts; create the matrix again", escape(name, 80),
                  entry.sums.size(), entry.counts.size());
   }
   if (!are_finite_and_not_negative(entry.sums) || !are_finite_and_not_negative(entry.counts)) {
-    return error(Code::corrupt, "'{}' holds a number that is negative or not finite; make the matrix again",
+    return error(Code::corrupt, "'{}' holds a number that is negative or not finite; create the matrix again",
                  escape(name, 80));
   }
   return {};
@@ -42,8 +42,8 @@ using ReadAt = std::function<Status(std::uint64_t offset, std::span<std::byte> o
 
 Expected<std::vector<float>> read_floats(const TensorInfo& tensor, const ReadAt& read_at) {
   if (tensor.dtype != DType::f32) {
-    return error(Code::unsupported, "'{}' is {} where F32 is expected; make the matrix again", escape(tensor.name, 80),
-                 info(tensor.dtype).name);
+    return error(Code::unsupported, "'{}' is {} where F32 is expected; create the matrix again",
+                 escape(tensor.name, 80), info(tensor.dtype).name);
   }
   std::vector<float> values(static_cast<std::size_t>(tensor.bytes / sizeof(float)));
   MR_RETURN_IF_ERROR(read_at(tensor.offset, std::as_writable_bytes(std::span(values))));
@@ -59,7 +59,8 @@ std::uint32_t small_number(const Model& file, std::string_view key) {
 Expected<ImportanceMatrix> from_gguf(const Model& file, const ReadAt& read_at) {
   const auto type = file.get_string(kType);
   if (!type.ok() || *type != "imatrix") {
-    return error(Code::unsupported, "is a GGUF file, but no importance matrix; give what `millrace imatrix` wrote");
+    return error(Code::unsupported,
+                 "is a GGUF file, but not an importance matrix; give the output of `millrace imatrix`");
   }
   ImportanceMatrix matrix;
   if (file.has(kDatasets)) {
@@ -74,13 +75,13 @@ Expected<ImportanceMatrix> from_gguf(const Model& file, const ReadAt& read_at) {
           file.find(std::string(full.substr(0, full.size() - kCounts.size())) + std::string(kSums)) != nullptr) {
         continue;
       }
-      return error(Code::corrupt, "'{}' is neither sums nor the counts of some; make the matrix again",
+      return error(Code::corrupt, "'{}' is neither sums nor the counts of some; create the matrix again",
                    escape(full, 80));
     }
     const std::string name(full.substr(0, full.size() - kSums.size()));
     const TensorInfo* const counts = file.find(name + std::string(kCounts));
     if (counts == nullptr) {
-      return error(Code::corrupt, "'{}' has no counts; make the matrix again", escape(name, 80));
+      return error(Code::corrupt, "'{}' has no counts; create the matrix again", escape(name, 80));
     }
     ImportanceEntry entry;
     MR_ASSIGN_OR_RETURN(entry.sums, read_floats(tensor, read_at));
@@ -98,7 +99,7 @@ Expected<std::size_t> read_count(Cursor& cursor, std::size_t bytes_each, std::st
   std::int32_t count = 0;
   MR_RETURN_IF_ERROR(cursor.read_number(count, what));
   if (count < 0 || static_cast<std::uint64_t>(count) > cursor.remaining() / bytes_each) {
-    return error(Code::corrupt, "{} is {}, more than the file holds; it is no importance matrix, or cut off", what,
+    return error(Code::corrupt, "{} is {}, more than the file holds; it is not an importance matrix, or cut off", what,
                  count);
   }
   return static_cast<std::size_t>(count);
@@ -115,7 +116,7 @@ Expected<ImportanceMatrix> from_dat(Cursor& cursor) {
   constexpr std::size_t kSmallestEntry = 4 + 1 + 4 + 4 + 4;  // length, name, calls, count, one value
   ImportanceMatrix matrix;
   MR_ASSIGN_OR_RETURN(const std::size_t entries, read_count(cursor, kSmallestEntry, "the number of entries"));
-  if (entries == 0) return error(Code::corrupt, "holds no entries; it is no importance matrix");
+  if (entries == 0) return error(Code::corrupt, "holds no entries; it is not an importance matrix");
   for (std::size_t i = 0; i < entries; ++i) {
     MR_ASSIGN_OR_RETURN(std::string name, read_text(cursor, "the length of a name"));
     std::int32_t calls = 0;
@@ -125,7 +126,7 @@ Expected<ImportanceMatrix> from_dat(Cursor& cursor) {
     MR_RETURN_IF_ERROR(cursor.read(std::as_writable_bytes(std::span(entry.sums)), "values"));
     MR_RETURN_IF_ERROR(check(name, entry));
     if (name.empty() || !matrix.entries.emplace(name, std::move(entry)).second) {
-      return error(Code::corrupt, "the name '{}' is empty, or there twice; make the matrix again", escape(name, 80));
+      return error(Code::corrupt, "the name '{}' is empty, or there twice; create the matrix again", escape(name, 80));
     }
   }
   if (cursor.remaining() == 0) return matrix;

@@ -122,7 +122,7 @@ class Converter {
     decode_row(from.dtype, worker.input.data() + row_bytes(from.dtype, at), count, worker.step.data());
     const NumberRange range = range_of({worker.step.data(), static_cast<std::size_t>(count)});
     if (range.finite) return range;
-    return error(Code::corrupt, "tensor '{}' holds a weight that is NaN or infinite; get the model again",
+    return error(Code::corrupt, "tensor '{}' holds a weight that is NaN or infinite; download the model again",
                  escape(from.name, 80));
   }
 
@@ -214,7 +214,8 @@ void log_unknown_importance(const Chosen& chosen, const QuantizeOptions& options
     unknown += options.importance->entries.contains(tensor->name) ? 0 : 1;
   }
   if (unknown > 0)
-    log::warn("the importance matrix says nothing of {} of {} matrices; their columns count alike", unknown, matrices);
+    log::warn("the importance matrix has no values for {} of {} matrices; their columns have equal weight", unknown,
+              matrices);
 }
 
 // Says aloud which tensors could not have the type asked for because of their row length.

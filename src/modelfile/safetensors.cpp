@@ -38,8 +38,8 @@ class IndexReader : public nlohmann::json_sax<nlohmann::json> {
     if (depth_ != 2 || !in_map_) return other();
     if (text.empty() || text.front() == '.' || text.find('/') != std::string::npos ||
         text.find('\0') != std::string::npos)
-      return stop("tensor '{}' lies in '{}', which is no file of this folder", escape(tensor_, 80), escape(text, 80));
-    if (!shards.emplace(tensor_, text).second) return stop("tensor '{}' is there twice", escape(tensor_, 80));
+      return stop("tensor '{}' is in '{}', which is not a file of this folder", escape(tensor_, 80), escape(text, 80));
+    if (!shards.emplace(tensor_, text).second) return stop("tensor '{}' appears twice", escape(tensor_, 80));
     return true;
   }
   bool start_object(std::size_t) override {
@@ -64,7 +64,7 @@ class IndexReader : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
-    return stop("it is no JSON (at byte {})", position);
+    return stop("it is not JSON (at byte {})", position);
   }
 
  private:
@@ -84,12 +84,12 @@ class IndexReader : public nlohmann::json_sax<nlohmann::json> {
 Expected<std::pair<std::string, std::uint64_t>> read_header(Cursor& cursor) {
   std::uint64_t length = 0;
   if (cursor.size() < kLengthBytes)
-    return error(Code::corrupt, "it has {} bytes, which is no safetensors file; get it again", cursor.size());
+    return error(Code::corrupt, "it has {} bytes, which is not a safetensors file; download it again", cursor.size());
   MR_RETURN_IF_ERROR(cursor.read_number(length, "the header's length"));
   if (length > kMostHeaderBytes || length < 2)
-    return error(Code::corrupt, "its header would have {} bytes, so it is no safetensors file", length);
+    return error(Code::corrupt, "its header would have {} bytes, so it is not a safetensors file", length);
   if (length > cursor.remaining())
-    return error(Code::corrupt, "its header has {} bytes, of which {} are there; get the file again", length,
+    return error(Code::corrupt, "its header has {} bytes, of which {} are there; download the file again", length,
                  cursor.remaining());
   std::string json(static_cast<std::size_t>(length), '\0');
   MR_RETURN_IF_ERROR(cursor.read(std::as_writable_bytes(std::span(json.data(), json.size())), "the header"));
@@ -115,11 +115,11 @@ Expected<std::string> entry_of(const std::string& folder) {
   }
   if (found.size() == 1) return found.front();
   if (found.size() > 1)
-    return error(Code::not_found, "{}: holds {} .safetensors files and no {}; get that file, too", escape(folder),
+    return error(Code::not_found, "{}: holds {} .safetensors files and no {}; download that file, too", escape(folder),
                  found.size(), kIndexName);
   if (pickles)
     return error(Code::unsupported,
-                 "{}: holds PyTorch's own files, which may run code; get the model as safetensors instead",
+                 "{}: holds PyTorch's own files, which may run code; download the model as safetensors instead",
                  escape(folder));
   return error(Code::not_found, "{}: holds no .safetensors file; give a checkpoint's folder", escape(folder));
 }
@@ -133,7 +133,7 @@ Expected<std::map<std::string, std::string, std::less<>>> Checkpoint::parse_inde
   const bool whole = nlohmann::json::sax_parse(json.begin(), json.end(), &reader);
   MR_RETURN_IF_ERROR(reader.status);
   if (!whole || !reader.has_map || reader.shards.empty())
-    return error(Code::corrupt, "it has no weight_map that says which file holds which tensor");
+    return error(Code::corrupt, "it has no weight_map, which names the file of each tensor; download it again");
   return std::move(reader.shards);
 }
 
@@ -141,7 +141,7 @@ Status Checkpoint::add_tensors(std::vector<CheckpointTensor> tensors, int file) 
   for (CheckpointTensor& tensor : tensors) {
     tensor.file = file;
     if (!by_name_.emplace(tensor.name, tensors_.size()).second)
-      return error(Code::corrupt, "tensor '{}' is in another file, too", escape(tensor.name, 80));
+      return error(Code::corrupt, "tensor '{}' is also in another file", escape(tensor.name, 80));
     tensors_.push_back(std::move(tensor));
   }
   return {};

@@ -82,7 +82,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
   bool start_array(std::size_t) override {
     ++depth_;
-    if (depth_ == 1) return stop(Code::corrupt, "the header is no JSON object");
+    if (depth_ == 1) return stop(Code::corrupt, "the header is not a JSON object");
     if (skipped()) return true;
     if (depth_ != 3 || (field_ != Field::shape && field_ != Field::offsets)) return value("a list");
     in_array_ = true;
@@ -110,7 +110,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
-    return stop(Code::corrupt, "the header is no JSON (at byte {} of it)", position);
+    return stop(Code::corrupt, "the header is not JSON (at byte {} of it)", position);
   }
 
  private:
@@ -131,7 +131,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
   /// A value where none of the kind belongs, unless nobody looks.
   bool value(std::string_view kind) {
-    if (depth_ == 0) return stop(Code::corrupt, "the header is no JSON object");
+    if (depth_ == 0) return stop(Code::corrupt, "the header is not a JSON object");
     if (depth_ == 1) return fail("is {} where its place was to be told", kind);
     return skipped() || fail("has {} where something else was to be told", kind);
   }
@@ -150,7 +150,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     }
     const auto [begin, end] = std::pair(offsets_[0], offsets_[1]);
     if (begin > end || end > file_bytes_ - data_begin_)
-      return fail("lies at bytes {} to {} of {}: the file is cut off or damaged; get it again", begin, end,
+      return fail("is at bytes {} to {} of {}: the file is truncated or damaged; download it again", begin, end,
                   file_bytes_ - data_begin_);
     if (end - begin != bytes) return fail("has a place of {} bytes, but its shape takes {}", end - begin, bytes);
     tensor.offset = data_begin_ + begin;
@@ -189,8 +189,8 @@ Expected<std::vector<CheckpointTensor>> parse_header(std::string_view json, std:
   });
   for (std::size_t i = 1; i < tensors.size(); ++i)
     if (tensors[i - 1].offset + tensors[i - 1].bytes > tensors[i].offset)
-      return error(Code::corrupt, "tensors '{}' and '{}' overlap; get the file again", escape(tensors[i - 1].name, 80),
-                   escape(tensors[i].name, 80));
+      return error(Code::corrupt, "tensors '{}' and '{}' overlap; download the file again",
+                   escape(tensors[i - 1].name, 80), escape(tensors[i].name, 80));
   return tensors;
 }
 

@@ -129,7 +129,7 @@ std::vector<std::string> differences(const Model& a, const std::vector<VerifiedT
     const std::string name = escape(tensor.name, 120);
     const TensorInfo *mine = a.find(tensor.name), *other = b.find(tensor.name);
     if (other == nullptr) {
-      lines.push_back(fmt::format("tensor '{}' is in the first file alone", name));
+      lines.push_back(fmt::format("tensor '{}' is only in the first file", name));
     } else if (mine->dtype != other->dtype || mine->shape != other->shape) {
       lines.push_back(fmt::format("tensor '{}' is {} in the first file and {} in the second", name, shape_text(*mine),
                                   shape_text(*other)));
@@ -139,7 +139,7 @@ std::vector<std::string> differences(const Model& a, const std::vector<VerifiedT
   }
   for (const TensorInfo& tensor : b.tensors())
     if (a.find(tensor.name) == nullptr)
-      lines.push_back(fmt::format("tensor '{}' is in the second file alone", escape(tensor.name, 120)));
+      lines.push_back(fmt::format("tensor '{}' is only in the second file", escape(tensor.name, 120)));
   return lines;
 }
 

@@ -167,7 +167,10 @@ Status check_no_holes(const std::string& path) {
   const auto info = os::file_info(path);
   if (!info.ok()) return error(Code::not_found, "{}: {}", path, info.status().message());
   if (info->disk_bytes >= info->bytes / 10 * 9) return {};
-  return error(Code::unsupported, "{}: most of it is holes, and reading them says nothing about the disk", path);
+  return error(
+      Code::unsupported,
+      "{}: most of the file is holes, and reading those does not measure the disk; name another file or a folder",
+      path);
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ Expected<std::string> read_small_file(const std::string& path, std::uint64_t mos
   if (!file.ok()) return failure(path, "read it", file.status(), missing ? Code::not_found : Code::io_error);
   constexpr std::chrono::seconds kPatience(5);
   if (!file->wait_for_data(kPatience).ok())
-    return error(Code::io_error, "{}: is a pipe into which nobody writes; start its writer first", path);
+    return error(Code::io_error, "{}: is a pipe without a writer; start the writer first", path);
   std::string text;
   std::array<char, 16384> buffer{};
   for (;;) {

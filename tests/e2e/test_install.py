@@ -89,7 +89,7 @@ class ConfigFile(unittest.TestCase):
         self.assertIn("serve.conf:2: there is no option 'prot'", self.refused("\nprot = 1\n"))
         self.assertIn("'ram' needs a value", self.refused("ram\n"))
         self.assertIn("'daemon' takes no value", self.refused("daemon = yes\n"))
-        self.assertIn("serve.conf:2: 'ram' stands here twice", self.refused("ram = 1G\nram = 2G\n"))
+        self.assertIn("serve.conf:2: 'ram' appears twice; remove one of the lines", self.refused("ram = 1G\nram = 2G\n"))
         self.assertIn("--parallel", self.refused("parallel = 0\n"))
         self.assertIn("there is no option 'config'", self.refused("config = other\n"))
 

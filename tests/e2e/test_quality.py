@@ -148,7 +148,7 @@ class Quantize(Case):
                 self.ok("quantize", DRAFT, out, "IQ4_NL", *more)
                 found.append(figure(self.ok("perplexity", out, *words, "--against", logits).out, r"mean ([0-9.e-]+)"))
             self.assertLess(found[1], 0.8 * found[0])
-            self.refused("quantize", DRAFT, out, "Q4_K", "--imatrix", TEXT, says="no importance matrix")
+            self.refused("quantize", DRAFT, out, "Q4_K", "--imatrix", TEXT, says="not an importance matrix")
             # convert encodes as quantize does.
             checkpoint, converted = os.path.join(folder, "checkpoint"), os.path.join(folder, "converted.gguf")
             self.ok("export", DRAFT, checkpoint)
@@ -157,7 +157,7 @@ class Quantize(Case):
             self.ok("verify", converted, "--against", out)
             self.ok("convert", checkpoint, "-o", converted, "--dtype", "Q4_K_M")
             self.refused("verify", converted, "--against", out, says="tensors")
-            self.refused("convert", checkpoint, "-o", converted, "--dtype", "Q4_K_M", "--imatrix", TEXT, says="no importance matrix")
+            self.refused("convert", checkpoint, "-o", converted, "--dtype", "Q4_K_M", "--imatrix", TEXT, says="not an importance matrix")
             self.refused("quantize", DEMO, out, "Q8_0", "--imatrix", matrix, says="another model")
 
 

@@ -368,7 +368,7 @@ TEST_F(GgufFiles, NamesAMissingSplit) {
 TEST_F(GgufFiles, RefusesSplitsThatDoNotBelongTogether) {
   expect_error(Model::open(file("renamed.gguf", split(1, 2, "a", 2))), Code::not_found, "original name");
   const std::string swapped = file("s-00001-of-00002.gguf", split(2, 2, "a", 2));
-  expect_error(Model::open(swapped), Code::corrupt, "says it is split 2 of 2, but stands as 1 of 2");
+  expect_error(Model::open(swapped), Code::corrupt, "its header has split 2 of 2, but its name 1 of 2");
   const std::string twice = file("t-00001-of-00002.gguf", split(1, 2, "a", 2));
   file("t-00002-of-00002.gguf", split(2, 2, "a", 2));
   expect_error(Model::open(twice), Code::corrupt, "'a' occurs in another split");

@@ -85,8 +85,8 @@ Status add_units(const millrace_loader& loader, const millrace_piece* pieces, st
   for (std::size_t i = 0; i < count; ++i) {
     const auto [offset, bytes] = pieces[i];
     if (bytes == 0 || bytes > kMostPieceBytes || offset > loader.file_bytes || bytes > loader.file_bytes - offset)
-      return error(Code::invalid_argument, "piece {}: {} bytes at {} do not lie in the file of {} bytes", i, bytes,
-                   offset, loader.file_bytes);
+      return error(Code::invalid_argument, "piece {}: {} bytes at {} exceed the file of {} bytes", i, bytes, offset,
+                   loader.file_bytes);
     residency::Unit unit;
     unit.kind = residency::UnitKind::expert;
     unit.layer = 0;

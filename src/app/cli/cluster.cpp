@@ -70,7 +70,7 @@ Status check_beside_cluster(const ModelFlags& flags) {
       flags.device == "auto")
     return {};
   return error(Code::invalid_argument,
-               "--cluster says what --ram, --vram, --device, --stages, --rates and --plan do; leave them out");
+               "--cluster sets what --ram, --vram, --device, --stages, --rates and --plan would; leave them out");
 }
 
 Status launch_cluster(const ModelFlags& flags, const Program& program, std::int64_t sequences) {

@@ -25,7 +25,7 @@ Status apply_line(CLI::App& command, std::string_view line, std::set<const CLI::
   if (!is_flag && equals == std::string_view::npos)
     return error(Code::invalid_argument, "'{0}' needs a value: {0} = ...", name);
   if (from_file.contains(option) && option->get_items_expected_max() <= 1)
-    return error(Code::invalid_argument, "'{}' stands here twice", name);
+    return error(Code::invalid_argument, "'{}' appears twice; remove one of the lines", name);
   from_file.insert(option);
   option->add_result(is_flag ? "true" : std::string(trim(line.substr(equals + 1))));
   return {};

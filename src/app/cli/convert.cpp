@@ -69,7 +69,7 @@ Status try_pass(const std::string& path, int threads) {
 /// What sees, beside the model.
 int convert_sight(const std::string& in, const std::string& out, convert::ConvertOptions& options,
                   const Program& program) {
-  Progress progress("Converting what sees", Unit::bytes, program.quiet);
+  Progress progress("Converting the vision tower", Unit::bytes, program.quiet);
   follow(progress, options.work);
   const auto report = convert::convert_mmproj(in, out, options);
   progress.finish();

@@ -166,7 +166,7 @@ class LocalSource final : public Source {
 }  // namespace
 
 void note_without_template() {
-  say(stderr, "note: the file has no chat template (a base model?); it continues the text as it stands\n");
+  say(stderr, "note: the file has no chat template (a base model?); it continues the text\n");
 }
 
 Expected<ChatDefaults> chat_defaults(const store::Manifest& manifest) {

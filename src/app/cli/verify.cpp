@@ -154,7 +154,7 @@ Status verify(const VerifyFlags& flags, const Program& program) {
     if (bad > 1) fmt::print("tensor '{}': {}\n", name, tensor.trouble);
   }
   if (bad > 0)
-    return error(Code::corrupt, "{}: {}{}; get the file again", modelfile::escape(flags.model), first,
+    return error(Code::corrupt, "{}: {}{}; download the file again", modelfile::escape(flags.model), first,
                  bad > 1 ? fmt::format(" (and {} more)", bad - 1) : "");
   if (!flags.against.empty()) MR_RETURN_IF_ERROR(compare(model, found, flags, program));
   if (flags.reload) MR_RETURN_IF_ERROR(reload(model, flags, program));

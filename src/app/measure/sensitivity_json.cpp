@@ -23,7 +23,8 @@ Json by_type(const std::vector<DType>& types, const std::vector<double>& values)
 }
 
 Status off(std::string_view key) {
-  return error(Code::corrupt, "no file of sensitivities: '{}' is missing or off; measure it again", key);
+  return error(Code::corrupt,
+               "not a sensitivity file: '{}' is missing or invalid; measure it again with 'millrace sensitivity'", key);
 }
 
 /// A divergence: finite, not negative.

@@ -82,7 +82,7 @@ Status resolve_references(Context& context, const std::string& owner, Json& body
       for (Json& one : turn["output"]) items.emplace(one["id"].get<std::string>(), std::move(one));
     }
     if (items[id].is_null())
-      return error(Code::invalid_argument, "input: the item {} stands there twice", modelfile::escape(id, 80));
+      return error(Code::invalid_argument, "input: the item {} appears twice", modelfile::escape(id, 80));
     item = std::exchange(items[id], Json());
   }
   return {};

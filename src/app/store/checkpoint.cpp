@@ -173,7 +173,7 @@ Status convert_sight(const Store& store, const FetchedCheckpoint& checkpoint, co
                      const PullOptions& options, Manifest& manifest) {
   if (!options.mmproj) return {};
   const auto report = convert::convert_mmproj(checkpoint.folder, model, convert_options(manifest.name, options));
-  if (!report.ok()) return report.status().with_context("what sees in it ('--no-mmproj' leaves it out)");
+  if (!report.ok()) return report.status().with_context("its vision tower ('--no-mmproj' leaves it out)");
   if (!report->left_out.empty()) say(options, "left out: " + report->left_out);
   if (report->path.empty()) return {};
   const std::string name = fmt::format("mmproj-{}-{}.gguf", manifest.name.repo, report->type);

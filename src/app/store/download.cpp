@@ -125,7 +125,7 @@ class Download {
   /// The length the server has for the file must be the one its list told.
   Status check_length(std::uint64_t bytes) const {
     if (bytes == part_.bytes()) return {};
-    return error(Code::corrupt, "{}: the server sends a file of {} bytes, its list says {}; try again later", url_,
+    return error(Code::corrupt, "{}: the server sends a file of {} bytes, but its list has {}; try again later", url_,
                  bytes, part_.bytes());
   }
 
@@ -187,7 +187,7 @@ class Download {
   Status add_in_order(std::span<const std::byte> bytes, std::uint64_t& position,
                       std::atomic<std::uint64_t>& in_flight) {
     if (bytes.size() > part_.bytes() - position)
-      return error(Code::corrupt, "{}: the server sends more than its list says; try again later", url_);
+      return error(Code::corrupt, "{}: the server sends more bytes than its list has; try again later", url_);
     while (!bytes.empty()) {
       const std::size_t chunk = part_.chunk_of(position);
       const std::uint64_t end = part_.chunk_end(chunk);

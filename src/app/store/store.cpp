@@ -58,7 +58,7 @@ Expected<std::vector<ModelFile>> files_at(const std::string& path) {
 Status check_mmproj(const fs::path& model, const fs::path& mmproj) {
   const auto folder = [](const fs::path& path) { return fs::absolute(path).lexically_normal().parent_path(); };
   if (!file_bytes(model) || folder(model) != folder(mmproj))
-    return error(Code::invalid_argument, "FROM {}: an mmproj file has to lie in the folder of the model's file",
+    return error(Code::invalid_argument, "FROM {}: the mmproj file must be in the folder of the model's file",
                  mmproj.string());
   return vision::check_fits(mmproj, model).with_context("FROM " + mmproj.string());
 }

@@ -262,7 +262,8 @@ Status DeviceStream::rebuild() {
     MR_RETURN_IF_ERROR(
         device::write_device(table_ + groups_[g].first_entry, entries.data(), entries.size() * sizeof(std::byte*)));
   }
-  log::info("{} of {} layers that stream lie in VRAM that is free for now", spare_->kept_units(), spare_->candidates());
+  log::info("{} of {} streamed layers are kept in VRAM that is free for now", spare_->kept_units(),
+            spare_->candidates());
   broken_ = true;
   return {};
 }
