@@ -56,12 +56,12 @@ Expected<json> read_json(const std::string& path, JsonKind kind) {
   if (bytes > kMostJsonBytes) return error(Code::corrupt, "{}: has {} bytes, which no such file has", name, bytes);
   std::string text(static_cast<std::size_t>(bytes), '\0');
   MR_RETURN_IF_ERROR(file.read_at(0, std::as_writable_bytes(std::span(text.data(), text.size()))));
-  if (nests_too_deep(text)) return error(Code::corrupt, "{}: it nests too deep; get the file again", name);
+  if (nests_too_deep(text)) return error(Code::corrupt, "{}: it nests too deep; download the file again", name);
   tag_infinities(text);
   json parsed = json::parse(text, nullptr, false);
   const bool list = kind == JsonKind::list;
   if (list ? !parsed.is_array() : !parsed.is_object())
-    return error(Code::corrupt, "{}: is no JSON {}; get the file again", name, list ? "list" : "object");
+    return error(Code::corrupt, "{}: is no JSON {}; download the file again", name, list ? "list" : "object");
   return parsed;
 }
 
@@ -117,9 +117,9 @@ void Config::refuse_the_rest() {
 void Config::wrong(std::string_view key, std::string_view wanted) {
   const json* value = find(key);
   if (value == nullptr)
-    fail(error(Code::not_found, "config.json lacks {}; get the file again", key));
+    fail(error(Code::not_found, "config.json lacks {}; download the file again", key));
   else
-    fail(error(Code::corrupt, "{} in config.json is {}, but {} was to be there", key, shown(*value), wanted));
+    fail(error(Code::corrupt, "{} in config.json is {}, but {} is expected", key, shown(*value), wanted));
 }
 
 std::int64_t Config::required(std::string_view key, std::int64_t least, std::int64_t most) {

@@ -236,7 +236,8 @@ Status Converter::plan_tensors() {
   for (const Group& group : mapping.groups) MR_RETURN_IF_ERROR(plan_group(group, tensors, geometry));
   const auto table = std::find_if(planned_.begin(), planned_.end(),
                                   [](const Planned& one) { return one.target.name == "token_embd.weight"; });
-  if (table == planned_.end()) return error(Code::corrupt, "the checkpoint has no embedding; get all of its files");
+  if (table == planned_.end())
+    return error(Code::corrupt, "the checkpoint has no embedding; download all of its files");
   if (family_->has_head) MR_RETURN_IF_ERROR(check_head(tied));
   MR_RETURN_IF_ERROR(check_labels());
   header_.set_integer("vocab_size", table->target.shape.back());
@@ -270,8 +271,8 @@ Status Converter::check_head(bool tied) {
   if (head == planned_.end()) {
     if (tied || report_.model_type != family_->model_type) return {};  // what sees says it of the whole
     return error(Code::corrupt,
-                 "the checkpoint has no lm_head.weight, and config.json says that it is not the embedding "
-                 "(tie_word_embeddings); get all of its files");
+                 "the checkpoint has no lm_head.weight, and config.json does not tie it to the embedding "
+                 "(tie_word_embeddings); download all of its files");
   }
   if (!tied) return {};
   MR_ASSIGN_OR_RETURN(const bool same, same_numbers(find("token_embd.weight")->target, head->target, sources_));
@@ -411,7 +412,7 @@ Status Converter::check_header(const modelfile::Writer& writer) const {
   if (const auto tokenizer = text::Tokenizer::from_model(file); !tokenizer.ok()) return tokenizer.status();
   const auto model = model::load(file, {});
   if (model.ok()) return {};
-  return error(model.status().code(), "what the checkpoint gives cannot run: {}", model.status().message());
+  return error(model.status().code(), "the converted model cannot run: {}", model.status().message());
 }
 
 Status Converter::write_tensors(modelfile::Writer& writer) {
@@ -437,7 +438,8 @@ Status Converter::write_tensors(modelfile::Writer& writer) {
     MR_RETURN_IF_ERROR(work.make(one.target, sources_, one.dtype, write, importance, factors));
   }
   if (options_.work.progress) options_.work.progress(total, total);
-  if (unknown > 0) log::warn("the importance matrix says nothing of {} matrices; their columns count alike", unknown);
+  if (unknown > 0)
+    log::warn("the importance matrix has no values for {} matrices; their columns have equal weight", unknown);
   return {};
 }
 

@@ -141,8 +141,8 @@ Status Exporter::plan_tensor(std::size_t index, const Geometry& geometry) {
   std::int64_t layer = -1;
   const NameRule* rule = rule_for(index, layer);
   if (rule == nullptr)
-    return error(Code::unsupported, "tensor '{}' is none that this version knows of models of type {}",
-                 modelfile::escape(tensor.name, 80), family_->model_type);
+    return error(Code::unsupported, "tensor '{}' is unknown for models of type {}", modelfile::escape(tensor.name, 80),
+                 family_->model_type);
   auto shape = their_shape(*rule, geometry, tensor.shape);
   if (!shape.ok()) return shape.status().with_context(modelfile::escape(tensor.name, 80));
   // Built forward from checkpoint's tensors that are not there yet, then turned around.
@@ -458,7 +458,7 @@ Status Exporter::write_decay(const Wanted& wanted, const modelfile::CheckpointWr
   std::vector<double> logs;
   for (const float x : floats) {
     if (!(x < 0))
-      return error(Code::corrupt, "tensor '{}' holds {}, which is no decay",
+      return error(Code::corrupt, "tensor '{}' holds {}, which is not a decay",
                    sources_[static_cast<std::size_t>(target.runs.front().source)].name, x);
     logs.push_back(std::log(-static_cast<double>(x)));
   }

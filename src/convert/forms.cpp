@@ -75,8 +75,7 @@ class Builder {
   Status as_channels() {
     MR_RETURN_IF_ERROR(as_numbers());
     Source& source = sources_[static_cast<std::size_t>(first_)];
-    if (shape().empty() || source.rows % shape().front() != 0)
-      return wrong_shape(part(), "channels were to be its rows");
+    if (shape().empty() || source.rows % shape().front() != 0) return wrong_shape(part(), "its rows must be channels");
     source.cols = source.rows / shape().front();
     source.rows = shape().front();
     return {};
@@ -114,7 +113,7 @@ Status Builder::heads(std::int64_t count) {
     return wrong_shape(part(), fmt::format("its rows are those of {} heads", count));
   is(shape(), all, view().cols);
   const std::int64_t dim = all / count, half = dim / 2;
-  if (g_.halves > dim) return wrong_shape(part(), fmt::format("heads of {} channels were to be there", g_.halves));
+  if (g_.halves > dim) return wrong_shape(part(), fmt::format("heads of {} channels are expected", g_.halves));
   for (std::int64_t head = 0; head < count && g_.halves > 0; ++head) {
     for (const std::int64_t first : {0, 1}) take(head * dim + first, g_.halves / 2, 2);
     if (g_.halves < dim) take(head * dim + g_.halves, dim - g_.halves);
@@ -126,8 +125,8 @@ Status Builder::heads(std::int64_t count) {
 
 Status Builder::joined() {
   if (static_cast<std::int64_t>(parts_.size()) != g_.experts)
-    return error(Code::corrupt, "'{}' is there of {} experts, but config.json says {}", modelfile::escape(rule_.theirs),
-                 parts_.size(), g_.experts);
+    return error(Code::corrupt, "the checkpoint has '{}' for {} experts, but config.json has {}",
+                 modelfile::escape(rule_.theirs), parts_.size(), g_.experts);
   Shape joined = shape();
   joined.insert(joined.begin(), g_.experts);
   is(joined, rows() * g_.experts, cols());
@@ -142,7 +141,7 @@ Status Builder::joined() {
 Status Builder::half(std::int64_t offset_halves, std::int64_t step) {
   const std::size_t axes = is_bias() ? 1 : 2;
   if (shape().size() < axes || shape()[shape().size() - axes] % 2 != 0)
-    return wrong_shape(part(), "gates and ups were to be its rows");
+    return wrong_shape(part(), "its rows must be gates and ups");
   if (is_bias()) MR_RETURN_IF_ERROR(as_numbers());
   Shape own = shape();
   const std::int64_t both = own[own.size() - axes], each = both / 2;
@@ -155,7 +154,7 @@ Status Builder::half(std::int64_t offset_halves, std::int64_t step) {
 
 Status Builder::turned(std::int64_t first, std::int64_t step) {
   if (shape().size() != 3 || cols() % step != 0 || part().source.packing != Packing::plain)
-    return wrong_shape(part(), "[experts, inputs, outputs] was to be its shape");
+    return wrong_shape(part(), "its shape must be [experts, inputs, outputs]");
   const std::int64_t experts = shape()[0], inputs = shape()[1], outputs = cols() / step;
   is({experts, outputs, inputs}, experts * outputs, inputs);
   for (std::int64_t e = 0; e < experts; ++e) target_.runs.push_back({first_, first, step, outputs, e * inputs});
@@ -164,7 +163,7 @@ Status Builder::turned(std::int64_t first, std::int64_t step) {
 
 Status Builder::transposed() {
   if (shape().size() != 2 || part().source.packing != Packing::plain)
-    return wrong_shape(part(), "floats of [inputs, outputs] were to be there");
+    return wrong_shape(part(), "floats of [inputs, outputs] are expected");
   is({shape()[1], shape()[0]}, shape()[1], shape()[0]);
   target_.runs.push_back({first_, 0, 1, shape()[1], 0});
   return {};
@@ -172,7 +171,7 @@ Status Builder::transposed() {
 
 Status Builder::behind_padding() {
   constexpr std::int64_t kBefore = 2;
-  if (shape().size() != 2 || rows() <= kBefore) return wrong_shape(part(), "a table of positions was to be there");
+  if (shape().size() != 2 || rows() <= kBefore) return wrong_shape(part(), "a table of positions is expected");
   is({rows() - kBefore, cols()}, rows() - kBefore, cols());
   take(kBefore, rows() - kBefore);
   return {};
@@ -185,8 +184,7 @@ Status Builder::grouped() {
   const std::int64_t queries = g_.heads / kv_heads;
   const std::int64_t all = view().rows, parts = kv_heads * (queries + 2);
   if (queries == 0 || all % parts != 0)
-    return wrong_shape(part(), fmt::format("rows of {} queries, a key and a value for each of {} KV heads were to be "
-                                           "there",
+    return wrong_shape(part(), fmt::format("rows of {} queries, a key and a value are expected for each of {} KV heads",
                                            queries, kv_heads));
   is(shape(), all, view().cols);
   const std::int64_t dim = all / parts, each = (queries + 2) * dim;
@@ -199,7 +197,7 @@ Status Builder::grouped() {
 Status Builder::latent(bool keys) {
   const std::int64_t each = g_.nope + g_.value_dim;
   if (rows() != g_.heads * each || cols() != g_.rank)
-    return wrong_shape(part(), fmt::format("{} heads of {} rows of {} were to be there", g_.heads, each, g_.rank));
+    return wrong_shape(part(), fmt::format("{} heads of {} rows of {} are expected", g_.heads, each, g_.rank));
   if (keys) {
     is({g_.heads, g_.rank, g_.nope}, g_.heads * g_.rank, g_.nope);
     for (std::int64_t h = 0; h < g_.heads; ++h) target_.runs.push_back({first_, 0, 1, g_.rank, h * each});
@@ -215,7 +213,7 @@ Status Builder::mixed(bool gate) {
   const std::int64_t values = g_.value_heads / g_.key_heads * g_.state_values;
   const std::int64_t each = 2 * g_.state_keys + 2 * values;
   if (rows() != g_.key_heads * each)
-    return wrong_shape(part(), fmt::format("{} heads of {} rows were to be there", g_.key_heads, each));
+    return wrong_shape(part(), fmt::format("{} heads of {} rows are expected", g_.key_heads, each));
   const std::int64_t taken = g_.key_heads * (gate ? values : 2 * g_.state_keys + values);
   is({taken, cols()}, taken, cols());
   const auto of_each = [&](std::int64_t offset, std::int64_t count) {
@@ -236,7 +234,7 @@ Status Builder::tiled(std::int64_t before, std::int64_t rows_each, const Shape& 
   MR_RETURN_IF_ERROR(rows_of_vector());
   const std::int64_t each = g_.value_heads / g_.key_heads;
   if (view().rows != before + g_.value_heads * rows_each)
-    return wrong_shape(part(), fmt::format("{} rows were to be there", before + g_.value_heads * rows_each));
+    return wrong_shape(part(), fmt::format("{} rows are expected", before + g_.value_heads * rows_each));
   is(shape, view().rows, view().cols);
   if (before > 0) take(0, before);
   for (std::int64_t j = 0; j < each; ++j)
@@ -314,7 +312,7 @@ Status Builder::form() {
       break;
   }
   if (cols() != g_.value_heads * g_.state_values)
-    return wrong_shape(part(), fmt::format("{} columns were to be there", g_.value_heads * g_.state_values));
+    return wrong_shape(part(), fmt::format("{} columns are expected", g_.value_heads * g_.state_values));
   const std::int64_t each = g_.value_heads / g_.key_heads;
   for (std::int64_t j = 0; j < each; ++j)
     for (std::int64_t key = 0; key < g_.key_heads; ++key)

@@ -15,7 +15,7 @@ namespace millrace::convert {
 namespace {
 
 Status not_finite(const Source& source) {
-  return error(Code::corrupt, "tensor '{}' holds a weight that is NaN or infinite; get the checkpoint again",
+  return error(Code::corrupt, "tensor '{}' holds a weight that is NaN or infinite; download the checkpoint again",
                modelfile::escape(source.name, 120));
 }
 

@@ -106,7 +106,7 @@ void read_hybrid(Config& config, Header& header) {
     kv_heads.push_back(kind == "full_attention" ? header.integer("attention.head_count_kv") : 0);
   if (static_cast<std::int64_t>(kinds.size()) != header.layers())
     config.fail(
-        error(Code::corrupt, "layer_types in config.json is there of {} of {} layers", kinds.size(), header.layers()));
+        error(Code::corrupt, "layer_types in config.json has {} entries for {} layers", kinds.size(), header.layers()));
   header.set_integers("attention.head_count_kv", kv_heads);
   header.set_integer("ssm.inner_size",
                      config.required("mamba_n_heads", 1, 1 << 16) * config.required("mamba_d_head", 1, 1 << 16));

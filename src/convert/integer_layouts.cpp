@@ -26,8 +26,7 @@ std::string text_of(std::span<const std::int64_t> shape) {
 }
 
 Status wrong_shape(const CheckpointTensor& tensor, std::string_view wanted) {
-  return error(Code::corrupt, "tensor '{}' is {}, but {} was to be there", shown(tensor), text_of(tensor.shape),
-               wanted);
+  return error(Code::corrupt, "tensor '{}' is {}, but {} is expected", shown(tensor), text_of(tensor.shape), wanted);
 }
 
 Status expect_shape(const CheckpointTensor& tensor, std::span<const std::int64_t> shape) {
@@ -40,7 +39,7 @@ bool is_word(Element element) { return element == Element::u32 || element == Ele
 
 Status expect_words(const CheckpointTensor& tensor) {
   return is_word(tensor.element) ? Status()
-                                 : error(Code::corrupt, "tensor '{}' holds {}, but words of 32 bits were to be there",
+                                 : error(Code::corrupt, "tensor '{}' holds {}, but words of 32 bits are expected",
                                          shown(tensor), element_name(tensor.element));
 }
 
@@ -80,10 +79,11 @@ Status IntegerLayouts::check_config() {
   constexpr std::array<std::string_view, 7> kKnown = {"",         "fp8",  "mxfp4", "compressed-tensors",
                                                       "modelopt", "gptq", "awq"};
   if (std::find(kKnown.begin(), kKnown.end(), method_) == kKnown.end())
-    return error(Code::unsupported,
-                 "quant_method in config.json is '{}', which this version does not read; get the model in BF16, F16, "
-                 "FP8, GPTQ or AWQ",
-                 modelfile::escape(method_, 40));
+    return error(
+        Code::unsupported,
+        "quant_method in config.json is '{}', which this version does not read; download the model in BF16, F16, "
+        "FP8, GPTQ or AWQ",
+        modelfile::escape(method_, 40));
   if (method_ != "gptq" && method_ != "awq") return {};
   bits_ = quantization.optional("bits", 4, 1, 32);
   if (bits_ != 4 && (bits_ != 8 || method_ == "awq"))
@@ -146,7 +146,7 @@ Expected<GroupFloats> IntegerLayouts::floats(const Tensor& tensor, std::span<con
       floats.dtype = DType::bf16;
       return floats;
     default:
-      return error(Code::unsupported, "tensor '{}' holds {}, which are no scales", shown(tensor),
+      return error(Code::unsupported, "tensor '{}' holds {}, which are not scales", shown(tensor),
                    element_name(tensor.element));
   }
 }
@@ -161,7 +161,7 @@ Expected<std::vector<std::int64_t>> IntegerLayouts::whole_numbers(const Tensor& 
     MR_RETURN_IF_ERROR(file_of(tensor).read_at(tensor.offset, std::as_writable_bytes(std::span(small))));
     std::copy(small.begin(), small.end(), numbers.begin());
   } else {
-    return error(Code::corrupt, "tensor '{}' holds {}, but whole numbers were to be there", shown(tensor),
+    return error(Code::corrupt, "tensor '{}' holds {}, but whole numbers are expected", shown(tensor),
                  element_name(tensor.element));
   }
   return numbers;
@@ -271,7 +271,7 @@ Expected<NamedTensor> IntegerLayouts::read_mlx_mxfp4(const Tensor& tensor, std::
   shape.back() /= kBlock / 8;
   MR_RETURN_IF_ERROR(expect_shape(*exponents, shape));
   if (exponents->element != Element::u8)
-    return error(Code::corrupt, "tensor '{}' holds {}, but exponents of a byte were to be there", shown(*exponents),
+    return error(Code::corrupt, "tensor '{}' holds {}, but exponents of a byte are expected", shown(*exponents),
                  element_name(exponents->element));
   shape.back() *= kBlock;
   Source& source = result.stored.source;

@@ -142,7 +142,7 @@ Status read_floats(const Integers& integers, const GroupFloats& floats, std::int
     }
   }
   if (range_of(out).finite) return {};
-  return error(Code::corrupt, "tensor '{}' has a scale that is NaN or infinite; get the checkpoint again",
+  return error(Code::corrupt, "tensor '{}' has a scale that is NaN or infinite; download the checkpoint again",
                modelfile::escape(integers.name, 120));
 }
 

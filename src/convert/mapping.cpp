@@ -146,13 +146,13 @@ Expected<Mapping> map_names(const std::vector<std::string>& names, const Family&
     if (rules == table.end()) {
       const Duty duty = duty_of(names[i]);
       if (duty == Duty::unknown)
-        return error(Code::unsupported, "tensor '{}' is none that this version knows of models of type {}", shown,
-                     family.model_type);
+        return error(Code::unsupported, "tensor '{}' is unknown for models of type {}", shown, family.model_type);
       if (duty == Duty::beside && names[i].find("audio") != std::string::npos) ++mapping.hears;
       continue;
     }
     if (parsed.layer >= layers + most_draft_blocks) {
-      return error(Code::corrupt, "tensor '{}' is of a layer behind the last: config.json says {}", shown, layers);
+      return error(Code::corrupt, "tensor '{}' belongs to a layer after the last one: config.json has {} layers", shown,
+                   layers);
     }
     if (parsed.layer >= layers) mapping.draft_blocks = std::max(mapping.draft_blocks, parsed.layer - layers + 1);
     for (const auto& [place, rule] : rules->second) {
@@ -161,7 +161,7 @@ Expected<Mapping> map_names(const std::vector<std::string>& names, const Family&
       group.rule = rule;
       group.layer = parsed.layer;
       if (rule->form == Form::experts ? !experts[key].emplace(parsed.expert, i).second : !group.parts.empty())
-        return error(Code::corrupt, "tensor '{}' is there twice, by two names", shown);
+        return error(Code::corrupt, "tensor '{}' appears twice, by two names", shown);
       if (rule->form != Form::experts) group.parts.push_back(i);
     }
   }

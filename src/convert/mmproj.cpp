@@ -149,8 +149,9 @@ Status TowerConverter::open() {
   const std::string type = config_->text("model_type", "");
   const TowerFamily* const family = tower_family(type);
   if (family == nullptr) {
-    report_.left_out = fmt::format("{} tensors of what sees: this version converts none of models of type {}", count,
-                                   modelfile::escape(type, 60));
+    report_.left_out =
+        fmt::format("{} tensors of the vision tower: this version converts no tower of models of type {}", count,
+                    modelfile::escape(type, 60));
     return {};
   }
   family_ = family;
@@ -262,7 +263,7 @@ Status TowerConverter::plan_tensor(const modelfile::CheckpointTensor& tensor) {
     ending = std::string_view(name.pattern).substr(dot);
   }
   if (found == nullptr)
-    return error(Code::unsupported, "what sees: tensor '{}' is none that this version knows of models of type {}",
+    return error(Code::unsupported, "the vision tower: tensor '{}' is unknown for models of type {}",
                  modelfile::escape(tensor.name, 120), family_->model_type);
   MR_ASSIGN_OR_RETURN(std::string ours, our_name(*found, name, ending));
   MR_ASSIGN_OR_RETURN(NamedTensor named, stored_tensor(checkpoint_, files_, *config_, tensor));
@@ -384,7 +385,8 @@ Status TowerConverter::make(const TowerRule& rule, const std::string& name, cons
       rule.form == TowerForm::same || rule.form == TowerForm::plus_one || rule.form == TowerForm::neighbours;
   if (alike) return make_alike(rule, name, stored);
   if (stored.source.packing != Packing::plain)
-    return error(Code::unsupported, "what sees: tensor '{}' holds numbers with scales, and its rows change places",
+    return error(Code::unsupported,
+                 "the vision tower: tensor '{}' holds numbers with scales, and its rows change places",
                  modelfile::escape(stored.source.name, 120));
   sources_.push_back(stored.source);
   switch (rule.form) {
@@ -449,12 +451,11 @@ Status TowerConverter::write() {
     const auto tower = model::load_tower(file, 1 << 20);
     if (tower.status().code() == Code::unsupported) {
       report_ = {};
-      report_.left_out = fmt::format("what sees: {}", tower.status().message());
+      report_.left_out = fmt::format("vision tower: {}", tower.status().message());
       return {};
     }
     if (!tower.ok())
-      return error(tower.status().code(), "what the checkpoint gives of what sees cannot run: {}",
-                   tower.status().message());
+      return error(tower.status().code(), "the converted vision tower cannot run: {}", tower.status().message());
   }
   std::uint64_t total = 0;
   for (const modelfile::TensorInfo& tensor : writer.layout()) total += tensor.bytes;

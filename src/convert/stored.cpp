@@ -81,10 +81,11 @@ class Reader {
       MR_RETURN_IF_ERROR(read_nvfp4(tensor, named));
       return named;
     }
-    return error(Code::unsupported,
-                 "tensor '{}' holds {}: weights quantized in such a way are not read; get the model in BF16, F16, FP8, "
-                 "GPTQ or AWQ",
-                 shown(tensor), element_name(tensor.element));
+    return error(
+        Code::unsupported,
+        "tensor '{}' holds {}: weights quantized in such a way are not read; download the model in BF16, F16, FP8, "
+        "GPTQ or AWQ",
+        shown(tensor), element_name(tensor.element));
   }
 
   /// Whether it belongs to another tensor.
@@ -114,7 +115,7 @@ class Reader {
                    shown(tensor), shown(tensor));
     const auto dtype = dtype_of(found->element);
     if (!dtype || *dtype == DType::f64)
-      return error(Code::unsupported, "tensor '{}' holds {}, which are no scales", shown(*found),
+      return error(Code::unsupported, "tensor '{}' holds {}, which are not scales", shown(*found),
                    element_name(found->element));
     source.scales = {&file_of(*found), found->offset, *dtype, source.rows, source.cols, 1};
     const std::int64_t count = found->elements(), cols = found->shape.empty() ? 1 : found->shape.back();
@@ -146,7 +147,7 @@ class Reader {
     if (!blocks.empty()) blocks.pop_back();
     if (shape.size() < 3 || shape.back() != kBlock / 2 || exponents == nullptr || exponents->element != Element::u8 ||
         exponents->shape != blocks)
-      return error(Code::corrupt, "tensor '{}' is to hold MXFP4 in blocks of 16 bytes with an exponent each in {}{}",
+      return error(Code::corrupt, "tensor '{}' must hold MXFP4 in blocks of 16 bytes with an exponent each in {}{}",
                    shown(tensor), modelfile::escape(stem, 120), kExponents);
     named.name = stem + std::string(kMark);
     named.stored.shape.assign(shape.begin(), shape.end() - 2);
@@ -178,7 +179,7 @@ class Reader {
     if (divides) by = checkpoint_.find(stem + "_global_scale");
     if (by == nullptr) return {};
     if (by->element != Element::f32 || by->elements() != 1)
-      return error(Code::unsupported, "tensor '{}' is to hold one number in F32", shown(*by));
+      return error(Code::unsupported, "tensor '{}' must hold one F32 number", shown(*by));
     MR_RETURN_IF_ERROR(file_of(*by).read_at(by->offset, std::as_writable_bytes(std::span(&factor, 1))));
     if (divides) factor = 1 / factor;
     if (!std::isfinite(factor) || factor < 0)
@@ -191,7 +192,7 @@ class Reader {
     shape.back() *= 2;
     groups.back() /= 8;
     if (shape.size() < 2 || shape.back() % 16 != 0 || scales.shape != groups)
-      return error(Code::corrupt, "tensor '{}' is to hold NVFP4, 16 numbers in 8 bytes with a scale each in '{}'",
+      return error(Code::corrupt, "tensor '{}' must hold NVFP4, 16 numbers in 8 bytes with a scale each in '{}'",
                    shown(tensor), shown(scales));
     named.name = nvfp4_stem(tensor);
     named.stored.shape = shape;

@@ -56,7 +56,7 @@ Expected<Numbered> numbered(const json& vocabulary) {
       all.emplace_back(entry[0].get_ref<const std::string&>(), std::ssize(all));
     }
   }
-  if (all.empty()) return error(Code::corrupt, "it has no vocabulary; get the file again");
+  if (all.empty()) return error(Code::corrupt, "it has no vocabulary; download the file again");
   return all;
 }
 
@@ -86,7 +86,7 @@ Status TokenizerReader::read_all() {
   if (type == "Unigram") return read_unigram(model);
   if (type != "BPE" && !(type.empty() && model.contains("merges")))
     return error(Code::unsupported,
-                 "a tokenizer of kind '{}' is none that this version knows (BPE, WordPiece and Unigram alone)",
+                 "this version does not know the tokenizer '{}'; it knows BPE, WordPiece and Unigram",
                  modelfile::escape(type, 40));
   MR_RETURN_IF_ERROR(read_words(model));
   MR_RETURN_IF_ERROR(read_merges(model));
@@ -188,8 +188,7 @@ Expected<bool> TokenizerReader::space_before() const {
     if (type == "Prepend" && text_of(step, "prepend") == text::kSpaceMark)
       space = true;
     else if (type != "Replace" || text_of(step, "content") != text::kSpaceMark)
-      return error(Code::unsupported, "a normalizer of kind '{}' is none that this version knows here",
-                   modelfile::escape(type, 40));
+      return error(Code::unsupported, "this version does not know the normalizer '{}'", modelfile::escape(type, 40));
   }
   const json& before = member(tokenizer_, "pre_tokenizer");
   const std::string type = text_of(before, "type");
@@ -197,8 +196,7 @@ Expected<bool> TokenizerReader::space_before() const {
     space |= before.contains("prepend_scheme") ? text_of(before, "prepend_scheme") != "never"
                                                : flag_of(before, "add_prefix_space", true);
   else if (!type.empty() && type != "Split")  // at spaces, of which the normalizer left none
-    return error(Code::unsupported, "a pre-tokenizer of kind '{}' is none that this version knows here",
-                 modelfile::escape(type, 40));
+    return error(Code::unsupported, "this version does not know the pre-tokenizer '{}'", modelfile::escape(type, 40));
   return space;
 }
 

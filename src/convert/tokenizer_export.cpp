@@ -160,7 +160,7 @@ std::vector<std::pair<std::string, std::string>> TokenizerWriter::merges_of_piec
 Status TokenizerWriter::write_pieces() {
   const std::vector<float>* scores = array<float>("ggml.scores");
   if (scores == nullptr || scores->size() != tokens_.size())
-    return error(Code::corrupt, "tokenizer.ggml.scores does not have one score a token; get the file again");
+    return error(Code::corrupt, "tokenizer.ggml.scores does not have one score a token; download the file again");
   json merges = json::array();
   for (const auto& [left, right] : merges_of_pieces(*scores)) merges.push_back({left, right});
   const json replace = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", text::kSpaceMark}};

@@ -127,13 +127,12 @@ Status TokenizerReader::set_unigram_normalizer() {
     const std::string type = text_of(step, "type");
     if (type == "Precompiled") {
       const auto map = from_base64(text_of(step, "precompiled_charsmap"));
-      if (!map) return error(Code::corrupt, "its precompiled_charsmap is not base64; get the file again");
+      if (!map) return error(Code::corrupt, "its precompiled_charsmap is not base64; download the file again");
       set("ggml.precompiled_charsmap", modelfile::array_value(std::vector<std::uint8_t>(map->begin(), map->end())));
     } else if (type == "Replace" && text_of(member(step, "pattern"), "Regex") == " {2,}") {
       merges_spaces = true;
     } else if (type != "Strip") {
-      return error(Code::unsupported, "a normalizer of kind '{}' is none that this version knows here",
-                   modelfile::escape(type, 40));
+      return error(Code::unsupported, "this version does not know the normalizer '{}'", modelfile::escape(type, 40));
     }
   }
   const json& before = member(tokenizer_, "pre_tokenizer");
@@ -148,8 +147,7 @@ Status TokenizerReader::set_unigram_normalizer() {
       space = cut.contains("prepend_scheme") ? text_of(cut, "prepend_scheme") != "never"
                                              : flag_of(cut, "add_prefix_space", true);
     } else {
-      return error(Code::unsupported, "a pre-tokenizer of kind '{}' is none that this version knows here",
-                   modelfile::escape(type, 40));
+      return error(Code::unsupported, "this version does not know the pre-tokenizer '{}'", modelfile::escape(type, 40));
     }
   }
   set("ggml.add_space_prefix", Value(space));

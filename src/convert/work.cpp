@@ -14,7 +14,8 @@ constexpr int kMostThreads = 32;  // more would only wait for the disk, each wit
 Status check_range(const Target& target, DType dtype, std::span<const float> numbers) {
   const NumberRange range = range_of(numbers);
   if (!range.finite)
-    return error(Code::corrupt, "tensor '{}' would hold a weight that is NaN or infinite; get the checkpoint again",
+    return error(Code::corrupt,
+                 "tensor '{}' would hold a weight that is NaN or infinite; download the checkpoint again",
                  modelfile::escape(target.name, 120));
   if (dtype == DType::f16 && range.largest >= kBeyondHalf)
     return error(Code::unsupported, "tensor '{}' holds weights up to {}, beyond F16; choose bf16",

@@ -313,13 +313,13 @@ class Towers(Case):
             self.assertIn(says, outcome.err)
 
         (source / "config.json").write_text(json.dumps(config | {"model_type": "paligemma"}))
-        left_out("tensors of what sees: this version converts none of models of type paligemma")
+        left_out("tensors of the vision tower: this version converts no tower of models of type paligemma")
         (source / "config.json").write_text(json.dumps(config | {"vision_config": config["vision_config"] | {"hidden_act": "relu"}}))
         left_out("hidden_act")
         (source / "config.json").write_text(json.dumps(config))
         extra = "vision_tower.vision_model.head.probe"
         self.change(source, lambda tensors: tensors.update({extra: ("F32", [4], checkpoints.f32([1, 2, 3, 4]))}))
-        left_out(f"tensor '{extra}' is none that this version knows")
+        left_out(f"tensor '{extra}' is unknown for models of type")
         self.change(source, lambda tensors: tensors.pop(extra))
         norm = "multi_modal_projector.mm_soft_emb_norm.weight"
         self.change(source, lambda tensors: tensors.update({norm: ("F32", [4], checkpoints.f32([1, 2, 3, 4]))}))

@@ -167,9 +167,9 @@ CuFileWay cufile_way(const CuFileFacts& facts) {
                               facts.nvidia_fs ? "nvidia-fs" : "PCI peer-to-peer DMA")};
   }
   std::string change;
-  if (!nvme && !network) change = fmt::format("an NVMe disk (the file lies on {})", facts.disk);
+  if (!nvme && !network) change = fmt::format("an NVMe disk (the file is on {})", facts.disk);
   if (network)
-    change = fmt::format("a local NVMe disk (the file lies on {})",
+    change = fmt::format("a local NVMe disk (the file is on {})",
                          facts.file_system.empty() ? "no block device" : facts.file_system);
   if (!dma) change += fmt::format("{}nvidia-fs or PCI peer-to-peer DMA", change.empty() ? "" : " and ");
   return {false, fmt::format("in compatibility mode: the library reads into host memory and copies from there to the "
@@ -192,7 +192,7 @@ std::string cufile_advice(int code, const CuFileFacts& facts) {
   }
   if (!facts.compat_allowed)
     return "cufile.json forbids compatibility mode; set properties.allow_compat_mode to true there";
-  return "cufile.log in the working directory says why";
+  return "cufile.log in the working directory has the reason";
 }
 
 Expected<std::unique_ptr<Backend>> open_cufile(const std::vector<std::string>& paths, const CuFileOptions& options) {

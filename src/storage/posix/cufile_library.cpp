@@ -113,9 +113,9 @@ Status CuFileLibrary::open() {
   if (users_ == 0) {
     const CuFileError result = driver_open_();
     if (result.code != 0)
-      return error(Code::unsupported, "cuFile cannot be used here: {}{}; cufile.log in the working directory says more",
-                   cufile_cause(result.code),
-                   result.cuda_code != 0 ? fmt::format(" (CUDA error {})", result.cuda_code) : "");
+      return error(
+          Code::unsupported, "cuFile cannot be used here: {}{}; cufile.log in the working directory has details",
+          cufile_cause(result.code), result.cuda_code != 0 ? fmt::format(" (CUDA error {})", result.cuda_code) : "");
   }
   ++users_;
   return {};

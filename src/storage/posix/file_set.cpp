@@ -29,7 +29,7 @@ Expected<std::uint64_t> alignment_from_statx(int fd, const std::string& path) {
     return std::uint64_t{0};
   }
   if (info.stx_dio_offset_align == 0 || info.stx_dio_mem_align == 0) {
-    return error(Code::unsupported, "the file system of {} says that it cannot do O_DIRECT on this file", path);
+    return error(Code::unsupported, "the file system of {} does not support O_DIRECT on this file", path);
   }
   return std::max<std::uint64_t>({info.stx_dio_offset_align, info.stx_dio_mem_align, kMinAlignment});
 #else
@@ -79,7 +79,7 @@ Expected<std::uint64_t> direct_alignment(SystemHandle handle, const std::string&
   const int fd = static_cast<int>(handle);
   // Since Linux 6.6 tmpfs accepts O_DIRECT and copies from the page cache as ever: there is nothing to bypass.
   if (lives_in_memory(fd))
-    return error(Code::unsupported, "{} lies in a memory file system, O_DIRECT is idle there", path);
+    return error(Code::unsupported, "{} is in a memory file system, where O_DIRECT has no effect", path);
   MR_ASSIGN_OR_RETURN(const std::uint64_t told, alignment_from_statx(fd, path));
   if (told > kMaxAlignment || !std::has_single_bit(std::max<std::uint64_t>(told, 1))) {
     return error(Code::unsupported, "O_DIRECT on {} asks for blocks of {} bytes, more than the {} supported", path,

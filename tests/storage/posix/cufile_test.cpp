@@ -373,11 +373,11 @@ TEST(CuFileWayTest, SaysWhichWayAndWhatWouldMakeItDirect) {
       << cufile_way(facts).reason;
   facts.disk = "vda";
   EXPECT_TRUE(cufile_way(facts).reason.ends_with(
-      "direct reads need an NVMe disk (the file lies on vda) and nvidia-fs or PCI peer-to-peer DMA"))
+      "direct reads need an NVMe disk (the file is on vda) and nvidia-fs or PCI peer-to-peer DMA"))
       << cufile_way(facts).reason;
   facts.nvidia_fs = true;
   EXPECT_FALSE(cufile_way(facts).direct);
-  EXPECT_TRUE(cufile_way(facts).reason.ends_with("direct reads need an NVMe disk (the file lies on vda)"));
+  EXPECT_TRUE(cufile_way(facts).reason.ends_with("direct reads need an NVMe disk (the file is on vda)"));
   facts.disk.clear();
   facts.file_system = "overlay";
   EXPECT_FALSE(cufile_way(facts).direct);
@@ -396,7 +396,7 @@ TEST(CuFileWayTest, AdvisesWhereAFileIsNotTaken) {
       << entry;
   EXPECT_EQ(entry.find('\n'), std::string::npos);
   facts.in_udev = true;
-  EXPECT_EQ(cufile_advice(5027, facts), "cufile.log in the working directory says why");
+  EXPECT_EQ(cufile_advice(5027, facts), "cufile.log in the working directory has the reason");
   facts.compat_allowed = false;
   EXPECT_NE(cufile_advice(5049, facts).find("properties.allow_compat_mode"), std::string::npos);
   facts.disk.clear();
