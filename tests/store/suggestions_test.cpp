@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <set>
+#include <string>
 
 #include "app/store/aliases.h"
 
@@ -47,6 +50,37 @@ TEST(Suggestions, CountWhatEachMemoryHolds) {
   // Half of it in VRAM at 70 % of 800 GB/s, half in RAM at 40 GB/s.
   const double share = 10.0 / (18.6 * 1.1);
   EXPECT_NEAR(find("qwen3:30b").tokens_per_second, 1 / (2e9 * share / 560e9 + 2e9 * (1 - share) / 40e9), 0.1);
+}
+
+/// Every model of the table, by asking for machines of all sizes.
+std::map<std::string_view, Suggestion> every_model() {
+  std::map<std::string_view, Suggestion> models;
+  for (double vram = 0.25e9; vram < 200e9; vram *= 1.2)
+    for (const Suggestion& one : suggest_models({.vram_bytes = vram, .vram_rate = 1e15, .disk_rate = 1}))
+      if (one.tier == "vram") models.emplace(one.name, one);
+  return models;
+}
+
+TEST(Suggestions, HaveSizesThatFitTheirNames) {
+  const auto models = every_model();
+  EXPECT_EQ(models.size(), 12U);
+  double largest = 0;
+  for (const auto& [name, model] : models) {
+    // "qwen3:30b": thirty billion weights, published with 4 to 8.5 bits each. The name rounds: llama3.2:1b has 1.24.
+    std::string_view digits = name.substr(name.find(':') + 1);
+    if (digits.ends_with("b") && name.find(':') != std::string_view::npos) {
+      const double weights = std::stod(std::string(digits)) * 1e9;
+      EXPECT_GT(model.file_bytes, 0.5 * weights) << name;
+      EXPECT_LT(model.file_bytes, 1.1 * weights) << name;
+    }
+    // What a token reads: all of a dense model, and of a mixture no less than a twentieth.
+    const double read = 0.7 * 1e15 / model.tokens_per_second;
+    EXPECT_LE(read, model.file_bytes * 1.001) << name;
+    EXPECT_GE(read, model.file_bytes / 20) << name;
+    EXPECT_GT(model.file_bytes, 0.3e9) << name;
+    largest = std::max(largest, model.file_bytes);
+  }
+  EXPECT_LT(largest, 70e9);
 }
 
 }  // namespace
