@@ -15,10 +15,10 @@ namespace {
 constexpr std::int64_t kAutomaticBatch = 512;
 constexpr std::int64_t kAutomaticChunk = 128;
 constexpr std::int64_t kLeastBatch = 8;
-constexpr std::int64_t kLeastRowsAtHome = 32;  // a pass's, that weights are kept in memory for
+constexpr std::int64_t kLeastRowsAtHome = 32;  // rows of a pass are reduced to this to keep weights in memory
 constexpr std::uint64_t kLeastTile = 64 * kKiB, kMostTile = 16 * kMiB;
-// Between one run and the next the measured part differs by less than this: what of the program is mapped at once
-// depends on where it lies, which is drawn anew (900 kB over 300 runs, evenly spread).
+// The measured part differs by less than this from run to run: how much of the program is mapped depends on its random
+// load address (900 kB over 300 runs, evenly distributed).
 constexpr std::uint64_t kMeasurementSpread = 1 * kMiB;
 
 }  // namespace
@@ -74,7 +74,7 @@ Status CpuPlanner::plan() {
 Status CpuPlanner::plan_once() {
   if (parts_.limits.tile_bytes != tile_bytes_) MR_RETURN_IF_ERROR(recut(tile_bytes_));
   front_layers_ = front_of(options_, parts_);
-  // Layers that were asked for come before a roomy pass.
+  // Layers that were requested take precedence over large passes.
   if (front_layers_ > 0 && fit_front().ok()) return plan_weights();
   if (front_layers_ > 0) front_layers_ = 0;
   parts_.limits = roomy_limits();
@@ -85,13 +85,13 @@ Status CpuPlanner::plan_once() {
     status = try_limits(0);
   }
   if (status.ok()) return plan_at_home();
-  // The size that the message names must also work on the next run, whose program part may be measured a bit larger.
+  // The size in the message must also work in the next run, whose program may be measured slightly larger.
   if (status.code() == Code::out_of_budget && !options_.memory.exact_budget) return try_limits(kMeasurementSpread);
   return status;
 }
 
-/// The plan, with fewer rows in a pass where that is all it takes to keep what would be read in every pass, or for
-/// every token: a prompt in pieces costs little as long as no piece reads the weights anew.
+/// Makes the plan, and reduces the rows of a pass if that is enough to keep weights in memory that every pass or token
+/// would read: a prompt in pieces costs little as long as no piece reads the weights again.
 Status CpuPlanner::plan_at_home() {
   MR_RETURN_IF_ERROR(plan_weights());
   if (demand_.batch_tokens > 0 || options_.planning.follow != nullptr || front_layers_ != 0 || is_mapped(parts_))
@@ -126,7 +126,7 @@ Status CpuPlanner::plan_at_home() {
   return plan_weights();
 }
 
-/// Limits that leave room for the front. Errors: out_of_budget.
+/// Chooses limits that leave room for the front. Errors: out_of_budget.
 Status CpuPlanner::fit_front() {
   parts_.limits = roomy_limits();
   return fit_limits(demand_, rules(), parts_.limits, [this]() -> Status {
@@ -135,7 +135,7 @@ Status CpuPlanner::fit_front() {
   });
 }
 
-/// Cuts the units anew, at another size.
+/// Cuts the units again, with another tile size.
 Status CpuPlanner::recut(std::uint64_t tile_bytes) {
   modelfile::OpenOptions no_words;
   no_words.skip_vocabulary = true;
@@ -177,7 +177,7 @@ Limits CpuPlanner::roomy_limits() const {
   return limits;
 }
 
-/// The longest context, in whole blocks, of which `sequences` fit into so many bytes.
+/// The longest context, in whole blocks, with which `sequences` fit into this many bytes.
 std::int64_t CpuPlanner::affordable_context(std::uint64_t bytes, std::int64_t sequences, std::int64_t most) const {
   std::int64_t fits = 0, too_long = most / kv::kBlockTokens + 1;  // blocks
   while (too_long - fits > 1) {
@@ -189,8 +189,8 @@ std::int64_t CpuPlanner::affordable_context(std::uint64_t bytes, std::int64_t se
   return fits * kv::kBlockTokens;
 }
 
-/// Every live sequence may want a row; logits of a whole prompt (tests, perplexity) get some more where they are
-/// small, and who asks for them more than that.
+/// One row of logits for each live sequence; more for the logits of whole prompts (tests, perplexity) if rows are
+/// small, and still more if the options ask for them.
 std::int64_t CpuPlanner::logit_rows(const Limits& limits) const {
   const bool asked = demand_.logit_rows > 0;
   const auto row_bytes = parts_.model->hyperparameters().vocab * static_cast<std::int64_t>(sizeof(float));
@@ -211,14 +211,14 @@ std::uint64_t CpuPlanner::fixed_bytes(const Limits& limits, std::uint64_t progra
          (front_layers_ != 0 ? within_bytes(options_, parts_) : 0) + message_bytes(limits);
 }
 
-/// What a stage sends and receives.
+/// The memory for messages of a stage.
 std::uint64_t CpuPlanner::message_bytes(const Limits& limits) const {
   if (parts_.model->stage().whole()) return 0;
   const model::Hyperparameters& hp = parts_.model->hyperparameters();
   return exec::stage_message_bytes({hp.model_dim, hp.vocab}, pass_limits(limits), options_.part.ranks);
 }
 
-/// What KV takes of the budget: BlockPool reserves whole pages a block.
+/// The budget's bytes for KV: BlockPool reserves whole pages for each block.
 std::uint64_t CpuPlanner::kv_bytes(const kv::Load& load) const {
   std::uint64_t bytes = 0;
   for (const kv::Group& group : layout_.groups())
@@ -227,7 +227,7 @@ std::uint64_t CpuPlanner::kv_bytes(const kv::Load& load) const {
   return bytes;
 }
 
-/// Do the limits fit when every context is full?
+/// Whether the limits fit when every context is full.
 Status CpuPlanner::try_limits(std::uint64_t spread) {
   const Limits& limits = parts_.limits;
   const std::uint64_t mapped =
@@ -239,12 +239,12 @@ Status CpuPlanner::try_limits(std::uint64_t spread) {
   return make_plan(limits.kv_tokens, program_bytes_ + spread);
 }
 
-/// The plan to start with. KV grows block by block and the weight store gives way to it, so at first the weights get
-/// all but a block a sequence; that the whole context fits has been seen to.
+/// The initial plan. KV grows block by block and the weight store shrinks for it, so at first the weights get
+/// everything except one block per sequence; the caller has checked that full contexts fit.
 Status CpuPlanner::plan_weights() {
   const Limits& limits = parts_.limits;
   const std::int64_t kv_tokens = std::min(limits.kv_tokens, kv::kBlockTokens * limits.sequences);
-  // What stays at home has room also when every context is full.
+  // Weights that never shrink must have room even when every context is full.
   front_layers_ = parts_.plan.front_layers;
   if (options_.planning.follow == nullptr) return make_plan(kv_tokens, program_bytes_);
   set_plan_options(kv_tokens, program_bytes_);

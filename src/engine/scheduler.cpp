@@ -12,7 +12,7 @@ using text::TokenId;
 
 namespace {
 
-/// Who guesses, in the order in which they take over from each other.
+/// The drafters, in order of precedence.
 std::vector<std::shared_ptr<Drafter>> drafters(Parts& parts, const SpeculateOptions& speculate) {
   std::vector<std::shared_ptr<Drafter>> all = speculate.drafters;
   if (speculate.mode != SpeculateOptions::Mode::off) all.push_back(std::make_shared<NgramDrafter>(*parts.budget));
@@ -85,7 +85,7 @@ Expected<Engine::Id> Scheduler::submit(Request request, std::shared_ptr<Conversa
     return error(Code::unavailable, "{} requests wait already; try again later", queue_.size());
   if (conversation->busy)
     return error(Code::invalid_argument, "this session still works on its last request; wait for it or cancel it");
-  // What the conversation holds is kept as far as the prompt agrees; the last token is computed anew for its logits.
+  // Keep the conversation's KV as far as the prompt matches it; compute the last token again for its logits.
   const auto& held = conversation->tokens;
   const bool embeds = request.pooling != model::Pooling::none;
   const auto limit = embeds ? 0 : std::min(held.size(), request.prompt.size() - 1);
@@ -134,7 +134,7 @@ bool Scheduler::step() {
   drop_cancelled();
   admit();
   if (live_.empty() && under_way_.empty()) return false;
-  // A prompt's KV that comes from the disks of several ranks comes behind the passes under way, and is awaited.
+  // If several ranks load a prompt's KV from their disks, that happens after the passes in flight, and is awaited.
   const bool awaits = parts_.prompts != nullptr && parts_.prompts->asks_others() &&
                       std::any_of(live_.begin(), live_.end(), [&](const Entry& entry) {
                         return entry.live != nullptr && waits_for_disk(*entry.live);
@@ -153,7 +153,7 @@ std::int64_t Scheduler::decoding() const {
                        [](const Entry& entry) { return entry.live != nullptr && !entry.live->in_prompt(); });
 }
 
-/// A pass of what can be computed now; false: nothing can.
+/// Begins a pass with the rows that can be computed now; false: there are none.
 bool Scheduler::begin_pass() {
   build_batch();
   if (batch_.rows.empty()) return false;
@@ -183,14 +183,14 @@ bool Scheduler::begin_pass() {
   }
   for (const Entry& entry : pass.entries) {
     ++entry.live->passes;
-    // What comes next of a prompt follows from no logits. Its tokens are the conversation's when the pass ends well.
+    // The next rows of a prompt depend on no logits. Its tokens join the conversation when the pass succeeds.
     if (entry.live->in_prompt()) entry.live->conversation->state.set_length(entry.first + entry.rows);
   }
   under_way_.push_back(std::move(pass));
   return true;
 }
 
-/// A prompt's first pass begins: what came of caches is known now.
+/// Called when a prompt's first pass begins, because the tokens from caches are known then.
 void Scheduler::tell_cached(const Pass& pass) {
   for (const Entry& entry : pass.entries) {
     const Live& live = *entry.live;
@@ -199,7 +199,7 @@ void Scheduler::tell_cached(const Pass& pass) {
   }
 }
 
-/// What is under way is wanted by nobody. A pass may not be given up by itself: others go on behind it.
+/// Whether nobody needs the passes in flight. A single pass cannot be abandoned, because later ones continue from it.
 bool Scheduler::given_up() const {
   return stop_asked() ||
          std::all_of(under_way_.begin(), under_way_.end(), [](const Pass& pass) { return pass.unwanted(); });
@@ -209,7 +209,7 @@ bool Scheduler::Pass::unwanted() const {
   return std::all_of(entries.begin(), entries.end(), [](const Entry& entry) { return entry.live->cancelled.load(); });
 }
 
-/// The live request that this is a part of, with what the pass has of it; null: it ended before.
+/// The live request of this entry, with its rows of the pass; null: it has ended.
 Scheduler::Entry* Scheduler::resume(const Entry& part) {
   const auto found =
       std::find_if(live_.begin(), live_.end(), [&](const Entry& entry) { return entry.live == part.live; });
@@ -224,8 +224,8 @@ void Scheduler::fail(const Pass& pass, const Status& status) {
       finish(*entry, status.code() == Code::cancelled ? Finish::cancelled : Finish::error, status);
 }
 
-/// Waits for the oldest pass under way and gives everybody what it brought. What a prompt has computed counts only when
-/// that can be believed.
+/// Waits for the oldest pass in flight and distributes its results. A prompt's rows count as computed only if the pass
+/// succeeded.
 void Scheduler::finish_pass() {
   Status status = parts_.executor->finish([this] { return given_up(); });
   const Pass pass = std::move(under_way_.front());
@@ -272,7 +272,7 @@ void Scheduler::drop_cancelled() {
   std::erase_if(queue_, [](const Entry& entry) { return entry.live == nullptr; });
 }
 
-/// The place in the queue of the request whose turn it is.
+/// The index in the queue of the request whose turn it is.
 std::size_t Scheduler::next_in_queue() const {
   const auto live_of_client = [&](const Entry& entry) {
     return std::count_if(live_.begin(), live_.end(),
@@ -286,7 +286,7 @@ std::size_t Scheduler::next_in_queue() const {
     best = i;
     best_live = live;
   }
-  // The turn is the client's; which of its requests takes it is for its own priorities to say.
+  // Turns belong to clients; the priorities of a client choose which of its requests takes the turn.
   for (std::size_t i = 0; i < queue_.size(); ++i) {
     const Live &one = *queue_[i].live, &other = *queue_[best].live;
     if (one.request.client != other.request.client || one.request.priority < other.request.priority) continue;
@@ -295,8 +295,8 @@ std::size_t Scheduler::next_in_queue() const {
   return best;
 }
 
-/// Whether the KV of what is live leaves room for this one's tokens so far and a block to go on. What is shared is
-/// counted for each of its users, so that nobody is thrown out who was just let in.
+/// Whether the KV of live requests leaves room for this one's tokens so far and one more block. Shared blocks count for
+/// each user, so that a request that was just admitted is not evicted at once.
 bool Scheduler::has_kv_for(const Live& live) const {
   const auto blocks = [](const Live& one) {
     return static_cast<std::int64_t>(one.tokens.size()) / kv::kBlockTokens + 1;
@@ -318,7 +318,7 @@ void Scheduler::admit() {
   }
 }
 
-/// Whether every request of the pass can pick from the few logits that the executor finds by itself.
+/// Whether every request of the pass can sample from the few logits that the executor selects.
 bool Scheduler::top_logits_suffice() const {
   const std::int64_t limit = parts_.executor->top_logits_limit();
   if (limit == 0) return false;
@@ -329,8 +329,8 @@ bool Scheduler::top_logits_suffice() const {
   });
 }
 
-/// Of those who draw from all logits: their rows' draws, as if each guess came true. Nobody is in two passes with rows
-/// to pick from.
+/// The draws of the rows of requests that sample from all logits, as if every guess were right. No request has rows to
+/// sample from in two passes.
 void Scheduler::ask_for_draws(const Pass& pass) {
   draws_.clear();
   const auto draws = [](const Entry& entry) { return entry.live->chooser.logits_needed() == 0; };
@@ -358,9 +358,9 @@ void Scheduler::finish(Entry& entry, Finish reason, Status status) {
   live->result.cached_tokens = std::clamp<std::int64_t>(live->result.cached_tokens, 0, live->result.prompt_tokens);
   live->result.status = std::move(status);
   live->result.stop = live->stream.stop();
-  // Room that was reserved for a pass that failed goes back, and KV on its way from the disk.
-  // Other ranks have let go of what windows passed in a pass that is under way; what is before it cannot be gone on
-  // from.
+  // Free the room that was reserved for a failed pass, and KV that is being loaded from the disk.
+  // Other ranks have released blocks that windows passed in a pass in flight; a sequence cannot continue from before
+  // it.
   const bool anew = parts_.rewinds_to_start && live->passes > 0;
   const std::int64_t kept = live->conversation->state.rewind(anew ? 0 : std::ssize(live->conversation->tokens));
   if (parts_.prefixes != nullptr) live->conversation->state.forget_checkpoints();  // the tree has them

@@ -1,8 +1,9 @@
-// The one interface a model calls: named ops over buffers and weights, both handles. A call does not compute. It
-// records a step of the model's Program, once, when the model is loaded; an executor walks the program in every pass.
+// The interface that a model's code calls: named ops over buffers and weights, both of which are handles. A call does
+// not compute; it records a step of the model's Program when the model is loaded. An executor runs the program in every
+// pass.
 //
-// Each weight is used at most once a pass except norms and the tied head, in the order of the unit table, because
-// streaming brings them in that order. Activations are float32 [rows, cols] in named buffers.
+// Each weight, except norms and a tied head, is used at most once per pass and in the order of the unit table, because
+// weights stream in that order. Activations are float32 [rows, cols] in named buffers.
 // Thread-safety: one thread calls.
 #pragma once
 
@@ -18,42 +19,42 @@ namespace millrace::exec {
 
 class Ops {
  public:
-  /// A buffer of `cols` floats a row; the same one for the same name. REQUIRES: of equal cols and rows then.
+  /// A buffer of `cols` floats per row; the same name gives the same buffer. REQUIRES: equal cols and rows then.
   Act buffer(const std::string& name, std::int64_t cols, Rows rows = Rows::worked);
-  /// What a sequence keeps of the layers that store_kv() and attention() name.
+  /// What a sequence stores for the layers that store_kv() and attention() name.
   void keep(kv::Layout layout) { program_.layout = std::move(layout); }
   /// Angles for rope(): its index.
   int add_rope(Rope rope);
 
-  /// Products with `weight` are multiplied by `scale`, a float32 vector of one, in a step of its own behind each, which
-  /// adds the product's bias, too. Not for products by heads. Call before they are recorded.
+  /// Multiplies products with `weight` by `scale`, a float32 vector of one, in a separate step after each product,
+  /// which also adds the product's bias. Not for products by heads. Must be called before the products are recorded.
   void scale_products(WeightRef weight, WeightRef scale) { scales_[{weight.unit, weight.part}] = scale; }
 
-  /// Here a block begins, which needs nothing of those before but buffers of the whole pass. The first begins by
-  /// itself.
+  /// Begins a block, which uses only buffers of the whole pass from earlier blocks. The first block needs no call.
   void begin_block();
-  /// Here a layer begins, or what follows the last one.
+  /// Begins a layer, or the part after the last layer.
   void begin_layer() { program_.layers.push_back(program_.steps.size()); }
-  /// The steps between are only of passes whose final states are wanted.
+  /// The steps between these calls run only in passes whose final states are requested.
   void begin_hidden() { for_hidden_ = true; }
   void end_hidden() { for_hidden_ = false; }
 
   void embed(Act out, WeightRef table, float factor = 1);  // rows of the batch's tokens, decoded
-  /// The same, but rows of pictures take their own, which nothing multiplies. In other embeddings they are token 0's.
+  /// The same, but rows of pictures take the picture's embedding, without the factor. In other embeddings, they take
+  /// token 0's.
   void embed_with_pictures(Act out, WeightRef table, float factor);
-  /// x += columns [first, first + x's cols) of what rows of pictures have of their own; other rows stay. scratch: a
-  /// buffer of x's cols, whose rows may be overwritten.
+  /// x += columns [first, first + x's cols) of the picture's embedding, in rows of pictures; other rows are unchanged.
+  /// scratch: a buffer of x's cols, whose rows may be overwritten.
   void add_picture(Act x, Act scratch, std::int64_t first);
   void embed_positions(Act out, WeightRef table);              // rows of their positions
   void embed_types(Act out, WeightRef table);                  // rows of their types
   void rms_norm(Act out, Act x, WeightRef weight, float eps);  // out may be x
   /// (x - mean) / sqrt(variance + eps) * weight + bias, without a bias where it is none(). out may be x.
   void layer_norm(Act out, Act x, WeightRef weight, WeightRef bias, float eps);
-  /// Each head, in place; weight: [head_dim], [cols] where each head has its own, none() where there is none.
+  /// Normalises each head in place; weight: [head_dim], or [cols] if each head has its own, or none().
   void rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps);
   void add(Act x, Act y, float factor = 1);  // x += factor * y
   void scale(Act x, float factor);           // x *= factor
-  /// x = x * scalar, a float32 vector of one; then + bias, one of x's cols, where there is one. Rounded in between.
+  /// x = x * scalar, a float32 vector of one; then + bias, a vector of x's cols, if there is one. Rounds in between.
   void scale(Act x, WeightRef scalar, WeightRef bias = {});
   void add_vector(Act x, WeightRef vector) { scale(x, {}, vector); }  // to each row; one of x's cols
   void clamp(Act x, float least, float most);                         // x = min(max(x, least), most)
@@ -66,9 +67,9 @@ class Ops {
     const Product product{out, weight, {}};
     matmul(std::span(&product, 1), x);
   }
-  /// Each head by a matrix of its own. Head h of out is the product with the first k channels of head h of x, and
-  /// behind it what x has left of the head. weight: [heads * n, k], the heads' matrices one after the other; or [n, k]
-  /// of the first. Transposed: of n channels of x come k, the sum of the matrix's rows, each times its channel.
+  /// Multiplies each head by its matrix. Head h of out is the product with the first k channels of head h of x,
+  /// followed by the remaining channels of that head. weight: [heads * n, k], the heads' matrices one after another; or
+  /// [n, k], the first one. Transposed: n channels of x give k, the sum of the matrix's rows, each times its channel.
   void matmul_heads(Act out, WeightRef weight, Act x, std::int64_t heads, HeadWeights form = {});
   /// out = activation(x * gate^T) * (x * up^T). limit: of Activation::limited.
   void matmul_gated(Act out, WeightRef gate, WeightRef up, Act x, kernels::Activation activation, float limit = 0);
@@ -76,19 +77,20 @@ class Ops {
   void gate(Act x, Act all, std::int64_t layer, kernels::Activation activation, float limit = 0);
   /// x *= the temperature of its row's position.
   void temper(Act x, const Temperature& temperature);
-  /// Turns each head of x by the angles of its row's position.
+  /// Rotates each head of x by the angles of its row's position.
   void rope(Act x, std::int64_t heads, std::int64_t head_dim, int rope);
   void store_kv(std::int64_t layer, Act k, Act v);  // at each row's position
-  /// Of layers that keep latents: the channels of c, then those of rotated.
+  /// For layers that store latents: the channels of c, then those of `rotated`.
   void store_latent(std::int64_t layer, Act c, Act rotated);
-  /// Index keys, in layers that keep some: at each row's position.
+  /// Stores index keys at each row's position, in layers that have them.
   void store_index(std::int64_t layer, Act key);
   /// selected = the positions that each row's attention sees, ascending, top_k of them, as int32 in the floats' place;
   /// rows that see no more than top_k have nothing written. A position s scores the sum over heads h, ascending, of
   /// weights[h] * max(0, q_h . k_s), k_s being its index key; of equal scores the lower position is chosen. q: heads *
   /// head_dim, weights: heads. `selected`: a buffer of top_k.
   void select(Act selected, Act q, Act weights, std::int64_t layer, const Indexer& indexer);
-  /// selected: what select() wrote, where attention.selected is not 0. Up to so many keys it is attention over all.
+  /// selected: the output of select(), if attention.selected is not 0. A row with at most that many keys attends to
+  /// all.
   void attention(Act out, Act q, std::int64_t layer, const Attention& attention, Act selected = {});
   /// out's head h = the channels from `first` on, head_dim of them, of the h-th of `heads` equal parts of x.
   void pick_heads(Act out, Act x, std::int64_t heads, std::int64_t head_dim, std::int64_t first);
@@ -118,38 +120,39 @@ class Ops {
   /// first: of a shard (Experts::own_hidden), which of an expert's hidden channels are its first.
   void moe(Act out, Act x, Act routed, WeightRef router, std::int64_t layer, const Experts& experts,
            std::int64_t first = 0);
-  /// Keeps only the rows that want logits. `out` is a buffer of such rows.
+  /// Keeps only the rows whose logits are requested. `out` is a buffer of such rows.
   void select_logit_rows(Act out, Act x);
-  /// Head product, and its bias where it is not none(), times `factor`, capped at `cap` (cap * tanh(logit / cap); 0:
-  /// not), into the logits of the pass; x is a buffer of rows that want logits.
+  /// Writes the head product, plus its bias if it is not none(), times `factor`, capped at `cap` (cap * tanh(logit /
+  /// cap); 0: no cap), to the logits of the pass; x is a buffer of rows whose logits are requested.
   void logits(WeightRef head, WeightRef bias, Act x, float factor = 1, float cap = 0);
   /// The same where the head is rows of a larger one, the first of them being `first` of `vocab`: `own`, a buffer of
   /// rows that want logits, takes their products, and the logits are gathered.
   void gather_logits(WeightRef head, WeightRef bias, Act own, Act x, std::int64_t first, std::int64_t vocab,
                      float factor, float cap);
-  /// x, a buffer of the whole pass, holds the final states of all rows, behind the last norm; no later op writes it.
+  /// Declares that x, a buffer of the whole pass, holds the final states of all rows, after the last norm; no later op
+  /// may write it.
   void hidden(Act x);
 
-  /// out = what the pass was handed beside its tokens (kv::Batch::given).
+  /// out = the pass's additional input (kv::Batch::given).
   void given(Act out);
-  /// Rows::merged have one row for each `rows` rows of a pass, which is a multiple of it.
+  /// Rows::merged has one row for each `rows` rows of a pass; the pass's rows are a multiple of it.
   void merge_by(std::int64_t rows) { program_.merge = rows; }
   std::int64_t merged_rows() const { return program_.merge; }
   std::int64_t cols(Act act) const { return program_.buffer(act).cols; }
   Rows rows(Act act) const { return program_.buffer(act).rows; }
-  /// out, of Rows::merged = those rows of x side by side: it has so many times the columns. by_channel: first channel 0
-  /// of all of them, then channel 1.
+  /// out, of Rows::merged = those rows of x concatenated, with that many times the columns. by_channel: channel 0 of
+  /// all rows first, then channel 1, and so on.
   void merge_rows(Act out, Act x, bool by_channel = false);
   /// The same, but their mean.
   void mean_rows(Act out, Act x);
-  /// out = each row of x, and behind it that of y.
+  /// out = each row of x followed by the same row of y.
   void join(Act out, Act x, Act y);
-  /// out = what all devices that compute this program with rows of their own made of x, side by side; this one's stands
-  /// from column `first` on. Where no step since the gather before reads or writes `out`, other devices store there
-  /// while this one is not yet here; else all meet first.
+  /// out = the parts of x that all devices sharing this program computed, concatenated; this device's part begins at
+  /// column `first`. If no step since the previous gather reads or writes `out`, other devices may store to it before
+  /// this device reaches the gather; otherwise all devices synchronise first.
   void gather(Act out, Act x, std::int64_t first);
 
-  /// What was recorded, checked. Errors: internal.
+  /// The recorded program, after a check. Errors: internal.
   Expected<Program> finish() const;
 
  private:

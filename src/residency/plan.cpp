@@ -14,12 +14,12 @@
 namespace millrace::residency {
 namespace {
 
-// A usual machine, for choosing when nothing was measured; such a plan predicts no speed.
+// A typical machine, for choices without measured rates; such a plan predicts no speed.
 constexpr double kUsualDisk = 3e9, kUsualCpu = 20e9;
-// Ring sizes tried. One fixed list: a larger budget has all choices of a smaller one, so it is never slower.
+// Ring sizes to try. The list is fixed: a larger budget has all choices of a smaller one, so it is never slower.
 constexpr int kRingSlots[] = {2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256};
 
-/// One way to share the memory out.
+/// One division of the memory.
 struct Choice {
   int ring_slots = 0;
   std::int64_t expert_slots = 0;
@@ -45,8 +45,8 @@ double hit_rate(const Census& census, const PlanOptions& options, std::int64_t s
       .met(part * static_cast<double>(census.experts), 1, options.experts.routing.policy);
 }
 
-/// Ordered reads run beside the computing; an expert's read starts when the router has chosen it, so misses add to
-/// both.
+/// Ordered reads overlap with computing; an expert's read starts only after the router has chosen it, so the time of
+/// misses is added to both.
 void predict(const Census& census, const PlanOptions& options, const Rates& rates, Choice& choice) {
   const double disk = positive_or(rates.disk, kUsualDisk), cpu = positive_or(cpu_rate(rates), kUsualCpu);
   const auto read_seconds = [&](double bytes, double in_flight) {
@@ -63,8 +63,8 @@ void predict(const Census& census, const PlanOptions& options, const Rates& rate
                            step_seconds(options.passes.steps, rates, 1);
 }
 
-/// Tiles at home in `bytes`: by preference, each that still fits. Never fewer bytes in all when `bytes` grows. Marks
-/// them in `marks` unless it is null; returns the weights' bytes (slot_bytes gets the memory's).
+/// Chooses the tiles that stay in `bytes` of memory, by preference; more `bytes` never give fewer. Marks them in
+/// `marks` unless it is null; returns the bytes of weights (slot_bytes gets the bytes of memory).
 std::uint64_t pack(const UnitTable& units, const Census& census, std::uint64_t bytes, std::vector<bool>* marks,
                    std::uint64_t* slot_bytes = nullptr) {
   std::uint64_t weights = 0, used = 0;
@@ -79,7 +79,7 @@ std::uint64_t pack(const UnitTable& units, const Census& census, std::uint64_t b
   return weights;
 }
 
-/// Everything ordered at home, the rest to experts, then to tables.
+/// All ordered units resident, the remaining memory for experts, then for tables.
 std::optional<Choice> choose_without_ring(const Census& census, std::int64_t most_experts, std::uint64_t memory) {
   if (memory < census.ordered_slot_bytes) return std::nullopt;
   memory -= census.ordered_slot_bytes;
@@ -95,7 +95,7 @@ std::optional<Choice> choose_without_ring(const Census& census, std::int64_t mos
   return choice;
 }
 
-/// `memory`: for homes, ring and expert slots.
+/// `memory`: for resident tiles, ring and expert slots.
 std::optional<Choice> choose(const UnitTable& units, const Census& census, const PlanOptions& options,
                              const Rates& rates, std::uint64_t memory) {
   const std::int64_t limit =
@@ -129,8 +129,8 @@ std::uint64_t add_or_max(std::uint64_t a, std::uint64_t b) { return a > UINT64_M
 
 std::uint64_t other_bytes(const PlanOptions& options) { return add_or_max(options.fixed_bytes, options.kv_bytes); }
 
-/// Huge pages are whole: the last part of one is of no use, and where the store's memory has shrunk to its least, slots
-/// and homes may lie apart, on two pages more.
+/// Huge pages are used as a whole: the rest of the last one is lost, and when the store's memory has shrunk to its
+/// minimum, slots and resident tiles may be on two additional pages.
 constexpr std::uint64_t kHugeSlack = 2 * device::kHugePageBytes;
 std::uint64_t usable(std::uint64_t memory) {
   const std::uint64_t whole = round_down(memory, device::kHugePageBytes);
@@ -181,7 +181,7 @@ std::string row_name(const PlanRowKind& kind, Tier tier, const Plan& plan) {
   return "";
 }
 
-/// Rows of the printed table: per tier and kind. Experts that do not all fit stand in both tiers: cache and misses.
+/// Rows of the printed table, by tier and kind. Experts that do not all fit are listed in both tiers: cache and misses.
 void fill_rows(const UnitTable& units, const Census& census, const Choice& choice, const Rates& rates, Plan& plan) {
   const double cpu = cpu_rate(rates);
   const bool computing = rates.cpu_decode > 0 && (rates.ram <= 0 || rates.cpu_decode < 0.95 * rates.ram);
@@ -227,7 +227,7 @@ void fill_rows(const UnitTable& units, const Census& census, const Choice& choic
                                 : static_cast<double>(row.bytes);
       const double rate = tier == Tier::disk ? rates.disk : cpu;
       row.milliseconds = rate > 0 ? row.bytes_per_token / rate * 1e3 : 0;
-      // What streams shares the ring's pace; experts are read as few at a time as the router names.
+      // Streamed tiles share the ring's rate; experts are read only a few at a time, as the router chooses them.
       const double streamed = static_cast<double>(census.ordered_bytes - choice.resident_weights);
       if (tier == Tier::disk && rates.disk > 0 && expert) row.milliseconds = choice.miss_seconds * 1e3;
       if (tier == Tier::disk && rates.disk > 0 && !expert && !kind.by_rows)
@@ -245,7 +245,7 @@ void fill_prediction(const Choice& choice, const Rates& rates, Plan& plan) {
   plan.bound = disk ? "disk" : rates.cpu_decode > 0 && rates.cpu_decode < 0.95 * rates.ram ? "compute" : "ram";
 }
 
-/// Memory for homes, ring and expert slots; nothing: there is none.
+/// The memory for resident tiles, ring and expert slots; nothing if there is none.
 std::optional<std::uint64_t> memory_for_tiles(const Census& census, const PlanOptions& options) {
   const std::uint64_t other = other_bytes(options);
   if (other > options.ram_bytes) return std::nullopt;
@@ -254,7 +254,7 @@ std::optional<std::uint64_t> memory_for_tiles(const Census& census, const PlanOp
   return memory - always;
 }
 
-/// The plan but for what is at home.
+/// The plan without the resident tiles.
 Plan with_slots(const UnitTable& units, const Census& census, const Choice& choice, const PlanOptions& options) {
   Plan plan;
   plan.fixed_bytes = options.fixed_bytes;
@@ -273,14 +273,14 @@ std::uint64_t slot_bytes(const Plan& plan) {
          plan.expert_slot_bytes * static_cast<std::uint64_t>(plan.expert_slots);
 }
 
-/// By unit: what a drafter of so many first layers computes with.
+/// By unit: whether a drafter of this many first layers uses it.
 std::vector<bool> front_of(const UnitTable& units, int layers) {
   std::vector<bool> front;
   for (const Unit& unit : units.units()) front.push_back(in_front(unit, layers));
   return front;
 }
 
-/// The front's tiles are at home.
+/// Marks the front's tiles as resident.
 void place_front(const Census& census, int front_layers, std::vector<bool> front, Plan& plan) {
   for (const std::int32_t t : census.front) plan.resident_tiles[static_cast<std::size_t>(t)] = true;
   plan.resident_bytes += census.front_slot_bytes;
@@ -288,7 +288,7 @@ void place_front(const Census& census, int front_layers, std::vector<bool> front
   if (front_layers != 0) plan.front = std::move(front);
 }
 
-/// What follows once all tiles have their homes.
+/// Completes the plan after all tiles have homes.
 void complete(const UnitTable& units, const Census& census, const Choice& choice, const PlanOptions& options,
               const Rates& rates, Plan& plan) {
   fill_homes(units, plan);
@@ -344,7 +344,7 @@ std::string_view executor_name(Executor executor) {
 
 namespace {
 
-/// The plan with exactly such a front. Errors: out_of_budget.
+/// The plan with exactly this front. Errors: out_of_budget.
 Expected<Plan> plan_with_front(const UnitTable& units, const PlanOptions& options, const Rates& rates,
                                int front_layers) {
   std::vector<bool> front = front_of(units, front_layers);

@@ -106,10 +106,9 @@ struct RoutingGuess {
   CachePolicy policy = CachePolicy::automatic;  // of those in RAM
 };
 
-/// A value of PlanOptions::front_layers: as many layers as half of the memory for weights holds, if weights stream at
-/// all.
+/// PlanOptions::front_layers: as many layers as half of the memory for weights holds, if weights stream at all.
 constexpr int kFrontOfPlan = -1;
-/// A value of PlanOptions::front_layers: no layer, only the head; without room for it there is no plan.
+/// PlanOptions::front_layers: no layer, only the head; without room for it there is no plan.
 constexpr int kFrontOfHead = -2;
 /// Whether a drafter uses the unit: one whose passes go through the first `layers` layers and the head
 /// (Plan::front_layers), or one that has units of its own.

@@ -9,7 +9,7 @@
 namespace millrace::residency {
 namespace {
 
-/// Bytes of the unit that a decoded token reads.
+/// The bytes of a unit that a decoded token reads.
 double bytes_per_token(const Unit& unit, int top_k, std::int64_t experts) {
   const auto bytes = static_cast<double>(unit.bytes());
   if (unit.kind == UnitKind::expert && experts > 0) return bytes * top_k / static_cast<double>(experts);
@@ -33,8 +33,8 @@ const char* row_name(const PlanRowKind& kind) {
 
 constexpr int kMostHostPermille = 950;  // the GPU keeps a few rows of every matrix
 
-/// The share of the rows that lets link and processor end together in passes of so many rows. Layers are computed one
-/// after the other: the processor rests while the GPU computes, the link does not.
+/// The share of the rows with which link and CPU finish together in passes of this many rows. Layers are computed one
+/// after another: the CPU waits while the GPU computes, the link does not.
 int even_share(const Plan& plan, const Rates& rates, double rows) {
   const PassCost& cost = plan.cost;
   const double decode = shared_decode(cost, rates, rows);
@@ -43,7 +43,7 @@ int even_share(const Plan& plan, const Rates& rates, double rows) {
   return cost.shared <= 0 ? 0 : std::clamp(static_cast<int>(share * 1000), 0, kMostHostPermille);
 }
 
-/// The fastest share, in passes of so many rows.
+/// The fastest share in passes of this many rows.
 int choose_share(Plan plan, const Rates& rates, double rows) {
   if (rates.cpu_decode <= 0 || rates.host_to_device <= 0 || rates.device_memory <= 0) return 0;
   const double alone = (plan.cost.shared + plan.cost.crossing) / rates.host_to_device;
@@ -53,7 +53,7 @@ int choose_share(Plan plan, const Rates& rates, double rows) {
   return predict_pass(plan, rates, {}, rows).seconds < without ? plan.cpu_permille : 0;
 }
 
-/// Experts that flow, `all` of them: those in VRAM, those the processor computes with in RAM, and those that are read.
+/// Table rows for experts that are not all in VRAM: in VRAM, used by the CPU in RAM, and read from the disk.
 void add_expert_rows(Plan::Row all, const PlanOptions& options, const Rates& rates, Plan& plan) {
   const auto units = static_cast<double>(all.units);
   const auto add = [&](Tier tier, const char* what, const char* executor, const char* bound, std::int64_t slots,

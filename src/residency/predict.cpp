@@ -10,69 +10,70 @@
 namespace millrace::residency {
 namespace {
 
-// Measured on an H200 (docs/internals/benchmarks.md). Products of decoding read this much of what a copy within device
-// memory moves, and each layer has launches that begin and end.
+// Measured on an H200 (docs/internals/benchmarks.md). Products of decoding reach this share of the rate of a copy
+// within device memory, and the launches of each layer take this long.
 constexpr double kProductsOfCopy = 0.8;
 constexpr double kLaunchSeconds = 13e-6;
-// A mixture has more launches than a dense feed-forward, and its experts are small products, which wait for their first
-// bytes: of a copy's rate in passes of up to kSplitRows rows. Of more rows the tiles bind, by bytes of experts for a
-// multiply-accumulate that one large product would have done meanwhile. (30B-A3B, gpt-oss-20b and Qwen3.6-35B, H100 and
-// H200.)
+// A mixture has more launches than a dense feed-forward, and its experts are small products dominated by memory
+// latency: kExpertsOfCopy is their share of a copy's rate in passes of up to kSplitRows rows. With more rows the tiles
+// limit them: kExpertBytesOfProduct is the bytes of experts per multiply-accumulate of one large product in the same
+// time. (30B-A3B, gpt-oss-20b and Qwen3.6-35B, H100 and H200.)
 constexpr double kMixtureSeconds = 14e-6;
 constexpr double kExpertsOfCopy = 0.33, kExpertBytesOfProduct = 0.0028;
-// A layer whose attention is over latents has products of heads and norms beside it, which wait for one another. A
-// generated token's heads all read the same keys, and compute so fast: of the rate of one large product.
-// (GLM-4.7-Flash, H100.)
+// A layer with attention over latents has additional products of heads and norms, which depend on one another. The
+// heads of a generated token all read the same keys; the shares are of the rate of one large product. (GLM-4.7-Flash,
+// H100.)
 constexpr double kLatentSeconds = 28e-6, kLatentsOfProduct = 0.045, kHeadsOfProduct = 0.07;
-// Of a prompt: of the rate of one large product, and the rows of an expert with which half of that is reached.
+// Experts in prompts: their share of one large product's rate, and the rows per expert that reach half of it.
 constexpr double kExpertsOfProduct = 0.33, kHalfExpertRows = 100;
-// Of two GPUs on NVLink: a gather of few values, its launch among it, and the rate of many.
+// Two GPUs on NVLink: the time of a small gather including its launch, and the rate of a large one.
 constexpr double kGatherSeconds = 7.5e-6, kGatherRate = 325e9;
-// A layer whose rows are shared hands over four times (Q K V, output, gate and up, down): so long the processor rests.
-// Where the launches have no processor of their own, they interrupt one of its threads, and the others wait.
+// A layer with shared rows synchronises CPU and GPU four times (Q K V, output, gate and up, down), each time this long;
+// longer if the launching thread has no processor for itself and interrupts a computing one.
 constexpr double kHandOverSeconds = 50e-6, kCrowdedHandOverSeconds = 95e-6, kHandOvers = 4;
-// A mixture hands over once a layer, and so much longer for each further row. Its few experts are products in three
-// parts, between which the threads meet, and reads across the link for as long: of the rates of long ones.
+// A mixture synchronises once per layer, and this much longer for each further row. Its few experts are products in
+// three parts with barriers between them, and short reads across the link: their shares of the rates of long ones.
 constexpr double kExpertHandOverSeconds = 45e-6, kExpertRowSeconds = 30e-6;
 constexpr double kExpertsOfDecode = 0.7, kExpertsOfLink = 0.7;
-// The same of several rows: the processor has more to do between two meetings, the GPU's tiles ask for less at once.
+// The same for several rows: the CPU computes more between two barriers, and the GPU's tiles request less at once.
 constexpr double kExpertsOfDecodeRows = 0.84, kExpertsOfLinkRows = 0.53;
-// Of the rate of one large product of a prompt: all products of a model, the same in windows where layers stream,
+// Shares of the rate of one large product of a prompt: all products of a model, the same in windows if layers stream,
 // attention, and products of a few dozen rows.
 constexpr double kPromptOfProduct = 0.89, kWindowsOfProduct = 0.8, kFewRowsOfProduct = 0.19;
 constexpr double kAttentionOfProduct = 0.3, kQuantizedAttentionOfProduct = 0.13;
-// Of the processor's rate of products of prompts (measured on two cores with AVX-512): attention, and products of a few
-// rows where those were not measured.
+// Shares of the CPU's rate of products of prompts (measured on two cores with AVX-512): attention, and products of a
+// few rows if those were not measured.
 constexpr double kCpuAttentionOfProduct = 0.25, kCpuFewRowsOfProduct = 0.37;
-// Of a prompt, the rows that an expert needs for the rate of large products; of a token, experts' part of the rate of
-// one long product: each is a place of its own in memory. (Two cores of an EPYC, 16 of a Xeon.)
+// The rows of a prompt that an expert needs to reach the rate of large products; and the share of the rate of one long
+// product that a token's experts reach, because each is at another place in memory. (Two cores of an EPYC, 16 of a
+// Xeon.)
 constexpr double kCpuExpertRows = 16, kCpuExpertsOfDecode = 0.85;
-// A step of the processor's beside its products: a norm, a rotation, a sum, all of a row, the weight's lease.
+// A step of the CPU beside products: a norm, a rotation or a sum of one row, and the weight's lease.
 constexpr double kCpuStepSeconds = 1e-6;
 
 double launch_seconds(const PassCost& cost) { return static_cast<double>(cost.layers) * kLaunchSeconds; }
 
-/// What rows are waited for that other GPUs make.
+/// The time to wait for rows that other GPUs compute.
 double gather_seconds(const PassCost& cost, double rows) {
   return static_cast<double>(cost.steps.gathers) * kGatherSeconds + rows * cost.steps.gather_bytes / kGatherRate;
 }
 
-/// Of a layer's experts, the part that so many rows touch.
+/// The part of a layer's experts that this many rows use.
 double touched(const PassCost& cost, double rows) {
   if (cost.expert_share >= 1) return 1;
   if (cost.routing.skew > 0) return ExpertUse(cost.experts, cost.top_k, cost.routing.skew).touched(rows);
   return 1 - std::pow(1 - cost.expert_share, rows);
 }
-/// And the part of those that has slots in VRAM.
+/// The part of those experts that has slots in VRAM.
 double met_in_vram(const PassCost& cost, double rows) {
   if (cost.routing.skew <= 0 || cost.experts_in_vram >= 1) return cost.experts_in_vram;
   return ExpertUse(cost.experts, cost.top_k, cost.routing.skew).met(cost.vram_slots, rows, CachePolicy::lfu);
 }
 
-/// The slowest of several ways that work side by side.
+/// The slowest of several resources that work in parallel.
 class Slowest {
  public:
-  /// `bytes` (or products) at `rate`, behind `before` seconds in which the way rests.
+  /// Adds a resource that processes `bytes` (or products) at `rate` after idling for `before` seconds.
   void add(double bytes, double rate, double before, const char* bound) {
     if (bytes <= 0) return;
     if (rate <= 0) {
@@ -103,7 +104,7 @@ double attention_macs(const PassCost& cost, const Work& work, double rows) {
   for (const AttentionCost& layers : cost.attention) macs += layers.macs * keys_seen(work, layers.window);
   return rows * macs;
 }
-/// What attention over a generated token's keys takes of a GPU, one row.
+/// The time of attention over a generated token's keys on a GPU, for one row.
 double gpu_keys_seconds(const PassCost& cost, const Rates& rates, const Work& work, double memory) {
   double seconds = 0;
   for (const AttentionCost& layers : cost.attention) {
@@ -121,8 +122,8 @@ double kv_bytes(const PassCost& cost, const Work& work) {
   for (const AttentionCost& layers : cost.attention) bytes += layers.kv_bytes * keys_seen(work, layers.window);
   return bytes;
 }
-/// What a GPU's products of experts in passes of more than kSplitRows rows take where nothing else does. met: bytes of
-/// those that the pass touches.
+/// The time of a GPU's products of experts alone, in passes of more than kSplitRows rows. met: the bytes of the experts
+/// that the pass uses.
 double expert_seconds(const PassCost& cost, const Rates& rates, bool prompt, double rows, double met) {
   if (cost.expert_macs <= 0 || rates.device_prefill_macs <= 0) return 0;
   if (!prompt) return met / (rates.device_prefill_macs * kExpertBytesOfProduct);
@@ -131,8 +132,8 @@ double expert_seconds(const PassCost& cost, const Rates& rates, bool prompt, dou
          (rates.device_prefill_macs * kExpertsOfProduct * each / (each + kHalfExpertRows));
 }
 
-/// Weight bytes of experts a second that the processor computes with, and that the GPU reads across the link, both at
-/// once.
+/// The rates of experts in weight bytes per second, while both run: through the CPU's products, and across the link to
+/// the GPU.
 double experts_by_decode(const Rates& rates, double rows) {
   return rates.shared_decode() * (rows > 1 ? kExpertsOfDecodeRows : kExpertsOfDecode);
 }
@@ -140,12 +141,12 @@ double experts_by_link(const Rates& rates, double rows) {
   return rates.shared_link() * (rows > 1 ? kExpertsOfLinkRows : kExpertsOfLink);
 }
 
-/// What link and processor take for the missed experts of all layers, and what the slower of both takes in each layer.
+/// The time of link and CPU for the missed experts of all layers, and the sum over layers of the slower of both.
 struct SharedOut {
   double link_seconds = 0, cpu_seconds = 0, seconds = 0;
 };
-/// Of one token: each of its experts is missed with probability `chance`, and is one side's as a whole. bytes: of those
-/// missed on average. Rates in bytes a second.
+/// For one token: each of its experts is missed with probability `chance`, and is processed entirely by one side.
+/// bytes: of the missed experts, on average. Rates in bytes per second.
 SharedOut share_out(const PassCost& cost, double chance, double bytes, double link, double cpu) {
   SharedOut result;
   chance = std::min(chance, 1 - 1e-9);
@@ -167,14 +168,14 @@ PassTime gpu_pass(const Plan& plan, const Rates& rates, const Work& work, double
   const bool prompt = work.prompt_tokens > 0;
   const double on_host = rows <= static_cast<double>(kSplitRows) ? host_bytes(plan) : 0;
   const double crossed = cost.shared - on_host + cost.crossing;
-  // Experts without a slot in VRAM: computed where they lie, or they cross.
+  // Experts without a slot in VRAM are computed in place, or they cross to the GPU.
   const double experts = cost.expert_bytes * touched(cost, rows), missed = experts * (1 - met_in_vram(cost, rows));
   const bool shares_experts = missed > 0 && rows <= static_cast<double>(kExpertShareRows);
   const double met = experts - (shares_experts ? missed : 0);
   const double memory = rates.device_memory * kProductsOfCopy;
   const bool few = !prompt && rows <= static_cast<double>(kSplitRows);
   const double of_experts = memory > 0 ? met / (few ? rates.device_memory * kExpertsOfCopy : memory) : 0;
-  // What comes after one another on the GPU beside reading weights.
+  // Serial work on the GPU beside reading weights.
   double rest =
       launch_seconds(cost) + gather_seconds(cost, rows) + static_cast<double>(cost.steps.latents) * kLatentSeconds;
   if (cost.expert_macs > 0 && !shares_experts) rest += static_cast<double>(cost.layers) * kMixtureSeconds;
@@ -193,7 +194,7 @@ PassTime gpu_pass(const Plan& plan, const Rates& rates, const Work& work, double
                                                            : kPromptOfProduct),
                 rest + expert_seconds(cost, rates, prompt, rows, met), "compute");
   slowest.add(crossed, on_host > 0 ? rates.shared_link() : rates.host_to_device, 0, "pcie");
-  if (shares_experts) {  // layer by layer, after the GPU's own work
+  if (shares_experts) {  // layer by layer, after the GPU's part
     const double before =
         memory > 0 ? cost.home / memory + of_experts + rest +
                          static_cast<double>(cost.layers) * (kExpertHandOverSeconds + (rows - 1) * kExpertRowSeconds)
@@ -211,7 +212,7 @@ PassTime gpu_pass(const Plan& plan, const Rates& rates, const Work& work, double
     slowest.add(missed, rates.host_to_device, 0, "pcie");
   }
   double read = cost.read, waited = 0;
-  // A layer's experts are asked for when its router has chosen, and waited for: few at once, and nothing goes on.
+  // A layer's experts are read after its router has chosen them: a few at a time, and nothing else runs meanwhile.
   if (const double from_disk = missed * (1 - cost.experts_in_ram); from_disk > 0) {
     const auto layers = static_cast<double>(std::max<std::int64_t>(1, cost.layers));
     const double one = cost.expert_bytes / (static_cast<double>(cost.experts) * layers);
@@ -224,7 +225,7 @@ PassTime gpu_pass(const Plan& plan, const Rates& rates, const Work& work, double
   return slowest.time();
 }
 
-/// Attention of the processor's for a generated token: keys are read as fast as weights, if that takes longer.
+/// The CPU's time of attention for a generated token: computing, or reading keys at the rate of weights.
 double cpu_attention_seconds(const PassCost& cost, const Rates& rates, const Work& work) {
   const double memory = rates.cpu_decode > 0 ? rates.cpu_decode : rates.ram;
   const double reading = memory > 0 ? kv_bytes(cost, work) / memory : 0;
@@ -232,7 +233,7 @@ double cpu_attention_seconds(const PassCost& cost, const Rates& rates, const Wor
   return std::max(reading, attention_macs(cost, work, 1) / (rates.cpu_prefill_macs * kCpuAttentionOfProduct));
 }
 
-/// Attention and states of the processor's, and what its steps take beside bytes and products.
+/// The time of the CPU's attention and states, and the overhead of its steps.
 double cpu_rest_seconds(const PassCost& cost, const Rates& rates, const Work& work, double rows) {
   const bool prompt = work.prompt_tokens > 0;
   const double macs = prompt ? attention_macs(cost, work, rows) + rows * cost.steps.state_macs : 0;
@@ -243,12 +244,12 @@ double cpu_rest_seconds(const PassCost& cost, const Rates& rates, const Work& wo
   return seconds;
 }
 
-/// Products of `rows`, each of `macs`, that read `bytes` once. Of a few rows measured rates are those of kSplitRows.
+/// The time of products of `rows` rows that read `bytes` once. Rates of few rows were measured with kSplitRows.
 double few_rows_seconds(double bytes, double macs, double decode, double rows_macs, double rows) {
   constexpr auto few = static_cast<double>(kSplitRows);
   const double one = bytes / decode;
   if (rows >= few) return std::max(one, rows * macs / rows_macs);
-  // A weight is unpacked once, and takes its time again for each row.
+  // A weight is unpacked once; the product takes the same time for each further row.
   return one + std::max(0.0, few * macs / rows_macs - one) * (rows - 1) / (few - 1);
 }
 
@@ -261,7 +262,7 @@ PassTime cpu_pass(const Plan& plan, const Rates& rates, const Work& work, double
   Slowest slowest;
   slowest.add(cost.home + cost.read + experts / (rows > 1 ? 1 : kCpuExpertsOfDecode), decode, rest, "ram");
   if (rows > 1) {
-    // An expert has few of the rows.
+    // Each expert gets only a few of the rows.
     const double each = rows * cost.expert_share;
     const double of_experts = !prompt || cost.expert_macs <= 0 || each >= kCpuExpertRows
                                   ? 1
@@ -323,7 +324,7 @@ PassCost pass_cost(const UnitTable& units, const Plan& plan, const PlanOptions& 
   cost.top_k = options.passes.top_k;
   if (options.experts.ram_slots > 0) {
     const ExpertUse use(experts, options.passes.top_k, options.experts.routing.skew);
-    // Favourites have slots in VRAM, and the next ones in RAM.
+    // The most used experts have slots in VRAM, the next ones in RAM.
     const auto part = [&](std::int64_t slots) {
       const double all = std::min(1.0, static_cast<double>(slots) / static_cast<double>(units.experts()));
       return options.experts.routing.skew <= 0 ? all : use.met(all * static_cast<double>(experts), 1, CachePolicy::lfu);
@@ -332,7 +333,7 @@ PassCost pass_cost(const UnitTable& units, const Plan& plan, const PlanOptions& 
                       static_cast<double>(experts);
     cost.experts_in_vram = part(options.experts.vram_slots);
     cost.expert_link = options.experts.link;
-    // Those in RAM are mostly others than those in VRAM.
+    // The experts in RAM are mostly different from those in VRAM.
     cost.experts_in_ram =
         cost.experts_in_vram >= 1
             ? 1
@@ -396,7 +397,7 @@ double predict_tokens_per_second(const Plan& plan, const Rates& machine, const W
   const Rates rates = rates_for(plan.cost.weights, machine);
   const auto sequences = static_cast<double>(std::max<std::int64_t>(1, work.sequences));
   if (work.prompt_tokens <= 0) {
-    // The planner's own figure knows the ring's pace and the experts' single reads.
+    // The planner's prediction includes the ring's rate and the experts' separate reads.
     if (work.sequences <= 1 && !plan.cost.gpu) {
       const double speed = plan.predicted_decode_tokens_per_second;
       return speed > 0 ? 1 / (1 / speed + cpu_attention_seconds(plan.cost, rates, work)) : 0;

@@ -1,5 +1,4 @@
-// Predicts the speed of a plan from the bytes that its passes move, the work that they compute and the machine's rates.
-// Pure functions.
+// Predicts a plan's speed from what its passes move and compute, and from the machine's rates. Pure functions.
 #pragma once
 
 #include <cstdint>

@@ -10,12 +10,12 @@
 namespace millrace::residency {
 namespace {
 
-// How far reads for later run ahead of those needed now: as deep as the disk likes, but where experts are chosen late
-// their reads must not stand in a long queue.
+// How much may be prefetched: enough to keep the disk busy, but if experts are chosen late, their reads must not wait
+// in a long queue.
 constexpr std::uint64_t kOrderedInFlight = 256 * kMiB;
 constexpr std::uint64_t kOrderedInFlightBesideExperts = 16 * kMiB;
 constexpr std::uint64_t kWarmUpInFlight = 32 * kMiB;
-constexpr std::uint64_t kLearnedInFlight = 8 * kMiB;  // what is needed now comes behind so much
+constexpr std::uint64_t kLearnedInFlight = 8 * kMiB;  // a read that is needed now waits behind at most this much
 constexpr std::uint32_t kPassNumbers = 2;             // of a pass: its beginning and its end
 constexpr std::size_t kLoadsForDemand = 64;           // kept free of prefetch
 
@@ -43,7 +43,7 @@ void Store::begin_pass() {
 
 void Store::end_pass() {
   const MutexLock lock(mutex_);
-  // From here on every tile's next use is in the pass to come.
+  // From here on every tile's next use is in the next pass.
   ring_->start_pass(++pass_);
   advance();
 }
@@ -52,7 +52,7 @@ bool Store::available(const TileState& state) const {
   return state.status == TileStatus::ready || state.status == TileStatus::loading;
 }
 
-/// A table on disk has no memory of its own, nor has what is not in this store.
+/// A table on the disk has no memory here, nor has a unit that another store holds.
 bool Store::by_rows_only(std::int32_t tile) const {
   return tiles_[tile].place == Place::elsewhere || (tiles_[tile].place == Place::ring && tiles_[tile].position < 0);
 }
@@ -101,7 +101,7 @@ std::optional<Lease> Store::borrow(std::int32_t tile) {
   return make_lease(tile);
 }
 
-/// Whether every read under way is of an expert that nobody has asked for.
+/// Whether every read in flight is the prefetch of an expert that was not requested.
 bool Store::disk_idles() const {
   const auto& active = loader_->active();
   return std::all_of(active.begin(), active.end(), [this](std::int32_t load) MR_NO_THREAD_SAFETY_ANALYSIS {
@@ -110,7 +110,7 @@ bool Store::disk_idles() const {
   });
 }
 
-/// Whether an expert's slot is free for one of `layer`, that of another layer's being emptied if need be: of one that
+/// Whether a slot is free for an expert of `layer`. Evicts an expert of another layer if necessary, but only one that
 /// neither this pass nor the last one used.
 bool Store::room_ahead(int layer) {
   if (experts_->free_slots() > 0) return true;
@@ -161,7 +161,7 @@ void Store::grant(std::int32_t tile, bool was_ready, bool started) {
     state.learned = false;
   } else {
     ++(was_ready ? counters_.ordered_hits : counters_.ordered_misses);
-    // A tied embedding stands at the end of the order; rows looked up at the start of a pass are not that use.
+    // A tied embedding is at the end of the order; looking up rows at the start of a pass is not that use.
     const bool early = unit.kind == UnitKind::embedding && !ring_->comes_now(tile);
     if (!early) {
       state.used_pass = pass_;
@@ -194,7 +194,7 @@ bool Store::start(std::int32_t tile, bool demand) {
   return true;
 }
 
-/// Whether an expert's slot is free, one being emptied if need be.
+/// Whether a slot for an expert is free; evicts one if necessary.
 bool Store::room_for_expert(bool demand) {
   if (experts_->free_slots() > 0 || !demand) return experts_->free_slots() > 0;
   const std::int32_t victim = experts_->least_worth([this](std::int32_t tile) MR_NO_THREAD_SAFETY_ANALYSIS {
@@ -205,7 +205,7 @@ bool Store::room_for_expert(bool demand) {
   return true;
 }
 
-/// Gives the tile a slot with memory behind it. Slots for which a range has no more are nobody's until grow().
+/// Gives the tile a slot that is backed by memory. Slots that a range cannot back stay unused until grow().
 bool Store::slot_for_expert(std::int32_t tile, bool demand) {
   while (room_for_expert(demand)) {
     const std::int32_t slot = experts_->put(tile);
@@ -225,7 +225,7 @@ bool Store::slot_for_expert(std::int32_t tile, bool demand) {
   return false;
 }
 
-/// A slot of the ring, emptied if need be; -1 if none can be had now.
+/// A slot of the ring, evicting a tile if necessary; -1 if there is none now.
 std::int32_t Store::ring_slot_for(bool demand) {
   const std::int32_t slot = ring_->free_slot();
   if (slot >= 0) return slot;
@@ -258,7 +258,7 @@ void Store::leave_slot(std::int32_t tile, bool fetch_again) {
 }
 
 void Store::finish_loads() {
-  // Called in here alone, with the mutex held.
+  // Called only in this function, with the mutex held.
   loader_->finish([this](std::int32_t tile, const Status& status)
                       MR_NO_THREAD_SAFETY_ANALYSIS { finished(tile, status); });
 }
@@ -281,7 +281,7 @@ void Store::finished(std::int32_t tile, const Status& read) {
   }
 }
 
-/// Starts the reads that pass order asks for next, as far as slots and the disk's queue allow.
+/// Starts the next reads in pass order, as far as slots and the disk's queue allow.
 void Store::advance() {
   finish_loads();
   if (givers_ > 0) return;
@@ -294,7 +294,7 @@ void Store::advance() {
   warm_up();
 }
 
-/// Loads what will stay, once the ring has all it can hold: the disk does not idle in the first pass.
+/// Loads resident tiles when the ring is full, so that the disk does not idle in the first pass.
 void Store::warm_up() {
   while (warm_next_ < warm_.size() && loader_->bytes_in_flight() < kWarmUpInFlight &&
          loader_->free_loads() > kLoadsForDemand) {
@@ -305,7 +305,7 @@ void Store::warm_up() {
   read_learned();
 }
 
-/// Learned experts come to free slots while the disk has nothing to do that is needed now.
+/// Reads experts that earlier traffic used into free slots while the disk has no urgent reads.
 void Store::read_learned() {
   while (learned_next_ < learned_.size() && experts_->free_slots() > 0 &&
          loader_->bytes_in_flight() < kLearnedInFlight && loader_->free_loads() > kLoadsForDemand && disk_idles()) {
@@ -316,7 +316,7 @@ void Store::read_learned() {
   }
 }
 
-/// The load whose end may free what a tile of this place needs; -1: nothing will become free by itself.
+/// The load whose end may free a slot for a tile of this place; -1: no slot will become free by itself.
 std::int32_t Store::load_to_wait_for(Place place) const {
   if (loader_->active().empty()) return -1;
   if (loader_->free_loads() == 0) return loader_->active().front();

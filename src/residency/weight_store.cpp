@@ -9,8 +9,8 @@
 namespace millrace::residency {
 namespace {
 
-constexpr std::size_t kLoads = 192;    // reads of tiles under way at most
-constexpr std::size_t kLeastRing = 2;  // one tile computed while the next comes
+constexpr std::size_t kLoads = 192;    // the most reads of tiles in flight
+constexpr std::size_t kLeastRing = 2;  // one tile is computed while the next is read
 
 }  // namespace
 
@@ -117,7 +117,8 @@ Status Store::open() {
   return {};
 }
 
-/// A plan made for another table, or with slots too small, is our own bug; it must not become a wild write.
+/// A plan for another table, or with slots that are too small, is our own bug; it must not cause an out-of-bounds
+/// write.
 Status Store::check_plan() const {
   const auto wrong = [](const char* what) {
     return error(Code::internal, "the plan does not fit the model: {}", what);
@@ -180,8 +181,8 @@ std::vector<std::int32_t> Store::ordered_sequence() const {
   return sequence;
 }
 
-/// Addresses: row scratch, homes, ring, experts. A plan without a ring still gets addresses for the least one, should
-/// resident tiles have to give way.
+/// The order of addresses: row scratch, resident tiles, ring, experts. A plan without a ring still gets addresses for
+/// the smallest one, in case resident tiles are evicted.
 void Store::lay_out() {
   const auto& tiles = units_.tiles();
   auto sequence = ordered_sequence();
@@ -190,8 +191,8 @@ void Store::lay_out() {
   at += row_scratch_.bytes;
 
   homes_.resize(tiles.size());
-  // Experts at home cannot stream through the ring: they stay, as all does that a drafter computes with. Tables at home
-  // are the first to go.
+  // Resident experts cannot stream through the ring, so they stay, like all tiles that a drafter uses. Resident tables
+  // are evicted first.
   const auto rank_of = [&](std::size_t t) {
     const Unit& unit = units_.units()[tiles[t].unit];
     const bool in_front = !plan_.front.empty() && plan_.front[static_cast<std::size_t>(tiles[t].unit)];
@@ -214,7 +215,7 @@ void Store::lay_out() {
   const std::size_t ring_slots = sequence.empty() ? 0 : std::max<std::size_t>(plan_.ring_slots, kLeastRing);
   const std::uint64_t ring_bytes = ring_slots * ring_slot_bytes_;
   const std::uint64_t expert_bytes = plan_.expert_slot_bytes * static_cast<std::uint64_t>(plan_.expert_slots);
-  // What is used from the start lies side by side: that is what the plan has counted, to the granule.
+  // Memory that is used from the start is contiguous, so that the plan's count is exact.
   ring_offset_ = plan_.ring_slots > 0 ? at : at + expert_bytes;
   expert_offset_ = plan_.ring_slots > 0 ? at + ring_bytes : at;
   address_bytes_ = at + ring_bytes + expert_bytes;
@@ -238,7 +239,7 @@ void Store::lay_out() {
   if (!experts_fit && !options_.expected.empty()) expect_experts();
 }
 
-/// What earlier traffic has used is worth as much as if this run had seen it, and what is worth most is read ahead.
+/// Experts that earlier traffic used count as if this run had used them, and the most used ones are read ahead.
 void Store::expect_experts() {
   const auto& tiles = units_.tiles();
   std::vector<float> rates(tiles.size(), 0.0f);
