@@ -37,7 +37,7 @@ std::string GuessFigures::describe() const {
   for (std::size_t kind = 0; kind < kGuesses; ++kind) {
     const GuessCounters& one = by_kind[kind];
     if (one.guessed == 0) continue;
-    out += fmt::format("{}: {:.0f} % of uses foretold, {:.0f} % of guesses right ({:.0f} % of those not in memory); ",
+    out += fmt::format("{}: {:.0f} % of uses predicted, {:.0f} % of guesses right ({:.0f} % of those not in memory); ",
                        guess_name(static_cast<Guess>(kind)), 100 * one.recall(), 100 * one.precision(),
                        100 * one.absent_precision());
   }

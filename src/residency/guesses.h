@@ -1,4 +1,4 @@
-// How well experts are foretold, before a layer's router chooses, and what came of reading ahead. Plain data.
+// How well experts are predicted before a layer's router chooses, and how many prefetched ones were used. Plain data.
 #pragma once
 
 #include <array>
@@ -34,7 +34,7 @@ struct GuessFigures {
 
   const GuessCounters& of(Guess guess) const { return by_kind[static_cast<std::size_t>(guess)]; }
   bool any() const;
-  /// "next router: 61 % of uses foretold, 61 % of guesses right; ...; 120 experts read ahead, 80 used"; empty without
+  /// "next router: 61 % of uses predicted, 61 % of guesses right; ...; 120 experts read ahead, 80 used"; empty without
   /// any. One line for people.
   std::string describe() const;
 };

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_nesting.h"
+#include "residency/budget.h"
 #include "residency/plan.h"
 #include "residency/predict.h"
 #include "residency/type_rates.h"
@@ -157,7 +158,7 @@ std::string more_memory_line(const Plan& plan, const PlanOptions& options) {
   const std::uint64_t away = on_disk - std::min(on_disk, cached);
   if (away == 0 || read_from_disk <= kNoticeable * read) return "";
   return fmt::format("faster: with {} more memory (--ram {}), no weights would be read from the disk\n",
-                     format_bytes(away), format_bytes(options.ram_bytes + away));
+                     format_bytes(away), ram_argument(options.ram_bytes + away));
 }
 
 std::string vram_line(const Plan& plan, const PlanOptions& options) {

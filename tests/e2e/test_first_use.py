@@ -86,7 +86,7 @@ class Words(Case):
             self.assertEqual(self.ok("quantize", second, first, "Q4_0", "-q").err, "")
 
     def test_a_plan_says_what_would_make_it_faster(self):
-        self.assertRegex(self.ok("plan", DEMO, "--ram", "6M").out, r"faster: with 8\.\d+ MB more memory \(--ram 14\.\d MB\), no weights would be read from the disk")
+        self.assertRegex(self.ok("plan", DEMO, "--ram", "6M").out, r"faster: with 8\.\d+ MB more memory \(--ram 14\.\dM\), no weights would be read from the disk")
         self.assertNotIn("faster:", self.ok("plan", DEMO, "--ram", "100M").out)
 
 

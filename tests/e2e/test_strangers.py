@@ -584,7 +584,7 @@ class Fingers(Case):
     def test_explain_says_why_its_figures_differ(self):
         """The medians above and what is explained below are of other passes, and both say of which."""
         out = self.ok("bench", DEMO, "--ram", "6M", "--explain", "-p", "32", "-n", "8", "-r", "2").out
-        above, why, below = out.partition("above: medians, and experts of the prompt's passes, too; below: decoding alone, all of it")
+        above, why, below = out.partition("above: medians, with experts of the prompt's passes; below: all passes of decoding")
         self.assertTrue(why, out)
         for part, speeds, rates in ((above, r"decode +8 tokens.*tok/s.*median of 2", r"experts found in memory: [\d.]+ %"),
                                     (below, r"decode: [\d.]+ tok/s", r"experts found in memory: [\d.]+ %, predicted [\d.]+ %")):

@@ -119,7 +119,7 @@ int execute(BenchFlags flags, const Program& program) {
   cost.sequences = flags.sequences;
   cost.prompt_tokens_per_second = json["prompt_tok_s"].get<double>();
   if (flags.explain)
-    std::fputs(("\nabove: medians, and experts of the prompt's passes, too; below: decoding alone, all of it\n" +
+    std::fputs(("\nabove: medians, with experts of the prompt's passes; below: all passes of decoding\n" +
                 residency::render_explain(plan, options->planning.rates, cost) + seat)
                    .c_str(),
                flags.json ? stderr : stdout);
