@@ -13,14 +13,14 @@
 namespace millrace::exec {
 namespace {
 
-constexpr std::int64_t kFewFloats = 8 * 1024;  // less than this is not worth waking threads for
+constexpr std::int64_t kFewFloats = 8 * 1024;  // up to this many, the calling thread works alone
 constexpr std::int64_t kChunkBlocks = kernels::kAttentionChunk / kernels::kKvBlock;
 static_assert(kernels::kKvBlock == kv::kBlockTokens);
 constexpr float kNoSink = -std::numeric_limits<float>::infinity();
 
 }  // namespace
 
-/// What an angle of a row is multiplied by.
+/// The position that a row's angle is multiplied by.
 double CpuExecutor::place_of(std::int64_t row, const Rope& rope, std::int64_t angle) const {
   const std::int32_t position = at<std::int32_t>(layout_.positions)[row];
   if (rope.axes.empty() || batch_->pictures.empty()) return position;
@@ -28,8 +28,8 @@ double CpuExecutor::place_of(std::int64_t row, const Rope& rope, std::int64_t an
   return position + batch_->pictures[static_cast<std::size_t>(row)].shift[axis];
 }
 
-/// cos and sin of every row's angles, [rows, rotary / 2, 2]: made once a pass, in double so that far positions stay
-/// exact.
+/// cos and sin of every row's angles, [rows, rotary / 2, 2]: computed once per pass, in double, so that large positions
+/// stay exact.
 const float* CpuExecutor::rope_table(int index) {
   const auto slot = static_cast<std::size_t>(index);
   const Rope& rope = program_.ropes[slot];
@@ -159,7 +159,7 @@ void store_half_row(const kernels::Table& table, const kv::Group& kv, const floa
   }
 }
 
-/// Where a token's key and value go: a block's, and one's of the plain group (null: there is none).
+/// The destinations of a token's key and value: a block, and a block of the plain group (null: there is none).
 struct KvBlocks {
   std::byte *k = nullptr, *v = nullptr, *plain_k = nullptr, *plain_v = nullptr;
 };
@@ -240,7 +240,7 @@ void CpuExecutor::store_kv(std::int64_t layer, Act k, Act v) {
     return;
   }
   const float *keys = data(k), *values = data(v);
-  // By head, so that no two threads write into one cache line of a block.
+  // Divided by head, so that no two threads write to one cache line of a block.
   const auto store_head = [&](std::int64_t first, std::int64_t last, int) {
     for (std::int64_t h = first; h < last; ++h) {
       for (std::int64_t r = 0; r < rows_; ++r) {
@@ -266,9 +266,9 @@ void CpuExecutor::store_kv(std::int64_t layer, Act k, Act v) {
 
 // --- Attention ---
 
-/// Cuts the batch's rows into tiles of at most tile_rows of one sequence, by_blocks: within one block, segments: within
-/// one of these; returns how many. Rows that see selected keys alone (most_keys > 0: those that have more before them)
-/// are in none.
+/// Divides the batch's rows into tiles of at most tile_rows rows of one sequence (by_blocks: of one block; segments: of
+/// one segment), and returns their number. Rows that see only selected keys (most_keys > 0: those with more keys before
+/// them) are in no tile.
 std::int64_t CpuExecutor::make_attention_tiles(std::int64_t tile_rows, bool by_blocks, bool segments,
                                                std::int64_t most_keys) {
   auto* tiles = at<AttentionTile>(layout_.attention_tiles);
@@ -371,7 +371,7 @@ void CpuExecutor::merge_chunks(const AttentionCall& call, const AttentionPair& p
   }
 }
 
-/// The last key that each row sees where attention is not causal: its text's, or the last of a window on both sides;
+/// The last key that each row sees if attention is not causal: the last of its text, or of a window to both sides;
 /// nullptr if the pass fails.
 const std::int32_t* CpuExecutor::find_newest(std::int64_t window) {
   const auto* const positions = at<std::int32_t>(layout_.positions);
@@ -389,7 +389,7 @@ const std::int32_t* CpuExecutor::find_newest(std::int64_t window) {
   return newest;
 }
 
-/// Likewise where rows of pictures see those behind them, which are of the pass, too; nullptr also where none does.
+/// The same if rows of pictures see later rows of the pass; nullptr also if no row does.
 const std::int32_t* CpuExecutor::find_seen_ahead() {
   const std::vector<kv::PictureRow>& pictures = batch_->pictures;
   if (std::none_of(pictures.begin(), pictures.end(), [](const kv::PictureRow& row) { return row.ahead > 0; }))

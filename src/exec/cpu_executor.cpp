@@ -1,4 +1,4 @@
-// The CPU executor's pass and its plain ops; products, attention and the mixture have files of their own.
+// The CPU executor's pass and simple ops; products, attention and mixtures are in other files.
 #include "exec/cpu_executor.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace millrace::exec {
 namespace {
 
 constexpr std::size_t kWavePieces = 64;
-constexpr std::int64_t kFewFloats = 32 * 1024;  // less than this is not worth waking threads for
+constexpr std::int64_t kFewFloats = 32 * 1024;  // up to this many, the calling thread works alone
 constexpr std::uint64_t kHugePagesFrom = 8u << 20;
 
 std::uint64_t now_ns() {
@@ -49,7 +49,7 @@ std::string CpuExecutor::describe() const {
 Status CpuExecutor::prepare(const Program& program, const PassLimits& limits) {
   if (program.is_shard()) return error(Code::internal, "the program is one GPU's of several, not the CPU's");
   const PassShape shape = pass_shape(program, store_.units(), limits);
-  memory_ = {};  // before the reservation ends, or a moment would hold bytes that nobody counts
+  memory_ = {};  // before the reservation ends, so that all bytes are counted at any time
   reservation_ = {};
   const CpuLayout layout = make_cpu_layout(shape, pool_.threads(), options_.isa);
   const std::uint64_t bytes = cpu_activation_bytes(shape, pool_.threads(), options_);
@@ -279,12 +279,12 @@ const float* CpuExecutor::vector_of(WeightRef ref, std::int64_t cols, int scratc
 
 // --- Plain ops ---
 
-/// The row of a table that a token reads. That of a picture's row, where it is asked for, is token 0's.
+/// The row of a table that a token reads. For a picture's row, if one is needed, this is token 0's.
 static std::int64_t row_of(const kv::BatchRow& row, RowOf of) {
   return of == RowOf::token ? std::max(row.token, 0) : of == RowOf::position ? row.position : row.type;
 }
 
-/// Whether the table has a row for each of the pass.
+/// Whether the table has all rows that the pass reads.
 Status CpuExecutor::check_tokens(const residency::Part& table, const Step& step) const {
   for (std::size_t r = 0; r < batch_->rows.size(); ++r) {
     const kv::BatchRow& row = batch_->rows[r];
@@ -374,7 +374,7 @@ void CpuExecutor::clamp(Act x, float least, float most) {
 void CpuExecutor::standardize(Act x, WeightRef bias, WeightRef scale) {
   if (!ready()) return;
   const std::int64_t cols = cols_of(x);
-  float* const less = at<float>(layout_.vectors[0]);  // the scale's lease ends that of the bias
+  float* const less = at<float>(layout_.vectors[0]);  // a copy, because leasing the scale ends the bias's lease
   if (bias.none()) {
     std::fill_n(less, cols, 0.0f);
   } else {
@@ -470,7 +470,7 @@ void CpuExecutor::layer_norm(Act out, Act x, WeightRef weight, WeightRef bias, f
   const std::int64_t cols = cols_of(x);
   const float* const scale = vector_of(weight, cols, 0);
   if (scale == nullptr) return;
-  float* const kept = at<float>(layout_.vectors[0]);  // the bias' lease ends that of the weight
+  float* const kept = at<float>(layout_.vectors[0]);  // a copy, because leasing the bias ends the weight's lease
   if (scale != kept) std::copy_n(scale, cols, kept);
   const float* const shift = bias.none() ? nullptr : vector_of(bias, cols, 1);
   if (failed()) return;

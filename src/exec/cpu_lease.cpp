@@ -1,4 +1,4 @@
-// How the CPU executor holds weights: leases by the wave, and the last one for as long as nothing else is leased.
+// The CPU executor's leases of weights: taken by the wave; the last one is kept until another tile is leased.
 #include <chrono>
 
 #include "exec/cpu_executor.h"
@@ -6,7 +6,7 @@
 namespace millrace::exec {
 namespace {
 
-// A wave takes no more than this together: leased slots are slots the disk cannot fill.
+// The most that a wave leases: the disk cannot fill leased slots.
 constexpr std::uint64_t kWaveBytes = 16u << 20;
 
 std::uint64_t now_ns() {
@@ -17,7 +17,7 @@ std::uint64_t now_ns() {
 
 }  // namespace
 
-/// A pass beside the model's own is no use of a tile: no counter and no order moves, where its bytes are there.
+/// A pass aside the model's does not count as a use of a tile in memory: counters and eviction order do not change.
 Expected<residency::Lease> CpuExecutor::take_lease(std::int32_t tile) {
   if (options_.aside)
     if (std::optional<residency::Lease> lease = store_.borrow(tile); lease) return std::move(*lease);
@@ -30,7 +30,7 @@ std::optional<residency::Lease> CpuExecutor::try_lease(std::int32_t tile) {
   return store_.try_lease(tile);
 }
 
-/// The piece's bytes if a lease of this wave covers them.
+/// The piece's bytes, if a lease of this wave covers them.
 const std::byte* CpuExecutor::held_bytes(const Piece& piece) const {
   for (const residency::Lease& lease : leases_) {
     if (lease.tile() == piece.tile) return lease.segment(static_cast<std::size_t>(piece.segment));
@@ -48,7 +48,8 @@ bool CpuExecutor::wait_for(residency::Lease& lease) {
   return false;
 }
 
-/// After a wave: the next op often goes on in the tile where this one ended, the other slots are the disk's again.
+/// Ends a wave: keeps the last lease, because the next op often continues in that tile, and releases the others for the
+/// disk.
 void CpuExecutor::keep_last_lease() {
   if (leases_.size() <= 1) return;
   leases_.front() = std::move(leases_.back());
@@ -56,8 +57,8 @@ void CpuExecutor::keep_last_lease() {
   wave_bytes_ = store_.units().tiles()[static_cast<std::size_t>(leases_.front().tile())].bytes;
 }
 
-/// The piece's bytes, waited for; nullptr if they cannot come (the pass has failed then). Drops the leases of the last
-/// wave unless one of them covers the piece.
+/// The piece's bytes, after waiting for them; nullptr if the read fails (the pass has failed then). Drops the leases of
+/// the last wave unless one of them covers the piece.
 const std::byte* CpuExecutor::lease_now(const Piece& piece) {
   if (const std::byte* bytes = held_bytes(piece)) return bytes;
   drop_leases();  // first: the ring may have a single slot
@@ -75,7 +76,7 @@ const std::byte* CpuExecutor::lease_now(const Piece& piece) {
   return leases_.back().segment(static_cast<std::size_t>(piece.segment));
 }
 
-/// The piece's bytes if they are there now and the wave has room for them, else nullptr.
+/// The piece's bytes if they are in memory and the wave has room for them, otherwise nullptr.
 const std::byte* CpuExecutor::lease_if_ready(const Piece& piece) {
   if (const std::byte* bytes = held_bytes(piece)) return bytes;
   const std::uint64_t tile_bytes = store_.units().tiles()[static_cast<std::size_t>(piece.tile)].bytes;

@@ -1,4 +1,5 @@
-// Products of the CPU executor: pieces of weights become jobs, jobs become tasks of a few rows that threads take.
+// Products of the CPU executor: pieces of weights become jobs, which are divided into tasks of a few rows for the
+// threads.
 #include <algorithm>
 #include <array>
 
@@ -11,11 +12,11 @@ namespace {
 
 constexpr std::int64_t kRowStep = 16;        // tasks are whole groups of rows, as kernels like them
 constexpr std::int64_t kTasksPerThread = 4;  // so that a slow core takes fewer
-// Some microseconds of reading where many cores share the memory: so much the last thread keeps the others waiting.
+// A few microseconds of reading if many cores share the memory, which is how long the others wait for the last thread.
 constexpr std::int64_t kDecodeTaskBytes = 16 * 1024;
 constexpr std::int64_t kDecodeRows = 16;
 
-/// Weight rows a task takes, of `all` that the threads share.
+/// The number of weight rows of a task, of `all` rows that the threads share.
 std::int64_t task_rows(const kernels::MatmulArgs& args, std::int64_t all, int threads) {
   std::int64_t rows = CpuLayout::kTaskRows;
   if (args.x_rows <= kDecodeRows) rows = std::min(rows, kDecodeTaskBytes / row_bytes(args.dtype, args.cols));
@@ -38,7 +39,7 @@ CpuExecutor::Input CpuExecutor::prepare_input(Act x, bool quantized) {
   return input;
 }
 
-/// What products with these weights read, to whoever looks.
+/// Passes the input of products with these weights to the observer.
 void CpuExecutor::show(std::span<const WeightRef> weights, const Input& input) const {
   if (options_.observer == nullptr || failed()) return;
   options_.observer->saw(weights, {input.x, input.rows, input.cols, input.index});
@@ -68,7 +69,8 @@ CpuExecutor::Job CpuExecutor::make_job(WeightRef ref, const std::byte* bytes, st
   return job;
 }
 
-/// Jobs that run together are cut as one would be: of many small experts each is few tasks, so that a thread reads far.
+/// Jobs that run together are divided like a single one: each of many small experts becomes few tasks, so that a thread
+/// reads long runs.
 std::int64_t CpuExecutor::cut_jobs() {
   std::int64_t all = 0;
   for (const Job& job : jobs_) all += job.args.weight_rows;
@@ -124,7 +126,7 @@ void CpuExecutor::run_jobs() {
   keep_last_lease();
 }
 
-/// All targets from one input, piece after piece in the order given, in waves.
+/// Computes all targets from one input, piece by piece in the given order, in waves.
 void CpuExecutor::run_products(std::span<const Target> targets, const Input& input, Effect effect) {
   std::size_t target = 0, next = 0;
   while (target < targets.size()) {
@@ -162,7 +164,7 @@ void CpuExecutor::matmul(std::span<const Product> products, Act x) {
   show(std::span(weights).first(products.size()), input);
   constexpr std::size_t kTogether = 8;
   std::array<Target, kTogether> targets;
-  // A bias lies behind its matrix in the file, and tiles are used in file order: then one product after the other.
+  // A bias follows its matrix in the file, and tiles are used in file order, so compute one product after another.
   const std::size_t step = biased ? 1 : kTogether;
   for (std::size_t first = 0; first < products.size(); first += step) {
     const std::size_t count = std::min(step, products.size() - first);
@@ -175,7 +177,7 @@ void CpuExecutor::matmul(std::span<const Product> products, Act x) {
   }
 }
 
-/// To each row; none(): nothing.
+/// Adds the bias to each row; none(): adds nothing.
 void CpuExecutor::add_bias(Act x, WeightRef bias) {
   if (failed() || bias.none()) return;
   const std::int64_t cols = cols_of(x);
@@ -205,7 +207,8 @@ void CpuExecutor::gated(const Target& gate, WeightRef up, const Input& input) {
   run_products(std::span(&second, 1), input, Effect::gate);
 }
 
-/// Gate and up together, each range of rows by one thread: if all their pieces are there now and fit a wave.
+/// Computes gate and up together, each range of rows on one thread, if all their pieces are in memory and fit into a
+/// wave.
 bool CpuExecutor::try_gated(const Target& gate, WeightRef up, const Input& input) {
   const std::span<const Piece> gates = pieces_.pieces(gate.weight), ups = pieces_.pieces(up);
   if (gates.size() + ups.size() > jobs_.capacity()) return false;

@@ -1,5 +1,5 @@
-// The mixture of experts of the CPU executor: route, sort rows by expert, compute each touched expert once, as its
-// bytes come, and sum what was stored in the router's order.
+// Mixtures of experts on the CPU: route, sort rows by expert, compute each used expert once as soon as its bytes are in
+// memory, and sum the stored results in the router's order.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -23,18 +23,18 @@ struct CpuExecutor::MoeCall {
   const float *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;
   const float *inner_scale = nullptr, *up_scale = nullptr, *down_scale = nullptr;  // of each expert one
 
-  /// What an expert's gate and up go through, and what its results are added to.
+  /// The activation, scales and biases of an expert's gate and up.
   Gate gate_of(std::int32_t expert) const {
     const auto of = [&](const float* all) { return all == nullptr ? nullptr : all + expert * ff; };
     return {experts.activation,         of(gate_bias), of(up_bias), scale_of(inner_scale, expert),
             scale_of(up_scale, expert), experts.limit};
   }
-  /// What its down's products are multiplied by and added to.
+  /// The scale and bias of an expert's down.
   Gate end_of(std::int32_t expert) const {
     const float* const bias = down_bias == nullptr ? nullptr : down_bias + expert * model_dim;
     return {experts.activation, bias, nullptr, scale_of(down_scale, expert)};
   }
-  /// Of an expert without a gate: its up, which is activated by itself.
+  /// For an expert without a gate: the activation of its up.
   WeightRef gate(std::int32_t expert) const { return {experts.first_unit + expert, experts.first_part()}; }
   WeightRef up(std::int32_t expert) const { return {experts.first_unit + expert, experts.up_part}; }
   WeightRef down(std::int32_t expert) const { return {experts.first_unit + expert, experts.down_part}; }
@@ -68,16 +68,16 @@ void CpuExecutor::moe(Act out, Act x, Act routed, WeightRef router, std::int64_t
   const std::size_t index = next_mixture_++;
   count_guesses(index, experts.count);
   bring_biases(experts);
-  drop_leases();  // the trunk's slot is the disk's while the experts are at work
+  drop_leases();  // so that the disk can fill the trunk's slot while the experts compute
   if (failed()) return;
   call.input = prepare_input(x, kernels::uses_q8(part(call.gate(0)).dtype) || kernels::uses_q8(part(call.up(0)).dtype));
   run_experts(call, index);
   if (!failed()) combine(data(out), rows_, cols_of(out), experts.top_k);
 }
 
-// --- Who goes where ---
+// --- Routing ---
 
-/// What the router gives each expert for each row.
+/// Computes the router's scores of each row.
 void CpuExecutor::score(Act routed, WeightRef router, const Experts& experts) {
   auto* scores = at<float>(layout_.router);
   const Target target{router, scores, experts.count, {}};
@@ -90,8 +90,8 @@ void CpuExecutor::score(Act routed, WeightRef router, const Experts& experts) {
     table_.add(scores + r * experts.count, bias, experts.count);
 }
 
-/// Copies the biases of the experts that rows have chosen, and the scales of all: while experts are leased the trunk's
-/// may not be.
+/// Copies the biases of the chosen experts and the scales of all experts, because the trunk must not be leased while
+/// experts are.
 void CpuExecutor::bring_biases(const Experts& experts) {
   if (!experts.gate_bias.none()) {
     const std::int64_t ff = part({experts.first_unit, experts.up_part}).rows;
@@ -146,7 +146,7 @@ void CpuExecutor::route(const Experts& experts, std::int64_t rows) {
   }
 }
 
-/// Where a routing takes the routers' place, its experts get the weights that theirs had.
+/// If a routing replaces the routers, its experts get the weights of the experts that the routers chose.
 void CpuExecutor::reroute(std::int64_t layer, const Experts& experts) {
   auto* chosen = at<std::int32_t>(layout_.chosen);
   for (std::int64_t r = 0; r < rows_ && options_.routing != nullptr; ++r) {
@@ -206,7 +206,7 @@ void CpuExecutor::run_experts(const MoeCall& call, std::size_t index) {
   bool guessed = false;
   while (!waiting_.empty() || !leased_.empty()) {
     if (ready()) lease_experts(call);
-    if (!std::exchange(guessed, true) && !failed()) guess_next(index);  // behind the reads that are needed now
+    if (!std::exchange(guessed, true) && !failed()) guess_next(index);  // after the reads that are needed now
     if (waiting_.empty()) read_ahead();
     const std::size_t members = failed() ? 0 : gather_wave(call);
     if (failed()) return leased_.clear();
@@ -218,8 +218,8 @@ void CpuExecutor::run_experts(const MoeCall& call, std::size_t index) {
   }
 }
 
-/// Takes leases on the experts still waiting as far as slots allow: first those that are there, so that the reads of
-/// the others cannot drive them out; at least one expert is leased in the end.
+/// Leases waiting experts as far as slots allow: first those in memory, so that the reads of the others cannot evict
+/// them. At least one expert is leased in the end.
 void CpuExecutor::lease_experts(const MoeCall& call) {
   const auto tile_of = [&](std::int32_t expert) {
     return store_.units().tiles_of(call.experts.first_unit + expert).first;
@@ -241,8 +241,8 @@ void CpuExecutor::lease_experts(const MoeCall& call) {
   waiting_.erase(waiting_.begin());
 }
 
-/// Brings the experts of the next wave to the front of leased_ and says how many they are: those whose bytes are there,
-/// as far as the hidden rows have room, and at least one, waited for if need be.
+/// Moves the experts of the next wave to the front of leased_ and returns their number: those in memory, as far as the
+/// hidden rows have room, and at least one, for which it waits if necessary.
 std::size_t CpuExecutor::gather_wave(const MoeCall& call) {
   const auto* first = at<std::int32_t>(layout_.expert_first);
   std::size_t members = 0;
@@ -264,14 +264,14 @@ std::size_t CpuExecutor::gather_wave(const MoeCall& call) {
   return members;
 }
 
-/// What an expert's gate and up read, to whoever looks.
+/// Passes the input of an expert's gate and up to the observer.
 void CpuExecutor::show_inner(const MoeCall& call, std::int32_t expert, const Input& input) const {
   const std::array weights{call.gate(expert), call.up(expert)};
   show(std::span(weights).first(call.experts.gated() ? 2 : 1), input);
 }
 
-/// The first `members` of leased_: hidden = activation(x gate^T) * (x up^T), or activation(x up^T), then the results
-/// into their entries.
+/// Computes the first `members` of leased_: hidden = activation(x gate^T) * (x up^T), or activation(x up^T), then the
+/// results, which go to their entries.
 void CpuExecutor::run_wave(const MoeCall& call, std::size_t members) {
   const auto* first = at<std::int32_t>(layout_.expert_first);
   auto* hidden = at<float>(layout_.hidden);

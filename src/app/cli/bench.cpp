@@ -1,5 +1,5 @@
-// `millrace bench`: tok/s of prompt and decode, bytes a second per tier beside the calibrated rate, a hash of the
-// logits.
+// `millrace bench`: tok/s of prompt and decode, bytes per second of each tier beside the calibrated rate, and a hash of
+// the logits.
 #include "app/cli/bench.h"
 
 #include <fmt/core.h>
@@ -19,7 +19,7 @@
 namespace millrace::cli {
 namespace {
 
-/// The same work under smaller and smaller budgets, until one is refused: a line each, and a drawing.
+/// Repeats the work under smaller and smaller budgets, until one is refused: prints a line for each, and a chart.
 int squeeze(engine::EngineOptions options, const BenchFlags& flags, const Program& program) {
   constexpr int kMostSteps = 12;
   std::vector<SqueezeStep> steps;
@@ -37,7 +37,7 @@ int squeeze(engine::EngineOptions options, const BenchFlags& flags, const Progra
     const auto json = bench_report(**created, bench, flags, (*created)->rates());
     const bool gpu = json["device"] == "cuda";
     std::uint64_t& cap = gpu ? options.memory.vram_bytes : options.memory.ram_bytes;
-    options.memory.vram_beside.clear();  // of several GPUs all go down the ladder alike
+    options.memory.vram_beside.clear();  // all of several GPUs get the same smaller limits
     if (steps.empty()) {                 // what it takes where nothing is short, if that was not said
       const residency::Budget& budget = gpu ? *(*created)->vram_budget() : (*created)->budget();
       cap = cap > 0 ? std::min(cap, budget.reserved_bytes()) : budget.reserved_bytes();
@@ -92,7 +92,7 @@ int execute(BenchFlags flags, const Program& program) {
   const residency::Plan plan = (*created)->plan();
   const std::string seat = describe_seat((*created)->draft_seat());
   if (json["device"] == "cuda") {
-    created->reset();  // measuring takes memory that the caps do not grant beside the engine's
+    created->reset();  // the caps leave no memory for the measurement beside the engine
     if (const Status measured = residency::measure_gpu(options->planning.rates); !measured.ok())
       log::warn("{}", measured.message());
     json["pcie_rate_measured"] = options->planning.rates.host_to_device;

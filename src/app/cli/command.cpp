@@ -189,7 +189,7 @@ Status open_share(ModelFlags& flags, int rank, const Program& program) {
 }
 
 void show_loading(engine::EngineOptions& options, const Program& program) {
-  const auto bar = std::make_shared<std::optional<Progress>>();  // gone when its line is: no answer meets it
+  const auto bar = std::make_shared<std::optional<Progress>>();  // destroyed with its line, before an answer is printed
   options.watch.on_load = [bar, quiet = program.quiet](std::uint64_t done, std::uint64_t total) {
     if (!*bar) bar->emplace("Loading", Unit::bytes, quiet).begin_at(done);
     (*bar)->update(done, total);
@@ -229,7 +229,7 @@ Expected<engine::EngineOptions> options_of_rank(ModelFlags& flags, const PromptC
   return options;
 }
 
-/// A folder of the program's corner of the user's cache. Errors: not_found.
+/// A folder in Millrace's part of the user's cache folder. Errors: not_found.
 static Expected<std::string> folder_of_cache(const char* name) {
   MR_ASSIGN_OR_RETURN(const std::string rates, residency::rates_file());
   return (std::filesystem::path(rates).parent_path() / name).string();

@@ -33,7 +33,7 @@ struct RunFlags {
   std::int64_t think_budget = 0;  // where it was given
 };
 
-/// Whoever read our output went away (`| head`), as he may: that wants no word.
+/// Whether the reader of the output has closed the pipe (`| head`), which is not an error.
 int fail_to_write() {
   return os::output_has_no_reader() ? kExitFailed : fail(error(Code::io_error, "cannot write the output"));
 }
@@ -67,7 +67,7 @@ int answer_all(const RunFlags& flags, Chat& chat, const std::vector<std::string>
 }
 
 Expected<std::string> read_pipe(std::uint64_t most, bool quiet) {
-  constexpr std::chrono::seconds patience{2};  // then somebody wonders what we wait for
+  constexpr std::chrono::seconds patience{2};  // before a note explains what the program waits for
   if (!quiet && !os::input_is_ready(patience))
     say(stderr, "Reading standard input for the prompt ('< /dev/null' if there is none)\n");
   MR_ASSIGN_OR_RETURN(std::string text, read_input(most));
@@ -75,7 +75,7 @@ Expected<std::string> read_pipe(std::uint64_t most, bool quiet) {
   return text;
 }
 
-/// The prompts given, each with what the pipe says behind it, or that alone; none: a chat.
+/// The prompts of the command line, each followed by the text of the pipe, or only that text; none: a chat.
 Expected<std::vector<std::string>> read_prompts(const RunFlags& flags, std::uint64_t ram_bytes, bool quiet) {
   std::vector<std::string> prompts = flags.prompts;
   if (prompts.empty() && os::is_terminal(os::Stream::input)) return prompts;
@@ -100,7 +100,7 @@ void tell_server(const RunFlags& flags, const Source& server, const Address& add
       flags.host.empty() ? " (--local: from an engine of its own)" : "", dims ? "\x1b[0m" : "");
 }
 
-/// A server that may answer: none where a flag asks for something that only an engine of our own does.
+/// A running server that may answer; none if an option requires an engine in this process.
 std::unique_ptr<Source> server_for(const RunFlags& flags, const store::Resolved& model, bool quiet) {
   const bool own = flags.local || flags.show_plan || flags.stats || flags.form.any() ||
                    flags.prompt_cache.folder != "off" || !flags.model.first_given().empty();
@@ -138,7 +138,7 @@ int answer(const CLI::App& command, const RunFlags& flags, const Program& progra
   return code;
 }
 
-/// A model that this machine does not have: a server's, or one to be fetched first. Nothing: it may be looked for
+/// Handles a model that this machine does not have: a server may have it, or it is fetched first. Nothing: look it up
 /// again.
 std::optional<int> execute_elsewhere(const CLI::App& command, const RunFlags& flags, const Program& program,
                                      const Status& missing) {

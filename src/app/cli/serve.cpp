@@ -1,4 +1,4 @@
-// `millrace serve`: the APIs on a port, in front or as a daemon; `stop` and `ps` ask a running one.
+// `millrace serve`: the APIs on a port, in the foreground or as a daemon; `stop` and `ps` query a running server.
 #include <fmt/core.h>
 #include <httplib.h>
 
@@ -62,7 +62,7 @@ Expected<server::ServerOptions> server_options(const ServeFlags& flags, const Pr
   MR_ASSIGN_OR_RETURN(options.models.engine, engine_options(flags.model, program));
   engine::EngineOptions& engine = options.models.engine;
   engine.demand.max_sequences = flags.sequences;
-  engine.demand.fewer_sequences = true;  // whoever asks gets an answer, if after others
+  engine.demand.fewer_sequences = true;  // every request is answered, even if it has to wait
   engine.demand.max_queue = flags.queue;
   engine.kv.share_prefixes = true;
   MR_RETURN_IF_ERROR(apply_prompt_cache_if_there_is_a_home(flags.prompt_cache, engine));
@@ -74,7 +74,7 @@ Expected<server::ServerOptions> server_options(const ServeFlags& flags, const Pr
   if (!program.quiet && flags.log_format == "json") options.log_format = server::LogFormat::json;
   options.access.api_keys = flags.api_keys;
   if (const char* keys = std::getenv("MILLRACE_API_KEY"); keys != nullptr) options.access.api_keys.emplace_back(keys);
-  // A script whose variable is not set must not open the door.
+  // A script with an unset variable must not start a server without a key.
   if (std::find(options.access.api_keys.begin(), options.access.api_keys.end(), "") != options.access.api_keys.end())
     return error(Code::invalid_argument,
                  "--api-key or MILLRACE_API_KEY is empty, which would protect nothing; give a key or leave it out");
@@ -102,7 +102,7 @@ Expected<server::ServerOptions> server_options(const ServeFlags& flags, const Pr
   return options;
 }
 
-/// What fits is for the planner to find, and for whoever starts the server to know.
+/// Prints the context and the number of requests that the planner chose.
 void tell_loaded(const engine::ModelManager::Loaded& loaded) {
   const engine::Engine& engine = loaded.service->engine();
   const std::int64_t trained = engine.model().hyperparameters().context_length;
@@ -115,10 +115,10 @@ void tell_loaded(const engine::ModelManager::Loaded& loaded) {
     note_without_template();
 }
 
-/// From the signal to the end of the process, whatever goes on.
+/// The longest time from the signal to the end of the process.
 constexpr milliseconds kLongestEnd{4700};
 
-/// What whoever starts the server may not have meant.
+/// Warns about settings that the user may not have intended.
 void warn_of_open_door(const server::ServerOptions& options) {
   const std::string& host = options.host;
   const bool here = host == "localhost" || host == "::1" || host.starts_with("127.");
@@ -129,7 +129,7 @@ void warn_of_open_door(const server::ServerOptions& options) {
         host, options.port);
 }
 
-/// What `stop --server` needs to be told to end this one.
+/// The arguments with which `stop --server` ends this server.
 std::string stop_flags(const ServeFlags& flags) {
   const auto meant = call_address();
   std::string words;
@@ -138,7 +138,7 @@ std::string stop_flags(const ServeFlags& flags) {
   return words;
 }
 
-/// Goes on in the background. The first process prints what the daemon says of its start, and ends as it did.
+/// Continues in the background. The first process prints the daemon's start-up messages and exits with its result.
 Expected<os::Daemon> become_daemon(const ServeFlags& flags) {
   const std::string log = flags.log_file.empty() ? "/dev/null" : flags.log_file;
   auto daemon = os::Daemon::start(log, [](const std::string& report) {
@@ -155,7 +155,7 @@ Expected<os::Daemon> become_daemon(const ServeFlags& flags) {
   return daemon;
 }
 
-/// Where a browser on this machine finds the page: an address that stands for all of them is none to open.
+/// The address of the page for a browser on this machine: a wildcard address cannot be opened.
 std::string browser_address(Address address) {
   if (address.host == "0.0.0.0" || address.host == "::") address.host = "localhost";
   return address.text();
@@ -192,7 +192,7 @@ int serve(ServeFlags flags, const Program& program) {
     daemon = std::move(*started);
   }
   os::catch_stop_requests();
-  os::allow_open_files(1 << 16);  // each connection is one, and shells give a thousand
+  os::allow_open_files(1 << 16);  // each connection needs one, and shells allow a thousand
   warn_of_open_door(*options);
   if (!program.quiet) options->models.on_loaded = tell_loaded;
   auto started = server::Server::start(std::move(*options));
@@ -200,7 +200,7 @@ int serve(ServeFlags flags, const Program& program) {
   flags.port = address->port = (*started)->port();
   const std::string pid_file = pid_path(flags);
   if (flags.daemon || !flags.pid_file.empty()) {
-    // Where everybody may write (/tmp), a link may lie in its place: it gives way, and what it leads to stays.
+    // In a folder where everybody may write (/tmp), the path may be a link: replace the link, not its target.
     const Status status =
         residency::write_small_file(pid_file, fmt::format("{}\n", os::process_id()), residency::Links::replace);
     if (!status.ok()) return fail(status.with_context("PID file"));
@@ -228,8 +228,8 @@ int serve(ServeFlags flags, const Program& program) {
   std::promise<void> ended;
   std::thread last([&, end = ended.get_future()] {
     if (end.wait_for(kLongestEnd) == std::future_status::ready) return;
-    // A request that does not hear of the end must not outlive it: nothing that lasts is half written (the store and
-    // the prompt cache replace files in one step).
+    // A request that does not react must not delay the exit: no file is half written (the store and the prompt cache
+    // replace files atomically).
     say(stderr, "warning: a request went on for too long; stopped without its end\n");
     std::error_code ignored;
     if (has_pid_file) fs::remove(pid_file, ignored);
@@ -325,7 +325,7 @@ Expected<nlohmann::ordered_json> ask(const RemoteFlags& flags, const std::string
   return json;
 }
 
-/// When a model goes: in local time; one that stays has a time generations ahead.
+/// When a model is unloaded, in local time; a model that stays loaded has a time in the distant future.
 std::string until(const std::string& rfc3339) {
   const auto then = os::parse_utc(rfc3339);
   if (!then) return rfc3339;
@@ -353,7 +353,7 @@ int list_running(const RemoteFlags& flags) {
   return 0;
 }
 
-/// Ends a daemon of this machine, by the process id that it wrote.
+/// Ends a daemon on this machine by the process id in its PID file.
 int stop_server(const RemoteFlags& flags) {
   const auto address = call_address(flags.host, flags.port);
   if (!address.ok()) return fail(address.status());

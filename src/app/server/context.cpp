@@ -79,7 +79,7 @@ Expected<ModelInfo> find_meant(Context& context, const std::string& name) {
 
 Expected<ModelInfo> model_meant(Context& context, const std::string& name) {
   auto info = find_meant(context, name);
-  // Of several names of one file the one that was asked for.
+  // If a file has several names, the requested one.
   if (info.ok()) Connection::current().record().model = info->name;
   return info;
 }
@@ -100,7 +100,7 @@ Wanted wanted_by(const ModelInfo& info, const generate::Job& job) {
   Wanted wanted;
   wanted.sight = !job.pictures.empty();
   if (job.context <= 0 || info.context_length <= 0) return wanted;
-  // Doubled, so that a client that asks for ever more has the model loaded anew a few times at most.
+  // Doubled, so that a client with a growing context reloads the model only a few times.
   std::int64_t& tokens = wanted.context_tokens;
   tokens = std::min<std::int64_t>(1024, info.context_length);
   while (tokens < std::min(job.context, info.context_length)) tokens = std::min(2 * tokens, info.context_length);
@@ -111,7 +111,7 @@ void fetch_pictures(Context& context, const engine::Engine& engine, generate::Jo
   const Access& access = context.options.access;
   if (access.picture_hosts.empty() || generate::spec_of(engine) == nullptr) return;
   const auto end = std::chrono::steady_clock::now() + access.picture_patience;
-  std::map<std::string, std::size_t> known;  // a conversation may show one several times
+  std::map<std::string, std::size_t> known;  // a conversation may contain the same picture several times
   for (std::size_t i = 0; i < job.pictures.size(); ++i) {
     generate::Picture picture = job.pictures[i];
     if (picture.url.empty()) continue;
@@ -188,9 +188,9 @@ void reply(httplib::Response& response, const Json& body, int status) {
 
 namespace {
 
-constexpr std::size_t kMostAtOnce = 64 << 10;  // bytes of a stream that are written in one go, about
+constexpr std::size_t kMostAtOnce = 64 << 10;  // approximate bytes of a stream per write
 
-/// A stream on its way to its client.
+/// Writes a stream of events to a client.
 struct Streaming {
   std::shared_ptr<generate::Run> run;
   StreamForm form;
@@ -206,7 +206,7 @@ struct Streaming {
     return event;
   }
 
-  /// Writes what there is; false: the client is gone.
+  /// Writes the available events; false: the client is gone.
   bool pump(httplib::DataSink& sink) {
     std::string out;
     if (!begun && form.begin) out = form.begin();
@@ -216,7 +216,7 @@ struct Streaming {
       std::optional<generate::Event> event = next(milliseconds(100));
       if (event) {
         out = form.event(*event);
-        // What has come meanwhile goes along, up to a size: the rest waits where it is bounded.
+        // Write events that arrived meanwhile together, up to a size; the rest waits in the bounded queue.
         while (out.size() < kMostAtOnce && !run->done() && (event = next(milliseconds(0)))) out += form.event(*event);
       } else if (client_gone()) {
         return false;

@@ -19,7 +19,7 @@ using httplib::Request;
 using httplib::Response;
 using Handled = httplib::Server::HandlerResponse;
 
-/// What needs no key.
+/// The paths that need no key.
 bool is_open_path(const std::string& path) {
   return path == "/health" || path == "/v1/health" || path == "/" || path.starts_with("/page/");
 }
@@ -37,7 +37,7 @@ void add_cors(const Request& request, Response& response) {
   response.set_header("Vary", "Origin");
   if (request.method != "OPTIONS") return;
   response.set_header("Access-Control-Allow-Methods", "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS");
-  // x-stainless-*: a wildcard does not cover Authorization, so what is asked for is named.
+  // x-stainless-*: a wildcard does not cover Authorization, so the requested headers are listed.
   std::string headers =
       "Authorization, Content-Type, User-Agent, Accept, X-Requested-With, X-Api-Key, OpenAI-Beta, "
       "anthropic-version, anthropic-beta";
@@ -53,7 +53,7 @@ Status no_such_path(const Request& request) {
   return error(Code::not_found, "{} {}: there is no such path", request.method, request.path);
 }
 
-/// What holds for every request before its body is read.
+/// The checks of every request before its body is read.
 Handled before_routing(Context& context, const Request& request, Response& response) {
   Connection& connection = Connection::current();
   response.set_header("X-Request-Id", connection.record().id);
@@ -64,7 +64,7 @@ Handled before_routing(Context& context, const Request& request, Response& respo
   connection.begin_body(framing.ok() && framing->content_length);
   if (!framing.ok())
     return refuse(request, response, framing.status().code() == Code::unsupported ? 411 : 400, framing.status());
-  // A body that nobody reads would be taken for the next request.
+  // An unread body would be parsed as the next request.
   const bool unread = !framing->expects_body && (framing->chunked || framing->content_length.value_or(0) > 0);
   if (unread) {
     connection.close_after_response();
@@ -77,7 +77,7 @@ Handled before_routing(Context& context, const Request& request, Response& respo
     return refuse(request, response, 403,
                   error(Code::invalid_argument, "this host name is not allowed; --allow-host NAME lets it through"));
   if (request.has_header("Origin")) {
-    // The page that the server itself gives is of its own origin.
+    // The server's own page has the server's origin.
     const std::string origin = request.get_header_value("Origin"), host = request.get_header_value("Host");
     const bool own = origin == "http://" + host || origin == "https://" + host;
     if (!own && !context.guard.origin_allowed(origin))
@@ -93,7 +93,7 @@ Handled before_routing(Context& context, const Request& request, Response& respo
       context.guard.key_of(request.get_header_value("Authorization"), request.get_header_value("X-Api-Key"));
   if (!is_open_path(request.path) && context.guard.asks_for_key() && key < 0)
     return refuse(request, response, 401, error(Code::invalid_argument, "the API key is missing or wrong"));
-  // What else a client may write into these headers would give it as many turns as it invents.
+  // Any other value of these headers would give a client an additional turn for each value that it invents.
   connection.set_client(key >= 0 ? fmt::format("key {}", key) : request.remote_addr);
   if (context.stopping && !is_open_path(request.path)) return refuse(request, response, 503, shutting_down());
   if (!is_open_path(request.path) && request.path != "/metrics") connection.begin_work();
@@ -113,11 +113,11 @@ Handled before_routing(Context& context, const Request& request, Response& respo
   return Handled::Unhandled;
 }
 
-/// Answers that no route gave: a wrong path, a body too large, a request that is no HTTP.
+/// Error responses outside of routes: a wrong path, a body that is too large, a request that is not HTTP.
 Handled on_error(const Context& context, const Request& request, Response& response) {
   if (!response.body.empty() || response.has_header("Content-Type")) return Handled::Unhandled;
   const Api api = api_of(request.path);
-  // The body may be unread; a client that is not told would send its next request into a closed connection.
+  // The body may be unread; without this header the client would send its next request into a closed connection.
   Connection::current().close_after_response();
   response.set_header("Connection", "close");
   if (const Status refused = Connection::current().memory().refusal(); !refused.ok()) {
@@ -154,7 +154,7 @@ void on_exception(const Request& request, Response& response, const std::excepti
   std::string what = "unknown";
   try {
     std::rethrow_exception(thrown);
-  } catch (const Json::exception& bad) {  // a field of a kind nobody expected
+  } catch (const Json::exception& bad) {  // a field of an unexpected type
     return fail(api_of(request.path), response, 400,
                 error(Code::invalid_argument, "the request's JSON is not as expected ({})", bad.what()));
   } catch (const std::bad_alloc&) {
@@ -248,7 +248,7 @@ void Server::stop() {
   context_->history.end();
   context_->models.shutdown(context_->options.patience.grace);
   if (loader_.joinable()) loader_.join();
-  // Streams have heard of their end; their threads are about to have written it.
+  // Streams have been ended; their threads are about to write the last bytes.
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   context_->http.stop();
   if (listener_.joinable()) listener_.join();
