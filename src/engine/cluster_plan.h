@@ -9,16 +9,12 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/paper.h"
 #include "residency/predict.h"
 
 namespace millrace::engine {
 
-struct ClusterHost {
-  std::string name;
-  std::uint64_t ram_bytes = 0;  // that millrace may take there
-  residency::Rates rates;
-  std::uint64_t vram_bytes = 0;  // that it may take of a GPU; 0: the processors compute
-};
+using ClusterHost = Machine;
 
 struct ClusterNetwork {
   double seconds = 0;           // until a short message is there

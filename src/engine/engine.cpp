@@ -207,10 +207,7 @@ Expected<std::unique_ptr<Engine>> Engine::create(const EngineOptions& asked) {
   return std::unique_ptr<Engine>(std::make_unique<EngineImpl>(std::move(*parts), made));
 }
 
-Expected<Planned> plan_only(const EngineOptions& asked) {
-  const EngineOptions options = with_kept_rates(asked);
-  const std::optional<DraftModelPlan> draft = plan_draft(options);
-  MR_ASSIGN_OR_RETURN(Parts parts, assemble_plan(options, draft ? &*draft : nullptr));
+Planned planned_from(Parts parts) {
   residency::SavedPlan saved = saved_plan(parts);
   Planned planned{std::move(parts.plan), parts.plan_options, parts.limits.context_tokens, parts.limits.batch_tokens,
                   std::move(saved)};
@@ -220,6 +217,13 @@ Expected<Planned> plan_only(const EngineOptions& asked) {
     planned.draft_block_bytes += block.bytes();
   }
   return planned;
+}
+
+Expected<Planned> plan_only(const EngineOptions& asked) {
+  const EngineOptions options = with_kept_rates(asked);
+  const std::optional<DraftModelPlan> draft = plan_draft(options);
+  MR_ASSIGN_OR_RETURN(Parts parts, assemble_plan(options, draft ? &*draft : nullptr));
+  return planned_from(std::move(parts));
 }
 
 Result Engine::run(Request request, Session* session, const std::atomic<bool>* stop_flag) {

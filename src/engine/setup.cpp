@@ -28,14 +28,14 @@
 namespace millrace::engine {
 namespace {
 
-// Less than two of the largest tiles: both would come in one moment, and while the first is computed with nothing would
-// be read. Far more than a disk's rate times its latency.
+// Less than two of the largest tiles, which would otherwise arrive together, so that nothing is read while the first is
+// computed. Far more than a disk's rate times its latency.
 constexpr std::uint64_t kBytesInFlight = 12 * kMiB;
 
-// Below it, the code that only the start needs (2 MB) would be missed by weights.
+// Below this budget, the code that only the start needs (2 MB) is released for weights.
 constexpr std::uint64_t kSmallBudget = 64 * kMiB;
 
-// What the process takes after it was measured: pages of code first used by a pass, thread stacks, requests.
+// Memory that the process takes after it was measured: pages of code first used by a pass, thread stacks, requests.
 constexpr std::uint64_t kProgramMargin = 1200 * kKiB;
 
 }  // namespace
@@ -81,7 +81,7 @@ Status check_kv(const kv::Layout& layout, DType dtype) {
     if (group.keeps == kv::Keeps::latent && dtype != DType::q8_0)
       return error(Code::unsupported, "--kv {} is not for latents, which this model keeps; use --kv q8_0",
                    kv_name(dtype));
-    // All of a latent's parts are whole blocks where the whole is: they are of 64 and 512 channels.
+    // If a latent is a multiple of whole blocks, so are its parts, which have 64 and 512 channels.
     if (group.keeps == kv::Keeps::latent && group.v_dim % block == 0) continue;
     if (group.keeps == kv::Keeps::attention && group.k_dim == group.v_dim && group.k_dim % block == 0 &&
         group.k_dim <= kernels::kMostQuantizedKvDim)
@@ -98,21 +98,21 @@ residency::RoutingGuess routing_guess(const EngineOptions& options, const exec::
   return {.skew = routing == nullptr ? 0 : routing->skew(), .policy = options.experts.policy};
 }
 
-/// Whom the pool asks for room: the tree, then the disk's tier.
+/// Sets the order in which the pool reclaims blocks: the prefix cache, then the prompt cache on the disk.
 static void set_reclaimer(Parts& parts) {
   parts.kv_pool->set_reclaimer([tree = parts.prefixes.get(), disk = parts.prompts.get()](std::size_t group) {
     return (tree != nullptr && tree->let_go(group)) || (disk != nullptr && disk->let_go());
   });
 }
 
-/// The disk's tier of KV. Without it prompts are computed: no reason to fail.
+/// Opens the prompt cache on the disk. A failure is only logged, because prompts can be computed without it.
 static void open_prompt_cache(const EngineOptions& options, Parts& parts) {
   kv::PromptCache::Options cache;
   cache.store.folder = options.kv.prompt_cache;
   cache.store.most_bytes = options.kv.prompt_cache_bytes;
   cache.least_seconds = options.kv.prompt_cache_seconds;
   std::string identity = fmt::format("{} {}", parts.identity, parts.executor->numerics());
-  // Layers of other ranks may be as many, of the same shapes, in the same folder.
+  // Other ranks may have as many layers of the same shapes, and use the same folder.
   if (!options.part.stage.whole())
     identity += fmt::format(" layers {} to {}", options.part.stage.first, options.part.stage.last - 1);
   auto opened = kv::PromptCache::open(cache, identity, parts.kv_pool, *parts.budget);
@@ -151,8 +151,8 @@ static Status prepare_routing(const EngineOptions& options, Parts& parts) {
 }
 
 Expected<modelfile::Model> open_file(const EngineOptions& options, const modelfile::OpenOptions& how) {
-  // A file's texts may be of any size, and nothing has granted them: they may not take more than all else may together.
-  // A header of usual size is read whatever the budget: without it nobody can say which budget would do.
+  // A file's texts may have any size, and no budget has granted them yet: they may take at most as much as the whole
+  // budget. A header of usual size is always read, because without it no message can name a sufficient budget.
   constexpr std::uint64_t kUsualBytes = 4 << 20;
   const std::uint64_t most = options.model.most_header_bytes > 0 ? options.model.most_header_bytes
                              : options.memory.ram_bytes > 0      ? std::max(options.memory.ram_bytes, kUsualBytes)
@@ -203,8 +203,8 @@ Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, bool d
                                             : Status();
 }
 
-/// Whoever follows a saved plan drafts without part of the model: experts have slots, and units aside, the last ones,
-/// are not there.
+/// Removes the front from a saved plan, which is followed without a drafter of the model's own layers: experts have
+/// slots, and the units aside, which are the last ones, do not exist.
 static void leave_out_front(const residency::UnitTable& units, residency::SavedPlan& saved) {
   std::vector<bool>& at_home = saved.decisions.resident_tiles;
   bool experts = false;
@@ -257,7 +257,7 @@ storage::OpenOptions storage_options(const EngineOptions& options, bool everythi
   open.kind = options.storage.backend;
   open.bytes_in_flight = kBytesInFlight;
   open.directstorage_faster = options.planning.rates.directstorage > 0;
-  // Mapped pages would slip past an injected fault, and past a limit on experts in memory.
+  // Mapped pages would bypass injected faults and the limit on experts in memory.
   open.everything_fits = everything_fits && options.storage.faults.empty() && options.experts.ram_slots == 0;
   return open;
 }
@@ -272,9 +272,9 @@ Status start_storage(const EngineOptions& options, const std::vector<std::string
 
 std::uint64_t measured_program_bytes(const EngineOptions& options, std::uint64_t ram, const Parts& parts) {
   if (options.memory.exact_budget) return 0;
-  os::return_free_memory();  // what parsing the file's metadata left behind
+  os::return_free_memory();  // freed after parsing the file's metadata
   if (ram < kSmallBudget) device::release_code_pages();
-  const std::uint64_t others =  // before it is measured: what comes meanwhile counts as the program's
+  const std::uint64_t others =  // read before the measurement: bytes added meanwhile count as the program's
       options.memory.bare_resident_bytes + (parts.head_start != nullptr ? parts.head_start->taken_bytes() : 0);
   const std::uint64_t now = device::resident_bytes();
   return (now > others ? now - others : 0) + kProgramMargin;
@@ -292,7 +292,9 @@ Expected<Parts> assemble_gpu(const EngineOptions& /*options*/, const DraftModelP
 Expected<Parts> assemble_gpu_draft(const DraftModelPlan& /*draft*/, Parts& /*target*/) {
   return device::gpus().status();
 }
-Expected<Parts> assemble_gpu_on_paper(const EngineOptions& /*options*/) { return device::gpus().status(); }
+Expected<Parts> assemble_gpu_on_paper(const EngineOptions& /*options*/, int /*processors*/) {
+  return device::gpus().status();
+}
 #endif
 
 namespace {
@@ -305,7 +307,7 @@ Expected<Parts> assemble_cpu_alone(const EngineOptions& options) {
     return error(Code::unsupported, "storage cufile reads to a GPU's memory, and none computes; leave it out");
   Parts parts;
   const std::uint64_t ram = ram_of(options);
-  if (ram < kSmallBudget) device::release_code_pages();  // of what came before, for the opening of the file
+  if (ram < kSmallBudget) device::release_code_pages();  // of the start, before the file is opened
   parts.limits.tile_bytes = options.memory.tile_bytes > 0 ? options.memory.tile_bytes : automatic_tile(ram);
   std::vector<std::string> paths;
   MR_RETURN_IF_ERROR(open_model(options, parts.limits.tile_bytes, wants_draft_block(options), parts, paths));
@@ -322,7 +324,7 @@ Expected<Parts> assemble_cpu_alone(const EngineOptions& options) {
   if (options.storage.backend == storage::BackendKind::automatic && is_mapped(parts) && !planner.room_to_map())
     MR_RETURN_IF_ERROR(start_storage(options, paths, false, parts));
   MR_RETURN_IF_ERROR(planner.plan());
-  // What is read in every pass, and how, depends on rates; where nothing is, there is no choice.
+  // The choice of what every pass reads depends on the rates; if it reads nothing, there is no choice.
   if (residency::reads_disk(parts.model->units(), parts.plan) && options.planning.follow == nullptr &&
       measure_rates(options, {.host_bytes = ram - std::min(ram, program_bytes)}, parts))
     MR_RETURN_IF_ERROR(planner.plan());
@@ -338,7 +340,7 @@ Expected<Parts> assemble_cpu_alone(const EngineOptions& options) {
   return parts;
 }
 
-/// The CPU's parts up to the plan. A draft model computes there, too, and takes its RAM first.
+/// The CPU's parts up to the plan. A draft model also runs on the CPU, and its RAM is taken first.
 Expected<Parts> assemble_cpu_plan(const EngineOptions& options, const DraftModelPlan* draft) {
   if (draft == nullptr || !draft->on_cpu.ok()) {
     MR_ASSIGN_OR_RETURN(Parts parts, assemble_cpu_alone(options));
@@ -352,24 +354,24 @@ Expected<Parts> assemble_cpu_plan(const EngineOptions& options, const DraftModel
   DraftWay& way = ways[static_cast<std::size_t>(DraftPlace::cpu)];
   const DraftHabits habits = draft_habits(options.speculate);
   way.forecast = forecast_drafts(parts.plan, parts.rates, guess_seconds(draft->cpu_plan, parts.rates), habits);
-  // With its memory taken: what a plan without it would be is not asked here.
+  // With its memory taken: a plan without the draft model is not considered here.
   ways[static_cast<std::size_t>(DraftPlace::none)].forecast = {parts.plan.predicted_decode_tokens_per_second, 0};
   parts.draft = {.place = DraftPlace::cpu, .ram_bytes = draft->bytes};
   parts.draft.words = describe_seat(parts.draft, ways, habits);
   return parts;
 }
 
-/// The parts of whoever computes: a GPU's, ready where `load` says so, or the CPU's up to the plan.
+/// The parts of the chosen device: a GPU's, ready for a pass if `load` is set, or the CPU's up to the plan.
 struct Taken {
   Parts parts;
   bool gpu = false;
 };
 
-/// The CPU's parts, where it is predicted to decode a model faster that would stream to the GPU; else nothing.
+/// The CPU's parts, if the model would stream to the GPU and the CPU is predicted to decode faster; otherwise nothing.
 std::optional<Parts> better_on_cpu(const EngineOptions& asked, const DraftModelPlan* draft, const Parts& gpu) {
   const double on_gpu = gpu.plan.predicted_decode_tokens_per_second;
   EngineOptions options = asked;
-  options.planning.rates = gpu.rates;  // measured just now, where they were unknown
+  options.planning.rates = gpu.rates;  // may have been measured just now
   if (on_gpu <= 0 || options.planning.rates.cpu_decode <= 0 || !streams_to_gpu(gpu.model->units(), gpu.plan))
     return std::nullopt;
   Expected<Parts> cpu = assemble_cpu_plan(options, draft);
@@ -389,12 +391,12 @@ std::optional<Parts> better_on_cpu(const EngineOptions& asked, const DraftModelP
   return std::move(*cpu);
 }
 
-/// How a GPU's layers and experts are placed and computed: who says so wants one.
+/// Whether the options place layers or experts on a GPU, which implies that the user wants one.
 bool speaks_of_layers(const EngineOptions& options) {
   return !options.memory.pins.empty() || options.memory.cpu_share_percent >= 0 || options.experts.vram_slots >= 0;
 }
 
-/// Why the CPU computes where the options leave it open: aloud where they speak of a GPU all the same.
+/// Logs why the CPU computes although the options do not request it: as a warning if they have options for a GPU.
 void say_cpu(const EngineOptions& options, std::string_view why) {
   if (options.memory.vram_bytes > 0 || speaks_of_layers(options))
     log::warn("computing on the CPU, where --vram, --pin, --vram-experts and --cpu-share change nothing: {}", why);
@@ -402,8 +404,8 @@ void say_cpu(const EngineOptions& options, std::string_view why) {
     log::info("computing on the CPU: {}", why);
 }
 
-/// A GPU where the options ask for one, or leave it open, and one can take the model and is not predicted to be slower
-/// than the CPU; else the CPU, with the reason in the log.
+/// Chooses a GPU if the options request one, or if they leave the choice open and a GPU can run the model and is not
+/// predicted to be slower than the CPU; otherwise the CPU, with the reason in the log.
 Expected<Taken> choose_device(const EngineOptions& options, const DraftModelPlan* draft, bool load) {
   const auto on_cpu = [&]() -> Expected<Taken> {
     MR_ASSIGN_OR_RETURN(Parts parts, assemble_cpu_plan(options, draft));
@@ -413,7 +415,7 @@ Expected<Taken> choose_device(const EngineOptions& options, const DraftModelPlan
     return error(Code::unsupported, "what products read is seen on the CPU alone; leave --device cuda out");
   if (options.device.choice == DeviceChoice::cpu || options.watch.inputs != nullptr) return on_cpu();
   const bool open = options.device.choice == DeviceChoice::automatic;
-  // These belong to the CPU executor: who sets them, the first two without VRAM, wants it.
+  // Options of the CPU executor, the first two only without --vram: a user who sets one wants the CPU.
   const bool for_cpu = (options.memory.vram_bytes == 0 && (options.memory.ram_bytes > 0 || !options.device.best_isa)) ||
                        !options.storage.faults.empty() ||
                        (options.experts.ram_slots > 0 && options.experts.vram_slots < 0);
@@ -432,7 +434,7 @@ Expected<Taken> choose_device(const EngineOptions& options, const DraftModelPlan
       return on_cpu();
     }
   }
-  // And these to the GPU.
+  // Options of the GPU.
   const bool for_gpu = speaks_of_layers(options) || options.planning.follow != nullptr;
   std::optional<Parts> better;
   Expected<Parts> parts = assemble_gpu(options, draft, load, [&](const Parts& gpu) -> Status {
@@ -447,7 +449,7 @@ Expected<Taken> choose_device(const EngineOptions& options, const DraftModelPlan
   return on_cpu();
 }
 
-/// Numbers that no model has any use for would overflow what is computed from them.
+/// Refuses numbers that are too large for any model and would overflow later computations.
 Status check_sizes(const EngineOptions& options) {
   const auto check = [](std::string_view what, std::int64_t given, std::int64_t most) {
     if (given >= 0 && given <= most) return Status();
@@ -467,7 +469,7 @@ Expected<Parts> assemble_plan(const EngineOptions& options, const DraftModelPlan
   return std::move(taken.parts);
 }
 
-/// Where a download stopped, or fetched no more than a rank's share, holes lie where weights belong.
+/// Refuses a file whose download was interrupted, or which has only a rank's share: it has holes instead of weights.
 static Status check_whole(const EngineOptions& options) {
   std::error_code failure;
   if (options.model.fetch || !std::filesystem::exists(options.model.path + ".journal", failure)) return {};

@@ -1,6 +1,6 @@
-// Everything that must stand before the first pass: the model, the limits that fit the budget, the plan, and the parts
-// made to it. Order matters for the budget: what the program itself takes is measured after tokenizer, threads and
-// storage exist and before the plan is made, so that the plan gives weights only what is truly left.
+// Assembles everything that the first pass needs: the model, the limits that fit the budget, the plan, and the parts
+// that follow from it. Order matters for the budget: the program's memory is measured after tokenizer, threads and
+// storage exist and before the plan is made, so that the plan gives weights only the memory that is left.
 // Thread-safety: one thread.
 #pragma once
 
@@ -28,19 +28,19 @@ struct DraftModelPlan;
 struct Parts;
 class UsageKeeper;
 
-/// What only a GPU run has (engine/gpu/setup.cpp).
+/// The parts that exist only with a GPU (engine/gpu/setup.cpp).
 struct GpuParts {
   virtual ~GpuParts() = default;
-  /// What those who hold weights have done since the start. What comes to memory to stay is loading, and not among it.
+  /// The counters of the holders of weights since the start, without the loading of resident weights.
   virtual void add_to(residency::StoreCounters& counters) const = 0;
   /// An executor beside the target's, over the same weights (exec::GpuOptions::aside), with room for its graphs.
   /// Errors: out_of_budget, unsupported.
   virtual Expected<std::unique_ptr<exec::Executor>> executor_aside(const Parts& target);
-  /// As WeightStore::expert_usage(); empty where all experts are in VRAM.
+  /// As WeightStore::expert_usage(); empty if all experts are in VRAM.
   virtual residency::ExpertUsage expert_usage() const { return {}; }
 };
 
-/// The engine's parts; each may use those above it.
+/// The engine's parts; each may use those declared above it.
 struct Parts {
   Parts();
   Parts(Parts&&) noexcept;
@@ -59,98 +59,99 @@ struct Parts {
   std::unique_ptr<ThreadPool> pool;
   std::unique_ptr<residency::ExpertPack> pack;  // null: experts are read from the model
   std::unique_ptr<storage::Backend> backend;
-  std::unique_ptr<residency::HeadStart> head_start;  // null: weights are not there yet, or are loaded
-  std::unique_ptr<storage::Backend> straight;        // reads to the GPU's memory; null: none does
+  std::unique_ptr<residency::HeadStart> head_start;  // null: not started, or the weights are loaded
+  std::unique_ptr<storage::Backend> straight;        // reads into the GPU's memory; null: not used
   std::unique_ptr<residency::Budget> budget;
   residency::Reservation program;      // code, tokenizer, threads, tables: measured
-  residency::Reservation mapped;       // the model's pages, where storage maps the file
-  residency::Reservation draft_model;  // on the CPU, beside a GPU that computes this one
+  residency::Reservation mapped;       // the model's pages, if storage maps the file
+  residency::Reservation draft_model;  // of a draft model on the CPU, if a GPU computes this model
   DType kv_dtype = DType::f16;
   kv::Rotation kv_rotation = kv::Rotation::of_format;
   residency::Rates rates;
   residency::PlanOptions plan_options;
   residency::Plan plan;
-  std::unique_ptr<UsageKeeper> usage;             // null: nobody learns which experts are used
-  std::unique_ptr<residency::WeightStore> store;  // null where the weights are on a GPU
-  std::unique_ptr<residency::Budget> vram;        // null where no GPU takes part
+  std::unique_ptr<UsageKeeper> usage;             // null: the use of experts is not recorded
+  std::unique_ptr<residency::WeightStore> store;  // null if a GPU computes
+  std::unique_ptr<residency::Budget> vram;        // null without a GPU
   residency::Reservation gpu_context;             // of vram
   std::unique_ptr<GpuParts> gpu;
   std::unique_ptr<exec::Routing> routing;       // null: the routers choose
-  std::unique_ptr<exec::RoutingRecord> record;  // null: nobody asked
+  std::unique_ptr<exec::RoutingRecord> record;  // null: not requested
   std::unique_ptr<exec::Executor> executor;
   std::shared_ptr<kv::BlockPool> kv_pool;
-  std::string identity;                       // of the model, where there is to be a prompt cache
+  std::string identity;                       // of the model, if there is a prompt cache
   std::unique_ptr<kv::PrefixCache> prefixes;  // null: nothing is shared
   std::unique_ptr<kv::PromptCache> prompts;   // null: none
-  TowerSeat tower_seat;                       // beside a model on a GPU
-  std::unique_ptr<TowerRunner> tower;         // null: the processor computes pictures
-  std::unique_ptr<PictureEncoder> pictures;   // null: the model sees none
-  DraftSeat draft;                            // that there is room for; the model itself is not loaded
-  /// Layers with windows or states lie on other ranks too, and nobody here knows how far back they reach: a sequence
-  /// that does not go on from its end begins anew.
+  TowerSeat tower_seat;                       // of a vision tower beside a model on a GPU
+  std::unique_ptr<TowerRunner> tower;         // null: the CPU computes pictures
+  std::unique_ptr<PictureEncoder> pictures;   // null: the model reads no pictures
+  DraftSeat draft;                            // the place reserved for a drafter; the drafter itself is not loaded
+  /// Other ranks have layers with windows or states, and it is not known here how far back those reach: a sequence that
+  /// does not continue from its end starts again.
   bool rewinds_to_start = false;
 };
 
-/// All parts, ready for a pass. `draft` (may be null): there is to be room for it beside them, where that is of use.
-/// Errors: those of every part; out_of_budget names the smallest --ram that works.
+/// Assembles all parts, ready for a pass. `draft` (may be null): a draft model to leave room for, if it is predicted to
+/// help. Errors: those of every part; out_of_budget names the smallest --ram that works.
 Expected<Parts> assemble(const EngineOptions& options, const DraftModelPlan* draft = nullptr);
 
 /// The same up to the plan: `store`, `executor` and `kv_pool` stay empty.
 Expected<Parts> assemble_plan(const EngineOptions& options, const DraftModelPlan* draft = nullptr);
 
-/// The plan and the limits it was made for, on paper. REQUIRES: parts from one of the two above.
+/// The plan and its limits as a value that can be saved. REQUIRES: parts from one of the two functions above.
 residency::SavedPlan saved_plan(const Parts& parts);
+Planned planned_from(Parts parts);  // the same as plan_only() returns it
 
-/// The model on a GPU, up to the plan (load = false) or ready for a pass. `accept` sees the parts once there is a plan,
-/// before a weight is read; what it returns other than ok is the error. Errors: unsupported (no GPU, or built without
-/// CUDA: says which), out_of_budget (does not fit; says what would), and those of every part.
+/// Assembles the parts of a model on a GPU, up to the plan (load = false) or ready for a pass. Calls `accept` with the
+/// parts after the plan is made and before a weight is read; its error ends the assembly. Errors: unsupported (no GPU,
+/// or built without CUDA), out_of_budget (names what would fit), and those of every part.
 Expected<Parts> assemble_gpu(const EngineOptions& options, const DraftModelPlan* draft, bool load,
                              const std::function<Status(const Parts&)>& accept);
 
-/// Up to the plan, on paper: for options.vram_bytes of a GPU that need not be here, and a machine whose rates are
-/// options.rates. Errors: those of a plan; unsupported (built without CUDA).
-Expected<Parts> assemble_gpu_on_paper(const EngineOptions& options);
+/// The same up to the plan, for a GPU with memory.vram_bytes in a machine with planning.rates and this many processors
+/// (0: this machine's), neither of which need be here. Errors: those of a plan; unsupported (built without CUDA).
+Expected<Parts> assemble_gpu_on_paper(const EngineOptions& options, int processors = 0);
 
-/// The draft model on the GPU of `target`, whose budgets grant what it takes and outlive it. REQUIRES: target's seat
-/// for it is there. Errors: those of every part.
+/// Assembles the draft model on the GPU of `target`, whose budgets grant its memory and outlive it. REQUIRES: target
+/// has a seat for it. Errors: those of every part.
 Expected<Parts> assemble_gpu_draft(const DraftModelPlan& draft, Parts& target);
 
-// What both ways share (setup.cpp).
+// Shared by the assembly for the CPU and for a GPU (setup.cpp).
 
 /// The model's file, with its overlay. Errors: as Model::open and lay_over.
 Expected<modelfile::Model> open_file(const EngineOptions& options, const modelfile::OpenOptions& how = {});
-/// Opens the file and makes model, tokenizer and chat template; the file's metadata is gone when this returns.
-/// `draft_block`: with the block that guesses, if there is one; else parts.draft says why not.
+/// Opens the file and makes model, tokenizer and chat template; the file's metadata is freed when this returns.
+/// `draft_block`: also loads the block for multi-token prediction; if there is none, parts.draft has the reason.
 Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, bool draft_block, Parts& parts,
                   std::vector<std::string>& paths);
-/// Whether weights fit into so much RAM with some room beside them, so that they are read once.
+/// Whether the weights fit into this much RAM with a margin, so that they are read only once.
 inline bool all_fit(const residency::UnitTable& units, std::uint64_t ram) {
   return units.total_bytes() / 10 * 12 <= ram;
 }
-/// The threads that compute (0: as many as this process may use), and with which kernels.
+/// Starts the threads that compute (0: as many as this process may use), and chooses the kernels.
 void start_threads(const EngineOptions& options, int threads, std::chrono::microseconds spin, Parts& parts);
 /// How storage reads the model's files.
 storage::OpenOptions storage_options(const EngineOptions& options, bool everything_fits);
-/// Rates measured under these options are the machine's: by all its threads, with its best kernels.
+/// Whether rates measured under these options are valid for the machine: with all threads and the best kernels.
 inline bool keeps_rates(const EngineOptions& options) {
   return options.planning.find_rates && options.device.threads == 0 && options.device.best_isa &&
          options.part.cluster == nullptr;
 }
 Status start_storage(const EngineOptions& options, const std::vector<std::string>& paths, bool everything_fits,
                      Parts& parts);
-/// Resident bytes since the program's start but the head start's, and a margin. `ram`: as ram_of().
+/// The resident bytes added since program start, without the head start's, and a margin. `ram`: as ram_of().
 std::uint64_t measured_program_bytes(const EngineOptions& options, std::uint64_t ram, const Parts& parts);
 std::uint64_t ram_of(const EngineOptions& options);
-/// What is known of how routers choose; `routing`: what takes their place, or null.
+/// The assumption about how routers choose; `routing`: replaces the routers, or null.
 residency::RoutingGuess routing_guess(const EngineOptions& options, const exec::Routing* routing);
-/// Bounds the pool and, where asked, keeps what requests begin with, in memory and on the disk.
+/// Sets the bounds of the KV pool and, if the options ask for it, opens the prefix cache and the prompt cache.
 void finish_kv(const EngineOptions& options, Parts& parts);
-/// From now on nothing is kept on the disk.
+/// Closes the prompt cache on the disk.
 void close_prompt_cache(Parts& parts);
-/// What sequences of this model keep, in that format: in host memory or in a device's.
+/// The layout of the KV of this model's sequences in the options' format, in host memory or on a device.
 kv::Layout kv_layout(const model::Model& model, const EngineOptions& options, int device);
 std::string kv_name(DType dtype);  // as --kv has it
-/// Can this model's KV be kept in that format? Errors: unsupported.
+/// Checks that this model's KV can be stored in this format. Errors: unsupported.
 Status check_kv(const kv::Layout& layout, DType dtype);
 
 }  // namespace millrace::engine

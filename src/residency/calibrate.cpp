@@ -104,9 +104,9 @@ Expected<Rates> calibrate(const CalibrateOptions& options, const CalibrateProgre
   return rates;
 }
 
-int threads_beside_gpu(int asked) {
+int threads_beside_gpu(int asked, int processors) {
   constexpr int kMany = 8;
-  const int processors = ThreadPool::usable_processors();
+  if (processors <= 0) processors = ThreadPool::usable_processors();
   return asked > 0 ? asked : processors >= kMany ? processors - 1 : processors;
 }
 

@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string_view>
+#include <tuple>
 
 #include "base/bytes.h"
 #include "cuda_engine/synth_file.h"
+#include "engine/paper.h"
 #include "engine/setup.h"
 #include "residency/predict.h"
 #include "residency/rates.h"
@@ -72,6 +75,68 @@ INSTANTIATE_TEST_SUITE_P(OnH100, PredictionsInVram,
                            const residency::Work& work = measured.param.work;
                            return fmt::format("{}_{}_{}_{}", name, work.prompt_tokens > 0 ? "prompt" : "decode",
                                               work.sequences, work.prompt_tokens + work.context);
+                         });
+
+/// A PC by its data sheets: rates in GB/s.
+struct Pc {
+  const char* name;
+  std::uint64_t vram_gb, ram_gb;
+  double vram, link, ram, disk;
+  int processors;
+};
+
+class PredictionsForPcs : public ::testing::TestWithParam<std::tuple<Pc, const char*>> {};
+
+/// Each memory and link takes at least as long as its bytes take at its rate, and a token at least as long as the
+/// slowest.
+TEST_P(PredictionsForPcs, KeepToWhatTheRatesAllow) {
+  const auto& [pc, preset] = GetParam();
+  Machine machine;
+  machine.name = pc.name;
+  machine.ram_bytes = pc.ram_gb * 1'000'000'000;
+  machine.vram_bytes = pc.vram_gb * 1'000'000'000;
+  machine.processors = pc.processors;
+  machine.rates = {.disk = pc.disk * 1e9,
+                   .ram = pc.ram * 1e9,
+                   .cpu_decode = pc.ram * 0.96e9,
+                   .host_to_device = pc.link * 1e9,
+                   .device_memory = pc.vram * 1e9,
+                   .cpu_product = 4e-6,
+                   .machine = "a test"};
+  const bool oss = std::string_view(preset).starts_with("gpt-oss");
+  const auto shape = synth::preset(preset);
+  ASSERT_TRUE(shape.ok());
+  const SynthFile file(*shape, {.matrices = oss ? DType::mxfp4 : DType::q4_k}, true);
+  EngineOptions options;
+  options.model.path = file.path();
+  options.demand.context_tokens = 4096;
+  const auto planned = plan_for(options, machine);
+  ASSERT_TRUE(planned.ok()) << planned.status().message();
+  const double speed = planned->plan.predicted_decode_tokens_per_second;
+  double vram = 0, ram = 0, disk = 0;
+  for (const residency::Plan::Row& row : planned->plan.rows)
+    (row.tier == "vram" ? vram : row.tier == "ram" ? ram : disk) += row.bytes_per_token;
+  const residency::Rates& rates = machine.rates;
+  EXPECT_GT(speed, 0.05);
+  EXPECT_LE(speed * vram, rates.device_memory);
+  EXPECT_LE(speed * ram, rates.ram + rates.host_to_device);
+  EXPECT_LE(speed * disk, rates.disk * 1.01);
+  // And at least a fifth of that, were one thing done after the other: no plan leaves most of a machine idle.
+  const double least = vram / rates.device_memory + ram / rates.cpu_decode + disk / rates.disk;
+  EXPECT_GE(speed * least, 0.2) << speed << " tok/s";
+}
+
+INSTANTIATE_TEST_SUITE_P(OfDataSheets, PredictionsForPcs,
+                         testing::Combine(testing::Values(Pc{"laptop8", 8, 13, 228, 13.7, 72, 4.3, 8},
+                                                          Pc{"rtx3060", 12, 29, 320, 27.4, 41, 3, 6},
+                                                          Pc{"rtx4090", 25, 64, 897, 27.4, 77, 6, 16},
+                                                          Pc{"rtx5090", 33, 133, 1595, 54.8, 72, 12, 16}),
+                                          testing::Values("llama3-8b", "gpt-oss-20b", "qwen3.6-27b", "qwen3.6-35b-a3b",
+                                                          "llama3-70b", "gpt-oss-120b")),
+                         [](const auto& planned) {
+                           std::string name = std::string(std::get<0>(planned.param).name) + std::get<1>(planned.param);
+                           std::erase_if(name, [](char c) { return c == '-' || c == '.'; });
+                           return name;
                          });
 
 }  // namespace

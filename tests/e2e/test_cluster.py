@@ -430,6 +430,40 @@ class Planned(unittest.TestCase):
         self.assertEqual(code, 2)
         self.assertIn("box: its rates lack those of its GPU", err)
 
+    def test_a_machine_that_is_not_here(self):
+        machine = {"name": "a PC", "ram": "1G", "processors": 8, "rates": self.RATES}
+
+        def plan(described, *args):
+            with tempfile.TemporaryDirectory() as folder:
+                path = pathlib.Path(folder) / "machine.json"
+                path.write_text(json.dumps(described))
+                outcome = subprocess.run([MILLRACE, "plan", DEMO, "--machine", str(path), *args], capture_output=True, text=True, check=False)
+                return outcome.returncode, outcome.stdout, outcome.stderr.replace(folder, "")
+
+        speed = lambda out: float(re.search(r"predicted decode: ([\d.]+) tok/s, .*\(a PC\)", out)[1])
+        code, out, err = plan(machine)
+        self.assertEqual(code, 0, err)
+        code, slower, err = plan({**machine, "rates": {**self.RATES, "cpu_decode": 1e9}})
+        self.assertEqual(code, 0, err)
+        self.assertGreater(speed(out), 2 * speed(slower))
+        code, small, err = plan(machine, "--ram", "6M")  # the option goes before the file
+        self.assertEqual(code, 0, err)
+        self.assertIn("bound by the disk", small)
+        for described, args, words in ((machine, ("--device", "cuda"), "a PC has no GPU"), ({**machine, "count": 2}, (), "a plan is for one machine"),
+                                       ({**machine, "cpus": 8}, (), '"cpus" is unknown'), (machine, ("--draft", "self"), "leave --draft out"),
+                                       (machine, ("--rates", "r.json"), "--rates")):
+            code, out, err = plan(described, *args)
+            self.assertNotEqual(code, 0, out)
+            self.assertIn(words, err)
+        rates = {**self.RATES, "host_to_device": 1e10, "device_memory": 1e12}
+        code, out, err = plan({**machine, "vram": "4G", "rates": rates})
+        if code != 0:
+            self.assertIn("a PC has a GPU; --device cpu plans without it: this program was built without its GPU part", err)
+            code, out, err = plan({**machine, "vram": "4G", "rates": rates}, "--device", "cpu")
+            self.assertEqual(code, 0, err)
+        else:
+            self.assertIn("bound by VRAM", out)
+
     @unittest.skipIf(MPIRUN is None or not PLUGIN.exists() or SANITIZED, "there is no mpirun, or millrace was built without mpi.h")
     def test_hosts_are_started(self):
         # On one host, whose memory is too small for all layers beside a disk that is slow.

@@ -224,7 +224,7 @@ namespace device {
 using simulated::enqueue;
 
 std::string_view gpu_kind() { return "cuda"; }
-std::string built_cuda_version() { return {}; }
+std::string built_cuda_version() { return "simulated"; }
 std::string driver_cuda_version() { return {}; }
 
 Expected<std::vector<Gpu>> gpus() {

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -17,18 +18,26 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::size_t kMostFileBytes = 1u << 20;
-constexpr std::int64_t kMostHosts = 1024;
+constexpr std::int64_t kMostHosts = 1024, kMostProcessors = 1 << 16;
 
-/// Reads one description of a cluster.
+/// Reads one description of a cluster, or of a machine.
 class ClusterReader {
  public:
   explicit ClusterReader(std::filesystem::path path) : path_(std::move(path)) {}
 
+  Expected<engine::Machine> read_machine() {
+    MR_ASSIGN_OR_RETURN(const Json all, parse());
+    std::vector<engine::Machine> machines;
+    const Status status = read_host(all, machines);
+    if (!status.ok()) return status.with_context(path_.string());
+    if (machines.size() > 1)
+      return error(Code::invalid_argument, "{}: a plan is for one machine; leave \"count\" out", path_.string());
+    if (machines.front().rates.machine.empty()) machines.front().rates.machine = machines.front().name;
+    return std::move(machines.front());
+  }
+
   Expected<ClusterFile> read() {
-    MR_ASSIGN_OR_RETURN(const std::string text, residency::read_small_file(path_.string(), kMostFileBytes));
-    if (nests_too_deep(text)) return error(Code::invalid_argument, "{}: it nests too deep", path_.string());
-    const Json all = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (!all.is_object()) return error(Code::invalid_argument, "{}: it is not a JSON object", path_.string());
+    MR_ASSIGN_OR_RETURN(const Json all, parse());
     ClusterFile file;
     Status status = read_all(all, file);
     if (status.ok() && file.hosts.empty()) status = error(Code::invalid_argument, "it names no \"hosts\"");
@@ -37,6 +46,14 @@ class ClusterReader {
   }
 
  private:
+  Expected<Json> parse() const {
+    MR_ASSIGN_OR_RETURN(const std::string text, residency::read_small_file(path_.string(), kMostFileBytes));
+    if (nests_too_deep(text)) return error(Code::invalid_argument, "{}: it nests too deep", path_.string());
+    Json all = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (!all.is_object()) return error(Code::invalid_argument, "{}: it is not a JSON object", path_.string());
+    return all;
+  }
+
   Status read_all(const Json& all, ClusterFile& file) const {
     for (const auto& [key, value] : all.items()) {
       if (key == "hosts" && value.is_array()) {
@@ -71,10 +88,12 @@ class ClusterReader {
       } else if (key == "rates" && value.is_object()) {
         MR_ASSIGN_OR_RETURN(read.rates, residency::parse_rates_json(
                                             value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
+      } else if (key == "processors" && value.is_number_integer() && value.get<std::int64_t>() > 0) {
+        read.processors = static_cast<int>(std::min<std::int64_t>(value.get<std::int64_t>(), kMostProcessors));
       } else {
         return wrong(key,
-                     "a host has \"name\", \"ram\" (\"48G\"), \"vram\" (of its GPU), \"rates\" (a file of 'millrace "
-                     "calibrate --out', or its contents), and \"count\"");
+                     "a host has \"name\", \"ram\" (\"48G\"), \"vram\" (of its GPU), \"processors\", \"rates\" (a file "
+                     "of 'millrace calibrate --out', or its contents), and \"count\"");
       }
     }
     if (read.name.empty() || read.ram_bytes == 0)
@@ -99,5 +118,6 @@ class ClusterReader {
 }  // namespace
 
 Expected<ClusterFile> read_cluster_file(const std::string& path) { return ClusterReader(path).read(); }
+Expected<engine::Machine> read_machine_file(const std::string& path) { return ClusterReader(path).read_machine(); }
 
 }  // namespace millrace::cli

@@ -1,5 +1,5 @@
-// The file that describes a cluster (docs/guide/clusters.md): its hosts, what each may take and how fast it is, and the
-// network.
+// Files that describe machines (docs/reference/machine-files.md): a cluster, which is its hosts, the memory that each
+// may take, their rates and the network; or one machine, which has the form of a host.
 #pragma once
 
 #include <string>
@@ -18,5 +18,7 @@ struct ClusterFile {
 /// Files of rates that it names lie beside it. Errors: not_found, io_error; invalid_argument, which names what is
 /// wrong.
 Expected<ClusterFile> read_cluster_file(const std::string& path);
+/// Errors: the same.
+Expected<engine::Machine> read_machine_file(const std::string& path);
 
 }  // namespace millrace::cli

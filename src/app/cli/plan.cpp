@@ -7,6 +7,7 @@
 
 #include "app/cli/calibrate_cluster.h"
 #include "app/cli/cluster.h"
+#include "app/cli/cluster_file.h"
 #include "app/cli/command.h"
 #include "app/cli/doctor.h"
 #include "app/cli/mixture_choice.h"
@@ -18,6 +19,7 @@
 #include "base/log.h"
 #include "base/os/process.h"
 #include "engine/machine_rates.h"
+#include "engine/paper.h"
 #include "kernels/kernels.h"
 #include "link/mpi_link.h"
 #include "modelfile/quantize.h"
@@ -40,7 +42,8 @@ std::string rate(double bytes_per_second) {
 struct PlanFlags {
   ModelFlags model;
   std::int64_t sequences = 1;
-  std::string type;  // the model's, were it quantized
+  std::string type;     // the model's, were it quantized
+  std::string machine;  // the file of the machine to plan for; empty: this one
   MixtureFlags mixture;
 };
 
@@ -111,6 +114,16 @@ void print_tower(engine::ModelOptions model) {
              path.filename().string(), format_bytes(std::filesystem::file_size(path, ignored)));
 }
 
+/// The plan for the machine that --machine describes.
+Expected<engine::Planned> plan_elsewhere(const PlanFlags& flags, const engine::EngineOptions& options) {
+  if (!flags.model.draft.empty())
+    return error(Code::invalid_argument, "--machine plans without a drafter; leave --draft out");
+  if (options.planning.follow != nullptr)
+    return error(Code::invalid_argument, "--machine makes a new plan; give --plan a file that does not exist");
+  MR_ASSIGN_OR_RETURN(const engine::Machine machine, read_machine_file(flags.machine));
+  return engine::plan_for(options, machine);
+}
+
 int execute_plan(const PlanFlags& plan_flags, const Program& program) {
   const ModelFlags& flags = plan_flags.model;
   auto options = engine_options(flags, program);
@@ -120,7 +133,7 @@ int execute_plan(const PlanFlags& plan_flags, const Program& program) {
   if (!options.ok()) return fail(options.status());
   const engine::ModelOptions given = options->model;
   std::unique_ptr<TemporaryFile> quantized;
-  *options = engine::with_kept_rates(std::move(*options));
+  if (plan_flags.machine.empty()) *options = engine::with_kept_rates(std::move(*options));
   if (!plan_flags.type.empty() || plan_flags.mixture.chooses() || !plan_flags.mixture.sensitivity.empty()) {
     auto made = quantize_on_paper(plan_flags, *options);
     if (!made.ok()) return fail(made.status());
@@ -132,7 +145,7 @@ int execute_plan(const PlanFlags& plan_flags, const Program& program) {
     options->demand.max_sequences = plan_flags.sequences;
     return print_cluster_plan(*options, flags.cluster);
   }
-  auto planned = engine::plan_only(*options);
+  auto planned = plan_flags.machine.empty() ? engine::plan_only(*options) : plan_elsewhere(plan_flags, *options);
   if (!planned.ok()) return fail(planned.status());
   if (!flags.plan.empty() && options->planning.follow == nullptr) {
     if (const Status kept = residency::write_plan_file(flags.plan, planned->saved); !kept.ok()) return fail(kept);
@@ -232,6 +245,11 @@ void add_plan(CLI::App& app, const Program& program, int& exit_code) {
   auto* cluster =
       command->add_option("--cluster", flags->model.cluster,
                           "Plan for the hosts in this file: which layers each computes (see docs/guide/clusters.md)");
+  command
+      ->add_option("--machine", flags->machine,
+                   "Plan for the machine in this file, with its memory and rates (see docs/reference/machine-files.md)")
+      ->excludes(cluster)
+      ->excludes(command->get_option("--rates"));
   command->add_option("--sequences", flags->sequences, "With --cluster: conversations at once")
       ->check(CLI::Range(1, 1024))
       ->needs(cluster);

@@ -292,8 +292,8 @@ residency::HomesInput GpuPlanner::homes_input() const {
       program_bytes_ + residency::kLoadingBytes + kHostMargin + threads_bytes_ + others_.ram_bytes + drafter.ram_bytes;
   input.front_layers = front_wanted_;
   if (units().experts() > 0)
-    input.ram_beside_experts_bytes =
-        exec::expert_share_bytes(shape, kernels, residency::threads_beside_gpu(options_.device.threads));
+    input.ram_beside_experts_bytes = exec::expert_share_bytes(
+        shape, kernels, residency::threads_beside_gpu(options_.device.threads, vram_.processors));
   input.ram_spread_bytes = kMeasurementSpread;
   input.context_tokens = parts_.limits.context_tokens;
   input.parted_prompts = parts_.limits.batch_tokens > parts_.limits.work_tokens;
@@ -323,8 +323,8 @@ void GpuPlanner::set_plan_options() {
   plan_options.passes.attention = attention_costs(parts_.model->program(), layout_);
   plan_options.passes.steps = step_cost(parts_.model->program(), layout_);
   plan_options.experts.routing = routing_guess(options_, parts_.routing.get());
-  plan_options.passes.crowded =
-      residency::threads_beside_gpu(options_.device.threads) >= ThreadPool::usable_processors();
+  const int processors = vram_.processors > 0 ? vram_.processors : ThreadPool::usable_processors();
+  plan_options.passes.crowded = residency::threads_beside_gpu(options_.device.threads, processors) >= processors;
   plan_options.passes.decode_rows = demand_.decode_rows * static_cast<double>(1 + others_.guesses);
   plan_options.passes.quantized_kv = info(options_.kv.dtype).block_elements > 1;
   plan_options.cpu_permille.reset();
@@ -357,14 +357,14 @@ int GpuPlanner::rounded_share() const {
   return (exact + kShareStep / 2) / kShareStep * kShareStep;
 }
 
-Expected<Parts> assemble_gpu_on_paper(const EngineOptions& given) {
+Expected<Parts> assemble_gpu_on_paper(const EngineOptions& given, int processors) {
   EngineOptions options = given;
   options.planning.find_rates = false;
   Parts parts;
   std::vector<std::string> paths;
   MR_RETURN_IF_ERROR(open_model(options, kGpuTileBytes, false, parts, paths));
   MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv.dtype));
-  const Vram vram{options.memory.vram_bytes, kUsualContextBytes + kDriverMargin, kUsualMultiprocessors};
+  const Vram vram{options.memory.vram_bytes, kUsualContextBytes + kDriverMargin, kUsualMultiprocessors, processors};
   MR_RETURN_IF_ERROR(GpuPlanner(options, vram, parts).plan());
   return parts;
 }

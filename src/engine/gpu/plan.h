@@ -27,6 +27,7 @@ constexpr std::uint64_t kGraphBytes = 32 * kMiB;
 struct Vram {
   std::uint64_t free_bytes = 0, context_bytes = 0;
   int multiprocessors = 0;
+  int processors = 0;  // of the host; 0: those that this process may use
 };
 /// Errors: unsupported (there is no such GPU).
 Expected<device::Gpu> find_gpu(int index);
