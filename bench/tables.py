@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes docs/internals/benchmarks.md and measurements.md from what was measured: bench/results/*.json, a file a question, between the words
-of bench/results/benchmarks.md and measurements.md; and from bench/results/expectations.json what README.md has of speeds.
+of bench/results/benchmarks.md and measurements.md. README.md's speeds come from bench/results/expectations.json (measured) and
+predicted.json (bench/expect.py), those of docs/guide/choose-a-model.md from the latter.
 
     bench/tables.py                       writes the pages
     bench/tables.py --check               fails where a page is not what the results say
@@ -31,7 +32,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results"
 PAGES = ("benchmarks.md", "measurements.md")  # the tables that people ask for, and the rest
 WRITTEN = ROOT / "docs/internals"
-EXPECTATIONS = "expectations"  # has its place in README.md
+EXPECTATIONS, PREDICTED = "expectations", "predicted"  # have their places in README.md and in the guide
+GUIDE = ROOT / "docs/guide/choose-a-model.md"
+README_MODELS = ["8B Q4_K_M", "Qwen3.6 35B-A3B Q4_K_M", "gpt-oss 120B"]  # columns that fit there, and rows
+README_MACHINES = 12
 NOTE = "<!-- Written by bench/tables.py from bench/results: change the words and results there, and run it. -->\n"
 
 
@@ -82,7 +86,7 @@ def table(name, result):
 
 def pages(folder=RESULTS):
     """{name: text} of the pages. Every result has one place in them."""
-    results = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json")) if path.stem != EXPECTATIONS}
+    results = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json")) if path.stem not in (EXPECTATIONS, PREDICTED)}
     words = {name: (folder / name).read_text() for name in PAGES}
     places = re.findall(r"^\{\{([\w.-]+)\}\}$", "\n".join(words.values()), re.M)
     for name, result in results.items():
@@ -107,12 +111,36 @@ def day(text):
 def readme(folder=RESULTS):
     """README.md with its table of speeds. Rows of another day or commit than most say so."""
     result, text = json.loads((folder / f"{EXPECTATIONS}.json").read_text()), (ROOT / "README.md").read_text()
-    rows = [[cell if i or "commit" not in row else f"{cell}, {day(row['date'])}, `{row['commit']}`" for i, cell in enumerate(row["cells"])]
+    rows = [[cell if i or "commit" not in row else f"{cell} ({day(row['date'])}, `{row['commit']}`)" for i, cell in enumerate(row["cells"])]
             for row in result["rows"]]
-    lines = [f"Measured on {day(result['date'])} at commit `{result['commit']}` ({result['command']}), decode of one conversation unless the row",
-             "says otherwise; the better of each row is bold ([all figures, and how to repeat them](docs/internals/benchmarks.md)):",
+    lines = [f"Measured on {day(result['date'])} at commit `{result['commit']}` ({result['command']}), decode of one conversation if the row",
+             "names no other work; the better is bold ([all figures](docs/internals/benchmarks.md)):",
              "", line(result["columns"]), "|" + "---|" * len(result["columns"]), *map(line, rows)]
-    return re.sub(r"(?<=<!-- expectations -->\n).*?(?=\n<!-- end -->)", lambda _: "\n".join(lines), text, flags=re.S)
+    text = between("expectations", lines, text)
+    predicted = json.loads((folder / f"{PREDICTED}.json").read_text())
+    lines = [f"Predicted from data sheets on {day(predicted['date'])} at commit `{predicted['commit']}`, **not measured**, tok/s",
+             "([more models, and any other machine](docs/guide/choose-a-model.md#by-machine)):", "", *predictions(README_MODELS, folder)[:README_MACHINES + 2]]
+    return between("predictions", lines, text)
+
+
+def between(name, lines, text):
+    """The text with these lines between <!-- name --> and <!-- end -->."""
+    return re.sub(rf"(?<=<!-- {name} -->\n).*?(?=\n<!-- end -->)", lambda _: "\n".join(lines), text, flags=re.S)
+
+
+def predictions(models, folder):
+    """The table of predictions for these models, or for all."""
+    result = json.loads((folder / f"{PREDICTED}.json").read_text())
+    columns = [0, *(result["columns"].index(model) for model in models or result["columns"][1:])]
+    return [line([result["columns"][i] for i in columns]), "|" + "---|" * len(columns),
+            *(line([row["cells"][i] for i in columns]) for row in result["rows"])]
+
+
+def guide(folder=RESULTS):
+    """The guide's page with all predictions."""
+    result = json.loads((folder / f"{PREDICTED}.json").read_text())
+    lines = [f"Predicted on {day(result['date'])} at commit `{result['commit']}`, not measured:", "", *predictions(None, folder)]
+    return between("predictions", lines, GUIDE.read_text())
 
 
 # ---- results
@@ -231,6 +259,14 @@ def add(args, folder=RESULTS):
     return path
 
 
+def write():
+    """All pages that are made of results."""
+    for name, text in pages().items():
+        (WRITTEN / name).write_text(text)
+    (ROOT / "README.md").write_text(readme())
+    GUIDE.write_text(guide())
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
@@ -243,15 +279,16 @@ def main():
     args = parser.parse_args()
     if args.what == "add":
         print(f"bench/results/{add(args).name}")
-    for name, text in pages().items():
-        if not args.check:
-            (WRITTEN / name).write_text(text)
-        elif text != (WRITTEN / name).read_text():
-            sys.exit(f"docs/internals/{name} is not what bench/results say: run bench/tables.py")
     if not args.check:
-        (ROOT / "README.md").write_text(readme())
-    elif readme() != (ROOT / "README.md").read_text():
-        sys.exit("README.md is not what bench/results/expectations.json says: run bench/tables.py")
+        return write()
+    for name, text in pages().items():
+        if text != (WRITTEN / name).read_text():
+            sys.exit(f"docs/internals/{name} differs from bench/results: run bench/tables.py")
+    if readme() != (ROOT / "README.md").read_text():
+        sys.exit("README.md differs from bench/results/expectations.json and predicted.json: run bench/tables.py")
+    if guide() != GUIDE.read_text():
+        sys.exit("docs/guide/choose-a-model.md differs from bench/results/predicted.json: run bench/tables.py")
+    return None
 
 
 if __name__ == "__main__":

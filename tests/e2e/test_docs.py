@@ -218,6 +218,12 @@ class Benchmarks(unittest.TestCase):
             self.assertEqual((tables.WRITTEN / name).read_text(), text, "run bench/tables.py")
         self.assertEqual((tables.ROOT / "README.md").read_text(), tables.readme(), "run bench/tables.py")
         self.assertIn("| H100, everything in VRAM |", tables.readme())
+        self.assertEqual(tables.GUIDE.read_text(), tables.guide(), "run bench/tables.py")
+
+    def test_predictions_are_marked_as_such(self):
+        for text in (tables.readme(), tables.guide()):
+            self.assertRegex(text, r"[Pp]redicted[^|]*not measured")
+            self.assertRegex(text, r"\| RTX 4090 24 GB[^|]*\| \d+ \|")
 
     def test_the_readme_is_short(self):
         text = (tables.ROOT / "README.md").read_text()

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Predicts how fast published models decode on PCs that people own, and writes bench/results/predicted.json and the pages made of it.
+
+    bench/expect.py             plans every model for every machine of bench/machines.json (a minute), and writes the tables
+    bench/expect.py --machines FOLDER    only writes the machine files, for `millrace plan --machine FILE`
+
+Machine files come from data sheets: bandwidths of the sheet times the share of it that measured machines reached (bench/machines.json).
+Models are hollow (synth-model --hollow): shapes without weights. A context of 4,096 tokens, decode of one conversation. Nothing here is measured.
+Needs MILLRACE, a program with a GPU part, and MILLRACE_SYNTH; by default those of build/release, where `scripts/build.sh release
+millrace_on_paper synth-model` puts a program with a simulated GPU part.
+"""
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import tables
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build/release"
+MILLRACE = os.environ.get("MILLRACE", str(BUILD / "millrace_on_paper"))
+SYNTH = os.environ.get("MILLRACE_SYNTH", str(BUILD / "tools/synth-model"))
+CONTEXT = 4096
+GIB = 1 << 30
+
+
+def machine_file(sheet, row):
+    """The machine as `millrace plan --machine` reads it."""
+    pc = dict(zip(sheet["columns"], row))
+    share = {name: value for name, (value, _) in sheet["shares"].items()}
+    kept = sheet["kept_for_the_system_gib"]
+    modules = pc["ram_gb_s"] * 1e9 * share["ram"]
+    ram = min(modules, (pc["fabric_gb_s"] or pc["ram_gb_s"]) * 1e9 * share["ram"])  # what the CPU's cores read of it
+    decode = min(ram * share["decode"], pc["cores"] * sheet["gb_s_a_core"][pc["isa"]] * 1e9)
+    rates = {"machine": f"{pc['machine']}; from data sheets, not measured", "disk": pc["ssd_gb_s"] * 1e9 * share["disk"], "disk_latency": 5e-5,
+             "ram": ram, "cpu_decode": decode, "cpu_prefill_macs": pc["cores"] * sheet["prompt_gmac_s_a_core"][pc["isa"]] * 1e9, "cpu_product": 4e-6}
+    machine = {"name": pc["machine"], "ram": f"{pc['ram_gib'] - kept['ram']}GiB", "processors": pc["cores"]}
+    if pc["gpu"]:
+        link = pc["pcie_gb_s"] * 1e9 * share["pcie"]
+        together = min(1, modules / (link + decode))  # both read the same modules
+        rates |= {"gpu": pc["gpu"], "device_memory": pc["vram_gb_s"] * 1e9 * share["vram"], "host_to_device": link,
+                  "host_to_device_busy": link * together, "cpu_decode_busy": decode * together}
+        machine["vram"] = f"{int((pc['vram_gib'] - kept['vram']) * GIB)}"
+    return machine | {"rates": rates}
+
+
+def run(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def predict(model, machine, folder):
+    """{"decode", "bound", "device"}, or why there is no plan."""
+    described, saved = folder / "machine.json", folder / "plan.json"
+    described.write_text(json.dumps(machine))
+    saved.unlink(missing_ok=True)
+    told = run(MILLRACE, "plan", str(model), "--machine", str(described), "--plan", str(saved), "--ctx", str(CONTEXT))
+    if told.returncode != 0:
+        return {"error": told.stderr.strip().splitlines()[-1].replace(str(folder), "")}
+    plan = json.loads(saved.read_text())
+    return {"decode": plan["predicted"]["decode_tokens_per_second"], "bound": plan["predicted"]["bound"], "device": plan["device"]}
+
+
+def shown(one):
+    if "error" in one:
+        return "-"
+    speed = one["decode"]
+    return f"{speed:.1f}" if speed < 10 else f"{speed:.0f}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--machines", metavar="FOLDER", type=pathlib.Path)
+    args = parser.parse_args()
+    sheet = json.loads((ROOT / "bench/machines.json").read_text())
+    machines = [machine_file(sheet, row) for row in sheet["rows"]]
+    if args.machines:
+        args.machines.mkdir(parents=True, exist_ok=True)
+        for machine in machines:
+            name = "-".join(machine["name"].lower().replace(",", "").split())
+            (args.machines / f"{name}.json").write_text(json.dumps(machine, indent=1) + "\n")
+        return
+    rows = [[machine["name"]] for machine in machines]
+    details = [{} for _ in machines]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = pathlib.Path(temporary)
+        for title, preset, dtype in sheet["models"]:
+            model = folder / "model.gguf"
+            written = run(SYNTH, str(model), "-p", preset, "-d", dtype, "--hollow")
+            if written.returncode != 0:
+                sys.exit(f"{SYNTH}: {written.stderr}")
+            for machine, row, detail in zip(machines, rows, details):
+                detail[title] = predict(model, machine, folder)
+                row.append(shown(detail[title]))
+                print(f"{machine['name']:40} {title:24} {detail[title]}", flush=True)
+    result = {
+        "question": "How fast are PCs predicted to be?",
+        "command": "`bench/expect.py`: `millrace plan MODEL --machine FILE --ctx 4096`",
+        "machine": "machine files made from data sheets (bench/machines.json); **predicted, not measured**",
+        "commit": tables.this_commit(),
+        "date": datetime.date.today().isoformat(),
+        "columns": ["machine", *(title for title, _, _ in sheet["models"])],
+        "rows": [{"cells": row, "plans": detail} for row, detail in zip(rows, details)],
+    }
+    (tables.RESULTS / "predicted.json").write_text(tables.written(result))
+    tables.write()
+
+
+if __name__ == "__main__":
+    main()
