@@ -1,5 +1,5 @@
-// The choice of one token: from a row of logits, by the sampler, under what the request demands beyond it (a form to
-// keep, logits moved by hand), and told with its log probability where the request asks for it.
+// Chooses one token from a row of logits: the sampler, the request's constraint and logit bias, and the report with the
+// log probability if the request wants it.
 // Thread-safety: one thread.
 #pragma once
 
@@ -36,7 +36,7 @@ class Chooser {
   text::TokenId pick_from_largest(std::span<const float> logits, std::span<const text::TokenId> ids) {
     return sampler_.pick_from_largest(logits, ids);
   }
-  /// Calls request.on_token for a token that becomes part of the answer. `logits`: those it was picked from, or empty.
+  /// Calls request.on_token for a token that becomes part of the answer. `logits`: those it was chosen from, or empty.
   void tell(const Request& request, std::span<const float> logits, text::TokenId id);
 
  private:

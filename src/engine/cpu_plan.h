@@ -1,5 +1,5 @@
-// The plan of a model that the CPU computes: limits chosen from the budget and made smaller until weights, KV and
-// activations fit together. Thread-safety: one thread.
+// The plan of a model on the CPU: chooses limits from the budget and reduces them until weights, KV and activations fit
+// together. Thread-safety: one thread.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace millrace::engine {
 
-/// Tiles of a budget where nobody says how large.
+/// The default tile size for a budget.
 std::uint64_t automatic_tile(std::uint64_t ram_bytes);
-/// Whether storage maps the file: then the whole model counts.
+/// Whether storage maps the file, so that the whole model counts.
 bool is_mapped(const Parts& parts);
 
 class CpuPlanner {
@@ -21,11 +21,11 @@ class CpuPlanner {
   /// parts: with model, tile size, threads and storage; they outlive the object. program_bytes: measured.
   CpuPlanner(const EngineOptions& options, std::uint64_t ram_bytes, std::uint64_t program_bytes, Parts& parts);
 
-  /// A mapped model counts whole. False: with limits as wide as this budget allows there is no room for that.
+  /// Whether a mapped model, which counts as a whole, fits with the widest limits of this budget.
   bool room_to_map() const;
-  /// Candidates of every sequence's sampler, should it look at all tokens.
+  /// The memory for the samplers of all sequences, if they look at all tokens.
   std::uint64_t sampler_bytes() const;
-  /// Limits, plan options and plan, into the parts. Errors: out_of_budget (names the smallest --ram that works).
+  /// Writes limits, plan options and plan to the parts. Errors: out_of_budget (names the smallest --ram that works).
   Status plan();
 
  private:

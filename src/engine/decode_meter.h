@@ -1,4 +1,5 @@
-// What decoding costs: the engine's counters between moments that the caller marks, while it steps the engine itself.
+// Measures the cost of decoding from the engine's counters, between points that the caller marks while it steps the
+// engine.
 // Thread-safety: the thread that runs the passes.
 #pragma once
 
@@ -13,7 +14,7 @@ class DecodeMeter {
   /// `engine` outlives the meter.
   explicit DecodeMeter(const Engine& engine) : engine_(engine) {}
 
-  /// Only decoding comes from here on.
+  /// Marks the start of decoding.
   void begin() {
     begin_ = reached_ = now();
     tokens_ = 0;

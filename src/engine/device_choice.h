@@ -1,4 +1,4 @@
-// Who computes a model that does not fit into VRAM as a whole, where the user left it open. Pure.
+// Chooses the device of a model that does not fit into VRAM, if the user did not. Pure.
 #pragma once
 
 #include "residency/plan.h"
@@ -6,11 +6,11 @@
 
 namespace millrace::engine {
 
-/// Does some of what every token needs cross to the GPU in each pass?
+/// Whether weights that every token needs cross to the GPU in each pass.
 bool streams_to_gpu(const residency::UnitTable& units, const residency::Plan& gpu);
 
-/// Is the CPU predicted to decode more tokens a second than the GPU? False where either prediction is missing, and
-/// where both are alike: prompts are the GPU's strength.
+/// Whether the CPU is predicted to decode more tokens per second than the GPU. False if a prediction is missing, and if
+/// both are equal, because the GPU computes prompts faster.
 bool cpu_decodes_faster(const residency::Plan& gpu, const residency::Plan& cpu);
 
 }  // namespace millrace::engine

@@ -1,5 +1,5 @@
-// How many guesses a pass shall verify: as many as bring the most tokens a second, by what passes of so many rows took
-// and by how often guesses were right. Pure but for what it was told. Thread-safety: one thread.
+// Chooses how many guesses a pass verifies: the number with the most tokens per second, from the measured time of
+// passes by their rows and the rate of right guesses. Its only state are these measurements. Thread-safety: one thread.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace millrace::engine {
 
-/// Seconds of passes by their rows, as measured.
+/// The measured seconds of passes by their number of rows.
 class PassCosts {
  public:
   static constexpr std::int64_t kMostRows = 64;
@@ -45,11 +45,11 @@ class PassCosts {
   std::int64_t passes_ = 0;
 };
 
-/// How often the guess at a place is right, where all before it are. Old guesses count less and less.
+/// How often the guess at a position is right if all before it are. Older guesses count less.
 class Acceptance {
  public:
   void record(std::int64_t place, bool right);
-  /// `prior` counts as a few guesses of that probability.
+  /// `prior` counts like a few guesses with that probability.
   double probability(std::int64_t place, double prior) const;
 
  private:

@@ -1,5 +1,5 @@
-// Where a draft model computes beside a model on a GPU: in VRAM, where it guesses fast and takes the room of layers or
-// experts of the large model; on the CPU, where it does not; or nowhere. Pure. Thread-safety: values.
+// Chooses where the draft model of a model on a GPU runs: in VRAM, where it is fast but displaces layers or experts of
+// the large model; on the CPU; or nowhere. Pure. Thread-safety: values.
 #pragma once
 
 #include <array>
@@ -14,13 +14,13 @@ namespace millrace::engine {
 
 enum class DraftPlace : std::uint8_t { none, cpu, gpu };
 
-/// What guesses are predicted to bring one sequence.
+/// The predicted effect of guesses for one sequence.
 struct DraftForecast {
   double tokens_per_second = 0;  // 0: a rate is missing
   std::int64_t drafts = 0;       // a pass
 };
 
-/// What a prediction has to know of how guesses are made.
+/// The assumptions of a prediction about guesses.
 struct DraftHabits {
   double acceptance = 0;    // assumed: that a guess is right where all before it are; 0 to 1
   std::int64_t drafts = 0;  // so many a pass; 0: as many as bring the most

@@ -1,6 +1,6 @@
-// Who guesses the next tokens of an answer, so that one pass can verify several of them. A guess costs a row of the
-// pass and changes nothing else: what is taken from the pass is what would have been picked without it. Thread-safety:
-// the thread that runs the passes.
+// The interface of drafters, which guess the next tokens of an answer so that one pass can verify several of them. A
+// guess costs one row of the pass and changes nothing else: the tokens are those that would be sampled without it.
+// Thread-safety: the thread that runs the passes.
 #pragma once
 
 #include <cstdint>
@@ -16,29 +16,29 @@
 
 namespace millrace::engine {
 
-/// Guesses of a request at most, in a pass.
+/// The most guesses of a request in a pass.
 constexpr std::int64_t kMostDrafts = 31;
 
-/// What a drafter is asked for one request.
+/// A request for guesses, and the drafter's reply.
 struct DraftAsk {
   std::uint64_t request = 0;              // a number of its own, until forget()
   std::span<const text::TokenId> tokens;  // prompt and answer so far; what was there at the last ask stays as it was
   std::int64_t expected = 0;              // tokens that the request may come to have, for memory
   std::int64_t most = 0;                  // guesses at most
-  /// The model's KV of `tokens`, as far as they are computed; null where nobody has it. A drafter may take room behind
-  /// its length and write there; the length stays.
+  /// The model's KV of `tokens`, as far as they are computed; null if there is none. A drafter may reserve room after
+  /// its length and write there; the length must not change.
   kv::SequenceState* sequence = nullptr;
   std::vector<text::TokenId> guesses = {};  // [<= most], of the tokens behind `tokens`, in order; empty when asked
-  /// Guesses of one level are right about as often as each other: below Drafter::levels().
+  /// The confidence level of the guesses, below Drafter::levels(): guesses of one level are right about equally often.
   int level = 0;
-  /// Out: it had to read much of `tokens` first, so that it took longer than its guesses do.
+  /// Out: the drafter had to process many of `tokens` first, so that it took longer than usual.
   bool read_prompt = false;
   /// Bench: guesses to be taken in place of its own choices, which are made all the same. Whoever has none to choose
   /// leaves them alone.
   std::span<const text::TokenId> choices = {};
 };
 
-/// What a pass computed of one request: rows of tokens that stay, each with a token known behind it.
+/// The rows of one request that a pass computed: rows of accepted tokens, each with a known next token.
 struct Computed {
   std::uint64_t request = 0;
   std::span<const text::TokenId> tokens;  // prompt and answer so far
@@ -52,24 +52,23 @@ class Drafter {
   /// "ngram", for the log and the counters.
   virtual std::string_view name() const = 0;
   virtual int levels() const { return 1; }
-  /// Guessing takes no time worth counting, so that guesses are made also where none is verified: how often they are
-  /// right is known then without a row spent on them.
+  /// Whether guessing takes negligible time, so that it also guesses when no guess is verified: the rate of right
+  /// guesses is then known without spending rows on them.
   virtual bool is_free() const = 0;
 
-  /// Fills the guesses of each request that is decoding. Errors (of any code): it guesses no more; nobody's answer
-  /// ends for that.
-  /// `stop` is asked now and then; true: returns soon, with what guesses there are.
+  /// Fills in the guesses of each decoding request. After an error (of any code) the drafter is not used any more; no
+  /// answer ends because of it. `stop` is polled; true: returns soon, with the guesses so far.
   virtual Status propose(std::span<DraftAsk> asks, const std::function<bool()>& stop) = 0;
-  /// Whether it guesses behind tokens of pictures, too, which are negative (engine/pictures.h).
+  /// Whether it also guesses after tokens of pictures, which are negative (engine/pictures.h).
   virtual bool takes_pictures() const { return false; }
-  /// It guesses from the model's final states: passed() is called behind every pass, which brings them.
+  /// Whether it guesses from the model's final states: passed() is then called after every pass, which provides them.
   virtual bool wants_states() const { return false; }
   /// REQUIRES: the executor's last pass is the one that computed this. Errors: as propose().
   virtual Status passed(std::span<const Computed> /*computed*/, const exec::Executor& /*executor*/) { return {}; }
-  /// Of a request's last guesses the pass verified the first `drafted`, and the first `right` of them became part of
-  /// the answer.
+  /// Reports that the pass verified the first `drafted` of a request's last guesses, and that the first `right` of them
+  /// became part of the answer.
   virtual void accepted(std::uint64_t request, std::int64_t drafted, std::int64_t right) = 0;
-  /// The request has ended: what is kept of it goes.
+  /// Frees what is kept of a request, which has ended.
   virtual void forget(std::uint64_t request) = 0;
 };
 

@@ -1,4 +1,4 @@
-// Whether experts are read from a pack (residency/expert_pack.h), decided when a model is opened.
+// Decides, when a model is opened, whether experts are read from a pack (residency/expert_pack.h).
 // Thread-safety: one thread.
 #pragma once
 
@@ -16,7 +16,8 @@ namespace millrace::engine {
 /// model is refused with a warning.
 Status choose_pack(const EngineOptions& options, bool all_stay, Parts& parts, std::vector<std::string>& paths);
 
-/// What holds experts to the checksums of the pack that is used; empty where none is. For StoreOptions::check.
+/// A function that verifies experts against the checksums of the pack in use; empty without a pack. For
+/// StoreOptions::check.
 residency::TileCheck pack_check(const Parts& parts);
 
 }  // namespace millrace::engine

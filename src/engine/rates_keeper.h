@@ -1,6 +1,6 @@
-// Refines rates that were measured briefly, or not at all, by the passes of a run: what the executor and storage
-// counted beside what the rates say of the same passes. The next run plans with them. Rates that `millrace calibrate`
-// measured stay as they are. Thread-safety: one thread, which runs the passes.
+// Refines rates that were measured briefly or not at all: compares the counters of executor and storage with the
+// predictions for the same passes. The next run plans with the refined rates. Rates from `millrace calibrate` are not
+// changed. Thread-safety: one thread, which runs the passes.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@ namespace millrace::engine {
 
 class RatesKeeper {
  public:
-  /// Null: the run's rates were calibrated, given or are not to be kept, or its model says nothing about larger ones.
+  /// Null: the run's rates were calibrated or given or must not be saved, or its model is too small to tell.
   static std::unique_ptr<RatesKeeper> open(const EngineOptions& options, const Parts& parts);
 
   /// After each step of the engine.
   void stepped();
-  /// Keeps what is known now. A file that cannot be written is said in the log.
+  /// Saves the current rates. Logs a failure to write the file.
   void save() const;
 
  private:

@@ -1,8 +1,8 @@
 // Picks the next token from logits. Greedy, temperature, top-k, top-p, min-p, typical-p, top-n-sigma, XTC, DRY and
 // other penalties, seed. The same logits, options and seed give the same tokens on every machine.
 //
-// With a top-k, what it keeps is put in order and drawn from. Without one nothing is: sorting a vocabulary takes tens
-// of milliseconds (kernels/draw.h).
+// With a top-k, the kept tokens are sorted and drawn from. Without one, nothing is sorted, because sorting a vocabulary
+// takes tens of milliseconds (kernels/draw.h).
 #pragma once
 
 #include <cstdint>
@@ -14,26 +14,26 @@
 
 namespace millrace::engine {
 
-/// What makes tokens that have occurred less likely.
+/// Penalties of tokens that have occurred.
 struct PenaltyOptions {
   float repeat = 1.0f;  // 1: off
   float presence = 0, frequency = 0;
   int last_n = 64;  // tokens they look back on; -1: all
 };
 
-/// Removes the likeliest tokens but the last of them, now and then.
+/// XTC: with a probability, removes the likeliest tokens except the last of them.
 struct XtcOptions {
   float probability = 0;   // 0: off
   float threshold = 0.1f;  // above 0.5: off
 };
 
-/// Version 2, in place of all rules from top-n-sigma to XTC.
+/// Mirostat version 2, which replaces all rules from top-n-sigma to XTC.
 struct MirostatOptions {
   bool on = false;
   float tau = 5.0f, eta = 0.1f;  // the surprise it aims at, in bits, and how fast it learns
 };
 
-/// What makes a token less likely the longer the repetition is that it would continue.
+/// DRY: a penalty of a token that grows with the length of the repetition that it would continue.
 struct DryOptions {
   float multiplier = 0;  // 0: off
   float base = 1.75f;
@@ -61,7 +61,7 @@ struct LogitBias {
   float bias = 0;
 };
 
-/// What one choice is bound to beyond the options. Applied first.
+/// Restrictions of one choice beyond the options. Applied first.
 struct Shaping {
   std::span<const std::uint32_t> allowed;  // bit i % 32 of [i / 32]: token i may be picked; empty: every token
   std::span<const LogitBias> bias;         // added to the logits; ascending id
@@ -86,8 +86,8 @@ class Sampler {
   text::TokenId pick(std::span<const float> logits, std::span<const text::TokenId> history,
                      const Shaping& shaping = {});
 
-  /// How many of a row's largest logits are enough to pick from, and of 0 what was drawn from all of them by
-  /// draw_rule(); -1: all of them.
+  /// How many of a row's largest logits are enough to choose from; 0: the token drawn from all logits by draw_rule() is
+  /// enough; -1: all logits are needed.
   std::int64_t logits_needed() const;
   /// How the pick `ahead` picks from now is drawn from all of a row's logits. REQUIRES: logits_needed() is 0.
   kernels::DrawRule draw_rule(std::int64_t ahead) const;

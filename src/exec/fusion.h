@@ -1,7 +1,7 @@
-// Which launches a program's steps become on a GPU: a list, made once when passes are prepared and walked by every
-// pass (exec/gpu/emitter.h). Neighbours are one launch where a kernel does them at once with the bits that one after
-// the other would give. Which results later steps read, and in which form, is looked up in the program, never guessed.
-// Pure: it needs no GPU, and is tested without one. Thread-safety: so from any thread.
+// Maps a program's steps to launches on a GPU: a list that is made once when passes are prepared, and that every pass
+// walks (exec/gpu/emitter.h). Neighbouring steps become one launch if a kernel computes them together with the bits
+// that separate steps would give. Which results later steps read, and in which form, is looked up in the program. Pure:
+// it needs no GPU, and is tested without one. Thread-safety: any thread.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@
 
 namespace millrace::exec {
 
-/// Forms of a buffer's rows: what products with weights in floats read, with quantized weights, and with quantized
-/// weights where the rows are a prompt's.
+/// The forms of a buffer's rows: for products with float weights, with quantized weights, and with quantized weights if
+/// the rows are those of a prompt.
 struct Forms {
   bool floats = false, q8 = false, bf16 = false;
   bool any() const { return floats || q8 || bf16; }
@@ -79,8 +79,8 @@ struct Launch {
   std::size_t first = 0, end = 0;
   Act out;
   bool gathers = false;  // product, gated: the second step gathers what the first made; `out` and `leaves` are its
-  /// What gathers: other devices may still read or write here what this one is about to store there, so that all have
-  /// to meet before.
+  /// For a gather: other devices may still read or write the destination of this device's stores, so that all must
+  /// synchronise first.
   bool meets_first = false;
 };
 /// "norm": for traces and messages.
@@ -97,10 +97,10 @@ struct FuseOptions {
   std::function<bool(DType)> prompt_dtypes = {};
 };
 
-/// By block of the program: its launches, in order. Every step is of one launch; none crosses a border of blocks.
+/// The launches of each block of the program, in order. Every step belongs to one launch, and none spans two blocks.
 using Launches = std::vector<std::vector<Launch>>;
 
-/// Errors: unsupported (a step that no launch does, named).
+/// Errors: unsupported (names a step that no launch implements).
 Expected<Launches> fuse(const Program& program, const residency::UnitTable& units, const FuseOptions& options);
 
 }  // namespace millrace::exec

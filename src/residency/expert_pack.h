@@ -1,6 +1,6 @@
-// A pack: the experts of a model once more, each in one piece. In a GGUF file an expert's gate, up and down lie in
-// three tensors, so that it comes in three reads; in a pack it comes in one. A pack is made on purpose (`millrace
-// pack`) and used only where reading from it was measured to be faster.
+// A pack is a copy of a model's experts, each in one piece. In a GGUF file, an expert's gate, up and down are in three
+// tensors, which takes three reads; in a pack it takes one. The user creates a pack (`millrace pack`), and it is used
+// only if reading from it was measured to be faster.
 //
 // One file, or several (stripes) in folders on several disks, over which experts go in turns. Each begins with a
 // header:
@@ -11,8 +11,8 @@
 // Experts follow in the order of their units: each on a block of its own, its parts in order, each on 32 bytes.
 // Where they lie follows from the units, so that no offset is read from the file.
 //
-// What a read brings is held to the checksum when it first comes; a damaged pack fails the request and never gives
-// wrong tokens. Thread-safety: open() and write_pack() are pure; check() is the store's.
+// Each expert is verified against its checksum when it is first read; a damaged pack fails the request and never gives
+// wrong tokens. Thread-safety: open() and write_pack() are pure; only the store calls check().
 #pragma once
 
 #include <cstdint>

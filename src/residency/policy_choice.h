@@ -1,5 +1,5 @@
-// By which rule a cache would have met fewer misses lately. All are played on what is used, without memory, on a
-// sample of the keys where there are many; so the choice follows favourites that drift, and costs little.
+// Chooses the policy with which a cache would have had fewer misses recently. It simulates all policies on the actual
+// uses, without memory, and on a sample if there are many keys; so the choice adapts to changing use, at little cost.
 // Not thread-safe.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace millrace::residency {
 
 class PolicyChoice {
  public:
-  /// The later use alone; favourites of a while; favourites of long, which lose least while they stay the same.
+  /// lru; lfu with a short half-life; lfu with a long half-life, which loses least while the use stays the same.
   static constexpr std::array kRules{CacheRule{CachePolicy::lru, 32}, CacheRule{CachePolicy::lfu, 32},
                                      CacheRule{CachePolicy::lfu, 256}};
 

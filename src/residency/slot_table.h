@@ -1,9 +1,9 @@
-// Who has which of a number of equal slots, over plain keys, and how much each key is worth: what a cache decides by,
-// apart from where its slots lie and how they are filled. Pure data. Not thread-safe.
+// The bookkeeping of a cache with equal slots: which key has which slot, and the worth of each key. Independent of
+// where slots are stored and how they are filled. Pure data. Not thread-safe.
 //
-// By lfu a key's worth is the number of its uses, each worth half after `half_life` turns, and between equals the later
-// use decides; by lru the later use alone. A key that is worth more than one with a slot should have it, one that is
-// worth less should not: keys of which none is a favourite do not drive each other out.
+// By lfu, a key's worth is the number of its uses, each halved after `half_life` turns; ties go to the later use. By
+// lru, it is the time of the last use. A key should get a slot only if it is worth more than a key that has one, so
+// that rarely used keys do not evict each other.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace millrace::residency {
 
-/// automatic: whichever would have met fewer misses lately (policy_choice.h).
+/// automatic: the policy that would have had fewer misses recently (policy_choice.h).
 enum class CachePolicy : std::uint8_t { lru, lfu, automatic };
 /// What a cache decides by at a time. half_life: in turns, of a use's worth by lfu.
 struct CacheRule {
@@ -61,7 +61,7 @@ class SlotTable {
   std::int32_t put(std::int32_t key);
   /// The key's slot is free again.
   void remove(std::int32_t key);
-  /// The key with a slot that is worth least, of those that are not pinned and may leave; -1: there is none.
+  /// The key of least worth among those with a slot that are not pinned and may be evicted; -1: there is none.
   std::int32_t least_worth() const {
     return least_worth([](std::int32_t) { return true; });
   }

@@ -1,4 +1,4 @@
-// What the weight store knows of each tile while it runs. Internal to the store.
+// The weight store's state of each tile. Internal to the store.
 #pragma once
 
 #include <cstddef>
