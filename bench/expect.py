@@ -6,8 +6,7 @@
 
 Machine files come from data sheets: bandwidths of the sheet times the share of it that measured machines reached (bench/machines.json).
 Models are hollow (synth-model --hollow): shapes without weights. A context of 4,096 tokens, decode of one conversation. Nothing here is measured.
-Needs MILLRACE, a program with a GPU part, and MILLRACE_SYNTH; by default those of build/release, where `scripts/build.sh release
-millrace_on_paper synth-model` puts a program with a simulated GPU part.
+`make predictions` builds what it needs and runs it. MILLRACE, a program with a GPU part, and MILLRACE_SYNTH name other programs.
 """
 import argparse
 import datetime
@@ -22,7 +21,8 @@ import tables
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build/release"
-MILLRACE = os.environ.get("MILLRACE", str(BUILD / "millrace_on_paper"))
+PAPER = BUILD / "millrace_on_paper"  # built where there is no GPU part: with a simulated one
+MILLRACE = os.environ.get("MILLRACE", str(PAPER if PAPER.exists() else BUILD / "millrace"))
 SYNTH = os.environ.get("MILLRACE_SYNTH", str(BUILD / "tools/synth-model"))
 CONTEXT = 4096
 GIB = 1 << 30
