@@ -82,9 +82,7 @@ Status check_pictures(std::span<const TokenId> prompt, std::span<const PlacedPic
   const auto is_text_up_to = [&](std::int64_t end) {
     return std::all_of(prompt.begin() + at, prompt.begin() + end, [](TokenId id) { return id >= 0; });
   };
-  const auto missing = [] {
-    return error(Code::invalid_argument, "the prompt has a picture's token where no picture stands");
-  };
+  const auto missing = [] { return error(Code::invalid_argument, "the prompt has a picture token without a picture"); };
   for (const PlacedPicture& placed : pictures) {
     MR_RETURN_IF_ERROR(check_place(placed, at, std::ssize(prompt), hp));
     if (!is_text_up_to(placed.first)) return missing();

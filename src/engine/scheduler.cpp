@@ -73,7 +73,7 @@ Status Scheduler::check_pictures(const Request& request) const {
   for (const PlacedPicture& placed : request.pictures)
     if (placed.count > room)
       return error(Code::invalid_argument,
-                   "a picture of {} tokens, which one pass has to read, and passes have room for {}; use --batch {}",
+                   "the picture has {} tokens, which one pass must read, but passes have room for {}; use --batch {}",
                    placed.count, room, placed.count + parts_.limits.sequences);
   return {};
 }

@@ -281,7 +281,7 @@ std::uint64_t measured_program_bytes(const EngineOptions& options, std::uint64_t
 }
 
 Expected<std::unique_ptr<exec::Executor>> GpuParts::executor_aside(const Parts& /*target*/) {
-  return error(Code::unsupported, "nobody computes beside these weights");
+  return error(Code::unsupported, "no executor can run beside these weights");
 }
 
 #ifndef MILLRACE_HAS_GPU

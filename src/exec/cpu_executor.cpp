@@ -166,7 +166,7 @@ void CpuExecutor::do_step(const Step& step) {
     case Kind::standardize:
       return standardize(step.out, step.weight, step.weight2);
     case Kind::gather:  // prepare() has refused it
-      return fail(error(Code::internal, "the CPU has nobody to gather from"));
+      return fail(error(Code::internal, "the CPU executor has no other device to gather from"));
   }
 }
 
@@ -187,7 +187,7 @@ void CpuExecutor::begin_pass(const kv::Batch& batch) {
   for (const kv::SequenceState* const sequence : batch.sequences) {
     for (const kv::Group& group : sequence->layout().groups()) {
       if (group.device == kv::kOnHost) continue;
-      fail(error(Code::internal, "a sequence of the pass lies on device {}", group.device));
+      fail(error(Code::internal, "a sequence of the pass is on device {}", group.device));
       return;
     }
   }

@@ -62,7 +62,7 @@ Status StagePass::read_standing(Reader& reader) {
   std::uint64_t blocks = 0;
   for (const Run& run : runs) blocks += std::min(run.count, kMostBlocks);
   if (lengths && blocks < kMostBlocks) return reader.status();
-  return error(Code::corrupt, "what another rank says of its sequences does not fit together");
+  return error(Code::corrupt, "another rank's description of its sequences is inconsistent");
 }
 
 float* StagePass::write(std::int64_t model_dim, std::vector<std::byte>& message) const {

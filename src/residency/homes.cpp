@@ -211,7 +211,7 @@ Expected<Homes> follow_homes(const UnitTable& units, const std::vector<Tier>& ti
       ++homes.movers;
       if (tiers[u] == Tier::disk) ++homes.on_disk;
     } else if (!unit.by_rows || tiers[u] == Tier::disk) {
-      return error(Code::unsupported, "the plan places unit {}, {}, in {}; it has to be in vram", u,
+      return error(Code::unsupported, "the plan places unit {}, {}, in {}; it must be in vram", u,
                    unit_kind_name(unit.kind), tier_name(tiers[u]));
     }
   }

@@ -79,7 +79,7 @@ class Reader {
     out = std::move(*set);
   }
   void fail(const char* key, const char* wanted) {
-    if (status_.ok()) status_ = error(Code::invalid_argument, "'{}' has to be {}", key, wanted);
+    if (status_.ok()) status_ = error(Code::invalid_argument, "'{}' must be {}", key, wanted);
   }
   bool ok() const { return status_.ok(); }
   const Status& status() const { return status_; }

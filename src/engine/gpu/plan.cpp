@@ -223,7 +223,7 @@ Status GpuPlanner::choose() {
 void GpuPlanner::say_homes() const {
   if (!chose_) return;
   if (homes_.experts.any())
-    log::info("{} of {} experts have slots in VRAM, {} lie in RAM; the CPU computes with those that are not in VRAM",
+    log::info("{} of {} experts have slots in VRAM, {} are in RAM; the CPU computes those that are not in VRAM",
               homes_.experts.vram_slots, units().experts(), homes_.experts.ram_slots);
   else
     log::info("{} of {} layers stream to the GPU in every pass, {} of them from the disk", homes_.movers, hp().layers,
@@ -234,7 +234,7 @@ void GpuPlanner::say_homes() const {
 Status GpuPlanner::follow() {
   const std::vector<residency::Tier>& tiers = options_.planning.follow->homes;
   if (tiers.size() != units().units().size())
-    return error(Code::invalid_argument, "the plan is for the CPU; add --device cpu, or make one anew");
+    return error(Code::invalid_argument, "the plan is for the CPU; add --device cpu, or make a new plan");
   if (residency::experts_flow(units(), tiers)) return choose();
   choose_limits(residency::layers_move(units(), tiers));
   MR_ASSIGN_OR_RETURN(

@@ -339,7 +339,8 @@ Status GpuExecutor::prepare(const Program& program, const PassLimits& limits) {
   const device::OnGpu on(options_.device);
   MR_RETURN_IF_ERROR(check_gpu(program, units_, traits_));
   if (limits.routed_layers > 0 && options_.routing == nullptr)
-    return error(Code::internal, "experts come with the rows of {} layers, and nobody brings them",
+    return error(Code::internal,
+                 "the rows of {} layers need experts outside VRAM, but the executor has no source for them",
                  limits.routed_layers);
   if (options_.aside)
     for (const WeightRef weight : program.weights())

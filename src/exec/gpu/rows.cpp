@@ -38,7 +38,7 @@ Status GpuExecutor::begin_pass(const kv::Batch& batch) {
                    sequence->layout().groups().size(), shape_.kv_groups);
     for (const kv::Group& group : sequence->layout().groups())
       if (!options_.blocks.layout && group.device != options_.device)
-        return error(Code::internal, "a sequence of the pass does not lie on device {}", options_.device);
+        return error(Code::internal, "a sequence of the pass is not on device {}", options_.device);
       else if (!group.is_state() && !group.ends && group.dtype != options_.kv_dtype)
         return error(Code::internal, "a sequence of the pass has its KV in {}, not in {}", info(group.dtype).name,
                      info(options_.kv_dtype).name);
