@@ -1,9 +1,9 @@
-// The GPU's executor: a program on one GPU, weights at home in its memory or streamed to it, with the processor's help
-// where the weights are placed so (split.h).
+// The GPU's executor: runs a program on one GPU, with weights in its memory or streamed to it, and with the CPU's help
+// if weights are placed for that (split.h).
 //
-// Which steps become one launch is decided when passes are prepared (exec/fusion.h); a pass puts those launches on one
-// stream. A decode step is recorded once per shape and replayed: one upload of the pass's rows, one
-// launch, one read-back. Thread-safety: one thread calls, the one that made it.
+// The steps that become one launch are chosen when passes are prepared (exec/fusion.h); a pass puts the launches on one
+// stream. A decode step is recorded once per shape and replayed: one upload of the pass's rows, one launch, one
+// read-back. Thread-safety: only the thread that created it calls.
 #pragma once
 
 #include <functional>
@@ -18,14 +18,14 @@
 
 namespace millrace::exec {
 
-/// The processor's share of layers at home in RAM, where the weights have one. All or none; they outlive the executor.
+/// The CPU's share of layers in RAM, if the weights have one. All members are set or none; they outlive the executor.
 struct ProcessorShare {
   ThreadPool* pool = nullptr;
   const kernels::Table* kernels = nullptr;
   residency::Budget* ram = nullptr;
 };
 
-/// A mixture's experts where they are not all in VRAM. With all of ProcessorShare.
+/// A mixture's experts if they are not all in VRAM. Requires all of ProcessorShare.
 struct ExpertSlotUse {
   residency::DeviceExperts* slots = nullptr;  // null: all experts are in VRAM
   // Which of their GPUs this is. Where there are several, others begin and end the passes of `slots`, and the executor
@@ -58,23 +58,23 @@ struct GpuOptions {
   Trace* trace = nullptr;      // if set, passes are not replayed as graphs, and every launch and copy is timed into it
 };
 
-/// What of the device and of the KV on it decides what the executor can do.
+/// The properties of the device and of its KV that decide what the executor can do.
 struct GpuTraits {
   DType kv_dtype = DType::f16;
   std::uint64_t block_shared_bytes = 0;  // device::Gpu
 };
 
-/// What the GPU's executor cannot do of a program, by name and with what to do; so that a model is refused before its
-/// weights are loaded, and by prepare(). Pure: needs no GPU. Errors: unsupported.
+/// Checks that the GPU's executor can run a program, so that a model is refused before its weights are loaded;
+/// prepare() checks it, too. Pure: needs no GPU. Errors: unsupported, naming the step and what to do.
 Status check_gpu(const Program& program, const residency::UnitTable& units, const GpuTraits& traits);
 
-/// Executor::prompt_chunk() of a GPU that works prompts in chunks. Pure.
+/// Executor::prompt_chunk() for a GPU that computes prompts in chunks. Pure.
 std::int64_t gpu_prompt_chunk(const Program& program);
 
-/// RAM that prepare() reserves for experts beside the GPU. Pure.
+/// The RAM that prepare() reserves for the CPU's share of experts. Pure.
 std::uint64_t expert_share_bytes(const PassShape& shape, const kernels::Table& kernels, int threads);
 
-/// Bytes of device memory that prepare() reserves. Pure.
+/// The device memory that prepare() reserves, in bytes. Pure.
 std::uint64_t gpu_activation_bytes(const PassShape& shape);
 
 /// `units`, `weights` and `vram` outlive the executor. Sequences of its batches have their blocks on the device.

@@ -1,9 +1,9 @@
-// Copies to the device that a thread orders which must never wait for the driver.
+// Copies to the device for a thread that must never wait for the driver.
 //
-// A driver that is busy (it loads a kernel, it frees memory for somebody) may let callers wait until what runs on the
-// device has ended, and that may itself wait for the thread that calls (exec/gpu/exchange.h). So copies are ordered
-// here and started by a thread of this object's own, which nobody waits for while the device does.
-// Thread-safety: one thread at a time calls.
+// A busy driver (one that loads a kernel or frees memory) may block callers until the running work on the device has
+// ended, and that work may itself wait for the calling thread (exec/gpu/exchange.h): a deadlock. So callers only
+// enqueue copies here, and a thread of this object, which the device never waits for, starts them. Thread-safety: one
+// thread at a time calls.
 #pragma once
 
 #include <atomic>
@@ -27,14 +27,14 @@ class CopyQueue {
   CopyQueue(const CopyQueue&) = delete;
   CopyQueue& operator=(const CopyQueue&) = delete;
 
-  /// Orders a copy of host memory to the device, in the order of the calls.
+  /// Enqueues a copy of host memory to the device, in the order of the calls.
   void copy(std::byte* to, const std::byte* from, std::uint64_t bytes);
-  /// Orders that the event be recorded behind what was ordered before it; it outlives that. Returns its number.
+  /// Enqueues the recording of an event after the earlier copies; the event must outlive that. Returns its number.
   std::uint64_t record(device::EventRef event);
   /// Whether the event of that number is recorded on the stream. 0 always is.
   bool recorded(std::uint64_t number) const { return recorded_.load(std::memory_order_acquire) >= number; }
-  /// Waits until all that was ordered is on the stream: not for a thread that the device waits for. Errors: the first
-  /// that the driver gave, from then on.
+  /// Waits until everything enqueued is on the stream. Must not be called by a thread that the device waits for.
+  /// Errors: the first error of the driver, in every later call, too.
   Status drain();
 
  private:

@@ -1,8 +1,7 @@
-// A mixture's experts in the memory of one GPU: slots, rooms that waves go through, and the entries of the table of
-// addresses that its kernels read. Which expert has which slot, and when that changes, is said by DeviceExperts
-// (experts.h), which has one of these for each GPU. Where the rows of experts are shared out to several GPUs, each
-// has its own rows of all of them, out of the same memory of the host.
-// Thread-safety: one thread at a time.
+// A mixture's experts in the memory of one GPU: slots, buffers for waves, and the entries of the table of addresses
+// that its kernels read. DeviceExperts (experts.h), which has one of these for each GPU, decides which expert has which
+// slot and when that changes. If several GPUs share the rows of experts, each has its rows of all of them, from the
+// same host memory. Thread-safety: one thread at a time.
 #pragma once
 
 #include <array>

@@ -1,21 +1,23 @@
-// A mixture's experts beside a GPU that has no room for all of them: all of them on the disk, many of them in
-// page-locked RAM (a WeightStore of experts alone), some in slots of the GPU's memory. The trunk is in VRAM. So, too,
-// beside several GPUs that share the rows of each expert out: all have slots for the same experts, and each its rows.
+// The experts of a mixture whose GPU has no room for all of them: all experts are on the disk, many of them in
+// page-locked RAM (a WeightStore of experts), some in slots of the GPU's memory. The trunk is in VRAM. The same for
+// several GPUs that share the rows of each expert: all have slots for the same experts, each for its rows.
 //
-// Which experts have slots changes between passes only, so that a pass sees one table of addresses from its begin to
-// its end, on the devices as on the host. An expert without a slot is computed with in one of two ways:
-//   few rows   by the processor, where it lies in RAM; and some of them by the GPU, which reads those across the link
-//              where they lie, so that link and processor end together. What a router calls for again and again is
-//              copied to a slot meanwhile, and is there from the next pass on.
-//   many rows  by the GPU. A layer's experts cross in waves of neighbours, through rooms of device memory that are
-//              filled ahead of the launches; those with slots do not cross. While slots are free they are filled.
-// Beside the slots of the plan there are more in memory that KV does not need yet. They come into use when the others
-// are taken, and go when KV grows. An expert without a slot has an address all the same, that of zeros: launches need
-// no case for it, and what they make of it is overwritten by whoever computes in their place.
+// The experts in slots change only between passes, so that a pass sees one table of addresses from its begin to its
+// end, on the devices and on the host. An expert without a slot is computed in one of two ways:
+//   few rows   on the CPU, in place in RAM; and some experts on the GPU, which reads them across the link, so that link
+//   and
+//              CPU finish together. An expert that a router chooses repeatedly is copied to a slot meanwhile, and is
+//              used there from the next pass on.
+//   many rows  on the GPU. A layer's experts cross in waves of neighbours, through two buffers of device memory that
+//   are
+//              filled ahead of the launches; experts with slots do not cross. Free slots are filled on the way.
+// Beside the slots of the plan, there are more in memory that KV does not need yet. They are used when the others are
+// taken, and freed when KV grows. An expert without a slot has the address of a block of zeros, so that launches need
+// no special case; their result is overwritten by the device that computes the expert.
 //
-// Thread-safety: one thread at a time calls. That of a pass hands over to that of the processor's share and takes back
-// with the share's own synchronisation (exec/gpu/exchange.h). Between begin_pass() and end_pass() each GPU's thread
-// may publish to it and bring its waves. add_to() may be called from any thread.
+// Thread-safety: one thread at a time calls. A pass's thread hands over to the thread of the CPU's share, and back, by
+// the share's synchronisation (exec/gpu/exchange.h). Between begin_pass() and end_pass(), each GPU's thread may publish
+// to it and bring its waves. Any thread may call add_to().
 #pragma once
 
 #include <atomic>
@@ -62,15 +64,15 @@ class DeviceExperts {
   Status begin_pass();
   /// What is launched on `compute` of that GPU (its place in `gpus`) from here on sees the new table.
   Status publish(std::size_t gpu, device::StreamRef compute) { return gpus_[gpu]->publish(compute); }
-  /// All launches of the pass are made and have ended, or it has failed.
+  /// Called when all launches of the pass have ended, or the pass has failed.
   void end_pass();
-  /// Slots beyond the plan's go, the last ones first, until `bytes` are free. Between passes only. Returns what was
+  /// Frees slots beyond the plan's, the last ones first, until `bytes` are free. Only between passes. Returns the bytes
   /// freed.
   std::uint64_t give_way(std::uint64_t bytes);
 
   // --- Few rows ---
 
-  /// The router has called for the expert. True: it has a slot in this pass.
+  /// Records that a router chose the expert. True: the expert has a slot in this pass.
   bool use(std::int32_t unit);
   bool has_slot(std::int32_t unit) const { return visible_[static_cast<std::size_t>(key_of(unit))]; }
   /// Whether RAM has room for all experts, so that each is read once.
@@ -79,7 +81,7 @@ class DeviceExperts {
   /// lie in RAM for good, for the rule of claim_experts(). Only where all experts have slots there.
   const ExpertSlots& gpu(std::size_t gpu) const { return *gpus_[gpu]; }
   std::size_t gpus() const { return gpus_.size(); }
-  /// All rows of the experts, as they lie in RAM.
+  /// The units with all rows of the experts, as in RAM.
   const UnitTable& units() const { return units_; }
   bool lies_in_ram(std::int32_t unit) const { return gpus_.front()->lies_in_ram(unit); }
   /// The GPUs have read it there.
@@ -88,7 +90,7 @@ class DeviceExperts {
   std::int32_t parts_of_expert() const { return static_cast<std::int32_t>(index_.parts()); }
   /// Leases in RAM; see WeightStore.
   WeightStore& store() { return *store_; }
-  /// A router has called for the expert, which has no slot. True: it is worth one, and one is free.
+  /// Whether an expert without a slot, which a router chose, is worth one, and one is free.
   bool wants(std::int32_t unit);
   /// Orders its copy to a slot, without a call of the driver. Takes the lease, which ends once nothing reads. A copy
   /// that fails says so in begin_pass(). REQUIRES: wants(), the bytes are there.
@@ -121,7 +123,7 @@ class DeviceExperts {
   Expected<Wave> acquire(std::size_t gpu, device::StreamRef compute, const std::function<bool()>& cancelled);
   /// Whether the wave that was acquired last was its layer's last.
   bool layer_ended(std::size_t gpu) const { return waves_[gpu].next.first == 0; }
-  /// All launches that use the wave are on `compute`.
+  /// Declares that all launches that use the wave are on `compute`.
   Status let_go(std::size_t gpu, device::StreamRef compute, const std::function<bool()>& cancelled);
 
   /// Adds what experts have done since the start: figures of slots in passes of few rows (a use is an expert of a

@@ -1,7 +1,7 @@
-// Device memory that is free for now holds units that else cross in every pass: what KV will need once sequences grow
-// is of use before. A unit is copied as it passes by, within the device, and from the next pass on it does not cross;
-// when the memory is asked back, the unit crosses again. Who computes it stays the same, and so do its results.
-// Thread-safety: one thread, also for the budget's reservations that make units give way.
+// Uses device memory that KV does not need yet for units that would otherwise cross in every pass. A unit is copied
+// within the device when it crosses, and does not cross from the next pass on; when the memory is reclaimed, it crosses
+// again. The device that computes it does not change, nor do its results. Thread-safety: one thread, also for the
+// budget's reservations that evict units.
 #pragma once
 
 #include <cstdint>
@@ -27,13 +27,13 @@ class SpareUnits {
   /// Between passes: units that passed by completely are kept from here on, and memory is taken for others. True: which
   /// units are kept has changed since the last call.
   bool begin_pass();
-  /// Where the group lies; null: it is not kept.
+  /// The address of the group's copy; null: it is not kept.
   const std::byte* kept(std::size_t group) const;
   /// The group has crossed; `offset`: of it in its unit. Puts a copy of it on `compute` where its unit is to be kept.
   Status pass_by(std::size_t group, std::uint64_t offset, const std::byte* data, std::uint64_t bytes,
                  device::StreamRef compute);
 
-  /// Lets units go until `bytes` are free. REQUIRES: no pass is under way. Returns what was freed.
+  /// Evicts units until `bytes` are free. REQUIRES: no pass is in flight. Returns the bytes freed.
   std::uint64_t give_way(std::uint64_t bytes);
   std::int64_t kept_units() const;
   std::size_t candidates() const { return units_.size(); }

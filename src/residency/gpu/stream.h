@@ -1,17 +1,17 @@
-// The moving part of DeviceWeights: what crosses to the device in pass order, each pass anew, through a ring in its
-// memory.
+// The streaming part of DeviceWeights: units that cross to the device in pass order, in every pass, through a ring in
+// device memory.
 //
-// A unit moves in groups of parts that lie side by side in its list, so that the ring is small and a copy starts as
-// soon as a group's room is free. Copies are numbered through all passes: number n is group n modulo the count of
-// groups. Each takes the next room in the ring (from its beginning where the end is too near) once the launches that
-// used what lay there are over, which an event of the compute stream tells; launches wait for an event of the copy.
-// Groups in page-locked memory are copied straight from there, once they are there. Groups on the disk come in chunks
-// through a page-locked ring of their own: reads run ahead of the copies by that whole ring, across groups and passes.
-// Or, by a backend that reads to device memory (cuFile), straight into their room: this thread then waits until the
-// launches that used it are over, because such reads follow no stream.
+// A unit is copied in groups of consecutive parts, so that the ring is small and a copy starts as soon as there is room
+// for a group. Copies are numbered across passes: number n is group n modulo the number of groups. Each copy takes the
+// next place in the ring (or the beginning, if the end is too near) after the launches that used the old contents have
+// ended, which an event of the compute stream signals; launches wait for an event of the copy. Groups in page-locked
+// memory are copied directly, once they are loaded. Groups on the disk are read in chunks through a separate
+// page-locked ring: reads run ahead of the copies by that whole ring, across groups and passes. A backend that reads to
+// device memory (cuFile) reads directly into the place in the ring: this thread then waits until the launches that used
+// it have ended, because such reads follow no stream.
 //
-// Where the processor computes a part of a unit, a pass needs only the rest on the device. Which of the two a pass
-// wants is said when it begins; where that changes, the ring begins anew. Thread-safety: one thread.
+// If the CPU computes a part of a unit, a pass needs only the rest on the device. Each pass states at its begin which
+// of the two it needs; if that changes, the ring starts again. Thread-safety: one thread.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +34,7 @@ namespace millrace::residency {
 
 class DeviceStream {
  public:
-  /// A part of a unit that moves.
+  /// A part of a streamed unit.
   struct Piece {
     const std::byte* host = nullptr;  // page-locked; null: on the disk
     int file = 0;
@@ -42,7 +42,7 @@ class DeviceStream {
     std::uint64_t device_bytes = 0;  // from the first on: what a pass needs whose other rows the processor computes
     std::uint64_t group_offset = 0;
   };
-  /// What is copied at once: parts of one unit, in the order in which passes use them.
+  /// Parts of one unit that are copied together, in the order in which passes use them.
   struct Group {
     std::int32_t unit = 0;
     bool on_disk = false;
@@ -69,10 +69,10 @@ class DeviceStream {
   /// not been let go. Launches that use another unit are all on `compute`. Asking again for a group is free.
   /// REQUIRES: the group, and those before it that are at home in RAM, are there.
   Status acquire(std::size_t group, device::StreamRef compute);
-  /// Launches that use groups before the one asked for last are all on `compute`.
+  /// Declares that all launches that use groups before the last acquired one are on `compute`.
   Status let_go(device::StreamRef compute);
   Status end_pass(device::StreamRef compute);
-  /// Null: no unit is kept in spare memory.
+  /// The units in spare memory; null: none are kept there.
   SpareUnits* spare() const { return spare_.get(); }
   std::uint64_t copied_bytes() const { return copied_bytes_; }
   std::uint64_t disk_bytes() const { return disk_bytes_; }
@@ -85,7 +85,7 @@ class DeviceStream {
   static constexpr std::uint64_t kGenerations = 3;    // of addresses: passes whose copies may be under way, and one
   static constexpr std::uint64_t kNone = UINT64_MAX;  // no copy
 
-  /// A copy that has its place in the ring.
+  /// A copy with a place in the ring.
   struct Flight {
     std::uint64_t offset = 0, bytes = 0;  // in the ring; no bytes: nothing of it is needed here
     std::uint64_t behind = kNone;         // the copy whose launches must be over first; then those before it are, too
@@ -146,7 +146,7 @@ class DeviceStream {
   device::Stream from_ram_, from_disk_;
   bool splits_ = false;  // some groups are needed in part only, by passes that are not whole
   bool whole_ = true;    // what the present pass wants
-  bool broken_ = false;  // a copy failed half-way: nothing in the ring is to be trusted
+  bool broken_ = false;  // a copy failed half-way: the contents of the ring are invalid
 
   // Copies by number: oldest_ <= held_ <= next_ <= placed_. Those from oldest_ on have room in the ring; those before
   // held_ are used by no later launch; those before next_ have been acquired; those before placed_ have a place.

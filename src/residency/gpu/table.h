@@ -1,6 +1,6 @@
-// The table of addresses: kernels take a weight's address from its entry in device memory, so that a captured graph
-// survives weights that move. Who moves a weight keeps its entry true: the stream those of units that cross, experts
-// theirs. Thread-safety: made and written by one thread; entries may be asked from any.
+// The table of addresses: kernels read a weight's address from its entry in device memory, so that a captured graph
+// remains valid when weights move. The code that moves a weight updates its entry: the stream for units that cross,
+// DeviceExperts for experts. Thread-safety: one thread creates and writes it; any thread may query entries.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ class AddressTable {
   std::size_t index(WeightRef ref) const {
     return first_part_[static_cast<std::size_t>(ref.unit)] + static_cast<std::size_t>(ref.part);
   }
-  /// The entry in device memory that holds where a weight lies. REQUIRES: not none().
+  /// The entry in device memory with a weight's address. REQUIRES: not none().
   const std::byte* const* entry(WeightRef ref) const { return table_ + index(ref); }
   const std::byte** entries() const { return table_; }
   /// What the entry held to begin with. REQUIRES: begin() was ok.

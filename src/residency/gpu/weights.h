@@ -1,9 +1,9 @@
-// A model's weights for one GPU. Units at home in device memory lie in one arena and never move. The others live in
-// page-locked memory or in the file and cross to the device in pass order, each pass anew, through a ring that is
-// filled ahead of the launches. Kernels find every weight through a table of addresses in device memory, which the
-// copies keep true. What moves and is at home in RAM comes there behind the first passes (ram_fill.h), which wait for
-// what they need of it; the rest is there when load() returns. Thread-safety: one thread loads and runs passes; entries
-// may be asked from any thread.
+// A model's weights for one GPU. Units whose home is device memory are in one arena and never move. The others are in
+// page-locked memory or in the file and cross to the device in pass order, in every pass, through a ring that is filled
+// ahead of the launches. Kernels find every weight through a table of addresses in device memory, which the copies
+// update. Streamed units whose home is RAM are read in the background during the first passes (ram_fill.h), which wait
+// for the units that they need; everything else is loaded when load() returns. Thread-safety: one thread loads and runs
+// passes; any thread may query entries.
 #pragma once
 
 #include <chrono>
@@ -28,11 +28,11 @@ namespace millrace::residency {
 
 class DeviceStream;
 
-/// Who is told how far the weights are. Either may be empty.
+/// Callbacks for the progress of loading. Either may be empty.
 struct OnLoad {
-  /// Bytes in memory, of all that belong there; false cancels.
+  /// Receives the bytes loaded and the bytes in all; false cancels.
   std::function<bool(std::uint64_t done, std::uint64_t total)> progress;
-  /// A pass that told of its wait goes on, or has failed.
+  /// Called when a pass that reported its wait continues or has failed.
   std::function<void()> end;
 };
 
@@ -54,20 +54,21 @@ class DeviceWeights {
 
   const AddressTable& table() const { return table_; }
   const std::byte* const* entry(WeightRef ref) const { return table_.entry(ref); }
-  /// Where on the device it lies from load() on. REQUIRES: its unit is at home in VRAM.
+  /// The device address from load() on. REQUIRES: the unit's home is VRAM.
   const std::byte* address(WeightRef ref) const { return table_.address(ref); }
 
-  /// Whether some units move; then passes call begin_pass(), acquire(), let_go(), end_pass() and pass_launched().
+  /// Whether some units stream; then passes must call begin_pass(), acquire(), let_go(), end_pass() and
+  /// pass_launched().
   bool streams() const { return stream_ != nullptr; }
   bool moves(WeightRef ref) const { return stream_ != nullptr && group_of_[table_.index(ref)] >= 0; }
-  /// Whether the processor has a share of some units' rows.
+  /// Whether the CPU computes a share of some units' rows.
   bool splits() const { return splits_; }
-  /// The first rows of the matrix are the device's in a split pass, as many as this; the processor computes the others.
+  /// The number of leading rows of the matrix that the device computes in a split pass; the CPU computes the others.
   std::int64_t device_rows(WeightRef ref) const { return device_rows_[table_.index(ref)]; }
-  /// Where the matrix lies in page-locked memory; null where it does not.
+  /// The matrix in page-locked memory, or null.
   const std::byte* in_ram(WeightRef ref) const { return in_ram_[table_.index(ref)]; }
-  /// split: the processor does its share in this pass, else every row is needed on the device.
-  /// `cancelled` (may be empty) is asked while the pass waits for RAM; true ends the wait.
+  /// split: the CPU computes its share in this pass; otherwise the device needs every row.
+  /// `cancelled` (may be empty) is polled while the pass waits for RAM; true ends the wait.
   /// REQUIRES: the pass before has ended on the device. Errors: io_error.
   Status begin_pass(bool split, std::function<bool()> cancelled);
   /// Puts a wait on `compute`, so that what is launched on it next finds the weight, and starts the copies that the
@@ -80,14 +81,14 @@ class DeviceWeights {
   /// All launches that use parts before the one asked for last are on `compute`: the ring takes their room back before
   /// the unit ends.
   Status let_go(device::StreamRef compute);
-  /// After a pass's last launch: the ring fills for the next pass.
+  /// Called after a pass's last launch: starts to fill the ring for the next pass.
   Status end_pass(device::StreamRef compute);
-  /// All launches of the pass are made, or it has failed.
+  /// Called when all launches of the pass are made, or the pass has failed.
   void pass_launched();
-  /// Units kept in spare VRAM go until `bytes` of it are free; returns what was freed. Between passes only.
+  /// Evicts units from spare VRAM until `bytes` of it are free; returns the bytes freed. Only between passes.
   std::uint64_t give_way(std::uint64_t bytes);
-  /// Adds the bytes that crossed to the device and that passes read from the disk since the start. What comes to RAM to
-  /// stay is not among them.
+  /// Adds the bytes that crossed to the device and those that passes read from the disk since the start, without the
+  /// loading of RAM.
   void add_to(StoreCounters& counters) const;
 
  private:
