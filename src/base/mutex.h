@@ -88,8 +88,8 @@ class CondVar {
     changed_.wait_for(held.lock, time);
   }
 
-  /// Waits until `ready` returns true. wait_for: at most that long; returns what `ready` returned last. Clang does not
-  /// check that `ready` may be called.
+  /// Waits until `ready` returns true; with a time, at most until then, and returns the last result of `ready`. Clang
+  /// does not check that `ready` may be called.
   template <typename Ready>
   void wait(Mutex& mutex, Ready ready) MR_REQUIRES(mutex) {
     Adopted held(mutex);

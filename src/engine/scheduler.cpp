@@ -199,7 +199,7 @@ void Scheduler::tell_cached(const Pass& pass) {
   }
 }
 
-/// Whether nobody needs the passes in flight. A single pass cannot be abandoned, because later ones continue from it.
+/// Whether the passes in flight are not needed any more. One alone cannot be abandoned: later ones continue from it.
 bool Scheduler::given_up() const {
   return stop_asked() ||
          std::all_of(under_way_.begin(), under_way_.end(), [](const Pass& pass) { return pass.unwanted(); });

@@ -38,8 +38,8 @@ struct Conversation {
 /// A live request: queued, in its prompt, or decoding.
 struct Live {
   using Clock = std::chrono::steady_clock;
-  /// Whether the prompt is being computed, or known tokens are computed again after the request freed its KV. After
-  /// that, each pass gives at least one token.
+  /// prompt: known tokens are computed, for the first time or again after the request freed its KV. decode: each pass
+  /// gives at least one token.
   enum class Phase : std::uint8_t { prompt, decode };
 
   Live(Request request, std::shared_ptr<Conversation> conversation, std::shared_ptr<const text::Tokenizer> tokenizer);

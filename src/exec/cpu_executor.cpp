@@ -284,7 +284,7 @@ static std::int64_t row_of(const kv::BatchRow& row, RowOf of) {
   return of == RowOf::token ? std::max(row.token, 0) : of == RowOf::position ? row.position : row.type;
 }
 
-/// Whether the table has all rows that the pass reads.
+/// Checks that the table has all rows that the pass reads.
 Status CpuExecutor::check_tokens(const residency::Part& table, const Step& step) const {
   for (std::size_t r = 0; r < batch_->rows.size(); ++r) {
     const kv::BatchRow& row = batch_->rows[r];

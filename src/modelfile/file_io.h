@@ -49,8 +49,8 @@ class File {
   std::string path_;
 };
 
-/// Whether a temporary file may be renamed to this path: it must be a regular file or not exist. A rename would also
-/// replace a device or a pipe, for every user of this machine. Errors: invalid_argument.
+/// Checks that a temporary file may be renamed to this path, which must be a regular file or not exist: a rename would
+/// also replace a device or a pipe, for every user of this machine. Errors: invalid_argument.
 Status check_replaceable(const std::string& path);
 
 /// Refuses an output that would overwrite an input of the same command: one of `inputs`, by any path or link; another

@@ -122,7 +122,7 @@ class WeightStore {
   /// unless the tile is in memory or a read that is needed now is in flight. Does not count as a use. False: the disk
   /// is busy or there is no slot; call again later. True: the read has begun or is not needed.
   virtual bool prefetch(std::int32_t tile) = 0;
-  /// Records how many guesses a layer had and how many were right, for counters().
+  /// Adds the outcome of guesses of one kind to counters().
   virtual void count_guess(Guess guess, const GuessCounters& counted) = 0;
   /// True if the tile's bytes are in memory, as of the executor's last call.
   virtual bool present(std::int32_t tile) const = 0;

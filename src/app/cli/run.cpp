@@ -33,7 +33,7 @@ struct RunFlags {
   std::int64_t think_budget = 0;  // where it was given
 };
 
-/// Whether the reader of the output has closed the pipe (`| head`), which is not an error.
+/// The exit code after a failed write: without a message if the reader has closed the pipe (`| head`).
 int fail_to_write() {
   return os::output_has_no_reader() ? kExitFailed : fail(error(Code::io_error, "cannot write the output"));
 }
