@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Which C++ files can be put together into one unit, so that the headers they share are read once for all of them.
 
-A file's own names (of its unnamed namespace, its aliases and macros) become the unit's. So files that give one name two
-meanings go into different units, and so do a file that has a name for itself and one whose headers declare that name: it
-might call the other's. What it finds of names stands at the beginning of a line, as clang-format leaves it.
+A file's own names (those of its unnamed namespace, its aliases and macros) become visible in the whole unit. So files that
+give one name two meanings go into different units, and so does a file that uses a name of its headers which is another
+file's own: it might call the other's. Names are found at the beginning of a line, where clang-format leaves them.
 
 usage: scripts/units.py MOST FILE...   writes the number of its unit for each file, a line each; MOST files a unit
 """
@@ -19,9 +19,10 @@ NAME = re.compile(
     r"|namespace (?:\w+::)*(?P<space>\w+) \{"
     r"|(?:struct|class|enum class|enum|union)\s+(?P<type>\w+)"
     r"|(?:static )?(?!template|return|namespace|using)[A-Za-z][\w:<>,*&\[\] ]*[ *&>](?P<name>\w+)(?:\(|\[|\{| =|;))", re.M)
+UNDEFINED = re.compile(r"^#undef (\w+)", re.M)
 OWN = re.compile(r"^namespace \{$.*?^\}  // namespace$", re.M | re.S)
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
-SHARED = {"execute", "__attribute__", "alignas"}  # what many files give other parameters
+SHARED = {"execute", "PrintTo", "__attribute__", "alignas"}  # what many files give other parameters
 
 
 @functools.lru_cache(None)
@@ -30,9 +31,18 @@ def text_of(path):
         return file.read()
 
 
+@functools.lru_cache(None)
+def code_of(text):
+    """Without comments and what is quoted."""
+    return re.sub(r'//[^\n]*|"(?:[^"\\\n]|\\.)*"', "", text)
+
+
 def found_in(text):
+    undefined = set(UNDEFINED.findall(text))
     for match in NAME.finditer(text):
         kinds = match.groupdict()
+        if kinds["macro"] in undefined:
+            continue
         name = next(kinds[kind] for kind in ("alias", "taken", "macro", "space", "type", "name") if kinds[kind])
         if name not in SHARED:
             yield name, kinds
@@ -44,19 +54,24 @@ def declared_in(text):
 
 
 @functools.lru_cache(None)
-def names_of(path):
-    """What a file gives names to, and what each of them means: the same in two files only where it comes from elsewhere."""
-    names = {}
-    for name, kinds in found_in(text_of(path)):
-        names[name] = "namespace" if kinds["space"] else kinds["of"] or kinds["from"] or path
-        if kinds["from"]:
-            names[kinds["from"].split("::")[0]] = "namespace"
-    return names
+def own_names_of(path):
+    return {name for part in OWN.findall(text_of(path)) for name in declared_in(part)}
 
 
 @functools.lru_cache(None)
-def own_names_of(path):
-    return {name for part in OWN.findall(text_of(path)) for name in declared_in(part)}
+def names_of(path):
+    """What a file gives names to, and what each of them means: the same in two files only where it comes from elsewhere.
+    Functions that its headers declare are no names of its own: another file may define an overload."""
+    names = dict.fromkeys(own_names_of(path), path)
+    for name, kinds in found_in(text_of(path)):
+        if kinds["name"] or kinds["type"]:
+            if name not in declared_for(path):
+                names[name] = path
+            continue
+        names[name] = "namespace" if kinds["space"] else (kinds["of"] or kinds["from"] or path).removeprefix("millrace::")
+        if kinds["from"]:
+            names[kinds["from"].split("::")[0]] = "namespace"
+    return names
 
 
 @functools.lru_cache(None)
@@ -78,21 +93,37 @@ def declared_for(path):
     return set().union(*(declared_in(text_of(header)) for header in headers_of(path)))
 
 
+@functools.lru_cache(None)
+def space_of(path):
+    """The namespace that a file is in."""
+    found = re.search(r"^namespace (\w+(?:::\w+)*) \{", text_of(path), re.M)
+    return found[1] if found else ""
+
+
+@functools.lru_cache(None)
+def uses(path, name, space):
+    """Whether a file, or a header of it that is in this namespace, has the name without saying whose it is, as a name that
+    its headers declare."""
+    if name not in declared_for(path):
+        return False
+    within = [header for header in headers_of(path) if (space_of(header) + "::").startswith(space + "::")]
+    return any(re.search(rf"(?<![\w.>:]){name}\b", code_of(text_of(file))) for file in (path, *within))
+
+
 class Unit:
     def __init__(self):
-        self.paths, self.names, self.own, self.declared = [], {}, set(), set()
+        self.paths, self.names = [], {}
 
     def takes(self, path):
-        """Whether no name of the file, nor one that its headers declare, is another's own, or the other way round."""
+        """Whether no name has two meanings then, and nobody uses a name that is another's own."""
         if any(self.names.get(name, meaning) != meaning for name, meaning in names_of(path).items()):
             return False
-        return self.own.isdisjoint(declared_for(path)) and self.declared.isdisjoint(own_names_of(path))
+        return not any(uses(user, name, space_of(owner)) for other in self.paths for owner, user in ((other, path), (path, other))
+                       for name in own_names_of(owner))
 
     def add(self, path):
         self.paths.append(path)
         self.names.update(names_of(path))
-        self.own |= own_names_of(path)
-        self.declared |= declared_for(path)
 
 
 def units_of(paths, most):

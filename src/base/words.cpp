@@ -5,7 +5,7 @@
 namespace millrace {
 namespace {
 
-char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+char lower_letter(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
 }  // namespace
 
@@ -29,12 +29,12 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
 
 std::string lower(std::string_view text) {
   std::string lowered(text);
-  for (char& c : lowered) c = lower(c);
+  for (char& c : lowered) c = lower_letter(c);
   return lowered;
 }
 
 bool same_word(std::string_view a, std::string_view b) {
-  return std::ranges::equal(a, b, [](char x, char y) { return lower(x) == lower(y); });
+  return std::ranges::equal(a, b, [](char x, char y) { return lower_letter(x) == lower_letter(y); });
 }
 
 }  // namespace millrace

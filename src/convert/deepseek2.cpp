@@ -20,8 +20,8 @@ constexpr NameRule kLatent[] = {
     {"model.layers.#.self_attn.embed_q.weight", "blk.#.attn_k_b.weight"},  // MLX's
     {"model.layers.#.self_attn.unembed_out.weight", "blk.#.attn_v_b.weight"},
 };
-constexpr Names kNames[] = {kTopNames,    kAttentionNames,     kLatent,    kFfnNorm, kDenseNames,
-                            kExpertNames, kSharedExpertsNames, kDraftNames};
+constexpr Names kDeepseek2Names[] = {kTopNames,    kAttentionNames,     kLatent,    kFfnNorm, kDenseNames,
+                                     kExpertNames, kSharedExpertsNames, kDraftNames};
 constexpr NameRule kIndexer[] = {
     {"model.layers.#.self_attn.indexer.wq_b.weight", "blk.#.indexer.attn_q_b.weight"},
     {"model.layers.#.self_attn.indexer.wk.weight", "blk.#.indexer.attn_k.weight"},
@@ -42,18 +42,18 @@ constexpr Names kMistralNames[] = {kTopNames,      kAttentionNames,    kLatent, 
 constexpr KeyRule kIndexerKeys[] = {{"index_n_heads", "attention.indexer.head_count"},
                                     {"index_head_dim", "attention.indexer.key_length"},
                                     {"index_topk", "attention.indexer.top_k"}};
-constexpr KeyRule kKeys[] = {{"n_routed_experts", "expert_count"},
-                             {"num_experts_per_tok", "expert_used_count"},
-                             {"moe_intermediate_size", "expert_feed_forward_length"},
-                             {"n_shared_experts", "expert_shared_count"},
-                             {"first_k_dense_replace", "leading_dense_block_count"},
-                             {"routed_scaling_factor", "expert_weights_scale", KeyRule::Kind::number},
-                             {"kv_lora_rank", "attention.kv_lora_rank"},
-                             {"q_lora_rank", "attention.q_lora_rank"},
-                             {"v_head_dim", "attention.value_length_mla"},
-                             {"num_nextn_predict_layers", "nextn_predict_layers"}};
+constexpr KeyRule kDeepseek2Keys[] = {{"n_routed_experts", "expert_count"},
+                                      {"num_experts_per_tok", "expert_used_count"},
+                                      {"moe_intermediate_size", "expert_feed_forward_length"},
+                                      {"n_shared_experts", "expert_shared_count"},
+                                      {"first_k_dense_replace", "leading_dense_block_count"},
+                                      {"routed_scaling_factor", "expert_weights_scale", KeyRule::Kind::number},
+                                      {"kv_lora_rank", "attention.kv_lora_rank"},
+                                      {"q_lora_rank", "attention.q_lora_rank"},
+                                      {"v_head_dim", "attention.value_length_mla"},
+                                      {"num_nextn_predict_layers", "nextn_predict_layers"}};
 
-constexpr std::int64_t kMost = 1 << 16;
+constexpr std::int64_t kDeepseek2Most = 1 << 16;
 
 /// Dense layers come first; GLM's class has a list where the others have their number.
 void prepare_glm(Config& config) {
@@ -83,9 +83,9 @@ void prepare_glm_dsa(Config& config) {
   if (const std::string pattern = config.text("index_topk_pattern", ""); !pattern.empty()) {
     for (const char kind : pattern) kinds.push_back(kind == 'F' ? "full" : "shared");
   } else {
-    const std::int64_t each = config.optional("index_topk_freq", 1, 1, kMost);
-    const std::int64_t first = config.optional("index_skip_topk_offset", 2, 0, kMost);
-    const std::int64_t layers = config.required("num_hidden_layers", 1, kMost);
+    const std::int64_t each = config.optional("index_topk_freq", 1, 1, kDeepseek2Most);
+    const std::int64_t first = config.optional("index_skip_topk_offset", 2, 0, kDeepseek2Most);
+    const std::int64_t layers = config.required("num_hidden_layers", 1, kDeepseek2Most);
     for (std::int64_t i = 0; i < layers; ++i)
       kinds.push_back(std::max<std::int64_t>(i - first + 1, 0) % each == 0 ? "full" : "shared");
   }
@@ -102,19 +102,19 @@ void prepare_mistral4(Config& config) {
   config.set("partial_rotary_factor", 1.0);
 }
 
-void read(Config& config, Header& header) {
+void read_deepseek2(Config& config, Header& header) {
   if (header.has("rope.dimension_count"))
     config.fail(error(Code::unsupported,
                       "partial_rotary_factor in config.json is not 1: this version rotates all channels that latent "
                       "attention keeps for positions"));
-  const std::int64_t rank = config.required("kv_lora_rank", 1, kMost),
-                     turned = config.required("qk_rope_head_dim", 2, kMost);
+  const std::int64_t rank = config.required("kv_lora_rank", 1, kDeepseek2Most),
+                     turned = config.required("qk_rope_head_dim", 2, kDeepseek2Most);
   header.set_integer("attention.head_count_kv", 1);  // latents are the keys of all heads
   header.set_integer("attention.key_length", rank + turned);
   header.set_integer("attention.value_length", rank);
-  header.set_integer("attention.key_length_mla", config.required("qk_nope_head_dim", 1, kMost) + turned);
+  header.set_integer("attention.key_length_mla", config.required("qk_nope_head_dim", 1, kDeepseek2Most) + turned);
   header.set_integer("rope.dimension_count", turned);
-  header.set_integer("attention.q_lora_rank", config.optional("q_lora_rank", 0, 0, kMost));
+  header.set_integer("attention.q_lora_rank", config.optional("q_lora_rank", 0, 0, kDeepseek2Most));
   config.expect("rope_interleave", true);
   config.expect("moe_layer_freq", 1);
   config.expect("hidden_act", "silu");
@@ -122,7 +122,7 @@ void read(Config& config, Header& header) {
 
 /// Sigmoids, a bias for the choice, groups.
 void read_v3(Config& config, Header& header) {
-  read(config, header);
+  read_deepseek2(config, header);
   header.set_integer("expert_gating_func", kSigmoidGating);
   header.set("expert_weights_norm", config.flag("norm_topk_prob", true));
   header.set_integer("expert_group_count", config.optional("n_group", 1, 1, 1024));
@@ -142,7 +142,7 @@ void read_glm_dsa(Config& config, Header& header) {
 
 /// A softmax over the experts, and queries that grow with their position.
 void read_mistral4(Config& config, Header& header) {
-  read(config, header);
+  read_deepseek2(config, header);
   header.set_integer("expert_gating_func", kSoftmaxGating);
   header.set("expert_weights_norm", config.flag("norm_topk_prob", true));
   header.set_integer("expert_group_count", config.optional("n_group", 1, 1, 1024));
@@ -158,7 +158,7 @@ void read_mistral4(Config& config, Header& header) {
 }
 
 void read_v2(Config& config, Header& header) {
-  read(config, header);
+  read_deepseek2(config, header);
   config.disregard({"head_dim", "n_group", "topk_group"});  // groups count by their method alone
   header.set_integer("expert_gating_func", kSoftmaxGating);
   config.expect("norm_topk_prob", false);
@@ -169,7 +169,7 @@ void read_v2(Config& config, Header& header) {
   }
 }
 
-Status write(const Header& header, nlohmann::json& config) {
+Status write_deepseek2(const Header& header, nlohmann::json& config) {
   const std::int64_t turned = header.integer("rope.dimension_count");
   if (!header.has("attention.key_length_mla"))
     return error(Code::unsupported, "files of 2024 (with attn_kv_b in one) are not exported");
@@ -197,7 +197,7 @@ Status write(const Header& header, nlohmann::json& config) {
 }
 
 Status write_glm_dsa(const Header& header, nlohmann::json& config) {
-  MR_RETURN_IF_ERROR(write(header, config));
+  MR_RETURN_IF_ERROR(write_deepseek2(header, config));
   nlohmann::json kinds = nlohmann::json::array();
   const auto own = header.of_layers("attention.indexer.types");
   if (own.empty()) return error(Code::unsupported, "the file does not say which of its layers have an indexer");
@@ -207,7 +207,7 @@ Status write_glm_dsa(const Header& header, nlohmann::json& config) {
 }
 
 Status write_mistral4(const Header& header, nlohmann::json& config) {
-  MR_RETURN_IF_ERROR(write(header, config));
+  MR_RETURN_IF_ERROR(write_deepseek2(header, config));
   nlohmann::json& rope = config["rope_parameters"];
   // transformers multiplies by both, whether they are there or not.
   rope["llama_4_scaling_beta"] = header.number("attention.temperature_scale", 0);
@@ -225,53 +225,53 @@ bool is_v2(const Header& header) { return header.integer("expert_gating_func", k
 const Family kDeepSeekV2{.model_type = "deepseek_v2",
                          .model_class = "DeepseekV2ForCausalLM",
                          .architecture = "deepseek2",
-                         .names = kNames,
-                         .keys = {kKeys},
+                         .names = kDeepseek2Names,
+                         .keys = {kDeepseek2Keys},
                          .pre = "deepseek-llm",
                          .read = read_v2,
-                         .write = write,
+                         .write = write_deepseek2,
                          .matches = is_v2};
 const Family kDeepSeekV3{.model_type = "deepseek_v3",
                          .model_class = "DeepseekV3ForCausalLM",
                          .architecture = "deepseek2",
-                         .names = kNames,
-                         .keys = {kKeys},
+                         .names = kDeepseek2Names,
+                         .keys = {kDeepseek2Keys},
                          .pre = "deepseek-v3",
                          .read = read_v3,
-                         .write = write};
+                         .write = write_deepseek2};
 const Family kKimiK2{.model_type = "kimi_k2",
                      .model_class = "DeepseekV3ForCausalLM",
                      .architecture = "deepseek2",
-                     .names = kNames,
-                     .keys = {kKeys},
+                     .names = kDeepseek2Names,
+                     .keys = {kDeepseek2Keys},
                      .config_class = "deepseek_v3",
                      .pre = "kimi-k2",
                      .read = read_v3,
-                     .write = write};
+                     .write = write_deepseek2};
 const Family kGlm4MoeLite{.model_type = "glm4_moe_lite",
                           .model_class = "Glm4MoeLiteForCausalLM",
                           .architecture = "deepseek2",
-                          .names = kNames,
-                          .keys = {kKeys},
+                          .names = kDeepseek2Names,
+                          .keys = {kDeepseek2Keys},
                           .pre = "glm4",
                           .prepare = prepare_glm,
                           .read = read_v3,
-                          .write = write};
+                          .write = write_deepseek2};
 
 const Family kDeepSeekV32{.model_type = "deepseek_v32",
                           .model_class = "DeepseekV32ForCausalLM",
                           .architecture = "deepseek32",
                           .names = kIndexedNames,
-                          .keys = {kKeys, kIndexerKeys},
+                          .keys = {kDeepseek2Keys, kIndexerKeys},
                           .pre = "deepseek-v3",
                           .prepare = prepare_indexed,
                           .read = read_v3,
-                          .write = write};
+                          .write = write_deepseek2};
 const Family kGlmMoeDsa{.model_type = "glm_moe_dsa",
                         .model_class = "GlmMoeDsaForCausalLM",
                         .architecture = "glm-dsa",
                         .names = kIndexedNames,
-                        .keys = {kKeys, kIndexerKeys},
+                        .keys = {kDeepseek2Keys, kIndexerKeys},
                         .pre = "glm4",
                         .prepare = prepare_glm_dsa,
                         .read = read_glm_dsa,
@@ -280,7 +280,7 @@ const Family kMistral4{.model_type = "mistral4",
                        .model_class = "Mistral4ForCausalLM",
                        .architecture = "mistral4",
                        .names = kMistralNames,
-                       .keys = {kKeys},
+                       .keys = {kDeepseek2Keys},
                        .pre = "tekken",
                        .prepare = prepare_mistral4,
                        .read = read_mistral4,

@@ -13,11 +13,11 @@ constexpr NameRule kNorms[] = {
     {"model.layers.#.pre_feedforward_layernorm.weight", "blk.#.ffn_norm.weight", Form::norm},
     {"model.layers.#.post_feedforward_layernorm.weight", "blk.#.post_ffw_norm.weight", Form::norm},
 };
-constexpr Names kNames[] = {kTopNames, kAttentionNames, kNorms, kDenseNames};
-constexpr KeyRule kKeys[] = {{"sliding_window", "attention.sliding_window"},
-                             {"final_logit_softcapping", "final_logit_softcapping", KeyRule::Kind::number}};
+constexpr Names kGemma3Names[] = {kTopNames, kAttentionNames, kNorms, kDenseNames};
+constexpr KeyRule kGemma3Keys[] = {{"sliding_window", "attention.sliding_window"},
+                                   {"final_logit_softcapping", "final_logit_softcapping", KeyRule::Kind::number}};
 
-constexpr std::int64_t kUsualPeriod = 6, kLayersOf27B = 62;
+constexpr std::int64_t kGemma3UsualPeriod = 6, kLayersOf27B = 62;
 
 /// Of how many layers the last sees all, by the list of their kinds.
 std::int64_t period_of(Config& config, const std::vector<std::string>& kinds) {
@@ -30,7 +30,7 @@ std::int64_t period_of(Config& config, const std::vector<std::string>& kinds) {
   return period;
 }
 
-void read(Config& config, Header& header) {
+void read_gemma3(Config& config, Header& header) {
   const auto kinds = config.texts("layer_types");
   const std::string local = config.within("rope_parameters").within("sliding_attention").text("rope_type", "default");
   if (local != "default")
@@ -38,9 +38,9 @@ void read(Config& config, Header& header) {
                       "rope_parameters in config.json scale sliding_attention by '{}': this version has windows with "
                       "the default alone",
                       modelfile::escape(local, 40)));
-  const std::int64_t period =
-      kinds.empty() ? config.optional("sliding_window_pattern", kUsualPeriod, 1, 1 << 16) : period_of(config, kinds);
-  if (period != kUsualPeriod) header.set_integer("attention.sliding_window_pattern", period);
+  const std::int64_t period = kinds.empty() ? config.optional("sliding_window_pattern", kGemma3UsualPeriod, 1, 1 << 16)
+                                            : period_of(config, kinds);
+  if (period != kGemma3UsualPeriod) header.set_integer("attention.sliding_window_pattern", period);
   // What the scores are divided by is no key of GGUF's: readers know it by the number of layers.
   const bool by_width = header.layers() == kLayersOf27B;
   const std::int64_t scaled =
@@ -52,8 +52,8 @@ void read(Config& config, Header& header) {
   config.expect("use_bidirectional_attention", false);
 }
 
-Status write(const Header& header, nlohmann::json& config) {
-  const std::int64_t period = header.integer("attention.sliding_window_pattern", kUsualPeriod);
+Status write_gemma3(const Header& header, nlohmann::json& config) {
+  const std::int64_t period = header.integer("attention.sliding_window_pattern", kGemma3UsualPeriod);
   config["layer_types"] = periodic_layer_types(header, period, "sliding_attention");
   config["sliding_window_pattern"] = period;
   const bool by_width = header.layers() == kLayersOf27B;
@@ -105,7 +105,7 @@ Status write_2(const Header& header, nlohmann::json& config) {
 const Family kGemma2{.model_type = "gemma2",
                      .model_class = "Gemma2ForCausalLM",
                      .architecture = "gemma2",
-                     .names = kNames,
+                     .names = kGemma3Names,
                      .keys = {kKeysOf2},
                      .norm_shift = 1,
                      .read = read_2,
@@ -113,10 +113,10 @@ const Family kGemma2{.model_type = "gemma2",
 const Family kGemma3{.model_type = "gemma3_text",
                      .model_class = "Gemma3ForCausalLM",
                      .architecture = "gemma3",
-                     .names = kNames,
-                     .keys = {kKeys},
+                     .names = kGemma3Names,
+                     .keys = {kGemma3Keys},
                      .norm_shift = 1,
-                     .read = read,
-                     .write = write};
+                     .read = read_gemma3,
+                     .write = write_gemma3};
 
 }  // namespace millrace::convert

@@ -30,23 +30,23 @@ constexpr NameRule kLayer[] = {
     {"model.layers.#.experts.gate_up_proj", "blk.#.ffn_gate_up_exps.weight"},
     {"model.layers.#.experts.down_proj", "blk.#.ffn_down_exps.weight"},
 };
-constexpr Names kNames[] = {kTopNames, kTop, kAttentionNames, kPostAttentionNorm, kLayer, kDenseNames};
-constexpr KeyRule kKeys[] = {{"sliding_window", "attention.sliding_window"},
-                             {"num_kv_shared_layers", "attention.shared_kv_layers"},
-                             {"hidden_size_per_layer_input", "embedding_length_per_layer_input"},
-                             {"final_logit_softcapping", "final_logit_softcapping", KeyRule::Kind::number},
-                             {"num_experts", "expert_count"},
-                             {"top_k_experts", "expert_used_count"},
-                             {"moe_intermediate_size", "expert_feed_forward_length"}};
+constexpr Names kGemma4Names[] = {kTopNames, kTop, kAttentionNames, kPostAttentionNorm, kLayer, kDenseNames};
+constexpr KeyRule kGemma4Keys[] = {{"sliding_window", "attention.sliding_window"},
+                                   {"num_kv_shared_layers", "attention.shared_kv_layers"},
+                                   {"hidden_size_per_layer_input", "embedding_length_per_layer_input"},
+                                   {"final_logit_softcapping", "final_logit_softcapping", KeyRule::Kind::number},
+                                   {"num_experts", "expert_count"},
+                                   {"top_k_experts", "expert_used_count"},
+                                   {"moe_intermediate_size", "expert_feed_forward_length"}};
 
-constexpr std::int64_t kUsualPeriod = 6, kUsualGlobalHead = 512, kMost = 1 << 16;
+constexpr std::int64_t kGemma4UsualPeriod = 6, kUsualGlobalHead = 512, kGemma4Most = 1 << 16;
 constexpr const char *kLocal = "sliding_attention", *kGlobal = "full_attention";
 
-std::vector<std::string> kinds_of(Config& config) {
+std::vector<std::string> gemma4_kinds(Config& config) {
   std::vector<std::string> kinds = config.texts("layer_types");
-  const auto layers = static_cast<std::size_t>(config.required("num_hidden_layers", 1, kMost));
+  const auto layers = static_cast<std::size_t>(config.required("num_hidden_layers", 1, kGemma4Most));
   if (kinds.empty())
-    for (std::size_t i = 1; i <= layers; ++i) kinds.emplace_back(i % kUsualPeriod == 0 ? kGlobal : kLocal);
+    for (std::size_t i = 1; i <= layers; ++i) kinds.emplace_back(i % kGemma4UsualPeriod == 0 ? kGlobal : kLocal);
   if (kinds.size() != layers)
     config.fail(error(Code::corrupt, "layer_types in config.json has {} entries for {} layers", kinds.size(), layers));
   if (!kinds.empty()) kinds.back() = kGlobal;  // transformers forces the last layer to see all
@@ -78,19 +78,19 @@ void read_overrides(Config& config, const std::vector<std::string>& kinds) {
   if (!heads.is_null()) config.set("num_global_key_value_heads", heads);
 }
 
-void prepare(Config& config) {
+void prepare_gemma4(Config& config) {
   // 12B's class has no embeddings of layers, and so its files do not say that there are none.
   if (config.text("model_type", "") == "gemma4_unified_text") config.set("hidden_size_per_layer_input", 0);
   if (!config.flag("enable_moe_block", false))
     for (const char* key : {"num_experts", "top_k_experts", "moe_intermediate_size"}) config.drop(key);
-  read_overrides(config, kinds_of(config));
-  config.set("global_head_dim", config.optional("global_head_dim", kUsualGlobalHead, 2, kMost));
+  read_overrides(config, gemma4_kinds(config));
+  config.set("global_head_dim", config.optional("global_head_dim", kUsualGlobalHead, 2, kGemma4Most));
 }
 
-void read(Config& config, Header& header) {
-  const std::vector<std::string> kinds = kinds_of(config);
+void read_gemma4(Config& config, Header& header) {
+  const std::vector<std::string> kinds = gemma4_kinds(config);
   const std::int64_t local_head = header.integer("attention.key_length");
-  const std::int64_t head = config.required("global_head_dim", 2, kMost);
+  const std::int64_t head = config.required("global_head_dim", 2, kGemma4Most);
   for (const char* key : {"attention.key_length", "attention.value_length", "rope.dimension_count"})
     header.set_integer(key, head);
   for (const char* key : {"attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"})
@@ -102,7 +102,7 @@ void read(Config& config, Header& header) {
   if (!header.has("final_logit_softcapping")) header.set_number("final_logit_softcapping", 0);
 
   const std::int64_t heads = header.integer("attention.head_count_kv");
-  if (const std::int64_t global = config.optional("num_global_key_value_heads", heads, 1, kMost);
+  if (const std::int64_t global = config.optional("num_global_key_value_heads", heads, 1, kGemma4Most);
       config.flag("attention_k_eq_v", false) && global != heads) {
     std::vector<std::int64_t> all;
     for (const bool is_local : local) all.push_back(is_local ? heads : global);
@@ -121,7 +121,7 @@ void read(Config& config, Header& header) {
   config.disregard({"vocab_size_per_layer_input"});  // the embedding's rows
 }
 
-Status write(const Header& header, nlohmann::json& config) {
+Status write_gemma4(const Header& header, nlohmann::json& config) {
   const std::vector<std::int64_t> local = header.of_layers("attention.sliding_window_pattern");
   const std::vector<std::int64_t> heads = header.of_layers("attention.head_count_kv");
   const std::vector<std::int64_t> widths = header.of_layers("feed_forward_length");
@@ -151,10 +151,10 @@ Status write(const Header& header, nlohmann::json& config) {
 const Family kGemma4{.model_type = "gemma4_text",
                      .model_class = "Gemma4ForCausalLM",
                      .architecture = "gemma4",
-                     .names = kNames,
-                     .keys = {kKeys},
-                     .prepare = prepare,
-                     .read = read,
-                     .write = write};
+                     .names = kGemma4Names,
+                     .keys = {kGemma4Keys},
+                     .prepare = prepare_gemma4,
+                     .read = read_gemma4,
+                     .write = write_gemma4};
 
 }  // namespace millrace::convert

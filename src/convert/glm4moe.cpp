@@ -5,26 +5,26 @@
 namespace millrace::convert {
 namespace {
 
-constexpr Names kNames[] = {kTopNames,    kAttentionNames,     kPostAttentionNorm, kDenseNames,
-                            kExpertNames, kSharedExpertsNames, kDraftNames};
-constexpr KeyRule kKeys[] = {{"n_routed_experts", "expert_count"},
-                             {"num_experts_per_tok", "expert_used_count"},
-                             {"moe_intermediate_size", "expert_feed_forward_length"},
-                             {"n_shared_experts", "expert_shared_count"},
-                             {"first_k_dense_replace", "leading_dense_block_count"},
-                             {"routed_scaling_factor", "expert_weights_scale", KeyRule::Kind::number},
-                             {"norm_topk_prob", "expert_weights_norm", KeyRule::Kind::flag},
-                             {"n_group", "expert_group_count"},
-                             {"topk_group", "expert_group_used_count"},
-                             {"num_nextn_predict_layers", "nextn_predict_layers"}};
+constexpr Names kGlm4moeNames[] = {kTopNames,    kAttentionNames,     kPostAttentionNorm, kDenseNames,
+                                   kExpertNames, kSharedExpertsNames, kDraftNames};
+constexpr KeyRule kGlm4moeKeys[] = {{"n_routed_experts", "expert_count"},
+                                    {"num_experts_per_tok", "expert_used_count"},
+                                    {"moe_intermediate_size", "expert_feed_forward_length"},
+                                    {"n_shared_experts", "expert_shared_count"},
+                                    {"first_k_dense_replace", "leading_dense_block_count"},
+                                    {"routed_scaling_factor", "expert_weights_scale", KeyRule::Kind::number},
+                                    {"norm_topk_prob", "expert_weights_norm", KeyRule::Kind::flag},
+                                    {"n_group", "expert_group_count"},
+                                    {"topk_group", "expert_group_used_count"},
+                                    {"num_nextn_predict_layers", "nextn_predict_layers"}};
 
-void read(Config& config, Header& header) {
+void read_glm4moe(Config& config, Header& header) {
   header.set_integer("expert_gating_func", kSigmoidGating);
   config.expect("hidden_act", "silu");
   read_sections(config, header);
 }
 
-Status write(const Header& header, nlohmann::json& config) {
+Status write_glm4moe(const Header& header, nlohmann::json& config) {
   write_sections(header, false, config);
   config["first_k_dense_replace"] = header.integer("leading_dense_block_count");
   config["attention_bias"] = true;
@@ -74,11 +74,11 @@ Status write_minimax(const Header& header, nlohmann::json& config) {
 const Family kGlm4Moe{.model_type = "glm4_moe",
                       .model_class = "Glm4MoeForCausalLM",
                       .architecture = "glm4moe",
-                      .names = kNames,
-                      .keys = {kKeys},
+                      .names = kGlm4moeNames,
+                      .keys = {kGlm4moeKeys},
                       .pre = "glm4",
-                      .read = read,
-                      .write = write};
+                      .read = read_glm4moe,
+                      .write = write_glm4moe};
 const Family kMiniMaxM2{.model_type = "minimax_m2",
                         .model_class = "MiniMaxM2ForCausalLM",
                         .architecture = "minimax-m2",

@@ -88,7 +88,7 @@ constexpr NameRule kTwoNorms[] = {
 };
 constexpr Names kFalconNames[] = {kSelfAttention, kTwoNorms, kGptTop};
 
-constexpr NameRule kMpt[] = {
+constexpr NameRule kMptOwn[] = {
     {"transformer.blocks.#.norm_1.weight", "blk.#.attn_norm.weight"},
     {"transformer.blocks.#.norm_2.weight", "blk.#.ffn_norm.weight"},
     {"transformer.blocks.#.attn.Wqkv.weight", "blk.#.attn_qkv.weight"},
@@ -96,7 +96,7 @@ constexpr NameRule kMpt[] = {
     {"transformer.blocks.#.ffn.up_proj.weight", "blk.#.ffn_up.weight"},
     {"transformer.blocks.#.ffn.down_proj.weight", "blk.#.ffn_down.weight"},
 };
-constexpr Names kMptNames[] = {kMpt, kGptTop};
+constexpr Names kMptNames[] = {kMptOwn, kGptTop};
 
 /// Names of what all families have, as these spell it.
 struct Spelling {

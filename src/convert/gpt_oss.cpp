@@ -4,7 +4,7 @@
 namespace millrace::convert {
 namespace {
 
-constexpr NameRule kOwn[] = {
+constexpr NameRule kGptOssOwn[] = {
     {"model.layers.#.self_attn.sinks", "blk.#.attn_sinks.weight"},
     {"model.layers.#.mlp.router.weight", "blk.#.ffn_gate_inp.weight"},
     {"model.layers.#.mlp.router.bias", "blk.#.ffn_gate_inp.bias"},
@@ -26,22 +26,22 @@ constexpr NameRule kOwn[] = {
     {"model.layers.#.mlp.experts.up_proj.bias", "blk.#.ffn_up_exps.bias"},
     {"model.layers.#.mlp.experts.down_proj.bias", "blk.#.ffn_down_exps.bias"},
 };
-constexpr Names kNames[] = {kTopNames, kAttentionNames, kPostAttentionNorm, kOwn};
-constexpr KeyRule kKeys[] = {{"num_local_experts", "expert_count"},
-                             {"num_experts_per_tok", "expert_used_count"},
-                             {"intermediate_size", "expert_feed_forward_length"},
-                             {"sliding_window", "attention.sliding_window"}};
+constexpr Names kGptOssNames[] = {kTopNames, kAttentionNames, kPostAttentionNorm, kGptOssOwn};
+constexpr KeyRule kGptOssKeys[] = {{"num_local_experts", "expert_count"},
+                                   {"num_experts_per_tok", "expert_used_count"},
+                                   {"intermediate_size", "expert_feed_forward_length"},
+                                   {"sliding_window", "attention.sliding_window"}};
 
-nlohmann::json kinds_of(std::int64_t layers) {
+nlohmann::json gpt_oss_kinds(std::int64_t layers) {
   nlohmann::json kinds = nlohmann::json::array();
   for (std::int64_t i = 0; i < layers; ++i) kinds.push_back(i % 2 == 0 ? "sliding_attention" : "full_attention");
   return kinds;
 }
 
-void read(Config& config, Header& header) { config.expect("layer_types", kinds_of(header.layers())); }
+void read_gpt_oss(Config& config, Header& header) { config.expect("layer_types", gpt_oss_kinds(header.layers())); }
 
-Status write(const Header& header, nlohmann::json& config) {
-  config["layer_types"] = kinds_of(header.layers());
+Status write_gpt_oss(const Header& header, nlohmann::json& config) {
+  config["layer_types"] = gpt_oss_kinds(header.layers());
   config["swiglu_limit"] = 7.0;
   config["attention_bias"] = true;
   config["quantization_config"] = {{"quant_method", "mxfp4"}, {"modules_to_not_convert", nlohmann::json::array()}};
@@ -53,10 +53,10 @@ Status write(const Header& header, nlohmann::json& config) {
 const Family kGptOss{.model_type = "gpt_oss",
                      .model_class = "GptOssForCausalLM",
                      .architecture = "gpt-oss",
-                     .names = kNames,
-                     .keys = {kKeys},
+                     .names = kGptOssNames,
+                     .keys = {kGptOssKeys},
                      .pre = "gpt-4o",
-                     .read = read,
-                     .write = write};
+                     .read = read_gpt_oss,
+                     .write = write_gpt_oss};
 
 }  // namespace millrace::convert

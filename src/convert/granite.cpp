@@ -9,13 +9,13 @@
 namespace millrace::convert {
 namespace {
 
-constexpr Names kNames[] = {kTopNames, kAttentionNames, kFfnNorm, kDenseNames};
-constexpr KeyRule kKeys[] = {{"attention_multiplier", "attention.scale", KeyRule::Kind::number},
-                             {"embedding_multiplier", "embedding_scale", KeyRule::Kind::number},
-                             {"residual_multiplier", "residual_scale", KeyRule::Kind::number},
-                             {"logits_scaling", "logit_scale", KeyRule::Kind::number}};
+constexpr Names kGraniteNames[] = {kTopNames, kAttentionNames, kFfnNorm, kDenseNames};
+constexpr KeyRule kGraniteKeys[] = {{"attention_multiplier", "attention.scale", KeyRule::Kind::number},
+                                    {"embedding_multiplier", "embedding_scale", KeyRule::Kind::number},
+                                    {"residual_multiplier", "residual_scale", KeyRule::Kind::number},
+                                    {"logits_scaling", "logit_scale", KeyRule::Kind::number}};
 
-void read(Config& /*config*/, Header& header) {
+void read_granite(Config& /*config*/, Header& header) {
   header.set_integer("rope.dimension_count", header.integer("attention.key_length"));
 }
 
@@ -37,14 +37,14 @@ constexpr NameRule kHybridDense[] = {
     {"model.layers.#.shared_mlp.input_linear.weight", "blk.#.ffn_up.weight", Form::second_half},
     {"model.layers.#.shared_mlp.output_linear.weight", "blk.#.ffn_down.weight"},
 };
-constexpr Names kMoeNames[] = {kTopNames, kAttentionNames, kFfnNorm, kHybridExperts};
-constexpr KeyRule kMoeKeys[] = {{"num_local_experts", "expert_count"},
-                                {"num_experts_per_tok", "expert_used_count"},
-                                {"shared_intermediate_size", "expert_shared_feed_forward_length"}};
+constexpr Names kGraniteMoeNames[] = {kTopNames, kAttentionNames, kFfnNorm, kHybridExperts};
+constexpr KeyRule kGraniteMoeKeys[] = {{"num_local_experts", "expert_count"},
+                                       {"num_experts_per_tok", "expert_used_count"},
+                                       {"shared_intermediate_size", "expert_shared_feed_forward_length"}};
 
 /// GGUF's mixture is as wide as its feed-forward.
-void read_moe(Config& config, Header& header) {
-  read(config, header);
+void read_granite_moe(Config& config, Header& header) {
+  read_granite(config, header);
   config.expect("hidden_act", "silu");
 }
 
@@ -53,7 +53,7 @@ bool has_shared_expert(const Header& header) { return header.integer("expert_sha
 constexpr Names kMiniCpmNames[] = {kTopNames, kAttentionNames, kFfnNorm, kDenseNames};
 
 void read_minicpm(Config& config, Header& header) {
-  read(config, header);
+  read_granite(config, header);
   const double layers = std::max(1.0, static_cast<double>(header.layers()));
   header.set_number("embedding_scale", config.number("scale_emb", 12));
   header.set_number("residual_scale", config.number("scale_depth", 1.4) / std::sqrt(layers));
@@ -128,35 +128,35 @@ Status write_hybrid(const Header& header, nlohmann::json& config) {
   return {};
 }
 
-bool has_experts(const Header& header) { return header.integer("expert_count") > 0; }
+bool granite_has_experts(const Header& header) { return header.integer("expert_count") > 0; }
 
 }  // namespace
 
 const Family kGranite{.model_type = "granite",
                       .model_class = "GraniteForCausalLM",
                       .architecture = "granite",
-                      .names = kNames,
-                      .keys = {kKeys},
+                      .names = kGraniteNames,
+                      .keys = {kGraniteKeys},
                       .neighbours = true,
                       .pre = "refact",
-                      .read = read};
+                      .read = read_granite};
 const Family kGraniteMoeShared{.model_type = "granitemoeshared",
                                .model_class = "GraniteMoeSharedForCausalLM",
                                .architecture = "granitemoe",
-                               .names = kMoeNames,
-                               .keys = {kKeys, kMoeKeys},
+                               .names = kGraniteMoeNames,
+                               .keys = {kGraniteKeys, kGraniteMoeKeys},
                                .neighbours = true,
                                .pre = "refact",
-                               .read = read_moe,
+                               .read = read_granite_moe,
                                .matches = has_shared_expert};
 const Family kGraniteMoe{.model_type = "granitemoe",
                          .model_class = "GraniteMoeForCausalLM",
                          .architecture = "granitemoe",
-                         .names = kMoeNames,
-                         .keys = {kKeys, kMoeKeys},
+                         .names = kGraniteMoeNames,
+                         .keys = {kGraniteKeys, kGraniteMoeKeys},
                          .neighbours = true,
                          .pre = "refact",
-                         .read = read_moe};
+                         .read = read_granite_moe};
 const Family kMiniCpm{.model_type = "minicpm",
                       .model_class = "MiniCPMForCausalLM",
                       .architecture = "minicpm",
@@ -168,18 +168,18 @@ const Family kGraniteHybrid{.model_type = "granitemoehybrid",
                             .model_class = "GraniteMoeHybridForCausalLM",
                             .architecture = "granitehybrid",
                             .names = kHybridNames,
-                            .keys = {kKeys, kHybridKeys},
+                            .keys = {kGraniteKeys, kHybridKeys},
                             .neighbours = true,
                             .prepare = prepare_hybrid,
                             .dense = &kGraniteHybridDense,
                             .read = read_hybrid,
                             .write = write_hybrid,
-                            .matches = has_experts};
+                            .matches = granite_has_experts};
 const Family kGraniteHybridDense{.model_type = "granitemoehybrid",
                                  .model_class = "GraniteMoeHybridForCausalLM",
                                  .architecture = "granitehybrid",
                                  .names = kHybridDenseNames,
-                                 .keys = {kKeys, kHybridKeys},
+                                 .keys = {kGraniteKeys, kHybridKeys},
                                  .neighbours = true,
                                  .prepare = prepare_hybrid,
                                  .read = read_hybrid,

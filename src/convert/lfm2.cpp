@@ -6,7 +6,7 @@
 namespace millrace::convert {
 namespace {
 
-constexpr NameRule kOwn[] = {
+constexpr NameRule kLfm2Own[] = {
     {"model.embedding_norm.weight", "token_embd_norm.weight"},
     {"model.layers.#.operator_norm.weight", "blk.#.attn_norm.weight"},
     {"model.layers.#.self_attn.out_proj.weight", "blk.#.attn_output.weight"},
@@ -32,13 +32,13 @@ constexpr NameRule kOwn[] = {
     {"model.layers.#.feed_forward.switch_mlp.up_proj.weight", "blk.#.ffn_up_exps.weight"},
     {"model.layers.#.feed_forward.switch_mlp.down_proj.weight", "blk.#.ffn_down_exps.weight"},
 };
-constexpr Names kNames[] = {kOwn, kTopNames, kAttentionNames};
-constexpr KeyRule kKeys[] = {{"norm_eps", "attention.layer_norm_rms_epsilon", KeyRule::Kind::number},
-                             {"conv_L_cache", "shortconv.l_cache"}};
-constexpr KeyRule kMoeKeys[] = {{"num_dense_layers", "leading_dense_block_count"}};
+constexpr Names kLfm2Names[] = {kLfm2Own, kTopNames, kAttentionNames};
+constexpr KeyRule kLfm2Keys[] = {{"norm_eps", "attention.layer_norm_rms_epsilon", KeyRule::Kind::number},
+                                 {"conv_L_cache", "shortconv.l_cache"}};
+constexpr KeyRule kLfm2MoeKeys[] = {{"num_dense_layers", "leading_dense_block_count"}};
 
 /// The names that files had before transformers knew the model.
-void prepare(Config& config) {
+void prepare_lfm2(Config& config) {
   if (const nlohmann::json* width = config.find("block_ff_dim"); width != nullptr)
     config.set("intermediate_size", nlohmann::json(*width));
   if (const nlohmann::json* tied = config.find("tie_embedding"); tied != nullptr)
@@ -61,7 +61,7 @@ std::vector<std::int64_t> kv_heads_of(Config& config, const Header& header) {
 }
 
 /// Dense: the width that the config gives is cut to two thirds and rounded up, if it says so.
-void read(Config& config, Header& header) {
+void read_lfm2(Config& config, Header& header) {
   header.set_integers("attention.head_count_kv", kv_heads_of(config, header));
   if (config.flag("block_auto_adjust_ff_dim", false)) {
     const std::int64_t given = config.required("intermediate_size", 1, 1 << 20);
@@ -74,7 +74,7 @@ void read(Config& config, Header& header) {
   config.expect("conv_bias", false);
 }
 
-void read_moe(Config& config, Header& header) {
+void read_lfm2_moe(Config& config, Header& header) {
   header.set_integers("attention.head_count_kv", kv_heads_of(config, header));
   header.set_integer("expert_gating_func", kSigmoidGating);
   config.expect("conv_bias", false);
@@ -83,7 +83,7 @@ void read_moe(Config& config, Header& header) {
   config.expect("routed_scaling_factor", 1.0);
 }
 
-Status write(const Header& header, nlohmann::json& config) {
+Status write_lfm2(const Header& header, nlohmann::json& config) {
   write_layer_types(header, "full_attention", "conv", config);
   config["conv_bias"] = false;
   config["block_auto_adjust_ff_dim"] = false;
@@ -102,20 +102,20 @@ Status write(const Header& header, nlohmann::json& config) {
 const Family kLfm2{.model_type = "lfm2",
                    .model_class = "Lfm2ForCausalLM",
                    .architecture = "lfm2",
-                   .names = kNames,
-                   .keys = {kKeys},
+                   .names = kLfm2Names,
+                   .keys = {kLfm2Keys},
                    .pre = "lfm2",
-                   .prepare = prepare,
-                   .read = read,
-                   .write = write};
+                   .prepare = prepare_lfm2,
+                   .read = read_lfm2,
+                   .write = write_lfm2};
 const Family kLfm2Moe{.model_type = "lfm2_moe",
                       .model_class = "Lfm2MoeForCausalLM",
                       .architecture = "lfm2moe",
-                      .names = kNames,
-                      .keys = {kKeys, kMixtureKeys, kMoeKeys},
+                      .names = kLfm2Names,
+                      .keys = {kLfm2Keys, kMixtureKeys, kLfm2MoeKeys},
                       .pre = "lfm2",
-                      .prepare = prepare,
-                      .read = read_moe,
-                      .write = write};
+                      .prepare = prepare_lfm2,
+                      .read = read_lfm2_moe,
+                      .write = write_lfm2};
 
 }  // namespace millrace::convert

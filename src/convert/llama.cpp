@@ -5,7 +5,7 @@
 namespace millrace::convert {
 namespace {
 
-constexpr Names kNames[] = {kTopNames, kAttentionNames, kFfnNorm, kDenseNames};
+constexpr Names kLlamaNames[] = {kTopNames, kAttentionNames, kFfnNorm, kDenseNames};
 
 constexpr Names kMixtralNames[] = {kTopNames, kAttentionNames, kFfnNorm, kMixtralExperts, kExpertNames};
 constexpr KeyRule kMixtralKeys[] = {{"num_local_experts", "expert_count"},
@@ -43,15 +43,15 @@ Status write_windowless(const Header&, nlohmann::json& config) {
   return {};
 }
 
-bool has_experts(const Header& header) { return header.integer("expert_count") > 0; }
-bool has_none(const Header& header) { return !has_experts(header); }
+bool llama_has_experts(const Header& header) { return header.integer("expert_count") > 0; }
+bool has_none(const Header& header) { return !llama_has_experts(header); }
 
 }  // namespace
 
 const Family kLlama{.model_type = "llama",
                     .model_class = "LlamaForCausalLM",
                     .architecture = "llama",
-                    .names = kNames,
+                    .names = kLlamaNames,
                     .neighbours = true,
                     .pre = "llama-bpe",
                     .read = read_plain,
@@ -59,7 +59,7 @@ const Family kLlama{.model_type = "llama",
 const Family kMistral{.model_type = "mistral",
                       .model_class = "MistralForCausalLM",
                       .architecture = "llama",
-                      .names = kNames,
+                      .names = kLlamaNames,
                       .neighbours = true,
                       .pre = "tekken",
                       .read = read_plain,
@@ -68,7 +68,7 @@ const Family kMistral{.model_type = "mistral",
 const Family kMinistral3{.model_type = "ministral3",
                          .model_class = "Ministral3ForCausalLM",
                          .architecture = "mistral3",
-                         .names = kNames,
+                         .names = kLlamaNames,
                          .neighbours = true,
                          .pre = "tekken",
                          .read = read_ministral3,
@@ -80,6 +80,6 @@ const Family kMixtral{.model_type = "mixtral",
                       .keys = {kMixtralKeys},
                       .neighbours = true,
                       .read = read_plain,
-                      .matches = has_experts};
+                      .matches = llama_has_experts};
 
 }  // namespace millrace::convert

@@ -6,7 +6,7 @@
 namespace millrace::convert {
 namespace {
 
-constexpr NameRule kOwn[] = {
+constexpr NameRule kMamba2Own[] = {
     MR_MAMBA2_NAMES("backbone.layers.#.mixer."),
 };
 constexpr NameRule kRenamed[] = {
@@ -16,15 +16,15 @@ constexpr NameRule kRenamed[] = {
     {"model.layers.#.norm.weight", "blk.#.attn_norm.weight"},
     MR_MAMBA2_NAMES("model.layers.#.mixer."),
 };
-constexpr Names kNames[] = {kBackboneNames, kOwn, kRenamed};
-constexpr KeyRule kKeys[] = {{"layer_norm_epsilon", "attention.layer_norm_rms_epsilon", KeyRule::Kind::number},
-                             {"conv_kernel", "ssm.conv_kernel"},
-                             {"state_size", "ssm.state_size"},
-                             {"n_groups", "ssm.group_count"}};
+constexpr Names kMamba2Names[] = {kBackboneNames, kMamba2Own, kRenamed};
+constexpr KeyRule kMamba2Keys[] = {{"layer_norm_epsilon", "attention.layer_norm_rms_epsilon", KeyRule::Kind::number},
+                                   {"conv_kernel", "ssm.conv_kernel"},
+                                   {"state_size", "ssm.state_size"},
+                                   {"n_groups", "ssm.group_count"}};
 
 constexpr std::int64_t kUsualContext = 1 << 20;  // there is no bound
 
-void read(Config& config, Header& header) {
+void read_mamba2(Config& config, Header& header) {
   const std::int64_t width = config.required("hidden_size", 1, 1 << 20);
   const std::int64_t inner = config.optional("expand", 2, 1, 64) * width,
                      dim = config.optional("head_dim", 64, 1, 1 << 12);
@@ -42,7 +42,7 @@ void read(Config& config, Header& header) {
   config.expect("rms_norm", true);
 }
 
-Status write(const Header& header, nlohmann::json& config) {
+Status write_mamba2(const Header& header, nlohmann::json& config) {
   const std::int64_t inner = header.integer("ssm.inner_size"), heads = header.integer("ssm.time_step_rank");
   config["expand"] = inner / header.integer("embedding_length");
   config["num_heads"] = heads;
@@ -67,9 +67,9 @@ void expect_endless_time_steps(Config& config) {
 const Family kMamba2{.model_type = "mamba2",
                      .model_class = "Mamba2ForCausalLM",
                      .architecture = "mamba2",
-                     .names = kNames,
-                     .keys = {kKeys},
-                     .read = read,
-                     .write = write};
+                     .names = kMamba2Names,
+                     .keys = {kMamba2Keys},
+                     .read = read_mamba2,
+                     .write = write_mamba2};
 
 }  // namespace millrace::convert

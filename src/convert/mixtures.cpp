@@ -149,7 +149,7 @@ Status write_ernie(const Header& header, nlohmann::json& config) {
 }
 
 // Hunyuan A13B, and HY3, whose dense layers come first.
-constexpr NameRule kHunyuan[] = {
+constexpr NameRule kHunyuanMoeOwn[] = {
     {"model.layers.#.self_attn.query_layernorm.weight", "blk.#.attn_q_norm.weight"},
     {"model.layers.#.self_attn.key_layernorm.weight", "blk.#.attn_k_norm.weight"},
     {"model.layers.#.mlp.gate.wg.weight", "blk.#.ffn_gate_inp.weight"},
@@ -157,7 +157,7 @@ constexpr NameRule kHunyuan[] = {
     {"model.layers.#.mlp.shared_mlp.up_proj.weight", "blk.#.ffn_up_shexp.weight"},
     {"model.layers.#.mlp.shared_mlp.down_proj.weight", "blk.#.ffn_down_shexp.weight"},
 };
-constexpr Names kHunyuanNames[] = {kTopNames, kAttentionNames, kHunyuan, kFfnNorm, kExpertNames};
+constexpr Names kHunyuanMoeNames[] = {kTopNames, kAttentionNames, kHunyuanMoeOwn, kFfnNorm, kExpertNames};
 constexpr KeyRule kHunyuanKeys[] = {{"num_experts", "expert_count"}, {"moe_topk", "expert_used_count"}};
 
 /// Lists, one for each layer, that all say the same.
@@ -291,8 +291,8 @@ Status write_trinity(const Header& header, nlohmann::json& config) {
 
 // Command A's mixture.
 constexpr Names kCohereNames[] = {kTopNames, kAttentionNames, kDenseNames, kExpertNames, kSharedExpertsNames};
-constexpr KeyRule kCohereKeys[] = {{"layer_norm_eps", "attention.layer_norm_epsilon", KeyRule::Kind::number},
-                                   {"logit_scale", "logit_scale", KeyRule::Kind::number}};
+constexpr KeyRule kCohere2MoeKeys[] = {{"layer_norm_eps", "attention.layer_norm_epsilon", KeyRule::Kind::number},
+                                       {"logit_scale", "logit_scale", KeyRule::Kind::number}};
 constexpr KeyRule kCohereExpertKeys[] = {{"num_experts", "expert_count"}, {"num_experts_per_tok", "expert_used_count"}};
 constexpr std::int64_t kSoftmaxOfChosen = 3;  // expert_gating_func
 
@@ -432,7 +432,7 @@ const Family kErnie45Moe{.model_type = "ernie4_5_moe",
 const Family kHunyuanMoe{.model_type = "hunyuan_v1_moe",
                          .model_class = "HunYuanMoEV1ForCausalLM",
                          .architecture = "hunyuan-moe",
-                         .names = kHunyuanNames,
+                         .names = kHunyuanMoeNames,
                          .keys = {kHunyuanKeys},
                          .pre = "hunyuan",
                          .prepare = prepare_hunyuan,
@@ -456,7 +456,7 @@ const Family kCohere2Moe{.model_type = "cohere2_moe",
                          .model_class = "Cohere2MoeForCausalLM",
                          .architecture = "cohere2moe",
                          .names = kCohereNames,
-                         .keys = {kCohereKeys, kCohereExpertKeys},
+                         .keys = {kCohere2MoeKeys, kCohereExpertKeys},
                          .pre = "command-r",
                          .read = read_cohere2moe,
                          .write = write_cohere2moe};

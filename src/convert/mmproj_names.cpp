@@ -11,11 +11,11 @@ namespace {
 using nlohmann::json;
 using vision::Projector;
 
-constexpr std::int64_t kMost = 1 << 20;
+constexpr std::int64_t kMostTower = 1 << 20;
 
 // --- Qwen ---
 
-constexpr TowerRule kQwen3[] = {
+constexpr TowerRule kQwen3Tower[] = {
     {"visual.patch_embed.proj.weight", "v.patch_embd.weight", TowerForm::frames},
     {"visual.patch_embed.proj", "v.patch_embd"},
     {"visual.pos_embed", "v.position_embd"},
@@ -33,7 +33,7 @@ constexpr TowerRule kQwen3[] = {
     {"visual.deepstack_merger_list.#.linear_fc2", "v.deepstack.#.fc2"},
 };
 
-constexpr TowerRule kQwen2[] = {
+constexpr TowerRule kQwen2Tower[] = {
     {"visual.patch_embed.proj.weight", "v.patch_embd.weight", TowerForm::frames},
     {"visual.blocks.#.norm1", "v.blk.#.ln1"},
     {"visual.blocks.#.norm2", "v.blk.#.ln2"},
@@ -51,8 +51,8 @@ constexpr TowerRule kQwen2[] = {
 
 void read_qwen(TowerConfig& config, Header& header) {
   Config& vision = config.vision;
-  header.set_integer("vision.block_count", vision.optional("depth", 32, 1, kMost));
-  header.set_integer("vision.attention.head_count", vision.optional("num_heads", 16, 1, kMost));
+  header.set_integer("vision.block_count", vision.optional("depth", 32, 1, kMostTower));
+  header.set_integer("vision.attention.head_count", vision.optional("num_heads", 16, 1, kMostTower));
   header.set_integer("vision.patch_size", vision.optional("patch_size", 14, 1, 256));
   header.set_integer("vision.spatial_merge_size", vision.optional("spatial_merge_size", 2, 1, 16));
   header.set_number("vision.attention.layer_norm_epsilon", 1e-6);
@@ -62,10 +62,10 @@ void read_qwen(TowerConfig& config, Header& header) {
 void read_qwen3(TowerConfig& config, Header& header) {
   Config& vision = config.vision;
   read_qwen(config, header);
-  header.set_integer("vision.embedding_length", vision.required("hidden_size", 8, kMost));
-  header.set_integer("vision.feed_forward_length", vision.required("intermediate_size", 1, kMost));
-  header.set_integer("vision.projection_dim", vision.optional("out_hidden_size", config.text_width, 1, kMost));
-  const double places = static_cast<double>(vision.required("num_position_embeddings", 1, kMost));
+  header.set_integer("vision.embedding_length", vision.required("hidden_size", 8, kMostTower));
+  header.set_integer("vision.feed_forward_length", vision.required("intermediate_size", 1, kMostTower));
+  header.set_integer("vision.projection_dim", vision.optional("out_hidden_size", config.text_width, 1, kMostTower));
+  const double places = static_cast<double>(vision.required("num_position_embeddings", 1, kMostTower));
   header.set_integer("vision.image_size", std::llround(std::sqrt(places)) * header.integer("vision.patch_size"));
   header.set("use_gelu", true);
   vision.expect("hidden_act", "gelu_pytorch_tanh");
@@ -79,11 +79,11 @@ void read_qwen3(TowerConfig& config, Header& header) {
 void read_qwen25(TowerConfig& config, Header& header) {
   Config& vision = config.vision;
   read_qwen(config, header);
-  header.set_integer("vision.embedding_length", vision.required("hidden_size", 8, kMost));
-  header.set_integer("vision.feed_forward_length", vision.required("intermediate_size", 1, kMost));
-  header.set_integer("vision.projection_dim", vision.optional("out_hidden_size", config.text_width, 1, kMost));
+  header.set_integer("vision.embedding_length", vision.required("hidden_size", 8, kMostTower));
+  header.set_integer("vision.feed_forward_length", vision.required("intermediate_size", 1, kMostTower));
+  header.set_integer("vision.projection_dim", vision.optional("out_hidden_size", config.text_width, 1, kMostTower));
   header.set_integer("vision.image_size", 40 * header.integer("vision.patch_size"));
-  header.set_integer("vision.window_size", vision.optional("window_size", 112, 1, kMost));
+  header.set_integer("vision.window_size", vision.optional("window_size", 112, 1, kMostTower));
   header.set("use_silu", true);
   vision.expect("hidden_act", "silu");
   const auto full = vision.numbers("fullatt_block_indexes");
@@ -97,11 +97,11 @@ void read_qwen25(TowerConfig& config, Header& header) {
 void read_qwen2(TowerConfig& config, Header& header) {
   Config& vision = config.vision;
   read_qwen(config, header);
-  const std::int64_t width = vision.required("embed_dim", 8, kMost);
+  const std::int64_t width = vision.required("embed_dim", 8, kMostTower);
   header.set_integer("vision.embedding_length", width);
   header.set_integer("vision.feed_forward_length",
                      std::llround(static_cast<double>(width) * vision.number("mlp_ratio", 4)));
-  header.set_integer("vision.projection_dim", vision.optional("hidden_size", config.text_width, 1, kMost));
+  header.set_integer("vision.projection_dim", vision.optional("hidden_size", config.text_width, 1, kMostTower));
   header.set_integer("vision.image_size", 40 * header.integer("vision.patch_size"));
   vision.expect("hidden_act", "quick_gelu");
 }
@@ -136,15 +136,15 @@ void expect_theta(Config& vision, double theta) {
 
 void read_pixtral(TowerConfig& config, Header& header) {
   Config& vision = config.vision;
-  const std::int64_t heads = vision.optional("num_attention_heads", 16, 1, kMost),
-                     width = vision.optional("hidden_size", 1024, 8, kMost);
-  header.set_integer("vision.block_count", vision.optional("num_hidden_layers", 24, 1, kMost));
+  const std::int64_t heads = vision.optional("num_attention_heads", 16, 1, kMostTower),
+                     width = vision.optional("hidden_size", 1024, 8, kMostTower);
+  header.set_integer("vision.block_count", vision.optional("num_hidden_layers", 24, 1, kMostTower));
   header.set_integer("vision.embedding_length", width);
-  header.set_integer("vision.feed_forward_length", vision.optional("intermediate_size", 4096, 1, kMost));
+  header.set_integer("vision.feed_forward_length", vision.optional("intermediate_size", 4096, 1, kMostTower));
   header.set_integer("vision.attention.head_count", heads);
-  header.set_integer("vision.attention.head_dim", vision.optional("head_dim", width / heads, 1, kMost));
+  header.set_integer("vision.attention.head_dim", vision.optional("head_dim", width / heads, 1, kMostTower));
   header.set_integer("vision.patch_size", vision.optional("patch_size", 16, 1, 256));
-  header.set_integer("vision.image_size", vision.optional("image_size", 1024, 1, kMost));
+  header.set_integer("vision.image_size", vision.optional("image_size", 1024, 1, kMostTower));
   header.set_integer("vision.spatial_merge_size", config.whole.optional("spatial_merge_size", 1, 1, 16));
   header.set_integer("vision.projection_dim", config.text_width);
   header.set_number("vision.attention.layer_norm_epsilon", 1e-5);
@@ -158,7 +158,7 @@ void read_pixtral(TowerConfig& config, Header& header) {
 
 // --- Gemma ---
 
-constexpr TowerRule kGemma3[] = {
+constexpr TowerRule kGemma3Tower[] = {
     {"vision_tower.embeddings.patch_embedding", "v.patch_embd"},
     {"vision_tower.embeddings.position_embedding", "v.position_embd"},
     {"vision_tower.post_layernorm", "v.post_ln"},
@@ -176,18 +176,18 @@ constexpr TowerRule kGemma3[] = {
 
 void read_siglip(TowerConfig& config, Header& header) {
   Config& vision = config.vision;
-  header.set_integer("vision.block_count", vision.required("num_hidden_layers", 1, kMost));
-  header.set_integer("vision.embedding_length", vision.required("hidden_size", 8, kMost));
-  header.set_integer("vision.feed_forward_length", vision.required("intermediate_size", 1, kMost));
-  header.set_integer("vision.attention.head_count", vision.required("num_attention_heads", 1, kMost));
+  header.set_integer("vision.block_count", vision.required("num_hidden_layers", 1, kMostTower));
+  header.set_integer("vision.embedding_length", vision.required("hidden_size", 8, kMostTower));
+  header.set_integer("vision.feed_forward_length", vision.required("intermediate_size", 1, kMostTower));
+  header.set_integer("vision.attention.head_count", vision.required("num_attention_heads", 1, kMostTower));
   header.set_integer("vision.projection_dim", config.text_width);
 }
 
 void read_gemma3(TowerConfig& config, Header& header) {
   Config& vision = config.vision;
   read_siglip(config, header);
-  const std::int64_t patch = vision.required("patch_size", 1, 256), size = vision.required("image_size", 1, kMost);
-  const std::int64_t tokens = config.whole.optional("mm_tokens_per_image", 256, 1, kMost);
+  const std::int64_t patch = vision.required("patch_size", 1, 256), size = vision.required("image_size", 1, kMostTower);
+  const std::int64_t tokens = config.whole.optional("mm_tokens_per_image", 256, 1, kMostTower);
   const auto side = std::max<std::int64_t>(1, std::llround(std::sqrt(static_cast<double>(tokens))));
   header.set_integer("vision.patch_size", patch);
   header.set_integer("vision.image_size", size);
@@ -197,7 +197,7 @@ void read_gemma3(TowerConfig& config, Header& header) {
   vision.expect("hidden_act", "gelu_pytorch_tanh");
 }
 
-constexpr TowerRule kGemma4[] = {
+constexpr TowerRule kGemma4Tower[] = {
     {"vision_tower.patch_embedder.input_proj", "v.patch_embd", TowerForm::pixels},
     {"vision_tower.patch_embedder.position_embedding_table", "v.position_embd.weight"},
     {"vision_tower.std_bias", "v.std_bias"},
@@ -221,7 +221,7 @@ constexpr TowerRule kGemma4[] = {
 void read_gemma4(TowerConfig& config, Header& header) {
   Config& vision = config.vision;
   read_siglip(config, header);
-  header.set_integer("vision.attention.head_dim", vision.optional("head_dim", 64, 1, kMost));
+  header.set_integer("vision.attention.head_dim", vision.optional("head_dim", 64, 1, kMostTower));
   header.set_integer("vision.patch_size", vision.optional("patch_size", 16, 1, 256));
   header.set_integer("vision.projector.scale_factor", vision.optional("pooling_kernel_size", 3, 1, 16));
   header.set_integer("vision.image_size", 224);  // readers want one
@@ -246,7 +246,7 @@ void read_gemma4_unified(TowerConfig& config, Header& header) {
   Config& vision = config.vision;
   for (const char* none : {"vision.block_count", "vision.feed_forward_length", "vision.attention.head_count"})
     header.set_integer(none, 0);
-  header.set_integer("vision.embedding_length", vision.required("mm_embed_dim", 8, kMost));
+  header.set_integer("vision.embedding_length", vision.required("mm_embed_dim", 8, kMostTower));
   header.set_integer("vision.projection_dim", config.text_width);
   header.set_integer("vision.patch_size", vision.optional("patch_size", 16, 1, 256));
   header.set_integer("vision.projector.scale_factor", vision.optional("pooling_kernel_size", 3, 1, 16));
@@ -297,23 +297,24 @@ constexpr TowerRule kInternVl[] = {
 /// A number, or the first of a list of equal ones.
 std::int64_t side_of(Config& vision, std::string_view key, std::int64_t fallback) {
   const json* const value = vision.find(key);
-  if (value == nullptr || !value->is_array()) return vision.optional(key, fallback, 1, kMost);
+  if (value == nullptr || !value->is_array()) return vision.optional(key, fallback, 1, kMostTower);
   const std::vector<double> sides = vision.numbers(key);
-  if (sides.size() == 2 && sides[0] == sides[1] && sides[0] >= 1 && sides[0] <= kMost) return std::llround(sides[0]);
+  if (sides.size() == 2 && sides[0] == sides[1] && sides[0] >= 1 && sides[0] <= kMostTower)
+    return std::llround(sides[0]);
   vision.fail(error(Code::unsupported, "{} in vision_config is no square's", key));
   return fallback;
 }
 
 /// The dimensions of a transformer, with those of its class where the file leaves them out.
-struct Shape {
+struct TowerShape {
   std::int64_t layers, width, ff, heads;
 };
-void read_shape(TowerConfig& config, Header& header, const Shape& usual) {
+void read_shape(TowerConfig& config, Header& header, const TowerShape& usual) {
   Config& vision = config.vision;
-  header.set_integer("vision.block_count", vision.optional("num_hidden_layers", usual.layers, 1, kMost));
-  header.set_integer("vision.embedding_length", vision.optional("hidden_size", usual.width, 8, kMost));
-  header.set_integer("vision.feed_forward_length", vision.optional("intermediate_size", usual.ff, 1, kMost));
-  header.set_integer("vision.attention.head_count", vision.optional("num_attention_heads", usual.heads, 1, kMost));
+  header.set_integer("vision.block_count", vision.optional("num_hidden_layers", usual.layers, 1, kMostTower));
+  header.set_integer("vision.embedding_length", vision.optional("hidden_size", usual.width, 8, kMostTower));
+  header.set_integer("vision.feed_forward_length", vision.optional("intermediate_size", usual.ff, 1, kMostTower));
+  header.set_integer("vision.attention.head_count", vision.optional("num_attention_heads", usual.heads, 1, kMostTower));
   header.set_integer("vision.projection_dim", config.text_width);
 }
 
@@ -368,8 +369,8 @@ void read_idefics3(TowerConfig& config, Header& header) {
   header.set_integer("vision.image_size", side);
   header.set_integer("vision.projector.scale_factor", config.whole.optional("scale_factor", 2, 1, 16));
   Config size = pixels.within("size"), tile = pixels.within("max_image_size");
-  header.set_integer("vision.preproc_image_size", size.optional("longest_edge", 4 * side, 1, kMost));
-  if (const std::int64_t cut = tile.optional("longest_edge", side, 1, kMost); cut != side)
+  header.set_integer("vision.preproc_image_size", size.optional("longest_edge", 4 * side, 1, kMostTower));
+  if (const std::int64_t cut = tile.optional("longest_edge", side, 1, kMostTower); cut != side)
     pixels.fail(
         error(Code::unsupported, "max_image_size of the processor is {}, and the tower's image_size {}", cut, side));
   pixels.fail(size.status());
@@ -380,7 +381,7 @@ void read_idefics3(TowerConfig& config, Header& header) {
   vision.expect("hidden_act", "gelu_pytorch_tanh");
 }
 
-constexpr TowerRule kLfm2[] = {
+constexpr TowerRule kLfm2Tower[] = {
     {"vision_tower.embeddings.patch_embedding.weight", "v.patch_embd.weight", TowerForm::pixels},
     {"vision_tower.embeddings.patch_embedding.bias", "v.patch_embd.bias"},
     {"vision_tower.embeddings.position_embedding", "v.position_embd"},
@@ -398,7 +399,7 @@ constexpr TowerRule kLfm2[] = {
     {"multi_modal_projector.linear_2", "mm.2"},
 };
 
-void read_lfm2(TowerConfig& config, Header& header) {
+void read_lfm2_tower(TowerConfig& config, Header& header) {
   Config &vision = config.vision, &whole = config.whole, &pixels = config.pixels;
   read_shape(config, header, {.layers = 12, .width = 768, .ff = 3072, .heads = 12});
   const std::int64_t patch = vision.optional("patch_size", 16, 1, 256),
@@ -424,7 +425,7 @@ void read_lfm2(TowerConfig& config, Header& header) {
 
 // --- GLM, Kimi ---
 
-constexpr TowerRule kGlm4v[] = {
+constexpr TowerRule kGlm4vTower[] = {
     {"visual.patch_embed.proj.weight", "v.patch_embd.weight", TowerForm::frames},
     {"visual.patch_embed.proj", "v.patch_embd"},
     {"visual.embeddings.position_embedding", "v.position_embd"},
@@ -445,14 +446,14 @@ constexpr TowerRule kGlm4v[] = {
     {"visual.merger.down_proj", "mm.down"},
 };
 
-void read_glm4v(TowerConfig& config, Header& header) {
+void read_glm4v_tower(TowerConfig& config, Header& header) {
   Config &vision = config.vision, &pixels = config.pixels;
-  const std::int64_t out = vision.optional("out_hidden_size", 4096, 1, kMost);
-  header.set_integer("vision.block_count", vision.optional("depth", 24, 1, kMost));
-  header.set_integer("vision.embedding_length", vision.optional("hidden_size", 1536, 8, kMost));
+  const std::int64_t out = vision.optional("out_hidden_size", 4096, 1, kMostTower);
+  header.set_integer("vision.block_count", vision.optional("depth", 24, 1, kMostTower));
+  header.set_integer("vision.embedding_length", vision.optional("hidden_size", 1536, 8, kMostTower));
   // That of the projector, which others write here, too; a block's is as wide as what it gives.
-  header.set_integer("vision.feed_forward_length", vision.optional("intermediate_size", 13696, 1, kMost));
-  header.set_integer("vision.attention.head_count", vision.optional("num_heads", 12, 1, kMost));
+  header.set_integer("vision.feed_forward_length", vision.optional("intermediate_size", 13696, 1, kMostTower));
+  header.set_integer("vision.attention.head_count", vision.optional("num_heads", 12, 1, kMostTower));
   header.set_integer("vision.projection_dim", out);
   header.set_integer("vision.patch_size", side_of(vision, "patch_size", 14));
   header.set_integer("vision.image_size", side_of(vision, "image_size", 336));
@@ -499,33 +500,33 @@ void read_kimi_vl(TowerConfig& config, Header& header) {
   header.set("use_gelu", true);
 }
 
-constexpr TowerFamily kFamilies[] = {
-    {"qwen3_5", Projector::qwen3vl, kQwen3, read_qwen3},
-    {"qwen3_5_moe", Projector::qwen3vl, kQwen3, read_qwen3},
-    {"qwen3_vl", Projector::qwen3vl, kQwen3, read_qwen3},
-    {"qwen3_vl_moe", Projector::qwen3vl, kQwen3, read_qwen3},
-    {"qwen2_5_vl", Projector::qwen25vl, kQwen2, read_qwen25},
-    {"qwen2_vl", Projector::qwen2vl, kQwen2, read_qwen2},
+constexpr TowerFamily kTowerFamilies[] = {
+    {"qwen3_5", Projector::qwen3vl, kQwen3Tower, read_qwen3},
+    {"qwen3_5_moe", Projector::qwen3vl, kQwen3Tower, read_qwen3},
+    {"qwen3_vl", Projector::qwen3vl, kQwen3Tower, read_qwen3},
+    {"qwen3_vl_moe", Projector::qwen3vl, kQwen3Tower, read_qwen3},
+    {"qwen2_5_vl", Projector::qwen25vl, kQwen2Tower, read_qwen25},
+    {"qwen2_vl", Projector::qwen2vl, kQwen2Tower, read_qwen2},
     {"mistral3", Projector::pixtral, kPixtral, read_pixtral},
     {"llava", Projector::pixtral, kPixtral, read_pixtral},
-    {"gemma3", Projector::gemma3, kGemma3, read_gemma3},
-    {"gemma4", Projector::gemma4, kGemma4, read_gemma4},
+    {"gemma3", Projector::gemma3, kGemma3Tower, read_gemma3},
+    {"gemma4", Projector::gemma4, kGemma4Tower, read_gemma4},
     {"gemma4_unified", Projector::gemma4u, kGemma4Unified, read_gemma4_unified},
     {"internvl", Projector::internvl, kInternVl, read_internvl},
     {"internvl_chat", Projector::internvl, kInternVl, read_internvl},
     {"idefics3", Projector::idefics3, kIdefics3, read_idefics3},
     {"smolvlm", Projector::idefics3, kIdefics3, read_idefics3},
-    {"lfm2_vl", Projector::lfm2, kLfm2, read_lfm2},
-    {"glm4v", Projector::glm4v, kGlm4v, read_glm4v},
-    {"glm4v_moe", Projector::glm4v, kGlm4v, read_glm4v},
-    {"glm46v", Projector::glm4v, kGlm4v, read_glm4v},
+    {"lfm2_vl", Projector::lfm2, kLfm2Tower, read_lfm2_tower},
+    {"glm4v", Projector::glm4v, kGlm4vTower, read_glm4v_tower},
+    {"glm4v_moe", Projector::glm4v, kGlm4vTower, read_glm4v_tower},
+    {"glm46v", Projector::glm4v, kGlm4vTower, read_glm4v_tower},
     {"kimi_vl", Projector::kimivl, kKimiVl, read_kimi_vl},
 };
 
 }  // namespace
 
 const TowerFamily* tower_family(std::string_view model_type) {
-  for (const TowerFamily& family : kFamilies)
+  for (const TowerFamily& family : kTowerFamilies)
     if (family.model_type == model_type) return &family;
   return nullptr;
 }

@@ -8,7 +8,7 @@
 namespace millrace::convert {
 namespace {
 
-constexpr NameRule kOwn[] = {
+constexpr NameRule kNemotronHOwn[] = {
     MR_MAMBA2_NAMES("backbone.layers.#.mixer."),
     {"backbone.layers.#.mixer.q_proj.weight", "blk.#.attn_q.weight"},
     {"backbone.layers.#.mixer.k_proj.weight", "blk.#.attn_k.weight"},
@@ -27,27 +27,27 @@ constexpr NameRule kOwn[] = {
     {"backbone.layers.#.mixer.fc1_latent_proj.weight", "blk.#.ffn_latent_down.weight"},
     {"backbone.layers.#.mixer.fc2_latent_proj.weight", "blk.#.ffn_latent_up.weight"},
 };
-constexpr Names kNames[] = {kBackboneNames, kOwn};
-constexpr KeyRule kKeys[] = {{"layer_norm_epsilon", "attention.layer_norm_rms_epsilon", KeyRule::Kind::number},
-                             {"conv_kernel", "ssm.conv_kernel"},
-                             {"ssm_state_size", "ssm.state_size"},
-                             {"n_groups", "ssm.group_count"},
-                             {"mamba_num_heads", "ssm.time_step_rank"},
-                             {"n_routed_experts", "expert_count"},
-                             {"num_experts_per_tok", "expert_used_count"},
-                             {"moe_intermediate_size", "expert_feed_forward_length"},
-                             {"moe_shared_expert_intermediate_size", "expert_shared_feed_forward_length"},
-                             {"n_shared_experts", "expert_shared_count"},
-                             {"norm_topk_prob", "expert_weights_norm", KeyRule::Kind::flag},
-                             {"routed_scaling_factor", "expert_weights_scale", KeyRule::Kind::number},
-                             {"n_group", "expert_group_count"},
-                             {"moe_latent_size", "moe_latent_size"}};
+constexpr Names kNemotronHNames[] = {kBackboneNames, kNemotronHOwn};
+constexpr KeyRule kNemotronHKeys[] = {{"layer_norm_epsilon", "attention.layer_norm_rms_epsilon", KeyRule::Kind::number},
+                                      {"conv_kernel", "ssm.conv_kernel"},
+                                      {"ssm_state_size", "ssm.state_size"},
+                                      {"n_groups", "ssm.group_count"},
+                                      {"mamba_num_heads", "ssm.time_step_rank"},
+                                      {"n_routed_experts", "expert_count"},
+                                      {"num_experts_per_tok", "expert_used_count"},
+                                      {"moe_intermediate_size", "expert_feed_forward_length"},
+                                      {"moe_shared_expert_intermediate_size", "expert_shared_feed_forward_length"},
+                                      {"n_shared_experts", "expert_shared_count"},
+                                      {"norm_topk_prob", "expert_weights_norm", KeyRule::Kind::flag},
+                                      {"routed_scaling_factor", "expert_weights_scale", KeyRule::Kind::number},
+                                      {"n_group", "expert_group_count"},
+                                      {"moe_latent_size", "moe_latent_size"}};
 
 constexpr std::pair<std::string_view, char> kKinds[] = {
     {"linear_attention", 'M'}, {"full_attention", '*'}, {"mlp", '-'}, {"moe", 'E'}};
 
 /// Layers by a pattern or by a list, which also says how many there are; without experts their keys mean nothing.
-void prepare(Config& config) {
+void prepare_nemotron_h(Config& config) {
   std::string pattern;
   for (const std::string& kind : layer_kinds(config, "layers_block_type")) {
     const auto known =
@@ -66,7 +66,7 @@ void prepare(Config& config) {
     config.drop(key);
 }
 
-void read(Config& config, Header& header) {
+void read_nemotron_h(Config& config, Header& header) {
   const std::string pattern = config.text("hybrid_override_pattern", "");
   if (const double least = config.number("time_step_min", 0); least > 0)
     log::warn(
@@ -99,7 +99,7 @@ void read(Config& config, Header& header) {
   if (mixture) config.expect("topk_group", 1);
 }
 
-Status write(const Header& header, nlohmann::json& config) {
+Status write_nemotron_h(const Header& header, nlohmann::json& config) {
   const auto kv_heads = header.of_layers("attention.head_count_kv"), widths = header.of_layers("feed_forward_length");
   const bool mixture = header.integer("expert_count") > 0;
   std::string pattern;
@@ -124,10 +124,10 @@ const Family kNemotronH{.model_type = "nemotron_h",
                         .model_class = "NemotronHForCausalLM",
                         .architecture = "nemotron_h",
                         .mixture = "nemotron_h_moe",
-                        .names = kNames,
-                        .keys = {kKeys},
-                        .prepare = prepare,
-                        .read = read,
-                        .write = write};
+                        .names = kNemotronHNames,
+                        .keys = {kNemotronHKeys},
+                        .prepare = prepare_nemotron_h,
+                        .read = read_nemotron_h,
+                        .write = write_nemotron_h};
 
 }  // namespace millrace::convert

@@ -4,21 +4,21 @@
 namespace millrace::convert {
 namespace {
 
-constexpr NameRule kOwn[] = {
+constexpr NameRule kPhi3Own[] = {
     {"model.layers.#.self_attn.qkv_proj.weight", "blk.#.attn_qkv.weight"},
     {"model.layers.#.mlp.gate_up_proj.weight", "blk.#.ffn_up.weight"},
     {"model.layers.#.mlp.down_proj.weight", "blk.#.ffn_down.weight"},
 };
-constexpr Names kNames[] = {kTopNames, kAttentionNames, kFfnNorm, kOwn};
+constexpr Names kPhi3Names[] = {kTopNames, kAttentionNames, kFfnNorm, kPhi3Own};
 
 /// Readers of GGUF know of no window here.
-void read(Config& config, Header& header) {
+void read_phi3(Config& config, Header& header) {
   header.set_integer("attention.sliding_window", 0);
   shorten_to_window(config, header);
   config.disregard({"original_max_position_embeddings"});  // of the rotation
 }
 
-Status write(const Header& header, nlohmann::json& config) {
+Status write_phi3(const Header& header, nlohmann::json& config) {
   const std::int64_t window = header.integer("attention.sliding_window");
   config["sliding_window"] = window > 0 ? nlohmann::json(window) : nlohmann::json();
   return {};
@@ -29,8 +29,8 @@ Status write(const Header& header, nlohmann::json& config) {
 const Family kPhi3{.model_type = "phi3",
                    .model_class = "Phi3ForCausalLM",
                    .architecture = "phi3",
-                   .names = kNames,
-                   .read = read,
-                   .write = write};
+                   .names = kPhi3Names,
+                   .read = read_phi3,
+                   .write = write_phi3};
 
 }  // namespace millrace::convert

@@ -20,7 +20,8 @@ using text::PreTokenizerFamily;
 namespace {
 
 // GPT-2's pattern, which "ByteLevel" applies unless it is told not to.
-constexpr std::string_view kByteLevel = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kByteLevelPattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 // A character of each kind that some pattern tells from others.
 constexpr std::array<std::string_view, 40> kAtoms = {"a",
                                                      "S",
@@ -103,7 +104,7 @@ Status add_patterns(const json& step, std::vector<std::string>& patterns, int de
   }
   if (type == "ByteLevel") {
     if (flag_of(step, "add_prefix_space", false)) return unknown("pre-tokenizer", "ByteLevel with add_prefix_space");
-    if (flag_of(step, "use_regex", true)) patterns.emplace_back(kByteLevel);
+    if (flag_of(step, "use_regex", true)) patterns.emplace_back(kByteLevelPattern);
     return {};
   }
   if (type == "Digits") {

@@ -6,13 +6,13 @@
 namespace millrace::convert {
 namespace {
 
-constexpr Names kNames[] = {kTopNames, kAttentionNames, kFfnNorm, kDenseNames};
+constexpr Names kQwenNames[] = {kTopNames, kAttentionNames, kFfnNorm, kDenseNames};
 constexpr Names kSeedNames[] = {kTopNames, kAttentionNames, kPostAttentionNorm, kDenseNames};
 constexpr Names kSharedMoeNames[] = {kTopNames, kAttentionNames, kFfnNorm, kExpertNames, kSharedExpertNames};
-constexpr Names kMoeNames[] = {kTopNames, kAttentionNames, kFfnNorm, kExpertNames};
+constexpr Names kQwenMoeNames[] = {kTopNames, kAttentionNames, kFfnNorm, kExpertNames};
 constexpr KeyRule kSharedMoeKeys[] = {{"shared_expert_intermediate_size", "expert_shared_feed_forward_length"}};
-constexpr KeyRule kMoeKeys[] = {{"num_local_experts", "expert_count"},
-                                {"norm_topk_prob", "expert_weights_norm", KeyRule::Kind::flag}};
+constexpr KeyRule kQwenMoeKeys[] = {{"num_local_experts", "expert_count"},
+                                    {"norm_topk_prob", "expert_weights_norm", KeyRule::Kind::flag}};
 
 void read_dense(Config& config, Header&) {
   config.expect("use_sliding_window", false);
@@ -25,7 +25,7 @@ void read_dense(Config& config, Header&) {
 }
 
 /// Every layer is a mixture.
-void read_moe(Config& config, Header& header) {
+void read_qwen_moe(Config& config, Header& header) {
   read_dense(config, header);
   expect_mixtures_alone(config);
 }
@@ -38,7 +38,7 @@ Status write_moe(const Header& header, nlohmann::json& config) {
 
 /// GGUF has no key for it: readers take weights as they are.
 void read_qwen2_moe(Config& config, Header& header) {
-  read_moe(config, header);
+  read_qwen_moe(config, header);
   config.expect("norm_topk_prob", false);
   config.expect("qkv_bias", true);
   config.expect("hidden_act", "silu");
@@ -106,25 +106,25 @@ Status write_seed(const Header&, nlohmann::json& config) {
 const Family kQwen2{.model_type = "qwen2",
                     .model_class = "Qwen2ForCausalLM",
                     .architecture = "qwen2",
-                    .names = kNames,
+                    .names = kQwenNames,
                     .read = read_dense};
 const Family kQwen3{.model_type = "qwen3",
                     .model_class = "Qwen3ForCausalLM",
                     .architecture = "qwen3",
-                    .names = kNames,
+                    .names = kQwenNames,
                     .read = read_dense};
 const Family kQwen3Moe{.model_type = "qwen3_moe",
                        .model_class = "Qwen3MoeForCausalLM",
                        .architecture = "qwen3moe",
-                       .names = kMoeNames,
-                       .keys = {kMixtureKeys, kMoeKeys},
-                       .read = read_moe,
+                       .names = kQwenMoeNames,
+                       .keys = {kMixtureKeys, kQwenMoeKeys},
+                       .read = read_qwen_moe,
                        .write = write_moe};
 
 const Family kQwen2Vl{.model_type = "qwen2_vl_text",
                       .model_class = "Qwen2VLForConditionalGeneration",
                       .architecture = "qwen2vl",
-                      .names = kNames,
+                      .names = kQwenNames,
                       .read = read_qwen2_vl,
                       .write = write_qwen2_vl};
 const Family kQwen2Moe{.model_type = "qwen2_moe",
@@ -137,14 +137,14 @@ const Family kQwen2Moe{.model_type = "qwen2_moe",
 const Family kQwen3Vl{.model_type = "qwen3_vl_text",
                       .model_class = "Qwen3VLForConditionalGeneration",
                       .architecture = "qwen3vl",
-                      .names = kNames,
+                      .names = kQwenNames,
                       .read = read_qwen3_vl,
                       .write = write_qwen3_vl};
 const Family kQwen3VlMoe{.model_type = "qwen3_vl_moe_text",
                          .model_class = "Qwen3VLMoeForConditionalGeneration",
                          .architecture = "qwen3vlmoe",
-                         .names = kMoeNames,
-                         .keys = {kMixtureKeys, kMoeKeys},
+                         .names = kQwenMoeNames,
+                         .keys = {kMixtureKeys, kQwenMoeKeys},
                          .read = read_qwen3_vl_moe,
                          .write = write_qwen3_vl_moe};
 const Family kSeedOss{.model_type = "seed_oss",

@@ -41,17 +41,17 @@ constexpr Names kDenseNetNames[] = {kTopNames, kAttentionNames, kPostAttentionNo
 constexpr Names kMoeNetNames[] = {kTopNames,          kAttentionNames, kPostAttentionNorm, kTiledNet, kExpertNames,
                                   kSharedExpertNames, kDraft};
 
-constexpr KeyRule kKeys[] = {{"linear_conv_kernel_dim", "ssm.conv_kernel"},
-                             {"linear_key_head_dim", "ssm.state_size"},
-                             {"linear_num_key_heads", "ssm.group_count"},
-                             {"linear_num_value_heads", "ssm.time_step_rank"},
-                             {"full_attention_interval", "full_attention_interval"}};
-constexpr KeyRule kMoeKeys[] = {{"shared_expert_intermediate_size", "expert_shared_feed_forward_length"},
-                                {"norm_topk_prob", "expert_weights_norm", KeyRule::Kind::flag}};
+constexpr KeyRule kQwen35Keys[] = {{"linear_conv_kernel_dim", "ssm.conv_kernel"},
+                                   {"linear_key_head_dim", "ssm.state_size"},
+                                   {"linear_num_key_heads", "ssm.group_count"},
+                                   {"linear_num_value_heads", "ssm.time_step_rank"},
+                                   {"full_attention_interval", "full_attention_interval"}};
+constexpr KeyRule kQwen35MoeKeys[] = {{"shared_expert_intermediate_size", "expert_shared_feed_forward_length"},
+                                      {"norm_topk_prob", "expert_weights_norm", KeyRule::Kind::flag}};
 
 constexpr std::int64_t kUsualInterval = 4;
 
-void read(Config& config, Header& header) {
+void read_qwen35(Config& config, Header& header) {
   header.set_integer("ssm.inner_size", config.required("linear_num_value_heads", 1, 1 << 14) *
                                            config.required("linear_value_head_dim", 1, 1 << 12));
   const auto kinds = config.texts("layer_types");
@@ -69,7 +69,7 @@ void read(Config& config, Header& header) {
   expect_mixtures_alone(config);
 }
 
-Status write(const Header& header, nlohmann::json& config) {
+Status write_qwen35(const Header& header, nlohmann::json& config) {
   const std::int64_t interval = header.integer("full_attention_interval", kUsualInterval);
   config["layer_types"] = periodic_layer_types(header, interval, "linear_attention");
   config["linear_value_head_dim"] = header.integer("ssm.inner_size") / header.integer("ssm.time_step_rank");
@@ -87,30 +87,30 @@ const Family kQwen3Next{.model_type = "qwen3_next",
                         .model_class = "Qwen3NextForCausalLM",
                         .architecture = "qwen3next",
                         .names = kNextNames,
-                        .keys = {kKeys, kMixtureKeys, kMoeKeys},
+                        .keys = {kQwen35Keys, kMixtureKeys, kQwen35MoeKeys},
                         .norm_shift = 1,
                         .draft_apart = true,
-                        .read = read,
-                        .write = write};
+                        .read = read_qwen35,
+                        .write = write_qwen35};
 const Family kQwen35{.model_type = "qwen3_5_text",
                      .model_class = "Qwen3_5ForCausalLM",
                      .architecture = "qwen35",
                      .names = kDenseNetNames,
-                     .keys = {kKeys},
+                     .keys = {kQwen35Keys},
                      .norm_shift = 1,
                      .draft_apart = true,
                      .pre = "qwen35",
-                     .read = read,
-                     .write = write};
+                     .read = read_qwen35,
+                     .write = write_qwen35};
 const Family kQwen35Moe{.model_type = "qwen3_5_moe_text",
                         .model_class = "Qwen3_5MoeForCausalLM",
                         .architecture = "qwen35moe",
                         .names = kMoeNetNames,
-                        .keys = {kKeys, kMixtureKeys, kMoeKeys},
+                        .keys = {kQwen35Keys, kMixtureKeys, kQwen35MoeKeys},
                         .norm_shift = 1,
                         .draft_apart = true,
                         .pre = "qwen35",
-                        .read = read,
-                        .write = write};
+                        .read = read_qwen35,
+                        .write = write_qwen35};
 
 }  // namespace millrace::convert

@@ -13,7 +13,7 @@ namespace millrace::exec {
 namespace {
 
 constexpr std::size_t kWavePieces = 64;
-constexpr std::int64_t kFewFloats = 32 * 1024;  // up to this many, the calling thread works alone
+constexpr std::int64_t kFewFloatsOfRows = 32 * 1024;  // up to this many, the calling thread works alone
 constexpr std::uint64_t kHugePagesFrom = 8u << 20;
 
 std::uint64_t now_ns() {
@@ -252,11 +252,11 @@ std::int64_t CpuExecutor::rows_of(Act act) const {
 
 void CpuExecutor::for_rows(std::int64_t rows, std::int64_t floats_a_row,
                            FunctionRef<void(std::int64_t begin, std::int64_t end)> work) {
-  if (rows * floats_a_row <= kFewFloats) {
+  if (rows * floats_a_row <= kFewFloatsOfRows) {
     work(0, rows);
     return;
   }
-  pool_.parallel_for(rows, std::max<std::int64_t>(1, kFewFloats / 4 / floats_a_row),
+  pool_.parallel_for(rows, std::max<std::int64_t>(1, kFewFloatsOfRows / 4 / floats_a_row),
                      [&](std::int64_t begin, std::int64_t end, int) { work(begin, end); });
 }
 

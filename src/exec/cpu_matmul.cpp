@@ -17,7 +17,7 @@ constexpr std::int64_t kDecodeTaskBytes = 16 * 1024;
 constexpr std::int64_t kDecodeRows = 16;
 
 /// The number of weight rows of a task, of `all` rows that the threads share.
-std::int64_t task_rows(const kernels::MatmulArgs& args, std::int64_t all, int threads) {
+std::int64_t rows_of_task(const kernels::MatmulArgs& args, std::int64_t all, int threads) {
   std::int64_t rows = CpuLayout::kTaskRows;
   if (args.x_rows <= kDecodeRows) rows = std::min(rows, kDecodeTaskBytes / row_bytes(args.dtype, args.cols));
   rows = std::min(rows, all / (threads * kTasksPerThread));
@@ -76,7 +76,7 @@ std::int64_t CpuExecutor::cut_jobs() {
   for (const Job& job : jobs_) all += job.args.weight_rows;
   std::int64_t tasks = 0;
   for (Job& job : jobs_) {
-    job.task_rows = task_rows(job.args, all, pool_.threads());
+    job.task_rows = rows_of_task(job.args, all, pool_.threads());
     job.first_task = tasks;
     tasks += (job.args.weight_rows + job.task_rows - 1) / job.task_rows;
   }

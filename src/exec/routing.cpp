@@ -56,7 +56,7 @@ class Numbers {
 };
 
 /// A recorded routing, as it was.
-struct Trace {
+struct RoutingTrace {
   RoutingShape shape;
   std::vector<std::int32_t> tokens, chosen;  // [tokens], [tokens, layers, top_k]
   std::span<const std::int32_t> of(std::int64_t token, std::int64_t layer) const {
@@ -64,13 +64,13 @@ struct Trace {
   }
 };
 
-Expected<Trace> parse_trace(std::string_view text, const std::string& name) {
+Expected<RoutingTrace> parse_trace(std::string_view text, const std::string& name) {
   const auto broken = [&](std::string_view what, std::size_t left) {
     return error(Code::corrupt, "{}: {} at byte {}; record it anew with --record-routing", modelfile::escape(name),
                  what, text.size() - left);
   };
   Numbers numbers(text);
-  Trace trace;
+  RoutingTrace trace;
   RoutingShape& shape = trace.shape;
   if (!numbers.word(kTitle) || !numbers.word("layers") || !numbers.number(1, 4096, shape.layers) ||
       !numbers.word("experts") || !numbers.number(1, 65536, shape.experts) || !numbers.word("of") ||
@@ -168,7 +168,7 @@ void Routing::draw(std::span<const double> weights) {
 
 Expected<std::unique_ptr<Routing>> Routing::from_trace(std::string_view text, const std::string& name,
                                                        const RoutingShape& shape) {
-  MR_ASSIGN_OR_RETURN(const Trace trace, parse_trace(text, name));
+  MR_ASSIGN_OR_RETURN(const RoutingTrace trace, parse_trace(text, name));
   const RoutingShape& theirs = trace.shape;
   if (theirs.experts > shape.experts)
     return error(Code::unsupported,

@@ -1,5 +1,5 @@
 // PNG by libpng. The library reports an error by a call that must not return: it jumps back to the function that called
-// the library. Those functions (open, rows) own nothing that a jump would leave behind.
+// the library. Those functions (open_png, read_rows) own nothing that a jump would leave behind.
 #include <png.h>
 
 #include <csetjmp>
@@ -89,7 +89,7 @@ void granted_free(png_structp png, png_voidp at) {
 }
 
 /// Reads up to the pixels. Behind it rows are RGB or RGBA, eight bits each.
-bool open(PngReader& reader) {
+bool open_png(PngReader& reader) {
   if (setjmp(reader.back) != 0) return false;
   reader.png = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, &reader, on_error, on_warning, &reader, granted_malloc,
                                         granted_free);
@@ -109,7 +109,7 @@ bool open(PngReader& reader) {
   return true;
 }
 
-bool rows(PngReader& reader) {
+bool read_rows(PngReader& reader) {
   if (setjmp(reader.back) != 0) return false;
   for (int pass = 0; pass < reader.passes; ++pass) {
     for (const png_bytep row : reader.row_starts) {
@@ -143,7 +143,7 @@ Expected<Image> decode_png(std::span<const std::byte> file, WorkGrant* grant) {
   reader.rest = file;
   reader.grant = grant;
   MR_ASSIGN_OR_RETURN(const Header header, png_header(file));
-  if (!open(reader)) return reader.failed(header.width, header.height);
+  if (!open_png(reader)) return reader.failed(header.width, header.height);
   const auto width = static_cast<std::int64_t>(png_get_image_width(reader.png, reader.info));
   const auto height = static_cast<std::int64_t>(png_get_image_height(reader.png, reader.info));
   MR_RETURN_IF_ERROR(check_area({.format = Format::png, .width = width, .height = height}));
@@ -158,7 +158,7 @@ Expected<Image> decode_png(std::span<const std::byte> file, WorkGrant* grant) {
   for (std::int64_t y = 0; y < height; ++y) {
     reader.row_starts.push_back(image.rgb.data() + static_cast<std::size_t>(y) * row_bytes);
   }
-  if (!rows(reader)) return reader.failed(width, height);
+  if (!read_rows(reader)) return reader.failed(width, height);
   if (channels == 4) onto_white(image);
   return image;
 }

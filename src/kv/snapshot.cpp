@@ -15,8 +15,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "snapshots are little-endian");
 
-constexpr char kMagic[8] = {'M', 'R', 'K', 'V', 'S', 'N', 'A', 'P'};
-constexpr std::uint32_t kVersion = 4;
+constexpr char kSnapshotMagic[8] = {'M', 'R', 'K', 'V', 'S', 'N', 'A', 'P'};
+constexpr std::uint32_t kSnapshotVersion = 4;
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;
 
 struct Header {
@@ -38,8 +38,8 @@ using Checksum = std::uint64_t;
 
 Header header_of(const Layout& layout, std::int64_t length) {
   Header header{};
-  std::memcpy(header.magic, kMagic, sizeof(kMagic));
-  header.version = kVersion;
+  std::memcpy(header.magic, kSnapshotMagic, sizeof(kSnapshotMagic));
+  header.version = kSnapshotVersion;
   header.groups = static_cast<std::uint32_t>(layout.groups().size());
   header.block_tokens = kBlockTokens;
   header.length = length;
@@ -93,7 +93,7 @@ Expected<Contents> checked(const std::vector<std::byte>& bytes, const Layout& la
   if (bytes.size() < sizeof(Header) + sizeof(Checksum))
     return error(Code::corrupt, "the snapshot has only {} bytes", bytes.size());
   std::memcpy(&header, bytes.data(), sizeof(header));
-  if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0 || header.version != kVersion)
+  if (std::memcmp(header.magic, kSnapshotMagic, sizeof(kSnapshotMagic)) != 0 || header.version != kSnapshotVersion)
     return error(Code::corrupt, "this is not a KV snapshot of this version; process the conversation again");
   Checksum stored;
   std::memcpy(&stored, bytes.data() + bytes.size() - sizeof(stored), sizeof(stored));

@@ -9,7 +9,7 @@
 namespace millrace::model {
 namespace {
 
-Expected<DecoderSpec> decoder_of(const modelfile::Model& file, const Hyperparameters& hp, LayerSpec layer) {
+Expected<DecoderSpec> qwen3_decoder(const modelfile::Model& file, const Hyperparameters& hp, LayerSpec layer) {
   layer.attention = plain_attention(hp);
   layer.attention.norm = HeadNorm::each;
   DecoderSpec spec;
@@ -26,13 +26,13 @@ Expected<DecoderSpec> decoder_of(const modelfile::Model& file, const Hyperparame
 Expected<DecoderSpec> qwen3_spec(const modelfile::Model& file, const Hyperparameters& hp) {
   LayerSpec layer;
   MR_ASSIGN_OR_RETURN(layer.ff_dim, read_ff_dim(file, hp));
-  return decoder_of(file, hp, layer);
+  return qwen3_decoder(file, hp, layer);
 }
 
 Expected<DecoderSpec> qwen3moe_spec(const modelfile::Model& file, const Hyperparameters& hp) {
   LayerSpec layer;
   MR_ASSIGN_OR_RETURN(layer.mixture, read_mixture(file, hp));
-  return decoder_of(file, hp, layer);
+  return qwen3_decoder(file, hp, layer);
 }
 
 Expected<DecoderSpec> hunyuan_dense_spec(const modelfile::Model& file, const Hyperparameters& hp) {

@@ -39,8 +39,8 @@ Expected<std::vector<std::int64_t>> read_recurrent(const modelfile::Model& file,
   return recurrent;
 }
 
-Expected<DecoderSpec> decoder_of(const modelfile::Model& file, const Hyperparameters& hp, LayerSpec layer,
-                                 const DeltaNetSpec& net) {
+Expected<DecoderSpec> qwen35_decoder(const modelfile::Model& file, const Hyperparameters& hp, LayerSpec layer,
+                                     const DeltaNetSpec& net) {
   layer.attention = plain_attention(hp);
   layer.attention.norm = HeadNorm::each;
   layer.attention.gated = true;
@@ -71,7 +71,7 @@ Expected<DecoderSpec> qwen3next_spec(const modelfile::Model& file, const Hyperpa
   MR_ASSIGN_OR_RETURN(const LayerSpec layer, mixture_layer(file, hp));
   MR_ASSIGN_OR_RETURN(DeltaNetSpec net, read_delta_net(file));
   net.gates_in_one = true;
-  return decoder_of(file, hp, layer, net);
+  return qwen35_decoder(file, hp, layer, net);
 }
 
 Expected<DecoderSpec> qwen35_spec(const modelfile::Model& file, const Hyperparameters& hp) {
@@ -79,14 +79,14 @@ Expected<DecoderSpec> qwen35_spec(const modelfile::Model& file, const Hyperparam
   MR_ASSIGN_OR_RETURN(layer.ff_dim, read_ff_dim(file, hp));
   MR_ASSIGN_OR_RETURN(DeltaNetSpec net, read_delta_net(file));
   net.tiled = true;
-  return decoder_of(file, hp, layer, net);
+  return qwen35_decoder(file, hp, layer, net);
 }
 
 Expected<DecoderSpec> qwen35moe_spec(const modelfile::Model& file, const Hyperparameters& hp) {
   MR_ASSIGN_OR_RETURN(const LayerSpec layer, mixture_layer(file, hp));
   MR_ASSIGN_OR_RETURN(DeltaNetSpec net, read_delta_net(file));
   net.tiled = true;
-  return decoder_of(file, hp, layer, net);
+  return qwen35_decoder(file, hp, layer, net);
 }
 
 }  // namespace millrace::model

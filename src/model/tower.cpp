@@ -203,7 +203,8 @@ void add_places(const Tower& tower, const vision::Patches& patches, const Places
   });
 }
 
-Expected<std::vector<float>> read_vector(const modelfile::Model& mmproj, std::string_view name, std::int64_t size) {
+Expected<std::vector<float>> read_tower_vector(const modelfile::Model& mmproj, std::string_view name,
+                                               std::int64_t size) {
   MR_ASSIGN_OR_RETURN(const modelfile::TensorInfo* const tensor, mmproj.require(name));
   if (tensor->cols() != size || tensor->rows() != 1)
     return error(Code::corrupt, "{} is {} x {}; it takes {} numbers", name, tensor->cols(), tensor->rows(), size);
@@ -215,11 +216,11 @@ Expected<std::vector<float>> read_vector(const modelfile::Model& mmproj, std::st
 Status add_class(const modelfile::Model& mmproj, const Tower& tower, const std::vector<float>& table,
                  std::int64_t patches, std::vector<float>& input) {
   const std::int64_t dim = tower.dim, stride = tower.patch_cols + dim;
-  MR_ASSIGN_OR_RETURN(const std::vector<float> own, read_vector(mmproj, "v.class_embd", dim));
+  MR_ASSIGN_OR_RETURN(const std::vector<float> own, read_tower_vector(mmproj, "v.class_embd", dim));
   float* const out = input.data() + patches * stride + tower.patch_cols;
   for (std::int64_t d = 0; d < dim; ++d) out[d] = own[static_cast<std::size_t>(d)] + table[static_cast<std::size_t>(d)];
   if (mmproj.find("v.patch_embd.bias") == nullptr) return {};
-  MR_ASSIGN_OR_RETURN(const std::vector<float> bias, read_vector(mmproj, "v.patch_embd.bias", dim));
+  MR_ASSIGN_OR_RETURN(const std::vector<float> bias, read_tower_vector(mmproj, "v.patch_embd.bias", dim));
   for (std::int64_t i = 0; i < patches; ++i)
     for (std::int64_t d = 0; d < dim; ++d)
       input[static_cast<std::size_t>(i * stride + tower.patch_cols + d)] += bias[static_cast<std::size_t>(d)];

@@ -28,7 +28,7 @@ Status read_activation(Keys& keys, TowerSpec& spec) {
 }
 
 /// Windows are of so many pixels; the key says of how many layers one sees all.
-Expected<TowerSpec> read_windows(Keys& keys, TowerSpec spec) {
+Expected<TowerSpec> read_windowed_layers(Keys& keys, TowerSpec spec) {
   spec.full_every = keys.optional("vision.n_wa_pattern", 8, 0, kMostLayers);
   spec.window = keys.optional("vision.window_size", 112, 1, 1 << 16) / spec.vision.token_side();
   MR_RETURN_IF_ERROR(keys.status());
@@ -75,7 +75,7 @@ Expected<TowerSpec> read_tower_spec(const modelfile::Model& mmproj) {
       spec.rope = TowerRope::halves;
       spec.layer_norms = false;
       spec.gated = true;
-      return read_windows(keys, spec);
+      return read_windowed_layers(keys, spec);
     case Projector::pixtral:
       spec.rope = TowerRope::alternating;
       spec.layer_norms = false;

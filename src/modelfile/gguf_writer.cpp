@@ -17,7 +17,7 @@
 namespace millrace::modelfile {
 namespace {
 
-constexpr std::size_t kBufferBytes = 1u << 20;
+constexpr std::size_t kWriteBufferBytes = 1u << 20;
 constexpr std::uint64_t kDirectAlignment = 4096;
 constexpr std::uint64_t kMaxSplits = 99999;  // five digits
 
@@ -260,7 +260,7 @@ Status Writer::Impl::begin() {
   }
   MR_RETURN_IF_ERROR(open_files());
   for (std::size_t i = 0; i < files.size(); ++i) MR_RETURN_IF_ERROR(files[i].write_at(0, headers[i]));
-  buffer.reserve(kBufferBytes);
+  buffer.reserve(kWriteBufferBytes);
   return {};
 }
 
@@ -280,9 +280,9 @@ Status Writer::Impl::stream(std::span<const std::byte> bytes) {
     }
     const TensorInfo& tensor = tensors[current];
     const auto take = static_cast<std::size_t>(std::min<std::uint64_t>(bytes.size(), tensor.bytes - current_done));
-    if (buffer.size() + take > kBufferBytes) MR_RETURN_IF_ERROR(flush());
+    if (buffer.size() + take > kWriteBufferBytes) MR_RETURN_IF_ERROR(flush());
     const std::uint64_t place = tensor.offset + current_done;
-    if (take >= kBufferBytes) {
+    if (take >= kWriteBufferBytes) {
       MR_RETURN_IF_ERROR(files[static_cast<std::size_t>(tensor.file)].write_at(place, bytes.first(take)));
     } else {
       if (buffer.empty()) buffer_offset = place;

@@ -71,7 +71,7 @@ std::string shape_words(const TensorInfo& tensor) {
 // Metadata.
 
 template <typename T>
-constexpr std::string_view type_word() {
+constexpr std::string_view element_word() {
   if constexpr (std::is_same_v<T, bool>)
     return "bool";
   else if constexpr (std::is_same_v<T, std::string>)
@@ -133,11 +133,11 @@ std::string type_words(const Value& value) {
     return std::visit(
         [](const auto& values) {
           using T = typename std::decay_t<decltype(values)>::value_type;
-          return fmt::format("{} x {}", grouped(values.size()), type_word<T>());
+          return fmt::format("{} x {}", grouped(values.size()), element_word<T>());
         },
         (*array)->elements);
   }
-  return std::visit([](const auto& held) { return std::string(type_word<std::decay_t<decltype(held)>>()); }, value);
+  return std::visit([](const auto& held) { return std::string(element_word<std::decay_t<decltype(held)>>()); }, value);
 }
 
 std::string metadata_section(const Model& model, const InspectOptions& options) {

@@ -90,7 +90,7 @@ std::string table_line(std::string_view tier, std::string_view what, std::string
   return line + "\n";
 }
 
-std::string table(const Plan& plan) {
+std::string plan_table(const Plan& plan) {
   std::string text = table_line("tier", "what", "units", "tiles", "bytes", "read/token", "executor", "bound", "ms");
   double read = 0;
   for (const Plan::Row& row : plan.rows) {
@@ -221,7 +221,7 @@ std::string explain_line(std::string_view tier, std::string_view predicted, std:
 }  // namespace
 
 std::string render_plan(const Plan& plan, const PlanOptions& options, const Rates& rates) {
-  std::string text = table(plan) + prediction(plan, rates) + predictions_beside(plan, rates);
+  std::string text = plan_table(plan) + prediction(plan, rates) + predictions_beside(plan, rates);
   if (plan.expert_slots > 0 && plan.predicted_hit_rate < 1)
     text +=
         options.experts.routing.skew > 0

@@ -17,7 +17,7 @@ double bytes_per_token(const Unit& unit, int top_k, std::int64_t experts) {
   return bytes;
 }
 
-const char* row_name(const PlanRowKind& kind) {
+const char* vram_row_name(const PlanRowKind& kind) {
   switch (kind.unit) {
     case UnitKind::embedding:
       return kind.by_rows ? "embedding, by rows" : "embedding and head";
@@ -96,7 +96,7 @@ Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, cons
                                             : rates.disk;
     for (const PlanRowKind& kind : kPlanRowKinds) {
       const bool shared = tier == Tier::ram && kind.unit == UnitKind::trunk && plan.cpu_permille > 0;
-      Plan::Row row{std::string(tier_name(tier)), row_name(kind),
+      Plan::Row row{std::string(tier_name(tier)), vram_row_name(kind),
                     std::string(executor_name(shared ? Executor::split : Executor::gpu)),
                     tier == Tier::vram  ? "vram"
                     : shared            ? "pcie, ram"

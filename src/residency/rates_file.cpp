@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 constexpr auto kReplace = nlohmann::json::error_handler_t::replace;  // a machine's name may hold any bytes
 
 /// The file's members; an empty object if there is no such file or it is not ours.
-nlohmann::json read_all(const std::string& path) {
+nlohmann::json read_rates_file(const std::string& path) {
   const auto text = read_small_file(path, kMostRatesBytes);
   if (!text.ok() || nests_too_deep(*text)) return nlohmann::json::object();
   nlohmann::json all = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
@@ -45,7 +45,7 @@ Expected<std::string> rates_file() {
 Expected<Rates> load_rates(const std::string& path) {
   MR_ASSIGN_OR_RETURN(const std::string key, machine_key(path));
   MR_ASSIGN_OR_RETURN(const std::string file, rates_file());
-  const nlohmann::json all = read_all(file);
+  const nlohmann::json all = read_rates_file(file);
   const auto found = all.find(key);
   if (found == all.end()) {
     return error(Code::not_found, "no rates are known for this machine and disk ({}): run 'millrace calibrate'", key);
@@ -58,7 +58,7 @@ Expected<Rates> load_rates(const std::string& path) {
 Status save_rates(const std::string& path, const Rates& rates) {
   MR_ASSIGN_OR_RETURN(const std::string key, machine_key(path));
   MR_ASSIGN_OR_RETURN(const std::string file, rates_file());
-  nlohmann::json all = read_all(file);
+  nlohmann::json all = read_rates_file(file);
   if (rates.brief) {
     const auto kept = all.find(key);
     if (kept != all.end()) {

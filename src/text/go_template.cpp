@@ -38,7 +38,7 @@ Status unknown(std::string_view what) {
 }
 
 /// The words of an action: names, strings, parentheses.
-Expected<std::vector<std::string>> words_of(std::string_view action) {
+Expected<std::vector<std::string>> words_of_action(std::string_view action) {
   std::vector<std::string> words;
   for (std::size_t i = 0; i < action.size();) {
     const char c = action[i];
@@ -107,7 +107,7 @@ class Converter {
 
   Expected<std::string> take(std::string_view action) {
     if (action.starts_with("/*")) return std::string();
-    MR_ASSIGN_OR_RETURN(std::vector<std::string> words, words_of(action));
+    MR_ASSIGN_OR_RETURN(std::vector<std::string> words, words_of_action(action));
     if (words.empty()) return unknown("an empty action");
     const std::string first = words[0];
     if (first == "if") {

@@ -19,7 +19,7 @@ EngineOptions one_thread(const std::string& path = moe_path()) {
 }
 
 /// Logits of a prompt longer than a pass and of what is generated, of three requests that share passes.
-std::vector<float> logits_of(Engine& engine) {
+std::vector<float> clustered_logits(Engine& engine) {
   std::vector<std::vector<float>> logits(3);
   std::vector<Engine::Id> ids;
   for (std::size_t i = 0; i < 3; ++i) {
@@ -44,13 +44,13 @@ TEST(Cluster, GivesTheBitsOfOneProcess) {
   options.demand.batch_tokens = 64;
   const auto alone = make(options);
   ASSERT_NE(alone, nullptr);
-  const std::vector<float> expected = logits_of(*alone);
+  const std::vector<float> expected = clustered_logits(*alone);
   for (const std::size_t followers : {1u, 2u}) {
     RankThreads ranks(std::vector<EngineOptions>(followers, one_thread()));
     for (const char* stages : {"", followers == 1 ? "0-0,1-5" : "0-2,3-3,4-5"}) {
       auto engine = ranks.create(options, stages);
       ASSERT_TRUE(engine.ok()) << engine.status().message();
-      EXPECT_EQ(logits_of(**engine), expected) << followers + 1 << " ranks " << stages;
+      EXPECT_EQ(clustered_logits(**engine), expected) << followers + 1 << " ranks " << stages;
     }
   }
 }

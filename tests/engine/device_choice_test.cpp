@@ -27,7 +27,7 @@ Plan on_cpu(const residency::UnitTable& units, const Rates& rates, std::uint64_t
   return plan.ok() ? std::move(*plan) : Plan();
 }
 
-class DeviceChoice : public ::testing::Test {
+class DeviceChoiceTest : public ::testing::Test {
  protected:
   std::uint64_t file_bytes_ = 0;
   const residency::UnitTable units_ = residency::test::make_units({.layers = 8, .trunk_rows = 4000}, &file_bytes_);
@@ -36,7 +36,7 @@ class DeviceChoice : public ::testing::Test {
       .disk = 3e9, .ram = 1e9, .cpu_decode = 1e9, .host_to_device = 5e8, .device_memory = 3e10, .machine = "a test"};
 };
 
-TEST_F(DeviceChoice, ASlowLinkLeavesItToTheCpu) {
+TEST_F(DeviceChoiceTest, ASlowLinkLeavesItToTheCpu) {
   EXPECT_FALSE(cpu_decodes_faster(on_gpu(units_, fast_), on_cpu(units_, fast_)));
   Rates slow = fast_;
   slow.host_to_device = 1e7;
@@ -45,7 +45,7 @@ TEST_F(DeviceChoice, ASlowLinkLeavesItToTheCpu) {
   EXPECT_FALSE(cpu_decodes_faster(on_gpu(units_, slow), on_cpu(units_, slow, units_.total_bytes() / 2)));
 }
 
-TEST_F(DeviceChoice, WithoutBothPredictionsItStaysWithTheGpu) {
+TEST_F(DeviceChoiceTest, WithoutBothPredictionsItStaysWithTheGpu) {
   Rates no_link = fast_, no_cpu = fast_;
   no_link.host_to_device = 0;
   no_cpu.cpu_decode = no_cpu.ram = 0;
@@ -54,13 +54,13 @@ TEST_F(DeviceChoice, WithoutBothPredictionsItStaysWithTheGpu) {
   EXPECT_FALSE(cpu_decodes_faster(on_gpu(units_, {}), on_cpu(units_, {})));
 }
 
-TEST_F(DeviceChoice, AlikeIsTheGpus) {
+TEST_F(DeviceChoiceTest, AlikeIsTheGpus) {
   Plan one, other;
   one.predicted_decode_tokens_per_second = other.predicted_decode_tokens_per_second = 2;
   EXPECT_FALSE(cpu_decodes_faster(one, other));
 }
 
-TEST_F(DeviceChoice, OnlyWhatEveryTokenNeedsStreams) {
+TEST_F(DeviceChoiceTest, OnlyWhatEveryTokenNeedsStreams) {
   EXPECT_TRUE(streams_to_gpu(units_, on_gpu(units_, fast_)));
   EXPECT_FALSE(streams_to_gpu(units_, on_gpu(units_, fast_, true))) << "an embedding in RAM is read by rows";
   const residency::UnitTable tied = residency::test::make_units({.layers = 2, .tied = true}, &file_bytes_);

@@ -28,7 +28,7 @@ struct Encoder {
 };
 void PrintTo(const Encoder& encoder, std::ostream* out) { *out << encoder.name; }
 
-double cosine(const Vector& a, const Vector& b) {
+double cosine_of(const Vector& a, const Vector& b) {
   EXPECT_EQ(a.size(), b.size());
   double dot = 0, of_a = 0, of_b = 0;
   for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
@@ -47,7 +47,7 @@ Vector pooled(const Reference& reference, Pooling pooling) {
   return sum;
 }
 
-Request embedding(const Engine& engine, const Reference& reference) {
+Request embedding_request(const Engine& engine, const Reference& reference) {
   return embedding_request(engine, reference.tokens, {});
 }
 
@@ -69,9 +69,9 @@ TEST_P(Encoders, VectorsAreTransformersAloneAndAmongOthers) {
   const std::vector<Reference> references = GetParam().references();
   std::vector<Vector> alone;
   for (const Reference& reference : references) {
-    Result result = engine->run(embedding(*engine, reference));
+    Result result = engine->run(embedding_request(*engine, reference));
     ASSERT_EQ(result.finish, Finish::stop) << result.status.message();
-    EXPECT_GE(cosine(result.embedding, pooled(reference, GetParam().pooling)), kLeastCosine) << reference.text;
+    EXPECT_GE(cosine_of(result.embedding, pooled(reference, GetParam().pooling)), kLeastCosine) << reference.text;
     alone.push_back(std::move(result.embedding));
   }
   EngineOptions shared = roomy(GetParam().model());
@@ -80,7 +80,7 @@ TEST_P(Encoders, VectorsAreTransformersAloneAndAmongOthers) {
   ASSERT_NE(engine_of_many, nullptr);
   std::vector<Engine::Id> ids;
   for (const Reference& reference : references) {
-    const auto id = engine_of_many->submit(embedding(*engine_of_many, reference));
+    const auto id = engine_of_many->submit(embedding_request(*engine_of_many, reference));
     ASSERT_TRUE(id.ok()) << id.status().message();
     ids.push_back(*id);
   }
@@ -106,8 +106,8 @@ TEST_P(Encoders, AnswerFromTheDiskInSmallPasses) {
   ASSERT_NE(roomy_engine, nullptr);
   ASSERT_NE(small, nullptr);
   for (const Reference& reference : GetParam().references()) {
-    const Result one = roomy_engine->run(embedding(*roomy_engine, reference));
-    const Result other = small->run(embedding(*small, reference));
+    const Result one = roomy_engine->run(embedding_request(*roomy_engine, reference));
+    const Result other = small->run(embedding_request(*small, reference));
     ASSERT_EQ(other.finish, Finish::stop) << other.status.message();
     EXPECT_EQ(one.embedding, other.embedding) << reference.text;
   }

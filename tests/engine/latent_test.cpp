@@ -42,14 +42,14 @@ class Latents : public testing::TestWithParam<std::tuple<const char*, DType>> {
 };
 
 /// Tokens of a text whose every one from `differs` on is another.
-std::vector<TokenId> some_tokens(std::int64_t count, std::int64_t differs = 1'000'000) {
+std::vector<TokenId> latent_tokens(std::int64_t count, std::int64_t differs = 1'000'000) {
   std::vector<TokenId> tokens;
   for (std::int64_t i = 0; i < count; ++i)
     tokens.push_back(static_cast<TokenId>(3 + (i * i * 7 + i * 31 + (i >= differs ? 11 : 0)) % (kVocab - 3)));
   return tokens;
 }
 
-std::vector<float> logits_of(Engine& engine, std::vector<TokenId> prompt) {
+std::vector<float> latent_logits(Engine& engine, std::vector<TokenId> prompt) {
   std::vector<float> logits;
   Request request = greedy(std::move(prompt), 20);
   request.ignore_end_tokens = true;
@@ -91,10 +91,10 @@ TEST_P(Latents, TakeARowATokenAndLayer) {
 
 TEST_P(Latents, ChunksOfAnyLengthGiveTheSameBits) {
   for (const char* name : {Latents::name(), "deepseek-v2-lite-unsplit"}) {
-    const std::vector<float> expected = logits_of(*make(options(512, name)), some_tokens(150));
+    const std::vector<float> expected = latent_logits(*make(options(512, name)), latent_tokens(150));
     ASSERT_EQ(expected.size(), 169 * kVocab);
     for (const std::int64_t batch : {1, 7, 64})
-      EXPECT_TRUE(logits_of(*make(options(batch, name)), some_tokens(150)) == expected)
+      EXPECT_TRUE(latent_logits(*make(options(batch, name)), latent_tokens(150)) == expected)
           << name << ", " << batch << " rows a pass";
   }
 }
@@ -118,7 +118,7 @@ TEST(ChosenKeys, AreAllUpToTheirNumber) {
     EngineOptions options = test::roomy(choosing(top_k));
     options.demand.context_tokens = 512;
     options.demand.batch_tokens = batch;
-    return logits_of(*make(options), some_tokens(60));
+    return latent_logits(*make(options), latent_tokens(60));
   };
   const std::vector<float> all = logits_with(512, 512);
   for (const std::int64_t batch : {1, 7, 512}) {
@@ -134,8 +134,8 @@ TEST_P(Latents, ASessionGoesBackAndAnswersTheSame) {
   const auto engine = make(options(64));
   for (const std::int64_t agreed : {149, 128, 70, 0}) {
     const auto session = engine->new_session();
-    ASSERT_TRUE(engine->run(greedy(some_tokens(150), 1), session.get()).status.ok());
-    Request next = greedy(some_tokens(160, agreed), 20);
+    ASSERT_TRUE(engine->run(greedy(latent_tokens(150), 1), session.get()).status.ok());
+    Request next = greedy(latent_tokens(160, agreed), 20);
     Request alone = next;
     const Result result = engine->run(std::move(next), session.get());
     EXPECT_EQ(result.cached_tokens, agreed);
@@ -149,7 +149,7 @@ TEST_P(Latents, RequestsThatBeginAlikeShareBlocksAndPasses) {
   sharing.kv.share_prefixes = true;
   const auto engine = make(sharing), plain = make(options());
   std::vector<std::vector<TokenId>> prompts;
-  for (const std::int64_t differs : {200, 150, 70, 200}) prompts.push_back(some_tokens(200, differs));
+  for (const std::int64_t differs : {200, 150, 70, 200}) prompts.push_back(latent_tokens(200, differs));
   std::vector<Engine::Id> ids;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     ids.push_back(*engine->submit(greedy(prompts[i], 30)));
@@ -171,13 +171,13 @@ TEST_P(Latents, ARestartTakesThePromptFromTheDisk) {
   caching.kv.prompt_cache_seconds = 0;
   {
     const auto engine = make(caching);
-    ASSERT_TRUE(engine->run(greedy(some_tokens(200), 2)).status.ok());
+    ASSERT_TRUE(engine->run(greedy(latent_tokens(200), 2)).status.ok());
     while (engine->saving()) engine->step();
   }
   const auto engine = make(caching);
-  const Result result = engine->run(greedy(some_tokens(220), 30));
+  const Result result = engine->run(greedy(latent_tokens(220), 30));
   EXPECT_EQ(result.cached_tokens, 192);
-  EXPECT_EQ(result.tokens, make(options())->run(greedy(some_tokens(220), 30)).tokens);
+  EXPECT_EQ(result.tokens, make(options())->run(greedy(latent_tokens(220), 30)).tokens);
   std::filesystem::remove_all(folder);
 }
 

@@ -17,7 +17,7 @@ using namespace test;
 constexpr std::size_t kPrompt = 700, kDecoded = 32, kVocab = 2263;
 
 /// Logits of the first `prompt` tokens of the same text, then of what is decoded.
-std::vector<float> logits_of(const EngineOptions& options, std::size_t prompt = kPrompt, bool of_prompt = true) {
+std::vector<float> logits_with(const EngineOptions& options, std::size_t prompt = kPrompt, bool of_prompt = true) {
   const auto engine = make(options);
   if (engine == nullptr) return {};
   std::vector<float> logits;
@@ -31,7 +31,7 @@ std::vector<float> logits_of(const EngineOptions& options, std::size_t prompt = 
 
 /// Logits of 700 prompt and 31 decode rows, everything resident, best kernels.
 const std::vector<float>& baseline() {
-  static const std::vector<float> logits = logits_of(roomy(moe_path()));
+  static const std::vector<float> logits = logits_with(roomy(moe_path()));
   return logits;
 }
 
@@ -45,7 +45,7 @@ void expect_same_rows(const std::vector<float>& logits, std::size_t rows) {
 }
 
 void expect_same_bits(const EngineOptions& options) {
-  const std::vector<float> logits = logits_of(options);
+  const std::vector<float> logits = logits_with(options);
   ASSERT_EQ(logits.size(), baseline().size());
   expect_same_rows(logits, kPrompt + kDecoded - 1);
 }
@@ -53,14 +53,14 @@ void expect_same_bits(const EngineOptions& options) {
 /// For settings that read much a pass: rows of the prompt need no pass of their own, and those of what is decoded
 /// depend on all of them.
 void expect_same_bits_of_decoded(const EngineOptions& options) {
-  const std::vector<float> logits = logits_of(options, kPrompt, false);
+  const std::vector<float> logits = logits_with(options, kPrompt, false);
   ASSERT_EQ(logits.size(), kDecoded * kVocab);
   ASSERT_EQ(std::memcmp(logits.data(), baseline().data() + (kPrompt - 1) * kVocab, logits.size() * sizeof(float)), 0);
 }
 
 /// The quick form for slow settings: a causal model's first rows do not know how long the text is.
 void expect_same_bits_of_prompt(const EngineOptions& options, std::size_t prompt) {
-  expect_same_rows(logits_of(options, prompt), prompt);
+  expect_same_rows(logits_with(options, prompt), prompt);
 }
 
 EngineOptions demo() { return roomy(moe_path()); }
@@ -177,7 +177,7 @@ TEST(SameBits, WithQuantizedKvOfItsOwn) {
     SCOPED_TRACE(info(c.dtype).name);
     EngineOptions options = demo();
     options.kv.dtype = c.dtype;
-    const std::vector<float> first = logits_of(options, kRows);
+    const std::vector<float> first = logits_with(options, kRows);
     ASSERT_GE(first.size(), kRows * kVocab);
     double error = 0, norm = 0;
     std::size_t same_choice = 0;
@@ -191,11 +191,11 @@ TEST(SameBits, WithQuantizedKvOfItsOwn) {
     EXPECT_GE(same_choice, kRows * c.same_percent / 100);
     options.device.threads = 1;
     options.demand.batch_tokens = 33;
-    EXPECT_EQ(logits_of(options, kRows), first);
+    EXPECT_EQ(logits_with(options, kRows), first);
     options.device.best_isa = false;
     options.device.isa = kernels::Isa::plain;
     options.memory.ram_bytes = 8'000'000;
-    EXPECT_EQ(logits_of(options, kRows), first);
+    EXPECT_EQ(logits_with(options, kRows), first);
   }
 }
 
@@ -204,13 +204,13 @@ TEST(SameBits, RotationAloneIsRounding) {
   constexpr std::size_t kRows = 60;
   EngineOptions options = demo();
   options.kv.dtype = DType::q4_0;
-  const std::vector<float> rotated = logits_of(options, kRows);
+  const std::vector<float> rotated = logits_with(options, kRows);
   options.kv.rotation = kv::Rotation::never;
-  EXPECT_NE(logits_of(options, kRows), rotated);
+  EXPECT_NE(logits_with(options, kRows), rotated);
   options.kv.dtype = DType::q8_0;
-  const std::vector<float> plain = logits_of(options, kRows);
+  const std::vector<float> plain = logits_with(options, kRows);
   options.kv.rotation = kv::Rotation::of_format;
-  const std::vector<float> turned = logits_of(options, kRows);
+  const std::vector<float> turned = logits_with(options, kRows);
   EXPECT_NE(turned, plain);
   double error = 0, norm = 0;
   for (std::size_t i = 0; i < kRows * kVocab; ++i)

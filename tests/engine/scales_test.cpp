@@ -12,7 +12,7 @@ namespace {
 
 using namespace test;
 
-std::vector<float> logits_of(const EngineOptions& options, const std::string& logits_path) {
+std::vector<float> scaled_logits(const EngineOptions& options, const std::string& logits_path) {
   const auto engine = make(options);
   std::vector<float> logits;
   if (engine == nullptr) return logits;
@@ -56,9 +56,9 @@ TEST_P(Scales, ThatArePowersOfTwoChangeNoBit) {
   EngineOptions options = roomy(scaled.path());
   options.demand.context_tokens = GetParam().context;
   options.kv.dtype = GetParam().kv;
-  const std::vector<float> with_scales = logits_of(options, GetParam().logits());
+  const std::vector<float> with_scales = scaled_logits(options, GetParam().logits());
   options.model.path = plain.path();
-  const std::vector<float> without = logits_of(options, GetParam().logits());
+  const std::vector<float> without = scaled_logits(options, GetParam().logits());
   ASSERT_FALSE(without.empty());
   EXPECT_EQ(with_scales, without);
 }
@@ -71,8 +71,8 @@ INSTANTIATE_TEST_SUITE_P(Reference, Scales, testing::ValuesIn(kCheckpoints),
 /// How far a file of matrices of this type, with scales, is from one of the same numbers multiplied, in F32.
 double distance(const std::string& reference, DType dtype) {
   const ScaledFile scaled(reference + ".gguf", {dtype}), plain(reference + ".gguf", {dtype, true});
-  const std::vector<float> a = logits_of(roomy(scaled.path()), reference + ".bin"),
-                           b = logits_of(roomy(plain.path()), reference + ".bin");
+  const std::vector<float> a = scaled_logits(roomy(scaled.path()), reference + ".bin"),
+                           b = scaled_logits(roomy(plain.path()), reference + ".bin");
   EXPECT_FALSE(a.empty());
   EXPECT_EQ(a.size(), b.size());
   double difference = 0, norm = 0;

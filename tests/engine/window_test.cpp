@@ -28,7 +28,7 @@ EngineOptions gemma(std::int64_t context, std::int64_t batch = 512) {
   return options;
 }
 
-std::vector<TokenId> some_tokens(const Engine& engine, std::int64_t count, std::int64_t differs = 1'000'000) {
+std::vector<TokenId> windowed_tokens(const Engine& engine, std::int64_t count, std::int64_t differs = 1'000'000) {
   const std::int64_t vocab = engine.model().hyperparameters().vocab;
   std::vector<TokenId> tokens;
   for (std::int64_t i = 0; i < count; ++i)
@@ -37,7 +37,7 @@ std::vector<TokenId> some_tokens(const Engine& engine, std::int64_t count, std::
 }
 
 /// Logits of a prompt and of what is generated behind it.
-std::vector<float> logits_of(Engine& engine, std::vector<TokenId> prompt) {
+std::vector<float> windowed_logits(Engine& engine, std::vector<TokenId> prompt) {
   std::vector<float> logits;
   Request request = greedy(std::move(prompt), 40);
   keep_logits(request, logits);
@@ -59,7 +59,7 @@ TEST(Window, KvIsWhatTheLayoutAndThePlanSay) {
   EXPECT_EQ(layout.groups()[0].layers, 6);
   EXPECT_EQ(layout.groups()[1].layers, 1);
   const auto session = engine->new_session();
-  Request request = greedy(some_tokens(*engine, 2000), 70);
+  Request request = greedy(windowed_tokens(*engine, 2000), 70);
   request.ignore_end_tokens = true;
   ASSERT_TRUE(engine->run(std::move(request), session.get()).status.ok());
   const std::int64_t length = std::ssize(session->tokens());
@@ -71,7 +71,7 @@ TEST(Window, KvIsWhatTheLayoutAndThePlanSay) {
   };
   EXPECT_EQ(engine->load().kv_blocks_bound, 64 + 3 + 4);
   EXPECT_EQ(engine->plan_options().most_kv_bytes, 64 * bytes(1) + 7 * bytes(0));
-  Request rest = greedy(some_tokens(*engine, 4090), -1);
+  Request rest = greedy(windowed_tokens(*engine, 4090), -1);
   rest.ignore_end_tokens = true;
   ASSERT_TRUE(engine->run(std::move(rest), session.get()).status.ok());
   EXPECT_GE(kv_reserved(*engine), 64 * bytes(1) + bytes(0));
@@ -80,13 +80,13 @@ TEST(Window, KvIsWhatTheLayoutAndThePlanSay) {
 
 TEST(Window, ChunksShorterAndLongerThanTheWindowGiveTheSameBits) {
   const auto whole = make(gemma(512));
-  const std::vector<TokenId> prompt = some_tokens(*whole, 300);
-  const std::vector<float> expected = logits_of(*whole, prompt);
+  const std::vector<TokenId> prompt = windowed_tokens(*whole, 300);
+  const std::vector<float> expected = windowed_logits(*whole, prompt);
   ASSERT_EQ(expected.size(), 340 * static_cast<std::size_t>(whole->model().hyperparameters().vocab) -
                                  static_cast<std::size_t>(whole->model().hyperparameters().vocab));
   for (const std::int64_t batch : {1, 7, 16, 64, 100}) {
     const auto engine = make(gemma(512, batch));
-    EXPECT_TRUE(logits_of(*engine, prompt) == expected) << batch << " rows a pass";
+    EXPECT_TRUE(windowed_logits(*engine, prompt) == expected) << batch << " rows a pass";
     EXPECT_EQ(engine->load().kv_blocks, 0);
   }
 }
@@ -97,10 +97,10 @@ TEST(Window, ASessionGoesBackAsFarAsItCanAndAnswersTheSame) {
   const auto engine = make(options);
   for (const std::int64_t agreed : {299, 290, 200, 20, 0}) {
     const auto session = engine->new_session();
-    Request first = greedy(some_tokens(*engine, 300), 1);
+    Request first = greedy(windowed_tokens(*engine, 300), 1);
     first.ignore_end_tokens = true;
     ASSERT_TRUE(engine->run(std::move(first), session.get()).status.ok());
-    Request next = greedy(some_tokens(*engine, 310, agreed), 30);
+    Request next = greedy(windowed_tokens(*engine, 310, agreed), 30);
     next.ignore_end_tokens = true;
     Request alone = next;
     const Result result = engine->run(std::move(next), session.get());
@@ -117,7 +117,7 @@ TEST(Window, RequestsThatBeginAlikeShareWhatIsLeft) {
   const auto engine = make(options);
   std::vector<std::vector<TokenId>> prompts;
   for (const std::int64_t differs : {400, 300, 250, 130, 70, 400})
-    prompts.push_back(some_tokens(*engine, 400, differs));
+    prompts.push_back(windowed_tokens(*engine, 400, differs));
   std::vector<std::vector<TokenId>> alone;
   {
     const auto plain = make(gemma(512));
@@ -150,7 +150,7 @@ TEST(Window, ThePromptCacheGivesWhatEveryWindowStillSees) {
   options.kv.prompt_cache = folder;
   options.kv.prompt_cache_seconds = 0;
   const auto cold = make(gemma(512));
-  const std::vector<TokenId> prompt = some_tokens(*cold, 330), longer = some_tokens(*cold, 350);
+  const std::vector<TokenId> prompt = windowed_tokens(*cold, 330), longer = windowed_tokens(*cold, 350);
   {
     const auto engine = make(options);
     ASSERT_TRUE(engine->run(greedy(prompt, 2)).status.ok());
@@ -161,7 +161,7 @@ TEST(Window, ThePromptCacheGivesWhatEveryWindowStillSees) {
   EXPECT_EQ(result.cached_tokens, 320);
   EXPECT_EQ(result.tokens, cold->run(greedy(longer, 40)).tokens);
   engine->drop_shared();
-  const std::vector<TokenId> shorter = some_tokens(*cold, 350, 300);
+  const std::vector<TokenId> shorter = windowed_tokens(*cold, 350, 300);
   const Result part = engine->run(greedy(shorter, 40));
   EXPECT_EQ(part.cached_tokens, 256) << "what the tree had of the blocks before was written with the prompt";
   EXPECT_EQ(part.tokens, cold->run(greedy(shorter, 40)).tokens);

@@ -146,7 +146,7 @@ class Runner {
   std::shared_ptr<kv::BlockPool> kv_;
 };
 
-std::vector<std::int32_t> some_tokens(std::size_t count, std::int64_t vocab) {
+std::vector<std::int32_t> tokens_below(std::size_t count, std::int64_t vocab) {
   std::vector<std::int32_t> tokens(count);
   for (std::size_t i = 0; i < count; ++i) tokens[i] = static_cast<std::int32_t>((i * 37 + i * i * 11 + 5) % vocab);
   return tokens;
@@ -191,7 +191,7 @@ TEST(CpuOps, DenseAgreesWithTheReference) {
     shape.bias = true;
     shape.tile_bytes = 4096;  // matrices in several tiles
     const SmallModel model(shape);
-    const auto tokens = some_tokens(21, shape.vocab);
+    const auto tokens = tokens_below(21, shape.vocab);
     Runner runner(model, {.kv_dtype = DType::f32});
     const double tolerance = kernels::uses_q8(dtype) ? 3e-2 : 2e-6;  // int8 activations carry about 1 %
     EXPECT_LT(relative_error(runner.run(tokens, 21), model.reference(tokens)), tolerance) << info(dtype).name;
@@ -201,7 +201,7 @@ TEST(CpuOps, DenseAgreesWithTheReference) {
 TEST(CpuOps, MixtureAgreesWithTheReference) {
   for (const DType dtype : {DType::f32, DType::f16}) {
     const SmallModel model(mixture_shape(dtype));
-    const auto tokens = some_tokens(21, model.shape().vocab);
+    const auto tokens = tokens_below(21, model.shape().vocab);
     Runner runner(model, {.expert_slots = 3, .kv_dtype = DType::f32});
     EXPECT_LT(relative_error(runner.run(tokens, 21), model.reference(tokens)), 2e-6) << info(dtype).name;
   }
@@ -213,14 +213,14 @@ TEST(CpuOps, WindowAndHalfPrecisionNormsAgreeWithTheReference) {
   shape.norm_dtype = DType::f16;
   shape.neox = true;
   const SmallModel model(shape);
-  const auto tokens = some_tokens(90, shape.vocab);  // past a block of keys
+  const auto tokens = tokens_below(90, shape.vocab);  // past a block of keys
   Runner runner(model, {.kv_dtype = DType::f32, .max_rows = 90});
   EXPECT_LT(relative_error(runner.run(tokens, 90), model.reference(tokens)), 2e-6);
 }
 
 TEST(CpuOps, HalfPrecisionKeysCostLittle) {
   const SmallModel model(SmallShape{});
-  const auto tokens = some_tokens(30, model.shape().vocab);
+  const auto tokens = tokens_below(30, model.shape().vocab);
   Runner half(model, {}), whole(model, {.kv_dtype = DType::f32});
   const double difference = relative_error(half.run(tokens, 30), whole.run(tokens, 30));
   EXPECT_GT(difference, 1e-5);
@@ -232,7 +232,7 @@ TEST(CpuOps, HalfPrecisionKeysCostLittle) {
 class SameTokens : public ::testing::TestWithParam<SmallShape> {
  protected:
   const SmallModel model_{GetParam()};
-  const std::vector<std::int32_t> tokens_ = some_tokens(23, GetParam().vocab);
+  const std::vector<std::int32_t> tokens_ = tokens_below(23, GetParam().vocab);
   const std::vector<float> want_ = Runner(model_, {.threads = 1}).run(tokens_, 23);
 };
 
@@ -320,7 +320,7 @@ INSTANTIATE_TEST_SUITE_P(Models, SameTokens,
 TEST(CpuOps, HowAnExpertIsCutChangesNothing) {
   const SmallModel whole(mixture_shape(DType::q8_0)), cut(large_experts());
   ASSERT_GT(cut.units().tiles().size(), whole.units().tiles().size());
-  const auto tokens = some_tokens(23, 50);
+  const auto tokens = tokens_below(23, 50);
   EXPECT_TRUE(same_bits(Runner(whole, {}).run(tokens, 23), Runner(cut, {.expert_slots = 1}).run(tokens, 23)));
 }
 
@@ -328,7 +328,7 @@ TEST(CpuOps, LongContextsOverManyChunks) {
   SmallShape shape;
   shape.layers = 1;
   const SmallModel model(shape);
-  const auto tokens = some_tokens(2300, shape.vocab);  // three chunks of keys
+  const auto tokens = tokens_below(2300, shape.vocab);  // three chunks of keys
   const RunOptions one{.threads = 1, .max_rows = 64, .max_positions = 2400};
   const auto want = Runner(model, one).run(tokens, 64);
   for (const int threads : {2, 5}) {  // with five, decode shares out the chunks of few heads
@@ -358,7 +358,7 @@ TEST(CpuOps, NoByteIsReadTwiceInAPass) {
   for (const bool mixture : {false, true}) {
     const SmallModel model(mixture ? mixture_shape(DType::q8_0) : dense_in_tiles(DType::f16));
     Runner runner(model, {.ring_slots = 2, .expert_slots = 1});
-    const auto tokens = some_tokens(40, 50);
+    const auto tokens = tokens_below(40, 50);
     runner.run(tokens, 40);
     const auto before = runner.store().counters();
     runner.run(tokens, 40);
@@ -401,7 +401,7 @@ TEST(CpuOps, PreparingTooMuchIsAnErrorThatNamesTheBudget) {
 TEST(CpuOps, AFailedReadFailsThePassAndTheNextOneIsRight) {
   for (const bool mixture : {false, true}) {
     const SmallModel model(mixture ? mixture_shape(DType::f16) : dense_in_tiles(DType::f16));
-    const auto tokens = some_tokens(12, 50);
+    const auto tokens = tokens_below(12, 50);
     const auto want = Runner(model, {.threads = 1}).run(tokens, 12);
     for (std::int64_t good = 0; good < 40; ++good) {
       Runner runner(model, {.ring_slots = 2, .expert_slots = 2});
@@ -429,7 +429,7 @@ TEST(CpuOps, AFailedReadFailsThePassAndTheNextOneIsRight) {
 
 TEST(CpuOps, StatesAreReadWhereTheyWereAskedForAndChangeNothing) {
   const SmallModel model(mixture_shape(DType::f16));
-  const auto tokens = some_tokens(12, model.shape().vocab);
+  const auto tokens = tokens_below(12, model.shape().vocab);
   Runner runner(model, {.ring_slots = 2});
   kv::SequenceState sequence = runner.new_sequence();
   ASSERT_TRUE(sequence.reserve(12).ok());

@@ -9,7 +9,7 @@ namespace millrace::exec::test {
 namespace {
 
 /// Logits of two sequences of 100 and 30 tokens, by passes in which both have rows.
-std::vector<float> logits_of(std::vector<std::unique_ptr<StageParts>> stages) {
+std::vector<float> logits_through(std::vector<std::unique_ptr<StageParts>> stages) {
   const std::int64_t dim = stages[0]->model->hyperparameters().model_dim;
   const std::vector<std::int32_t> texts[] = {some_tokens(100, 1), some_tokens(30, 2)};
   std::vector<std::vector<kv::SequenceState>> sequences;  // by stage
@@ -61,16 +61,16 @@ std::vector<std::unique_ptr<StageParts>> cut(std::initializer_list<model::Stage>
 }
 
 TEST(Stages, GiveTheBitsOfTheWholeModelWhereverItIsCut) {
-  const std::vector<float> whole = logits_of(cut({{}}));
+  const std::vector<float> whole = logits_through(cut({{}}));
   ASSERT_FALSE(whole.empty());
   const std::int64_t layers = StageParts({}).model->hyperparameters().layers;
   ASSERT_GE(layers, 4);
   const auto same = [&](const std::vector<float>& logits) {
     return logits.size() == whole.size() && std::memcmp(logits.data(), whole.data(), whole.size() * sizeof(float)) == 0;
   };
-  EXPECT_TRUE(same(logits_of(cut({{0, layers / 2}, {layers / 2, 0}}))));
-  EXPECT_TRUE(same(logits_of(cut({{0, 1}, {1, 0}})))) << "an odd cut";
-  EXPECT_TRUE(same(logits_of(cut({{0, 1}, {1, 3}, {3, 0}})))) << "three";
+  EXPECT_TRUE(same(logits_through(cut({{0, layers / 2}, {layers / 2, 0}}))));
+  EXPECT_TRUE(same(logits_through(cut({{0, 1}, {1, 0}})))) << "an odd cut";
+  EXPECT_TRUE(same(logits_through(cut({{0, 1}, {1, 3}, {3, 0}})))) << "three";
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ struct Kernels {
   std::int64_t (*workspace_bytes)(std::int64_t);
 };
 
-Kernels kernels(Isa isa) {
+Kernels kernels_for(Isa isa) {
   if (isa == Isa::avx512) return {isa, avx512::quantize_q8, avx512::matmul, avx512::matmul_workspace_bytes};
   if (isa == Isa::avx2) return {isa, avx2::quantize_q8, avx2::matmul, avx2::matmul_workspace_bytes};
   return {isa, plain::quantize_q8, plain::matmul, plain::matmul_workspace_bytes};
@@ -57,8 +57,8 @@ TEST_P(MatmulTest, EveryIsaGivesThePlainBitsOnRandomShapes) {
     if (block() == 1) k = 1 + static_cast<std::int64_t>(rng_() % 600);
     const Problem problem(GetParam(), n, k, x_rows, round % 3 == 0, round % 4 == 3 ? Fill::extreme : Fill::random,
                           rng_);
-    const std::vector<float> expected = run(kernels(Isa::plain), problem.args());
-    for (Isa isa : vector_isas()) expect_same_bits(expected, run(kernels(isa), problem.args()), problem, isa);
+    const std::vector<float> expected = run(kernels_for(Isa::plain), problem.args());
+    for (Isa isa : vector_isas()) expect_same_bits(expected, run(kernels_for(isa), problem.args()), problem, isa);
   }
 }
 
@@ -67,8 +67,8 @@ TEST_P(MatmulTest, EveryIsaGivesThePlainBitsOnManyRowsAndLongColumns) {
   for (const auto& [n, cols, x_rows] :
        {std::tuple<std::int64_t, std::int64_t, std::int64_t>{67, 256, 523}, {19, k, 131}, {16, k, 3}}) {
     const Problem problem(GetParam(), n, cols, x_rows, false, Fill::random, rng_);
-    const std::vector<float> expected = run(kernels(Isa::plain), problem.args());
-    for (Isa isa : vector_isas()) expect_same_bits(expected, run(kernels(isa), problem.args()), problem, isa);
+    const std::vector<float> expected = run(kernels_for(Isa::plain), problem.args());
+    for (Isa isa : vector_isas()) expect_same_bits(expected, run(kernels_for(isa), problem.args()), problem, isa);
   }
 }
 
@@ -76,7 +76,7 @@ TEST_P(MatmulTest, EveryIsaGivesThePlainBitsOnManyRowsAndLongColumns) {
 /// named input gives the bits of a nameless one.
 TEST_P(MatmulTest, NamedInputsGiveTheSameBitsInAWorkspaceThatIsUsedAgain) {
   for (Isa isa : vector_isas()) {
-    const std::size_t bytes = static_cast<std::size_t>(kernels(isa).workspace_bytes(1024) + 63) / 64 * 64;
+    const std::size_t bytes = static_cast<std::size_t>(kernels_for(isa).workspace_bytes(1024) + 63) / 64 * 64;
     Fenced workspace(bytes);
     std::memset(workspace.data(), 0, bytes);
     // Two inputs by turns in products of this dtype and of others, of few rows and of many, cut into tasks.
@@ -88,7 +88,7 @@ TEST_P(MatmulTest, NamedInputsGiveTheSameBitsInAWorkspaceThatIsUsedAgain) {
     for (int call = 0; call < 120; ++call) {
       const std::size_t which = rng_() % problems.size();
       const Problem& problem = problems[which];
-      const std::vector<float> expected = run(kernels(isa), problem.args());
+      const std::vector<float> expected = run(kernels_for(isa), problem.args());
       std::vector<float> y(expected.size());
       for (std::int64_t begin = 0; begin < problem.weight_rows; begin += 4) {
         MatmulArgs args = problem.args();
@@ -98,7 +98,7 @@ TEST_P(MatmulTest, NamedInputsGiveTheSameBitsInAWorkspaceThatIsUsedAgain) {
         args.y = y.data() + begin;
         args.y_stride = problem.weight_rows;
         args.workspace = workspace.data();
-        kernels(isa).matmul(args);
+        kernels_for(isa).matmul(args);
       }
       expect_same_bits(expected, y, problem, isa);
     }
@@ -108,12 +108,12 @@ TEST_P(MatmulTest, NamedInputsGiveTheSameBitsInAWorkspaceThatIsUsedAgain) {
 TEST_P(MatmulTest, ARowIsTheSameAloneAndAmongMany) {
   const Problem problem(GetParam(), 33, 512, 40, true, Fill::random, rng_);
   for (Isa isa : vector_isas()) {
-    const std::vector<float> all = run(kernels(isa), problem.args());
+    const std::vector<float> all = run(kernels_for(isa), problem.args());
     for (std::int64_t r = 0; r < problem.x_rows; ++r) {
       MatmulArgs one = problem.args();
       one.x_rows = 1;
       one.x_index += r;
-      const std::vector<float> alone = run(kernels(isa), one);
+      const std::vector<float> alone = run(kernels_for(isa), one);
       ASSERT_EQ(std::memcmp(alone.data(), all.data() + r * problem.weight_rows, alone.size() * 4), 0) << "x row " << r;
     }
   }
@@ -125,12 +125,12 @@ TEST_P(MatmulTest, ARowIsTheSameBesideOneThatIsNoNumber) {
     const Problem problem(GetParam(), 21, 11 * info(GetParam()).block_elements, x_rows, false, Fill::random, rng_);
     const auto stride = static_cast<std::size_t>(row_bytes(GetParam(), problem.cols));
     for (Isa isa : vector_isas()) {
-      const std::vector<float> expected = run(kernels(isa), problem.args());
+      const std::vector<float> expected = run(kernels_for(isa), problem.args());
       for (const std::size_t bad : {0U, 7U, 16U, 20U}) {
         const std::vector<std::byte> kept(problem.weight.data() + bad * stride,
                                           problem.weight.data() + (bad + 1) * stride);
         std::memset(problem.weight.data() + bad * stride, 0xff, stride);
-        std::vector<float> y = run(kernels(isa), problem.args());
+        std::vector<float> y = run(kernels_for(isa), problem.args());
         std::memcpy(problem.weight.data() + bad * stride, kept.data(), stride);
         for (std::size_t r = 0; r < static_cast<std::size_t>(x_rows); ++r) y[r * 21 + bad] = expected[r * 21 + bad];
         expect_same_bits(expected, y, problem, isa);
@@ -143,12 +143,12 @@ TEST_P(MatmulTest, AnySplitOfTheWeightRowsGivesTheSameBits) {
   const Problem problem(GetParam(), 50, 512, 9, false, Fill::random, rng_);
   const std::int64_t stride = row_bytes(GetParam(), problem.cols);
   for (Isa isa : vector_isas()) {
-    const std::vector<float> all = run(kernels(isa), problem.args());
+    const std::vector<float> all = run(kernels_for(isa), problem.args());
     for (std::int64_t from = 0, count = 1; from < problem.weight_rows; from += count, count += 4) {
       MatmulArgs part = problem.args();
       part.weight += from * stride;
       part.weight_rows = std::min(count, problem.weight_rows - from);
-      const std::vector<float> y = run(kernels(isa), part);
+      const std::vector<float> y = run(kernels_for(isa), part);
       for (std::int64_t r = 0; r < problem.x_rows; ++r) {
         ASSERT_EQ(std::memcmp(y.data() + r * part.weight_rows, all.data() + r * problem.weight_rows + from,
                               static_cast<std::size_t>(part.weight_rows) * 4),
@@ -166,7 +166,7 @@ TEST_P(MatmulTest, PlainAgreesWithTheFloatReference) {
     std::vector<float> expected(static_cast<std::size_t>(problem.x_rows * problem.weight_rows));
     ref::matmul(GetParam(), problem.weight.data(), problem.weight_rows, cols, problem.x.data(), problem.x_rows,
                 expected.data());
-    const std::vector<float> y = run(kernels(Isa::plain), problem.args());
+    const std::vector<float> y = run(kernels_for(Isa::plain), problem.args());
     std::vector<float> w(static_cast<std::size_t>(cols));
     for (std::int64_t n = 0; n < problem.weight_rows; ++n) {
       decode_row(GetParam(), problem.weight.data() + n * row_bytes(GetParam(), cols), cols, w.data());
@@ -192,7 +192,7 @@ TEST_P(MatmulTest, PlainIsCloseToTheFloatReferenceOnTheWhole) {
   std::vector<float> expected(static_cast<std::size_t>(problem.x_rows * problem.weight_rows));
   ref::matmul(GetParam(), problem.weight.data(), problem.weight_rows, problem.cols, problem.x.data(), problem.x_rows,
               expected.data());
-  const std::vector<float> y = run(kernels(Isa::plain), problem.args());
+  const std::vector<float> y = run(kernels_for(Isa::plain), problem.args());
   double error = 0, norm = 0;
   for (std::size_t i = 0; i < y.size(); ++i) {
     error += std::pow(static_cast<double>(y[i]) - expected[i], 2);
@@ -206,8 +206,8 @@ INSTANTIATE_TEST_SUITE_P(AllDtypes, MatmulTest, testing::ValuesIn(computable_dty
 
 TEST(MatmulWorkspaceTest, StaysSmall) {
   for (Isa isa : vector_isas()) {
-    EXPECT_LE(kernels(isa).workspace_bytes(8192), 576 << 10);
-    EXPECT_LE(kernels(isa).workspace_bytes(256), 96 << 10);
+    EXPECT_LE(kernels_for(isa).workspace_bytes(8192), 576 << 10);
+    EXPECT_LE(kernels_for(isa).workspace_bytes(256), 96 << 10);
   }
 }
 
@@ -219,7 +219,7 @@ class QuantizeQ8Test : public testing::Test {
   // The bytes of q, d and sum16, one after the other.
   std::vector<std::byte> bits(Isa isa, const std::vector<float>& x) {
     const Q8Rows rows = q8_rows_at(memory_.data(), kRows, kCols);
-    kernels(isa).quantize_q8(x.data(), kStride, kRows, kCols, rows);
+    kernels_for(isa).quantize_q8(x.data(), kStride, kRows, kCols, rows);
     std::vector<std::byte> all(kRows * (kCols + kCols / 32 * 4 + kCols / 16 * 4));
     std::memcpy(all.data(), rows.q, kRows * kCols);
     std::memcpy(all.data() + kRows * kCols, rows.d, kRows * kCols / 32 * 4);

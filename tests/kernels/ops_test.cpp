@@ -21,14 +21,14 @@
 namespace millrace::kernels {
 namespace {
 
-std::vector<Table> tables() {
+std::vector<Table> op_tables() {
   std::vector<Table> all = {plain_ops()};
   if (device::best_isa() >= Isa::avx2) all.push_back(avx2_ops());
   if (device::best_isa() >= Isa::avx512) all.push_back(avx512_ops());
   return all;
 }
 
-std::vector<float> random_floats(std::size_t n, std::uint32_t seed, float scale = 1) {
+std::vector<float> op_floats(std::size_t n, std::uint32_t seed, float scale = 1) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0, scale);
   std::vector<float> x(n);
@@ -46,7 +46,7 @@ std::vector<float> random_floats(std::size_t n, std::uint32_t seed, float scale 
   return ::testing::AssertionSuccess();
 }
 
-double relative_error(const std::vector<float>& got, const std::vector<float>& want) {
+double op_error(const std::vector<float>& got, const std::vector<float>& want) {
   double error = 0, norm = 0;
   for (std::size_t i = 0; i < got.size(); ++i) {
     error += std::pow(static_cast<double>(got[i]) - want[i], 2);
@@ -62,7 +62,7 @@ TEST(Exp, RoundsSubnormalResultsOnceOnEveryIsa) {
   for (float y = -80; y > -105; y -= 0.01f) x.push_back(y);
   x.push_back(-std::numeric_limits<float>::infinity());
   std::vector<float> first;
-  for (const Table& table : tables()) {
+  for (const Table& table : op_tables()) {
     auto y = x;
     table.softmax(y.data(), static_cast<std::int64_t>(y.size()));
     if (first.empty()) first = y;
@@ -101,16 +101,16 @@ TEST(Exp, MeetsItsEdges) {
 TEST(Ops, RmsNorm) {
   for (const std::int64_t cols : kSizes) {
     const std::int64_t rows = 3;
-    const auto x = random_floats(static_cast<std::size_t>(rows * cols), 1, 3);
-    const auto weight = random_floats(static_cast<std::size_t>(cols), 2);
+    const auto x = op_floats(static_cast<std::size_t>(rows * cols), 1, 3);
+    const auto weight = op_floats(static_cast<std::size_t>(cols), 2);
     std::vector<float> want(x.size()), first;
     ref::rms_norm(x.data(), weight.data(), rows, cols, 1e-5f, want.data());
-    for (const Table& table : tables()) {
+    for (const Table& table : op_tables()) {
       std::vector<float> out = x;  // in place
       table.rms_norm(out.data(), weight.data(), rows, cols, 1e-5f, out.data());
       if (first.empty()) first = out;
       EXPECT_TRUE(same_bits(out, first)) << device::isa_name(table.isa) << " cols " << cols;
-      EXPECT_LT(relative_error(out, want), 1e-6);
+      EXPECT_LT(op_error(out, want), 1e-6);
     }
   }
 }
@@ -119,7 +119,7 @@ TEST(Ops, Rope) {
   for (const bool neox : {false, true}) {
     for (const std::int64_t rotary : {2, 6, 32, 64, 80, 128}) {
       const std::int64_t head_dim = rotary + 10;
-      const auto x = random_floats(static_cast<std::size_t>(head_dim), 3);
+      const auto x = op_floats(static_cast<std::size_t>(head_dim), 3);
       std::vector<float> cos_sin;
       for (std::int64_t i = 0; i < rotary / 2; ++i) {
         cos_sin.push_back(std::cos(static_cast<float>(i) * 0.7f));
@@ -127,12 +127,12 @@ TEST(Ops, Rope) {
       }
       std::vector<float> want = x, first;
       ref::rope(want.data(), cos_sin.data(), rotary, neox);
-      for (const Table& table : tables()) {
+      for (const Table& table : op_tables()) {
         std::vector<float> out = x;
         table.rope(out.data(), cos_sin.data(), rotary, neox);
         if (first.empty()) first = out;
         EXPECT_TRUE(same_bits(out, first)) << device::isa_name(table.isa) << " rotary " << rotary;
-        EXPECT_LT(relative_error(out, want), 1e-6);
+        EXPECT_LT(op_error(out, want), 1e-6);
         for (std::int64_t i = rotary; i < head_dim; ++i) EXPECT_EQ(out[i], x[i]);  // the rest is not rotated
       }
     }
@@ -141,9 +141,9 @@ TEST(Ops, Rope) {
 
 TEST(Ops, ElementwiseAndSoftmax) {
   for (const std::int64_t n : kSizes) {
-    const auto x = random_floats(static_cast<std::size_t>(n), 4, 4), y = random_floats(static_cast<std::size_t>(n), 5);
-    const auto wide = random_floats(static_cast<std::size_t>(n), 6, 20),
-               wide_up = random_floats(static_cast<std::size_t>(n), 7, 20);  // beyond what is clamped
+    const auto x = op_floats(static_cast<std::size_t>(n), 4, 4), y = op_floats(static_cast<std::size_t>(n), 5);
+    const auto wide = op_floats(static_cast<std::size_t>(n), 6, 20),
+               wide_up = op_floats(static_cast<std::size_t>(n), 7, 20);  // beyond what is clamped
     std::vector<float> silu = x, gelu = x, squared = x, clamped = wide, soft = x, capped = wide;
     ref::gate_mul(Activation::silu, 0, silu.data(), y.data(), n);
     ref::gate_mul(Activation::gelu, 0, gelu.data(), y.data(), n);
@@ -158,7 +158,7 @@ TEST(Ops, ElementwiseAndSoftmax) {
     for (float& c : capped) c = static_cast<float>(5 * std::tanh(c / 5.0));
     ref::softmax(soft.data(), n);
     std::vector<std::vector<float>> first;
-    for (const Table& table : tables()) {
+    for (const Table& table : op_tables()) {
       std::vector<std::vector<float>> out(11, x);
       out[6] = out[7] = out[8] = wide;
       table.gate_mul(Activation::silu, 0, out[0].data(), y.data(), n);
@@ -176,16 +176,16 @@ TEST(Ops, ElementwiseAndSoftmax) {
       for (std::size_t op = 0; op < out.size(); ++op) {
         EXPECT_TRUE(same_bits(out[op], first[op])) << device::isa_name(table.isa) << " op " << op << " n " << n;
       }
-      EXPECT_LT(relative_error(out[0], silu), 1e-6);
-      EXPECT_LT(relative_error(out[4], gelu), 1e-6);
-      EXPECT_LT(relative_error(out[5], squared), 1e-6);
-      EXPECT_LT(relative_error(out[6], clamped), 1e-6);
-      EXPECT_LT(relative_error(out[7], capped), 1e-6);
-      EXPECT_LT(relative_error(out[8], limited), 1e-6);
+      EXPECT_LT(op_error(out[0], silu), 1e-6);
+      EXPECT_LT(op_error(out[4], gelu), 1e-6);
+      EXPECT_LT(op_error(out[5], squared), 1e-6);
+      EXPECT_LT(op_error(out[6], clamped), 1e-6);
+      EXPECT_LT(op_error(out[7], capped), 1e-6);
+      EXPECT_LT(op_error(out[8], limited), 1e-6);
       for (std::size_t i = 0; i < exact.size(); ++i)  // erfc is good for so much
         EXPECT_NEAR(out[9][i], exact[i], 4e-7 * (1 + std::abs(x[i] * y[i]))) << x[i];
-      EXPECT_LT(relative_error(out[10], bent), 1e-6);
-      EXPECT_LT(relative_error(out[1], soft), 2e-6);
+      EXPECT_LT(op_error(out[10], bent), 1e-6);
+      EXPECT_LT(op_error(out[1], soft), 2e-6);
       EXPECT_EQ(out[2][0], x[0] + y[0]);
       EXPECT_EQ(out[3][0], fused(0.37f, y[0], x[0]));
     }
@@ -201,7 +201,7 @@ TEST(Ops, HalfRowsRoundLikeTheCodec) {
     }
   }
   x.resize(x.size() / 16 * 16 + 5);
-  for (const Table& table : tables()) {
+  for (const Table& table : op_tables()) {
     std::vector<std::uint16_t> out(x.size());
     table.f32_to_f16_row(x.data(), static_cast<std::int64_t>(x.size()), out.data());
     std::size_t wrong = 0;
@@ -217,7 +217,7 @@ TEST(Ops, TopKOrdersAndBreaksTiesByIndex) {
   EXPECT_EQ(std::vector<std::int32_t>(indices, indices + 4), (std::vector<std::int32_t>{1, 3, 2, 5}));
   top_k(x, 6, 6, indices);
   EXPECT_EQ(std::vector<std::int32_t>(indices, indices + 6), (std::vector<std::int32_t>{1, 3, 2, 5, 0, 4}));
-  const auto many = random_floats(128, 6);
+  const auto many = op_floats(128, 6);
   std::vector<std::int32_t> order(128), best(8);
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return many[a] > many[b]; });
@@ -230,8 +230,8 @@ struct KvHead {
   /// Of few bits the first block and the last lie in f16.
   KvHead(std::int64_t keys, std::int64_t dim, DType type, std::uint32_t seed, bool rotated = false)
       : head_dim(dim), dtype(type), rotation(rotated ? rotation_span(dim) : 0), last_block((keys - 1) / kKvBlock) {
-    k = random_floats(static_cast<std::size_t>(keys * dim), seed);
-    v = random_floats(static_cast<std::size_t>(keys * dim), seed + 1);
+    k = op_floats(static_cast<std::size_t>(keys * dim), seed);
+    v = op_floats(static_cast<std::size_t>(keys * dim), seed + 1);
     const bool few = kv_has_few_bits(type);
     const auto block_bytes = static_cast<std::size_t>(kKvBlock * row_bytes(few ? DType::f16 : type, dim));
     const std::int64_t blocks = (keys + kKvBlock - 1) / kKvBlock;
@@ -376,8 +376,8 @@ struct Queries {
 };
 
 /// Rows [first, first + rows) as one tile, all chunks, merged: [rows, group, head_dim].
-std::vector<float> attend(const Table& table, const KvHead& kv, const Queries& queries, std::int64_t first,
-                          std::int64_t rows) {
+std::vector<float> attend_with(const Table& table, const KvHead& kv, const Queries& queries, std::int64_t first,
+                               std::int64_t rows) {
   const std::int64_t dim = kv.head_dim, group = queries.group, heads = rows * group;
   std::int64_t last = 0;
   for (std::int64_t r = first; r < first + rows; ++r) last = std::max(last, queries.last_seen(r));
@@ -418,7 +418,7 @@ std::vector<float> attend(const Table& table, const KvHead& kv, const Queries& q
   return out;
 }
 
-std::vector<float> reference(const KvHead& kv, const Queries& queries) {
+std::vector<float> attention_reference(const KvHead& kv, const Queries& queries) {
   const std::int64_t dim = kv.head_dim, rows = static_cast<std::int64_t>(queries.positions.size());
   std::vector<float> out(queries.q.size());
   for (std::int64_t r = 0; r < rows; ++r) {
@@ -434,7 +434,7 @@ std::vector<float> reference(const KvHead& kv, const Queries& queries) {
 
 Queries make_queries(std::vector<std::int32_t> positions, std::int64_t group, std::int64_t dim, std::int64_t window) {
   Queries queries{group, window, std::move(positions), {}, {}, 0, {}};
-  queries.q = random_floats(queries.positions.size() * static_cast<std::size_t>(group * dim), 9, 2);
+  queries.q = op_floats(queries.positions.size() * static_cast<std::size_t>(group * dim), 9, 2);
   return queries;
 }
 
@@ -460,16 +460,16 @@ TEST_P(AttentionTest, SameBitsOnEveryIsaAndAloneOrInATile) {
     for (const std::int32_t position : c.positions)
       queries.newest.push_back(std::min(position + c.behind, c.positions.back()));
   const auto rows = static_cast<std::int64_t>(c.positions.size());
-  const auto want = reference(kv, queries);
+  const auto want = attention_reference(kv, queries);
   std::vector<float> first;
-  for (const Table& table : tables()) {
-    const auto whole = attend(table, kv, queries, 0, rows);
+  for (const Table& table : op_tables()) {
+    const auto whole = attend_with(table, kv, queries, 0, rows);
     if (first.empty()) first = whole;
     EXPECT_TRUE(same_bits(whole, first)) << device::isa_name(table.isa);
-    EXPECT_LT(relative_error(whole, want), 3e-6);
+    EXPECT_LT(op_error(whole, want), 3e-6);
     std::vector<float> rowwise;
     for (std::int64_t r = 0; r < rows; ++r) {
-      const auto one = attend(table, kv, queries, r, 1);
+      const auto one = attend_with(table, kv, queries, r, 1);
       rowwise.insert(rowwise.end(), one.begin(), one.end());
     }
     EXPECT_TRUE(same_bits(rowwise, first)) << device::isa_name(table.isa) << ", row by row";
@@ -481,13 +481,13 @@ TEST_P(AttentionTest, ASinkIsAKeyWithoutAValue) {
   const KvHead kv(*std::max_element(c.positions.begin(), c.positions.end()) + 1, c.head_dim, c.dtype, 7, c.rotated);
   Queries queries = make_queries(c.positions, c.group, c.head_dim, c.window);
   const auto rows = static_cast<std::int64_t>(c.positions.size());
-  const auto without = attend(plain_ops(), kv, queries, 0, rows);
-  queries.sinks = random_floats(static_cast<std::size_t>(c.group), 17, 3);
+  const auto without = attend_with(plain_ops(), kv, queries, 0, rows);
+  queries.sinks = op_floats(static_cast<std::size_t>(c.group), 17, 3);
   for (float& sink : queries.sinks) sink += 5;  // about the largest score
-  const auto want = reference(kv, queries), first = attend(plain_ops(), kv, queries, 0, rows);
-  EXPECT_LT(relative_error(first, want), 3e-6);
-  EXPECT_GT(relative_error(without, want), 1e-4);
-  for (const Table& table : tables()) EXPECT_TRUE(same_bits(attend(table, kv, queries, 0, rows), first));
+  const auto want = attention_reference(kv, queries), first = attend_with(plain_ops(), kv, queries, 0, rows);
+  EXPECT_LT(op_error(first, want), 3e-6);
+  EXPECT_GT(op_error(without, want), 1e-4);
+  for (const Table& table : op_tables()) EXPECT_TRUE(same_bits(attend_with(table, kv, queries, 0, rows), first));
 }
 
 std::vector<std::int32_t> range(std::int32_t first, std::int32_t count) {
@@ -545,23 +545,23 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Ops, RotationIsItsOwnInverseAndKeepsProducts) {
   for (const std::int64_t dim : {32, 64, 96, 128, 256, 480, 512}) {
     const std::int64_t span = rotation_span(dim);
-    const auto x = random_floats(static_cast<std::size_t>(dim), 3), y = random_floats(static_cast<std::size_t>(dim), 4);
+    const auto x = op_floats(static_cast<std::size_t>(dim), 3), y = op_floats(static_cast<std::size_t>(dim), 4);
     auto want = x;
     ref::rotate(want.data(), dim, span);
     std::vector<float> first;
-    for (const Table& table : tables()) {
+    for (const Table& table : op_tables()) {
       auto turned = x, other = y;
       table.rotate(turned.data(), dim, span);
       table.rotate(other.data(), dim, span);
       if (first.empty()) first = turned;
       EXPECT_TRUE(same_bits(turned, first)) << device::isa_name(table.isa);
-      EXPECT_LT(relative_error(turned, want), 1e-6);
+      EXPECT_LT(op_error(turned, want), 1e-6);
       const auto dot = [](const std::vector<float>& a, const std::vector<float>& b) {
         return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
       };
       EXPECT_NEAR(dot(turned, other), dot(x, y), 1e-4);
       table.rotate(turned.data(), dim, span);
-      EXPECT_LT(relative_error(turned, x), 1e-6);
+      EXPECT_LT(op_error(turned, x), 1e-6);
     }
   }
 }
@@ -582,16 +582,16 @@ TEST(Attention, SameBitsForRandomShapes) {
     Queries queries = make_queries(range(before, rows), group, dim, one_of(0, 2) * one_of(1, 100));
     for (const std::int32_t position : queries.positions)
       if (behind > 0) queries.newest.push_back(std::min(position + behind, before + rows - 1));
-    const auto want = reference(kv, queries);
+    const auto want = attention_reference(kv, queries);
     std::vector<float> first;
-    for (const Table& table : tables()) {
-      const auto whole = attend(table, kv, queries, 0, rows);
+    for (const Table& table : op_tables()) {
+      const auto whole = attend_with(table, kv, queries, 0, rows);
       if (first.empty()) first = whole;
       EXPECT_TRUE(same_bits(whole, first)) << device::isa_name(table.isa);
-      EXPECT_LT(relative_error(whole, want), 3e-6);
+      EXPECT_LT(op_error(whole, want), 3e-6);
       const std::int64_t cut = one_of(0, rows - 1);  // rows before and from it on, as two tiles
-      auto parts = cut > 0 ? attend(table, kv, queries, 0, cut) : std::vector<float>();
-      const auto rest = attend(table, kv, queries, cut, rows - cut);
+      auto parts = cut > 0 ? attend_with(table, kv, queries, 0, cut) : std::vector<float>();
+      const auto rest = attend_with(table, kv, queries, cut, rows - cut);
       parts.insert(parts.end(), rest.begin(), rest.end());
       EXPECT_TRUE(same_bits(parts, first)) << device::isa_name(table.isa) << ", cut before row " << cut;
     }
@@ -601,7 +601,7 @@ TEST(Attention, SameBitsForRandomShapes) {
 TEST(Attention, KeysBeyondTheRowAreNeverTouched) {
   KvHead kv(128, 64, DType::f32, 11);
   const Queries queries = make_queries(range(90, 6), 2, 64, 0);
-  const auto clean = attend(plain_ops(), kv, queries, 0, 6);
+  const auto clean = attend_with(plain_ops(), kv, queries, 0, 6);
   for (std::int64_t i = 96; i < 128; ++i) {  // poison what lies behind the last row
     for (std::int64_t d = 0; d < 64; ++d) {
       float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
@@ -609,14 +609,14 @@ TEST(Attention, KeysBeyondTheRowAreNeverTouched) {
       kv.put(kv.v_blocks[i / kKvBlock], i % kKvBlock * 64 + d, infinity);
     }
   }
-  for (const Table& table : tables()) EXPECT_TRUE(same_bits(attend(table, kv, queries, 0, 6), clean));
+  for (const Table& table : op_tables()) EXPECT_TRUE(same_bits(attend_with(table, kv, queries, 0, 6), clean));
 }
 
 TEST(Attention, AChunkWithoutVisibleKeysCountsForNothing) {
   const KvHead kv(1100, 64, DType::f16, 12);
   const Queries queries = make_queries({1090}, 2, 64, 30);  // sees keys 1061..1090: chunk 0 holds none
-  const auto want = reference(kv, queries);
-  for (const Table& table : tables()) EXPECT_LT(relative_error(attend(table, kv, queries, 0, 1), want), 3e-6);
+  const auto want = attention_reference(kv, queries);
+  for (const Table& table : op_tables()) EXPECT_LT(op_error(attend_with(table, kv, queries, 0, 1), want), 3e-6);
 }
 
 }  // namespace

@@ -14,14 +14,14 @@
 namespace millrace::kernels {
 namespace {
 
-std::vector<Table> tables() {
+std::vector<Table> recurrent_tables() {
   std::vector<Table> all = {plain_ops()};
   if (device::best_isa() >= Isa::avx2) all.push_back(avx2_ops());
   if (device::best_isa() >= Isa::avx512) all.push_back(avx512_ops());
   return all;
 }
 
-std::vector<float> random_floats(std::int64_t n, std::uint32_t seed, float scale = 1) {
+std::vector<float> recurrent_floats(std::int64_t n, std::uint32_t seed, float scale = 1) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0, scale);
   std::vector<float> x(static_cast<std::size_t>(n));
@@ -29,7 +29,7 @@ std::vector<float> random_floats(std::int64_t n, std::uint32_t seed, float scale
   return x;
 }
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+bool same_recurrent_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](float one, float other) {
     return std::bit_cast<std::uint32_t>(one) == std::bit_cast<std::uint32_t>(other);
   });
@@ -52,12 +52,12 @@ TEST(Convolution, GivesTheSameBitsHoweverRowsAreCut) {
   for (const std::int64_t taps : {2, 3, 4, 8}) {
     for (const std::int64_t channels : {1, 31, 64, 100, 192}) {
       for (const bool plain : {false, true}) {
-        const auto x = random_floats(kRows * channels, 1), weight = random_floats(channels * taps, 2),
-                   bias = random_floats(channels, 3);
+        const auto x = recurrent_floats(kRows * channels, 1), weight = recurrent_floats(channels * taps, 2),
+                   bias = recurrent_floats(channels, 3);
         std::vector<float> want(x.size()), first;
         ref::convolve(x.data(), weight.data(), plain ? nullptr : bias.data(), kRows, channels, taps, !plain,
                       want.data());
-        for (const Table& table : tables()) {
+        for (const Table& table : recurrent_tables()) {
           for (const auto& cuts : kCuts) {
             std::vector<float> out = x, before, after(static_cast<std::size_t>((taps - 1) * channels));
             std::int64_t row = 0;
@@ -81,7 +81,8 @@ TEST(Convolution, GivesTheSameBitsHoweverRowsAreCut) {
               row = end;
             }
             if (first.empty()) first = out;
-            EXPECT_TRUE(same_bits(out, first)) << device::isa_name(table.isa) << " " << taps << " " << channels;
+            EXPECT_TRUE(same_recurrent_bits(out, first))
+                << device::isa_name(table.isa) << " " << taps << " " << channels;
             EXPECT_LT(relative_error(out, want), 1e-6);
             for (std::int64_t i = 0; i < (taps - 1) * channels; ++i)
               ASSERT_EQ(after[static_cast<std::size_t>(i)],
@@ -96,12 +97,12 @@ TEST(Convolution, GivesTheSameBitsHoweverRowsAreCut) {
 TEST(DeltaRule, GivesTheSameBitsHoweverRowsAreCut) {
   constexpr std::int64_t kRows = 70, kValues = 64;
   for (const std::int64_t keys : {2, 32, 128}) {
-    auto query = random_floats(kRows * keys, 1), key = random_floats(kRows * keys, 2);
-    const auto value = random_floats(kRows * kValues, 3);
-    auto beta = random_floats(kRows, 4), decay = random_floats(kRows, 5);
+    auto query = recurrent_floats(kRows * keys, 1), key = recurrent_floats(kRows * keys, 2);
+    const auto value = recurrent_floats(kRows * kValues, 3);
+    auto beta = recurrent_floats(kRows, 4), decay = recurrent_floats(kRows, 5);
     for (float& b : beta) b = sigmoid_f32(b);
     for (float& d : decay) d = std::exp(-std::abs(d));
-    for (const Table& table : tables()) {  // keys of length 1
+    for (const Table& table : recurrent_tables()) {  // keys of length 1
       table.l2_norm(query.data(), kRows, keys, 1e-6f);
       table.l2_norm(key.data(), kRows, keys, 1e-6f);
     }
@@ -115,7 +116,7 @@ TEST(DeltaRule, GivesTheSameBitsHoweverRowsAreCut) {
     std::vector<float> want(value.size()), first, first_state;
     ref::delta_rule(query.data(), key.data(), value.data(), beta.data(), decay.data(), kRows, keys, kValues, 0.3f,
                     want.data());
-    for (const Table& table : tables()) {
+    for (const Table& table : recurrent_tables()) {
       for (const auto& cuts : kCuts) {
         std::vector<float> out(value.size()), before, after(static_cast<std::size_t>(keys * kValues), -1);
         std::int64_t row = 0;
@@ -142,8 +143,8 @@ TEST(DeltaRule, GivesTheSameBitsHoweverRowsAreCut) {
           row = end;
         }
         if (first.empty()) first = out, first_state = after;
-        EXPECT_TRUE(same_bits(out, first)) << device::isa_name(table.isa) << " " << keys;
-        EXPECT_TRUE(same_bits(after, first_state)) << device::isa_name(table.isa) << " " << keys;
+        EXPECT_TRUE(same_recurrent_bits(out, first)) << device::isa_name(table.isa) << " " << keys;
+        EXPECT_TRUE(same_recurrent_bits(after, first_state)) << device::isa_name(table.isa) << " " << keys;
         EXPECT_LT(relative_error(out, want), 2e-6);
       }
     }
@@ -156,9 +157,9 @@ TEST(Scan, GivesTheSameBitsHoweverRowsAreCut) {
   for (const std::int64_t values : {16, 48, 64}) {
     for (const std::int64_t keys : {2, 16, 128}) {
       const std::int64_t lanes = scan_lanes(values), stride = values + 2 * keys;
-      const auto value = random_floats(kRows * values, 1), b = random_floats(kRows * keys, 2),
-                 c = random_floats(kRows * keys, 3);
-      auto step = random_floats(kRows, 4), decay = step;
+      const auto value = recurrent_floats(kRows * values, 1), b = recurrent_floats(kRows * keys, 2),
+                 c = recurrent_floats(kRows * keys, 3);
+      auto step = recurrent_floats(kRows, 4), decay = step;
       for (std::size_t row = 0; row < step.size(); ++row) {
         step[row] = softplus_f32(step[row]);
         decay[row] = exp_f32(-0.3f * step[row]);
@@ -171,7 +172,7 @@ TEST(Scan, GivesTheSameBitsHoweverRowsAreCut) {
       }
       std::vector<float> want(value.size()), first, first_state;
       ref::scan(value.data(), b.data(), c.data(), step.data(), decay.data(), kSkip, kRows, keys, values, want.data());
-      for (const Table& table : tables()) {
+      for (const Table& table : recurrent_tables()) {
         for (const auto& cuts : kCuts) {
           std::vector<float> out(value.size()), before, after(static_cast<std::size_t>(keys * values), -1);
           std::int64_t row = 0;
@@ -199,8 +200,9 @@ TEST(Scan, GivesTheSameBitsHoweverRowsAreCut) {
             row = end;
           }
           if (first.empty()) first = out, first_state = after;
-          EXPECT_TRUE(same_bits(out, first)) << device::isa_name(table.isa) << " " << values << " " << keys;
-          EXPECT_TRUE(same_bits(after, first_state)) << device::isa_name(table.isa) << " " << values << " " << keys;
+          EXPECT_TRUE(same_recurrent_bits(out, first)) << device::isa_name(table.isa) << " " << values << " " << keys;
+          EXPECT_TRUE(same_recurrent_bits(after, first_state))
+              << device::isa_name(table.isa) << " " << values << " " << keys;
           EXPECT_LT(relative_error(out, want), 2e-6);
         }
       }
@@ -216,13 +218,13 @@ TEST(Gates, OfStatesAndOutputs) {
     EXPECT_NEAR(sigmoid_f32(at), 1 / (1 + std::exp(-double{at})), 1e-6 / (1 + std::exp(-double{at})) + 1e-38) << x;
   }
   for (const std::int64_t n : {1, 7, 32, 100}) {
-    const auto x = random_floats(n, 1), gate = random_floats(n, 2, 4);
+    const auto x = recurrent_floats(n, 1), gate = recurrent_floats(n, 2, 4);
     std::vector<float> first;
-    for (const Table& table : tables()) {
+    for (const Table& table : recurrent_tables()) {
       std::vector<float> out = x;
       table.sigmoid_mul(out.data(), gate.data(), n);
       if (first.empty()) first = out;
-      EXPECT_TRUE(same_bits(out, first));
+      EXPECT_TRUE(same_recurrent_bits(out, first));
       for (std::size_t i = 0; i < out.size(); ++i)
         EXPECT_NEAR(out[i], x[i] / (1 + std::exp(-double{gate[i]})), 1e-6 * std::abs(x[i]));
     }
@@ -231,13 +233,13 @@ TEST(Gates, OfStatesAndOutputs) {
 
 TEST(L2Norm, OfEachRow) {
   for (const std::int64_t cols : {1, 31, 32, 100, 128}) {
-    const auto x = random_floats(3 * cols, 1);
+    const auto x = recurrent_floats(3 * cols, 1);
     std::vector<float> first;
-    for (const Table& table : tables()) {
+    for (const Table& table : recurrent_tables()) {
       std::vector<float> out = x;
       table.l2_norm(out.data(), 3, cols, 1e-6f);
       if (first.empty()) first = out;
-      EXPECT_TRUE(same_bits(out, first));
+      EXPECT_TRUE(same_recurrent_bits(out, first));
       for (std::int64_t row = 0; row < 3; ++row) {
         double squares = 0;
         for (std::int64_t i = 0; i < cols; ++i)

@@ -10,8 +10,8 @@
 namespace millrace::kv {
 namespace {
 
-const Layout kSmall = equal_layers(3, 2, 8);
-const std::int64_t kBlockBytes = kSmall.groups()[0].block_bytes(), kHeadBytes = 8 * kBlockTokens * 2;
+const Layout kSmallOfTwoHeads = equal_layers(3, 2, 8);
+const std::int64_t kBlockBytes = kSmallOfTwoHeads.groups()[0].block_bytes(), kHeadBytes = 8 * kBlockTokens * 2;
 
 /// Fills every head of every block with bytes that name (block, layer, head, K or V) and nothing else.
 void fill(SequenceState& state, unsigned seed) {
@@ -25,7 +25,7 @@ void fill(SequenceState& state, unsigned seed) {
 
 TEST(BlockPool, KnowsItsSequencesByNumber) {
   residency::Budget budget(1 << 20);
-  const auto pool = std::make_shared<BlockPool>(kSmall, budget);
+  const auto pool = std::make_shared<BlockPool>(kSmallOfTwoHeads, budget);
   SequenceState first(pool);
   const std::uint64_t number = first.number();
   EXPECT_EQ(pool->sequences().at(number), &first);
@@ -48,7 +48,7 @@ TEST(BlockPool, KnowsItsSequencesByNumber) {
 
 TEST(BlockPool, ReservesWholePagesBlockByBlockAndGivesThemBackOnTrim) {
   residency::Budget budget(1 << 20);
-  BlockPool pool(kSmall, budget);
+  BlockPool pool(kSmallOfTwoHeads, budget);
   EXPECT_EQ(budget.reserved_bytes(), 0u);
   const std::uint64_t block = (static_cast<std::uint64_t>(kBlockBytes) + 4095) / 4096 * 4096;
   std::byte* first = *pool.allocate(0);
@@ -70,7 +70,7 @@ TEST(BlockPool, ReservesWholePagesBlockByBlockAndGivesThemBackOnTrim) {
 
 TEST(SequenceState, HeadsDoNotOverlapAndCoverTheBlock) {
   residency::Budget budget(1 << 20);
-  SequenceState state(std::make_shared<BlockPool>(kSmall, budget));
+  SequenceState state(std::make_shared<BlockPool>(kSmallOfTwoHeads, budget));
   ASSERT_TRUE(state.reserve(1).ok());
   std::byte* expected = state.k(0, 0, 0);
   for (std::int64_t layer = 0; layer < 3; ++layer) {
@@ -82,7 +82,7 @@ TEST(SequenceState, HeadsDoNotOverlapAndCoverTheBlock) {
 
 TEST(SequenceState, ReserveThatDoesNotFitChangesNothing) {
   residency::Budget budget(static_cast<std::uint64_t>(2 * ((kBlockBytes + 4095) / 4096 * 4096)));
-  auto pool = std::make_shared<BlockPool>(kSmall, budget);
+  auto pool = std::make_shared<BlockPool>(kSmallOfTwoHeads, budget);
   SequenceState state(pool);
   ASSERT_TRUE(state.reserve(64).ok());
   state.set_length(64);
@@ -96,7 +96,7 @@ TEST(SequenceState, ReserveThatDoesNotFitChangesNothing) {
 
 TEST(SequenceState, RewindGivesBlocksBack) {
   residency::Budget budget(1 << 20);
-  auto pool = std::make_shared<BlockPool>(kSmall, budget);
+  auto pool = std::make_shared<BlockPool>(kSmallOfTwoHeads, budget);
   SequenceState state(pool);
   ASSERT_TRUE(state.reserve(200).ok());
   state.set_length(200);
@@ -112,7 +112,7 @@ TEST(SequenceState, RewindGivesBlocksBack) {
 
 TEST(SequenceState, MovesLeaveNothingBehind) {
   residency::Budget budget(1 << 20);
-  auto pool = std::make_shared<BlockPool>(kSmall, budget);
+  auto pool = std::make_shared<BlockPool>(kSmallOfTwoHeads, budget);
   {
     SequenceState first(pool);
     ASSERT_TRUE(first.reserve(100).ok());
@@ -129,7 +129,7 @@ TEST(SequenceState, MovesLeaveNothingBehind) {
 
 TEST(Snapshot, RestoresWhatWasThere) {
   residency::Budget budget(1 << 20);
-  auto pool = std::make_shared<BlockPool>(kSmall, budget);
+  auto pool = std::make_shared<BlockPool>(kSmallOfTwoHeads, budget);
   SequenceState state(pool);
   ASSERT_TRUE(state.reserve(150).ok());
   state.set_length(150);
@@ -150,7 +150,7 @@ TEST(Snapshot, RestoresWhatWasThere) {
 
 TEST(Snapshot, OfAnEmptySequenceRestores) {
   residency::Budget budget(1 << 20);
-  auto pool = std::make_shared<BlockPool>(kSmall, budget);
+  auto pool = std::make_shared<BlockPool>(kSmallOfTwoHeads, budget);
   const std::vector<std::byte> bytes = SequenceState(pool).snapshot().value();
   SequenceState other(pool);
   EXPECT_TRUE(other.restore(bytes).ok());
@@ -159,7 +159,7 @@ TEST(Snapshot, OfAnEmptySequenceRestores) {
 
 TEST(Snapshot, DamageAnywhereIsFoundAndChangesNothing) {
   residency::Budget budget(1 << 20);
-  auto pool = std::make_shared<BlockPool>(kSmall, budget);
+  auto pool = std::make_shared<BlockPool>(kSmallOfTwoHeads, budget);
   SequenceState state(pool);
   ASSERT_TRUE(state.reserve(70).ok());
   state.set_length(70);
@@ -185,7 +185,7 @@ TEST(Snapshot, DamageAnywhereIsFoundAndChangesNothing) {
 
 TEST(Snapshot, OfAnotherShapeIsRefused) {
   residency::Budget budget(1 << 20);
-  SequenceState state(std::make_shared<BlockPool>(kSmall, budget));
+  SequenceState state(std::make_shared<BlockPool>(kSmallOfTwoHeads, budget));
   for (const Layout& wrong : {equal_layers(3, 2, 8, DType::f32), equal_layers(2, 2, 8), with_window(100)}) {
     SequenceState other(std::make_shared<BlockPool>(wrong, budget));
     EXPECT_EQ(other.restore(state.snapshot().value()).code(), Code::corrupt) << wrong.describe();
@@ -194,10 +194,10 @@ TEST(Snapshot, OfAnotherShapeIsRefused) {
 
 TEST(Snapshot, ThatDoesNotFitTheBudgetLeavesTheSequenceAsItWas) {
   residency::Budget large(1 << 20), small(static_cast<std::uint64_t>(kBlockBytes) + 4096);
-  SequenceState state(std::make_shared<BlockPool>(kSmall, large));
+  SequenceState state(std::make_shared<BlockPool>(kSmallOfTwoHeads, large));
   ASSERT_TRUE(state.reserve(300).ok());
   state.set_length(300);
-  SequenceState other(std::make_shared<BlockPool>(kSmall, small));
+  SequenceState other(std::make_shared<BlockPool>(kSmallOfTwoHeads, small));
   ASSERT_TRUE(other.reserve(5).ok());
   other.set_length(5);
   EXPECT_EQ(other.restore(state.snapshot().value()).code(), Code::out_of_budget);

@@ -51,7 +51,7 @@ TinyModel qwen_tower() {
   return tiny;
 }
 
-std::string refusal(const TinyModel& tiny) {
+std::string tower_refusal(const TinyModel& tiny) {
   const auto tower = load_tower(tiny.open("tower_test"), 1 << 20);
   EXPECT_FALSE(tower.ok());
   return tower.ok() ? std::string() : tower.status().message();
@@ -73,24 +73,24 @@ TEST(Tower, UsesEachWeightOnceInTheOrderOfItsUnits) {
 TEST(Tower, RefusesWhatItCannotCompute) {
   TinyModel tiny = qwen_tower();
   tiny.add("v.blk.1.attn_sinks", {2});
-  EXPECT_NE(refusal(tiny).find("v.blk.1.attn_sinks"), std::string::npos);
+  EXPECT_NE(tower_refusal(tiny).find("v.blk.1.attn_sinks"), std::string::npos);
   tiny = qwen_tower();
   tiny.remove("v.blk.1.attn_out.weight");
-  EXPECT_NE(refusal(tiny).find("v.blk.1.attn_out.weight"), std::string::npos);
+  EXPECT_NE(tower_refusal(tiny).find("v.blk.1.attn_out.weight"), std::string::npos);
   tiny = qwen_tower();
   tiny.tensor("mm.2.weight").shape = {64, 16};
-  EXPECT_NE(refusal(tiny).find("mm.2.weight"), std::string::npos);
+  EXPECT_NE(tower_refusal(tiny).find("mm.2.weight"), std::string::npos);
   tiny = qwen_tower();
   tiny.tensor("v.position_embd.weight").shape = {16, 10};
-  EXPECT_NE(refusal(tiny).find("v.position_embd.weight"), std::string::npos);
+  EXPECT_NE(tower_refusal(tiny).find("v.position_embd.weight"), std::string::npos);
   tiny = qwen_tower();
   tiny.keys["clip.vision.attention.head_count"] = Value(std::uint32_t{4});
-  EXPECT_NE(refusal(tiny).find("heads of 4"), std::string::npos);
+  EXPECT_NE(tower_refusal(tiny).find("heads of 4"), std::string::npos);
   tiny.keys["clip.vision.attention.head_count"] = Value(std::uint32_t{0});
-  EXPECT_NE(refusal(tiny).find("head_count"), std::string::npos);
+  EXPECT_NE(tower_refusal(tiny).find("head_count"), std::string::npos);
   tiny = qwen_tower();
   tiny.keys["clip.projector_type"] = Value(std::string("cogvlm"));
-  EXPECT_NE(refusal(tiny).find("cogvlm"), std::string::npos);
+  EXPECT_NE(tower_refusal(tiny).find("cogvlm"), std::string::npos);
 }
 
 /// One layer of Gemma 4's, of the same width: patches of 8 x 8 pixels, 3 x 3 of them a token, 5 columns and rows.
@@ -128,20 +128,20 @@ TEST(Tower, RefusesBoundsAndPlacesThatAreNone) {
   EXPECT_EQ(steps(tiny), without + 2);  // a copy, clamped
   tiny.add("v.blk.0.ffn_down.input_min", {1});
   tiny.tensor("v.blk.0.ffn_down.input_min").values = {3.5f};
-  EXPECT_NE(refusal(tiny).find("ffn_down.input_min is 3.5, more than"), std::string::npos) << refusal(tiny);
+  EXPECT_NE(tower_refusal(tiny).find("ffn_down.input_min is 3.5, more than"), std::string::npos) << tower_refusal(tiny);
   tiny.tensor("v.blk.0.ffn_down.input_min").values = {std::nanf("")};
-  EXPECT_NE(refusal(tiny).find("ffn_down.input_min is no number"), std::string::npos);
+  EXPECT_NE(tower_refusal(tiny).find("ffn_down.input_min is no number"), std::string::npos);
   tiny = gemma_tower();
   tiny.add("v.blk.0.attn_q.output_max", {2});
-  EXPECT_NE(refusal(tiny).find("attn_q.output_max is no number"), std::string::npos);
+  EXPECT_NE(tower_refusal(tiny).find("attn_q.output_max is no number"), std::string::npos);
   tiny = gemma_tower();
   tiny.tensor("v.position_embd.weight").shape = {16, 10};
-  EXPECT_NE(refusal(tiny).find("no two tables of places"), std::string::npos);
+  EXPECT_NE(tower_refusal(tiny).find("no two tables of places"), std::string::npos);
   tiny.remove("v.position_embd.weight");
-  EXPECT_NE(refusal(tiny).find("v.position_embd.weight"), std::string::npos);
+  EXPECT_NE(tower_refusal(tiny).find("v.position_embd.weight"), std::string::npos);
   tiny = gemma_tower();
   tiny.add("v.std_bias", {16});
-  EXPECT_NE(refusal(tiny).find("v.std_scale"), std::string::npos);
+  EXPECT_NE(tower_refusal(tiny).find("v.std_scale"), std::string::npos);
   const modelfile::Model file = gemma_tower().open("tower_test");
   const auto tower = load_tower(file, 1 << 20);
   ASSERT_TRUE(tower.ok());

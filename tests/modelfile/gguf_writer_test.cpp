@@ -37,7 +37,7 @@ class GgufWriter : public ::testing::Test {
     ASSERT_TRUE(status_.ok()) << status_.message(); \
   } while (0)
 
-void expect_error(const Status& status, Code code, std::string_view part) {
+void expect_write_error(const Status& status, Code code, std::string_view part) {
   EXPECT_EQ(code_name(status.code()), code_name(code)) << status.message();
   EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
 }
@@ -170,9 +170,9 @@ TEST_F(GgufWriter, WritesRangesDirectly) {
   std::copy(bytes.begin(), bytes.end(), page);
   ASSERT_OK(writer.write_range(0, a.offset, page));
   ASSERT_OK(writer.write_range(0, b.offset, std::span(page).first(12)));
-  expect_error(writer.write_range(0, 0, page), Code::invalid_argument, "outside");
-  expect_error(writer.write_range(1, a.offset, page), Code::invalid_argument, "outside");
-  expect_error(writer.write_range(0, writer.file_bytes()[0], page), Code::invalid_argument, "outside");
+  expect_write_error(writer.write_range(0, 0, page), Code::invalid_argument, "outside");
+  expect_write_error(writer.write_range(1, a.offset, page), Code::invalid_argument, "outside");
+  expect_write_error(writer.write_range(0, writer.file_bytes()[0], page), Code::invalid_argument, "outside");
   ASSERT_OK(writer.finish());
   const auto model = Model::open(path("r.gguf"));
   ASSERT_TRUE(model.ok()) << model.status().message();
@@ -227,10 +227,10 @@ TEST_F(GgufWriter, KeepsTheOldFileUntilTheNewIsWhole) {
     ASSERT_OK(writer.declare("a", DType::f32, {2}));
     ASSERT_OK(writer.begin());
     ASSERT_OK(writer.write_tensor_data(pattern(4, 0)));
-    expect_error(writer.finish(), Code::invalid_argument, "'a' lacks 4 of its 8 bytes");
+    expect_write_error(writer.finish(), Code::invalid_argument, "'a' lacks 4 of its 8 bytes");
     EXPECT_EQ(fs::file_size(path("old.gguf")), 3u);
     Writer second(path("old.gguf"));
-    expect_error(second.begin(), Code::io_error, "another process");
+    expect_write_error(second.begin(), Code::io_error, "another process");
   }
   EXPECT_EQ(files(), 1u);  // the partial file is gone
 }
@@ -238,27 +238,27 @@ TEST_F(GgufWriter, KeepsTheOldFileUntilTheNewIsWhole) {
 TEST_F(GgufWriter, RefusesWhatCannotBeWritten) {
   Writer writer(path("x.gguf"));
   ASSERT_OK(writer.add("key", Value(1u)));
-  expect_error(writer.add("key", Value(1u)), Code::invalid_argument, "'key' is given twice");
-  expect_error(writer.add("", Value(1u)), Code::invalid_argument, "bytes");
-  expect_error(writer.add("null", Value(std::shared_ptr<const Array>())), Code::invalid_argument, "no array");
+  expect_write_error(writer.add("key", Value(1u)), Code::invalid_argument, "'key' is given twice");
+  expect_write_error(writer.add("", Value(1u)), Code::invalid_argument, "bytes");
+  expect_write_error(writer.add("null", Value(std::shared_ptr<const Array>())), Code::invalid_argument, "no array");
   ASSERT_OK(writer.declare("a", DType::f32, {1}));
-  expect_error(writer.declare("a", DType::f32, {1}), Code::invalid_argument, "'a' is declared twice");
-  expect_error(writer.declare("b", DType::f32, {}), Code::invalid_argument, "1 to 4");
-  expect_error(writer.declare("b", DType::f32, {1, 1, 1, 1, 1}), Code::invalid_argument, "1 to 4");
-  expect_error(writer.declare("b", DType::f32, {4, -1}), Code::invalid_argument, "below 1");
-  expect_error(writer.declare("b", DType::q4_k, {320}), Code::invalid_argument, "Q4_K's 256");
-  expect_error(writer.declare("b", DType::f32, {1ll << 40, 1ll << 40}), Code::invalid_argument, "large");
-  expect_error(writer.write_tensor_data(pattern(4, 0)), Code::invalid_argument, "begin()");
+  expect_write_error(writer.declare("a", DType::f32, {1}), Code::invalid_argument, "'a' is declared twice");
+  expect_write_error(writer.declare("b", DType::f32, {}), Code::invalid_argument, "1 to 4");
+  expect_write_error(writer.declare("b", DType::f32, {1, 1, 1, 1, 1}), Code::invalid_argument, "1 to 4");
+  expect_write_error(writer.declare("b", DType::f32, {4, -1}), Code::invalid_argument, "below 1");
+  expect_write_error(writer.declare("b", DType::q4_k, {320}), Code::invalid_argument, "Q4_K's 256");
+  expect_write_error(writer.declare("b", DType::f32, {1ll << 40, 1ll << 40}), Code::invalid_argument, "large");
+  expect_write_error(writer.write_tensor_data(pattern(4, 0)), Code::invalid_argument, "begin()");
   ASSERT_OK(writer.begin());
-  expect_error(writer.add("late", Value(1u)), Code::invalid_argument, "after begin()");
-  expect_error(writer.begin(), Code::invalid_argument, "twice");
-  expect_error(writer.write_tensor_data(pattern(5, 0)), Code::invalid_argument, "1 bytes more");
+  expect_write_error(writer.add("late", Value(1u)), Code::invalid_argument, "after begin()");
+  expect_write_error(writer.begin(), Code::invalid_argument, "twice");
+  expect_write_error(writer.write_tensor_data(pattern(5, 0)), Code::invalid_argument, "1 bytes more");
   Writer odd(path("y.gguf"), {.alignment = 12});
-  expect_error(odd.begin(), Code::invalid_argument, "12");
+  expect_write_error(odd.begin(), Code::invalid_argument, "12");
   Writer nowhere(path("no/such/folder.gguf"));
-  expect_error(nowhere.begin(), Code::io_error, "folder.gguf");
+  expect_write_error(nowhere.begin(), Code::io_error, "folder.gguf");
   Writer directory(folder_.string());
-  expect_error(directory.begin(), Code::invalid_argument, "directory");
+  expect_write_error(directory.begin(), Code::invalid_argument, "directory");
 }
 
 TEST_F(GgufWriter, ReportsADiskThatHasNoRoom) {
@@ -266,7 +266,7 @@ TEST_F(GgufWriter, ReportsADiskThatHasNoRoom) {
     Writer writer(path("huge.gguf"));
     ASSERT_OK(writer.declare("a", DType::f32, {1ll << 30, 1ll << 29}));
     ASSERT_OK(writer.declare("b", DType::f32, {1ll << 30, 1ll << 29}));
-    expect_error(writer.begin(), Code::io_error, "huge.gguf");
+    expect_write_error(writer.begin(), Code::io_error, "huge.gguf");
   }
   EXPECT_EQ(files(), 0u);
   if (!millrace::test::FileLimit::works) return;
@@ -274,7 +274,7 @@ TEST_F(GgufWriter, ReportsADiskThatHasNoRoom) {
     const millrace::test::FileLimit limit(64 * 1024);
     Writer writer(path("full.gguf"));
     EXPECT_TRUE(writer.declare("a", DType::f32, {1 << 16}).ok());
-    expect_error(writer.begin(), Code::io_error, "full.gguf");
+    expect_write_error(writer.begin(), Code::io_error, "full.gguf");
   }
   EXPECT_EQ(files(), 0u);
 }

@@ -28,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kDraft = MILLRACE_TEST_DATA "/demo-draft-f16.gguf";
+const std::string kQuantizedDraft = MILLRACE_TEST_DATA "/demo-draft-f16.gguf";
 const std::string kBundled = MILLRACE_SOURCE_DIR "/models/demo-moe-q4_k_m.gguf";
 
 std::string file_bytes(const std::string& path, std::uint64_t offset = 0, std::uint64_t bytes = UINT64_MAX) {
@@ -314,7 +314,7 @@ TEST_F(Quantize, EveryTensorGetsItsTypeAndItsWeights) {
 }
 
 TEST_F(Quantize, RealModelInEveryType) {
-  const Model before = Model::open(kDraft).value();
+  const Model before = Model::open(kQuantizedDraft).value();
   struct Row {
     const char* name;
     int file_type;
@@ -326,7 +326,7 @@ TEST_F(Quantize, RealModelInEveryType) {
         Row{"Q4_K", 14, 0.06}, Row{"Q4_K_M", 15, 0.06}, Row{"Q5_K_M", 17, 0.06}, Row{"Q3_K_L", 13, 0.12},
         Row{"IQ4_NL", 25, 0.12}, Row{"Q4_1", 3, 0.12}}) {
     const QuantizeOptions options{.type = *quantize_type_from_name(row.name)};
-    const Status status = quantize(kDraft, path("draft.gguf"), options);
+    const Status status = quantize(kQuantizedDraft, path("draft.gguf"), options);
     ASSERT_TRUE(status.ok()) << status.message();
     const Model after = Model::open(path("draft.gguf")).value();
     EXPECT_EQ(*after.get_int("general.file_type"), row.file_type);
@@ -464,7 +464,7 @@ TEST_F(Quantize, BadWeightsAreNamedAndLeaveNoFile) {
 
 TEST_F(Quantize, MissingInputAndFolder) {
   EXPECT_EQ(quantize(path("none.gguf"), path("out.gguf")).code(), Code::not_found);
-  EXPECT_EQ(quantize(kDraft, path("no/such/folder.gguf")).code(), Code::io_error);
+  EXPECT_EQ(quantize(kQuantizedDraft, path("no/such/folder.gguf")).code(), Code::io_error);
   EXPECT_TRUE(files().empty());
 }
 
@@ -477,10 +477,10 @@ TEST_F(Quantize, ProgressRisesToTheTotal) {
     last = done;
     total = all;
   };
-  ASSERT_TRUE(quantize(kDraft, path("out.gguf"), options).ok());
+  ASSERT_TRUE(quantize(kQuantizedDraft, path("out.gguf"), options).ok());
   EXPECT_TRUE(rising);
   EXPECT_EQ(last, total);
-  EXPECT_EQ(total, Model::open(kDraft)->tensor_bytes());
+  EXPECT_EQ(total, Model::open(kQuantizedDraft)->tensor_bytes());
 }
 
 TEST_F(Quantize, CancelLeavesNoFile) {
@@ -488,7 +488,7 @@ TEST_F(Quantize, CancelLeavesNoFile) {
   QuantizeOptions options{.threads = 2};
   options.cancel = &cancel;
   options.progress = [&](std::uint64_t, std::uint64_t) { cancel = true; };
-  EXPECT_EQ(quantize(kDraft, path("out.gguf"), options).code(), Code::cancelled);
+  EXPECT_EQ(quantize(kQuantizedDraft, path("out.gguf"), options).code(), Code::cancelled);
   EXPECT_TRUE(files().empty());
 }
 

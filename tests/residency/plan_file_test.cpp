@@ -13,7 +13,7 @@ namespace {
 using test::make_units;
 using test::ModelShape;
 
-const Rates kRates{.disk = 3e9, .ram = 40e9, .cpu_decode = 25e9, .machine = "a test"};
+const Rates kSavedRates{.disk = 3e9, .ram = 40e9, .cpu_decode = 25e9, .machine = "a test"};
 
 SavedPlan saved_of(const UnitTable& units, const Plan& plan, std::uint64_t ram) {
   SavedPlan saved;
@@ -26,7 +26,7 @@ SavedPlan saved_of(const UnitTable& units, const Plan& plan, std::uint64_t ram) 
   saved.tile_bytes = 32 << 10;
   saved.context_tokens = 100;
   saved.batch_tokens = 7;
-  saved.rates = kRates;
+  saved.rates = kSavedRates;
   saved.decisions = {plan.ring_slots, plan.expert_slots, plan.resident_tiles};
   saved.predicted_decode_tokens_per_second = plan.predicted_decode_tokens_per_second;
   saved.bound = plan.bound;
@@ -59,7 +59,7 @@ TEST(PlanFile, APlanThatIsReadAgainIsThePlanThatWasMade) {
       PlanOptions options{.fixed_bytes = 100'000};
       options.passes.top_k = shape.experts > 0 ? 2 : 0;
       options.ram_bytes = 300'000 + static_cast<std::uint64_t>(share * static_cast<double>(units.total_bytes()));
-      const auto plan = make_plan(units, options, kRates);
+      const auto plan = make_plan(units, options, kSavedRates);
       ASSERT_TRUE(plan.ok()) << plan.status().message();
       const SavedPlan saved = saved_of(units, *plan, options.ram_bytes);
       const auto read = parse_plan_json(plan_to_json(saved));
@@ -68,7 +68,7 @@ TEST(PlanFile, APlanThatIsReadAgainIsThePlanThatWasMade) {
       EXPECT_EQ(read->name, saved.name);
       EXPECT_EQ(read->ram_bytes, saved.ram_bytes);
       EXPECT_EQ(read->context_tokens, saved.context_tokens);
-      EXPECT_EQ(read->rates.disk, kRates.disk);
+      EXPECT_EQ(read->rates.disk, kSavedRates.disk);
       const auto followed = follow_plan(units, read->decisions, options, read->rates);
       ASSERT_TRUE(followed.ok()) << followed.status().message();
       EXPECT_EQ(followed->gave_way_bytes, 0u);
@@ -83,15 +83,15 @@ TEST(PlanFile, WithLessMemoryThanThenHomesGiveWayAndTheCapHolds) {
     const UnitTable units = make_units(shape, &file_bytes);
     PlanOptions options{.ram_bytes = units.total_bytes() * 2};
     options.passes.top_k = shape.experts > 0 ? 2 : 0;
-    const auto all = make_plan(units, options, kRates);
+    const auto all = make_plan(units, options, kSavedRates);
     ASSERT_TRUE(all.ok());
     const Decisions decisions{all->ring_slots, all->expert_slots, all->resident_tiles};
     std::uint64_t gave_way = 0;
     for (options.ram_bytes = units.total_bytes(); options.ram_bytes > 50'000; options.ram_bytes -= 40'000) {
-      const auto followed = follow_plan(units, decisions, options, kRates);
+      const auto followed = follow_plan(units, decisions, options, kSavedRates);
       if (!followed.ok()) {
         EXPECT_EQ(followed.status().code(), Code::out_of_budget);
-        EXPECT_FALSE(make_plan(units, options, kRates).ok() && shape.experts == 0) << options.ram_bytes;
+        EXPECT_FALSE(make_plan(units, options, kSavedRates).ok() && shape.experts == 0) << options.ram_bytes;
         break;
       }
       EXPECT_LE(followed->plan.weight_memory_bytes(), options.ram_bytes);
@@ -109,7 +109,7 @@ TEST(PlanFile, WhatIsOffIsNamed) {
   std::uint64_t file_bytes = 0;
   const UnitTable units = make_units({.layers = 3}, &file_bytes);
   PlanOptions options{.ram_bytes = units.total_bytes() * 2};
-  const auto plan = make_plan(units, options, kRates);
+  const auto plan = make_plan(units, options, kSavedRates);
   ASSERT_TRUE(plan.ok());
   const SavedPlan saved = saved_of(units, *plan, options.ram_bytes);
   const std::string json = plan_to_json(saved);
@@ -139,12 +139,13 @@ TEST(PlanFile, WhatIsOffIsNamed) {
             std::string::npos);
   Decisions bad = saved.decisions;
   bad.resident_tiles.assign(bad.resident_tiles.size(), false);
-  EXPECT_EQ(follow_plan(units, bad, options, kRates).status().code(), Code::invalid_argument);  // no ring to stream by
+  EXPECT_EQ(follow_plan(units, bad, options, kSavedRates).status().code(),
+            Code::invalid_argument);  // no ring to stream by
   bad.resident_tiles.pop_back();
-  EXPECT_EQ(follow_plan(units, bad, options, kRates).status().code(), Code::invalid_argument);
+  EXPECT_EQ(follow_plan(units, bad, options, kSavedRates).status().code(), Code::invalid_argument);
   bad = saved.decisions;
   bad.expert_slots = 5;
-  EXPECT_EQ(follow_plan(units, bad, options, kRates).status().code(), Code::invalid_argument);
+  EXPECT_EQ(follow_plan(units, bad, options, kSavedRates).status().code(), Code::invalid_argument);
 }
 
 TEST(PlanFile, HomesOfAGpuPlanComeBack) {

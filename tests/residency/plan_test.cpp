@@ -16,7 +16,7 @@ using test::make_units;
 using test::ModelShape;
 using test::pass_order;
 
-const Rates kRates{.disk = 3e9, .ram = 40e9, .cpu_decode = 25e9, .machine = "a test"};
+const Rates kPlanRates{.disk = 3e9, .ram = 40e9, .cpu_decode = 25e9, .machine = "a test"};
 
 std::vector<ModelShape> shapes() {
   return {
@@ -75,7 +75,7 @@ TEST(Plan, EveryBudgetFromLeastToAllIsKeptAndMoreIsNeverSlower) {
     const UnitTable units = make_units(shape, &file_bytes);
     PlanOptions options{.ram_bytes = 1, .fixed_bytes = 1234567, .kv_bytes = 51200, .context_tokens = 100};
     options.passes.top_k = top_k_of(shape);
-    const auto refused = make_plan(units, options, kRates);
+    const auto refused = make_plan(units, options, kPlanRates);
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.status().code(), Code::out_of_budget);
     const std::uint64_t least = smallest_named(refused.status());
@@ -84,16 +84,16 @@ TEST(Plan, EveryBudgetFromLeastToAllIsKeptAndMoreIsNeverSlower) {
     double speed = 0;
     for (int step = 0; step <= 150; ++step) {
       options.ram_bytes = least + (most - least) * static_cast<std::uint64_t>(step) / 150;
-      const auto plan = make_plan(units, options, kRates);
+      const auto plan = make_plan(units, options, kPlanRates);
       ASSERT_TRUE(plan.ok()) << plan.status().message();
       check_plan(units, *plan, options);
       EXPECT_GE(plan->predicted_decode_tokens_per_second, speed * (1 - 1e-12)) << "at " << options.ram_bytes;
       speed = plan->predicted_decode_tokens_per_second;
-      EXPECT_NE(render_plan(*plan, options, kRates), "");
+      EXPECT_NE(render_plan(*plan, options, kPlanRates), "");
     }
     // At the end nothing is left on disk.
     options.ram_bytes = most;
-    const auto plan = make_plan(units, options, kRates);
+    const auto plan = make_plan(units, options, kPlanRates);
     for (const Tier home : plan->homes) EXPECT_EQ(home, Tier::ram);
     EXPECT_EQ(plan->ring_slots, 0);
     EXPECT_EQ(plan->expert_slots, static_cast<int>(expert_tiles(units).size()));
@@ -107,14 +107,14 @@ TEST(Plan, TheFrontIsAtHomeOrThereIsNone) {
     const UnitTable units = make_units(shape, &file_bytes);
     PlanOptions options{.ram_bytes = 1, .fixed_bytes = 300000};
     options.passes.top_k = top_k_of(shape);
-    const std::uint64_t least = smallest_named(make_plan(units, options, kRates).status());
+    const std::uint64_t least = smallest_named(make_plan(units, options, kPlanRates).status());
     const std::uint64_t most = units.total_bytes() + units.tiles().size() * 16384 + 10 * kMiB;
     int before = 0, automatic_before = 0;
     for (int step = 0; step <= 40; ++step) {
       options.ram_bytes = least + (most - least) * static_cast<std::uint64_t>(step) / 40;
       for (const int wanted : {2, kFrontOfPlan}) {
         options.front_layers = wanted;
-        const auto plan = make_plan(units, options, kRates);
+        const auto plan = make_plan(units, options, kPlanRates);
         ASSERT_TRUE(plan.ok()) << plan.status().message();
         check_plan(units, *plan, options);
         for (std::size_t u = 0; u < units.units().size(); ++u)
@@ -134,7 +134,7 @@ TEST(Plan, TheFrontIsAtHomeOrThereIsNone) {
     EXPECT_EQ(before, 2);
     EXPECT_GT(automatic_before, 0) << "somewhere between";
     options.front_layers = kFrontOfPlan;
-    EXPECT_EQ(make_plan(units, options, kRates)->front_layers, 0) << "where nothing streams, nobody needs it";
+    EXPECT_EQ(make_plan(units, options, kPlanRates)->front_layers, 0) << "where nothing streams, nobody needs it";
   }
 }
 
@@ -222,7 +222,7 @@ TEST(Plan, TheStoreTakesWhatThePlanSays) {
   test::Model model(shape);  // 150 MB: huge pages
   for (const std::uint64_t ram : {30000000ull, 70000000ull, 99999999ull, 141234567ull, 400000000ull}) {
     PlanOptions options{.ram_bytes = ram};
-    const auto plan = make_plan(model.units, options, kRates);
+    const auto plan = make_plan(model.units, options, kPlanRates);
     ASSERT_TRUE(plan.ok());
     Budget budget(ram);
     auto store = WeightStore::create(model.units, *plan, *model.backend, budget, {});
@@ -240,7 +240,7 @@ TEST(Plan, TrunksComeBeforeExpertsAndTheEmbeddingLast) {
   for (const std::int32_t t : expert_tiles(units)) experts = std::max(experts, units.tiles()[t].slot_bytes);
   PlanOptions options{.ram_bytes = ordered + 12 * experts + 64 * kKiB};
   options.passes.top_k = 2;
-  const auto plan = make_plan(units, options, kRates);
+  const auto plan = make_plan(units, options, kPlanRates);
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->ring_slots, 0);
   EXPECT_EQ(plan->expert_slots, 12);
@@ -259,7 +259,7 @@ TEST(Plan, TheEmbeddingIsAtHomeAsFarAsThereIsRoom) {
   ASSERT_GT(tiles, 6);
   std::uint64_t room = ordered + 64 * kKiB;
   for (std::int32_t there = 0; there <= tiles; ++there) {
-    const auto plan = make_plan(units, {.ram_bytes = room + (there < tiles ? 4096 : 0)}, kRates);
+    const auto plan = make_plan(units, {.ram_bytes = room + (there < tiles ? 4096 : 0)}, kPlanRates);
     ASSERT_TRUE(plan.ok());
     EXPECT_EQ(plan->ring_slots, 0) << there;
     EXPECT_EQ(plan->homes[0], there == tiles ? Tier::ram : Tier::disk) << there;
@@ -277,7 +277,7 @@ TEST(Plan, HomesAreSpreadOverThePass) {
   std::uint64_t file_bytes = 0;
   const UnitTable units = make_units({.layers = 40, .trunk_rows = 500, .tile_bytes = 32 << 10}, &file_bytes);
   PlanOptions options{.ram_bytes = units.total_bytes() / 2};
-  const auto plan = make_plan(units, options, kRates);
+  const auto plan = make_plan(units, options, kPlanRates);
   ASSERT_TRUE(plan.ok());
   // No long run of tiles at home, in which the disk would have nothing to do once the ring is full.
   std::size_t run = 0, longest = 0;
@@ -298,11 +298,11 @@ TEST(Plan, PredictsFromTheRates) {
   double ordered = 0;
   for (const std::int32_t t : pass_order(units)) ordered += static_cast<double>(units.tiles()[t].bytes);
   PlanOptions options{.ram_bytes = 1ull << 40};
-  auto plan = make_plan(units, options, kRates);
+  auto plan = make_plan(units, options, kPlanRates);
   EXPECT_NEAR(plan->predicted_decode_tokens_per_second, 25e9 / ordered, 1e-6);
   EXPECT_EQ(plan->bound, "compute");
   options.ram_bytes = 100000000;
-  plan = make_plan(units, options, kRates);
+  plan = make_plan(units, options, kPlanRates);
   EXPECT_EQ(plan->bound, "disk");
   double from_disk = 0;
   for (const Plan::Row& row : plan->rows)
@@ -310,7 +310,7 @@ TEST(Plan, PredictsFromTheRates) {
   EXPECT_GT(from_disk, ordered - 100e6);
   EXPECT_NEAR(plan->predicted_decode_tokens_per_second, 3e9 / from_disk, 0.1 * 3e9 / from_disk);
   // Twice the disk, almost twice the speed; without rates no number at all.
-  Rates faster = kRates;
+  Rates faster = kPlanRates;
   faster.disk *= 2;
   EXPECT_GT(make_plan(units, options, faster)->predicted_decode_tokens_per_second,
             1.8 * plan->predicted_decode_tokens_per_second);
@@ -324,10 +324,10 @@ TEST(Plan, ExpertSlotsCanBeLimited) {
   const UnitTable units = make_units({.layers = 4, .experts = 8, .tile_bytes = 64 << 10}, &file_bytes);
   PlanOptions options{.ram_bytes = 1ull << 40};
   options.passes.top_k = 2;
-  const int all = make_plan(units, options, kRates)->expert_slots;
+  const int all = make_plan(units, options, kPlanRates)->expert_slots;
   for (const int limit : {1, 3, all - 1, all + 5}) {
     options.experts.most_slots = limit;
-    const auto plan = make_plan(units, options, kRates);
+    const auto plan = make_plan(units, options, kPlanRates);
     EXPECT_EQ(plan->expert_slots, std::min(limit, all));
     EXPECT_EQ(plan->predicted_hit_rate < 1, limit < all);
     for (std::size_t u = 0; u < units.units().size(); ++u) {
@@ -346,12 +346,12 @@ TEST(Plan, FavouritesAreFoundMoreOften) {
   for (const double skew : {0.0, 0.5, 1.0, 2.0, 8.0}) {
     options.experts.most_slots = 64;
     options.experts.routing.skew = skew;
-    const auto plan = make_plan(units, options, kRates);
+    const auto plan = make_plan(units, options, kPlanRates);
     EXPECT_EQ(plan->predicted_hit_rate == 0.5, skew == 0) << plan->predicted_hit_rate;
     EXPECT_GT(plan->predicted_hit_rate, before);
     EXPECT_GT(plan->predicted_decode_tokens_per_second, speed);
     EXPECT_LT(plan->predicted_hit_rate, 1) << "half of them have no slot";
-    EXPECT_NE(render_plan(*plan, options, kRates).find(skew > 0 ? "zipf" : "uniform"), std::string::npos);
+    EXPECT_NE(render_plan(*plan, options, kPlanRates).find(skew > 0 ? "zipf" : "uniform"), std::string::npos);
     before = plan->predicted_hit_rate;
     speed = plan->predicted_decode_tokens_per_second;
   }
@@ -361,7 +361,7 @@ TEST(Plan, CountsWhatStepsTake) {
   std::uint64_t file_bytes = 0;
   const UnitTable units = make_units({.layers = 4}, &file_bytes);
   PlanOptions options;
-  Rates rates = kRates;
+  Rates rates = kPlanRates;
   const double bare = 1 / make_plan(units, options, rates)->predicted_decode_tokens_per_second;
   options.passes.steps = {.steps = 60, .products = 25};
   rates.cpu_product = 3e-6;
@@ -374,9 +374,9 @@ TEST(Plan, ReadsLikeATable) {
   const UnitTable units = make_units({.layers = 4, .experts = 8, .tile_bytes = 64 << 10}, &file_bytes);
   PlanOptions options{.ram_bytes = 1500000, .fixed_bytes = 300000, .kv_bytes = 12800, .context_tokens = 128};
   options.passes.top_k = 2;
-  const auto plan = make_plan(units, options, kRates);
+  const auto plan = make_plan(units, options, kPlanRates);
   ASSERT_TRUE(plan.ok());
-  const std::string text = render_plan(*plan, options, kRates);
+  const std::string text = render_plan(*plan, options, kPlanRates);
   EXPECT_NE(text.find("tier  what"), std::string::npos) << text;
   for (const char* word :
        {"trunks", "experts, cache", "experts, misses", "head", "tok/s", "KV 12.8 kB", "1.50 MB free"})

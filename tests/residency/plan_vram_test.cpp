@@ -12,7 +12,7 @@ namespace {
 using test::make_units;
 
 // So slow that launches take next to nothing beside the layers' bytes.
-const Rates kRates{.disk = 3e5, .host_to_device = 5e6, .device_memory = 4e8, .machine = "a test"};
+const Rates kVramRates{.disk = 3e5, .host_to_device = 5e6, .device_memory = 4e8, .machine = "a test"};
 
 /// A dense model of six layers whose layers are at home by turns in `tiers`.
 struct Planned {
@@ -33,16 +33,16 @@ Planned layers_in(const std::vector<Tier>& tiers) {
 
 TEST(VramPlan, IsBoundByTheSlowestWay) {
   const Planned all = layers_in({Tier::vram});
-  const Plan resident = make_vram_plan(all.units, all.homes, {}, kRates);
+  const Plan resident = make_vram_plan(all.units, all.homes, {}, kVramRates);
   EXPECT_EQ(resident.bound, "vram");
 
   const Planned ram = layers_in({Tier::vram, Tier::ram});
-  const Plan over_pcie = make_vram_plan(ram.units, ram.homes, {}, kRates);
+  const Plan over_pcie = make_vram_plan(ram.units, ram.homes, {}, kVramRates);
   EXPECT_EQ(over_pcie.bound, "pcie");
   EXPECT_NEAR(over_pcie.predicted_decode_tokens_per_second, 5e6 / static_cast<double>(ram.bytes[1]), 1e-3);
 
   const Planned disk = layers_in({Tier::vram, Tier::ram, Tier::disk});
-  const Plan from_disk = make_vram_plan(disk.units, disk.homes, {}, kRates);
+  const Plan from_disk = make_vram_plan(disk.units, disk.homes, {}, kVramRates);
   EXPECT_EQ(from_disk.bound, "disk");
   EXPECT_NEAR(from_disk.predicted_decode_tokens_per_second, 3e5 / static_cast<double>(disk.bytes[2]), 1e-3);
   EXPECT_LT(from_disk.predicted_decode_tokens_per_second, over_pcie.predicted_decode_tokens_per_second);
@@ -114,7 +114,7 @@ TEST(VramPlan, PredictsNothingWithoutTheRatesItNeeds) {
 
 TEST(VramPlan, HasARowForEachTierAndKind) {
   const Planned mixed = layers_in({Tier::vram, Tier::ram, Tier::disk});
-  const Plan plan = make_vram_plan(mixed.units, mixed.homes, {}, kRates);
+  const Plan plan = make_vram_plan(mixed.units, mixed.homes, {}, kVramRates);
   std::uint64_t bytes = 0;
   std::int64_t units = 0;
   for (const Plan::Row& row : plan.rows) {

@@ -25,7 +25,7 @@ Plan gpu_plan(double shared, double read) {
                .pass_tokens = 16384};
   return plan;
 }
-const Rates kRates = test::server_rates();
+const Rates kServerRates = test::server_rates();
 
 double speed(const Plan& plan, const Rates& rates, const Work& work) {
   return predict_tokens_per_second(plan, rates, work);
@@ -34,41 +34,41 @@ double speed(const Plan& plan, const Rates& rates, const Work& work) {
 TEST(Predict, APromptIsBoundByTheLinkThenByProducts) {
   const Plan plan = gpu_plan(25.6e9, 0);
   // 25.6 GB cross once for either; the products of 2,048 tokens take longer than that. (Measured: 1,079 and 2,738.)
-  EXPECT_NEAR(speed(plan, kRates, {.prompt_tokens = 512}), 512 / (25.6e9 / 55e9), 1);
-  EXPECT_STREQ(predict_pass(plan, kRates, {.prompt_tokens = 512}, 512).bound, "pcie");
-  EXPECT_STREQ(predict_pass(plan, kRates, {.prompt_tokens = 2048}, 2048).bound, "compute");
-  EXPECT_NEAR(speed(plan, kRates, {.prompt_tokens = 2048}), 2738, 0.15 * 2738);
+  EXPECT_NEAR(speed(plan, kServerRates, {.prompt_tokens = 512}), 512 / (25.6e9 / 55e9), 1);
+  EXPECT_STREQ(predict_pass(plan, kServerRates, {.prompt_tokens = 512}, 512).bound, "pcie");
+  EXPECT_STREQ(predict_pass(plan, kServerRates, {.prompt_tokens = 2048}, 2048).bound, "compute");
+  EXPECT_NEAR(speed(plan, kServerRates, {.prompt_tokens = 2048}), 2738, 0.15 * 2738);
 }
 
 TEST(Predict, APromptInSeveralPassesBringsTheLayersAgain) {
   Plan plan = gpu_plan(25.6e9, 0);
   plan.cost.pass_tokens = 256;
-  EXPECT_NEAR(speed(plan, kRates, {.prompt_tokens = 512}), 512 / (2 * 25.6e9 / 55e9), 1);
+  EXPECT_NEAR(speed(plan, kServerRates, {.prompt_tokens = 512}), 512 / (2 * 25.6e9 / 55e9), 1);
 }
 
 TEST(Predict, WhatTheDiskGivesIsSharedBySequences) {
   const Plan plan = gpu_plan(6e9, 19.7e9);
-  const double one = speed(plan, kRates, {});
+  const double one = speed(plan, kServerRates, {});
   EXPECT_NEAR(one, 2.2e9 / 19.7e9, 1e-6);
-  EXPECT_NEAR(speed(plan, kRates, {.sequences = 16}), 16 * one, 1e-4);
-  EXPECT_NEAR(speed(plan, kRates, {.prompt_tokens = 2048}), 2048 * one, 1);
-  EXPECT_NEAR(speed(plan, kRates, {.prompt_tokens = 128, .sequences = 16}), 2048 * one, 1);
+  EXPECT_NEAR(speed(plan, kServerRates, {.sequences = 16}), 16 * one, 1e-4);
+  EXPECT_NEAR(speed(plan, kServerRates, {.prompt_tokens = 2048}), 2048 * one, 1);
+  EXPECT_NEAR(speed(plan, kServerRates, {.prompt_tokens = 128, .sequences = 16}), 2048 * one, 1);
 }
 
 TEST(Predict, TheProcessorHasItsShareInSmallPassesOnly) {
   Plan plan = gpu_plan(25.6e9, 0);
   plan.cpu_permille = 650;
-  EXPECT_NEAR(speed(plan, kRates, {}), 4.6, 0.5);
-  EXPECT_STREQ(predict_pass(plan, kRates, {.sequences = kSplitRows + 1}, kSplitRows + 1).bound, "pcie");
-  EXPECT_LT(speed(plan, kRates, {.sequences = kSplitRows + 1}) / (kSplitRows + 1), 55e9 / 25.6e9 + 0.01);
+  EXPECT_NEAR(speed(plan, kServerRates, {}), 4.6, 0.5);
+  EXPECT_STREQ(predict_pass(plan, kServerRates, {.sequences = kSplitRows + 1}, kSplitRows + 1).bound, "pcie");
+  EXPECT_LT(speed(plan, kServerRates, {.sequences = kSplitRows + 1}) / (kSplitRows + 1), 55e9 / 25.6e9 + 0.01);
 }
 
 TEST(Predict, KeysThatAreReadTakeTheirTime) {
   Plan plan = gpu_plan(0, 0);
   plan.cost.home = 40e9;
-  const double empty = 1 / speed(plan, kRates, {}), full = 1 / speed(plan, kRates, {.context = 16000});
+  const double empty = 1 / speed(plan, kServerRates, {}), full = 1 / speed(plan, kServerRates, {.context = 16000});
   EXPECT_NEAR(full - empty, 16000.0 * 327680 / (0.8 * 4.2e12), 1e-6);
-  EXPECT_LT(speed(plan, kRates, {.prompt_tokens = 16000}), speed(plan, kRates, {.prompt_tokens = 2000}));
+  EXPECT_LT(speed(plan, kServerRates, {.prompt_tokens = 16000}), speed(plan, kServerRates, {.prompt_tokens = 2000}));
 }
 
 TEST(Predict, AWindowIsSeenAndNoMore) {
@@ -78,12 +78,15 @@ TEST(Predict, AWindowIsSeenAndNoMore) {
   windowed.cost.attention = {{.macs = all.macs / 2, .kv_bytes = all.kv_bytes / 2},
                              {.window = 1000, .macs = all.macs / 2, .kv_bytes = all.kv_bytes / 2}};
   // Decoding: half of the layers read 1,000 keys.
-  const double empty = 1 / speed(windowed, kRates, {}), full = 1 / speed(windowed, kRates, {.context = 16000});
+  const double empty = 1 / speed(windowed, kServerRates, {}),
+               full = 1 / speed(windowed, kServerRates, {.context = 16000});
   EXPECT_NEAR(full - empty, (16000.0 + 1000) / 2 * 327680 / (0.8 * 4.2e12), 1e-6);
-  EXPECT_EQ(speed(windowed, kRates, {.context = 900}), speed(plan, kRates, {.context = 900}));
+  EXPECT_EQ(speed(windowed, kServerRates, {.context = 900}), speed(plan, kServerRates, {.context = 900}));
   // A prompt of 4,000 tokens: half of the layers see 2,000 keys of a token, half 500 of the first 1,000 and then 1,000.
-  const auto seconds = [](const Plan& of, const Work& work) { return predict_pass(of, kRates, work, 4000).seconds; };
-  const double one = all.macs * 4000 / (kRates.device_prefill_macs * 0.3);
+  const auto seconds = [](const Plan& of, const Work& work) {
+    return predict_pass(of, kServerRates, work, 4000).seconds;
+  };
+  const double one = all.macs * 4000 / (kServerRates.device_prefill_macs * 0.3);
   EXPECT_NEAR(seconds(plan, {.prompt_tokens = 4000}) - seconds(windowed, {.prompt_tokens = 4000}),
               one * (2000 - 875) / 2, 1e-6);
   EXPECT_NEAR(seconds(plan, {.prompt_tokens = 4000, .context = 500}) -
@@ -114,7 +117,7 @@ TEST(Predict, FavouritesAreMetMoreOften) {
                .top_k = 8,
                .vram_slots = 36,
                .experts_in_vram = 36.0 / 128};
-  Rates rates = kRates;
+  Rates rates = kServerRates;
   rates.cpu_decode_busy = 40e9;  // slow, so that misses decide
   const auto missed_seconds = [&](double sequences) {
     Plan all = plan;
@@ -164,7 +167,8 @@ TEST(Predict, StatesAreReadAndWrittenBySequence) {
   EXPECT_NEAR(two - one, 100 * 4 * kState / (1e11 * 0.25), 1e-9) << "no longer prompt has more of states to read";
   Plan gpu = gpu_plan(0, 0), with_states = gpu;
   with_states.cost.steps = plan.cost.steps;
-  EXPECT_NEAR(1 / speed(with_states, kRates, {}) - 1 / speed(gpu, kRates, {}), 2 * 4 * kState / (0.8 * 4.2e12), 1e-9);
+  EXPECT_NEAR(1 / speed(with_states, kServerRates, {}) - 1 / speed(gpu, kServerRates, {}),
+              2 * 4 * kState / (0.8 * 4.2e12), 1e-9);
 }
 
 TEST(Predict, ExpertsOfAShortPromptHaveFewRows) {
@@ -206,7 +210,7 @@ TEST(Predict, ExpertsAreSharedOutWhole) {
                .top_k = 4,
                .experts_in_vram = 0,
                .expert_link = {.single = 250, .several = 250}};
-  Rates rates = kRates;
+  Rates rates = kServerRates;
   rates.host_to_device_busy = 10e9;
   rates.cpu_decode_busy = 30e9;
   const double cpu = rates.shared_decode() * 0.7, link = rates.shared_link() * 0.7;
@@ -225,11 +229,11 @@ TEST(Predict, ExpertsAreSharedOutWhole) {
 }
 
 TEST(Predict, NothingWithoutTheRatesItNeeds) {
-  Rates rates = kRates;
+  Rates rates = kServerRates;
   rates.device_prefill_macs = 0;
   EXPECT_EQ(speed(gpu_plan(25.6e9, 0), rates, {.prompt_tokens = 512}), 0);
   EXPECT_GT(speed(gpu_plan(25.6e9, 0), rates, {}), 0);
-  rates = kRates;
+  rates = kServerRates;
   rates.disk = 0;
   EXPECT_EQ(speed(gpu_plan(0, 1e9), rates, {.sequences = 4}), 0);
 }

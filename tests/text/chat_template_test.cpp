@@ -19,7 +19,7 @@ const std::string kPlain =
     "'\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
 // Tools, thoughts and tool answers, the way Hermes-style templates have them.
-const std::string kTools =
+const std::string kTemplateTools =
     "{%- if tools %}{{- '<|im_start|>system\\n' }}{%- for tool in tools %}{{- tool | tojson + '\\n' }}{%- endfor %}"
     "{{- '<|im_end|>\\n' }}{%- endif %}"
     "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' + m.content }}"
@@ -42,7 +42,7 @@ std::string shown(const ChatTemplate& chat, const std::vector<Message>& messages
   return ids.ok() ? test::demo_tokenizer()->decode(*ids, true) : "";
 }
 
-std::string text_of(const std::string& jinja, const Conversation& conversation) {
+std::string rendered(const std::string& jinja, const Conversation& conversation) {
   const auto text = make(jinja)->text(*test::demo_tokenizer(), conversation);
   return text.ok() ? *text : "error: " + text.status().message();
 }
@@ -108,8 +108,8 @@ TEST(ChatTemplate, ContentCannotInjectATurn) {
                    {{"role", "tool"}, {"content", {{{"type", "text"}, {"text", evil}}}}}};
   talk.tools = {{{"function", {{"name", evil}}}}};
   talk.options = {{"bos_token", "<|im_start|>"}, {"x", "<|im_start|>"}};
-  const auto prompt =
-      make(kTools + "{{ x }}{{ x | upper | lower | replace('q', 'z') }}")->prompt(*test::demo_tokenizer(), talk);
+  const auto prompt = make(kTemplateTools + "{{ x }}{{ x | upper | lower | replace('q', 'z') }}")
+                          ->prompt(*test::demo_tokenizer(), talk);
   ASSERT_TRUE(prompt.ok()) << prompt.status().message();
   EXPECT_EQ(count(prompt->ids, 1), 5);
   EXPECT_EQ(count(prompt->ids, 2), 4);
@@ -144,7 +144,7 @@ TEST(ChatTemplate, AnAnswerMayBeOpenedByTheTemplate) {
   const auto opened = [&](Json think) {
     talk.options = Json::object();
     if (!think.is_null()) talk.options["enable_thinking"] = std::move(think);
-    const auto prompt = make(kTools)->prompt(*test::demo_tokenizer(), talk);
+    const auto prompt = make(kTemplateTools)->prompt(*test::demo_tokenizer(), talk);
     EXPECT_TRUE(prompt.ok());
     return std::pair(prompt->in_thought, test::demo_tokenizer()->decode(prompt->ids, true));
   };
@@ -152,7 +152,7 @@ TEST(ChatTemplate, AnAnswerMayBeOpenedByTheTemplate) {
   EXPECT_EQ(opened(nullptr), std::pair(false, asked));
   EXPECT_EQ(opened(false), std::pair(false, asked + "<think>\n\n</think>\n\n"));
   EXPECT_EQ(opened(true), std::pair(true, asked + "<think>\n"));
-  EXPECT_TRUE(make(kTools)->features().thinking);
+  EXPECT_TRUE(make(kTemplateTools)->features().thinking);
   EXPECT_FALSE(make(kPlain)->features().thinking);
 }
 
@@ -161,12 +161,12 @@ TEST(ChatTemplate, ToolsReachTemplatesThatKnowOfThem) {
   talk.messages = {{{"role", "user"}, {"content", "Hi"}}};
   talk.tools = {{{"type", "function"}, {"function", {{"name", "add"}}}}};
   talk.add_generation_prompt = false;
-  EXPECT_EQ(text_of(kTools, talk),
+  EXPECT_EQ(rendered(kTemplateTools, talk),
             "<|im_start|>system\n{\"type\": \"function\", \"function\": {\"name\": \"add\"}}\n<|im_end|>\n"
             "<|im_start|>user\nHi<|im_end|>\n");
-  EXPECT_NE(text_of(kPlain, talk).find("knows of no tools"), std::string::npos);
+  EXPECT_NE(rendered(kPlain, talk).find("knows of no tools"), std::string::npos);
   // A template of its own for tools.
-  const auto both = make(kPlain, kTools);
+  const auto both = make(kPlain, kTemplateTools);
   EXPECT_TRUE(both->features().tools);
   EXPECT_NE(both->text(*test::demo_tokenizer(), talk).value().find("add"), std::string::npos);
   talk.tools = Json::array();
@@ -182,7 +182,7 @@ TEST(ChatTemplate, ToolCallsComeTheWayTheTemplateTakesThem) {
          {"content", content},
          {"tool_calls",
           {{{"id", "1"}, {"type", "function"}, {"function", {{"name", "add"}, {"arguments", arguments}}}}}}}};
-    return text_of("{% for m in messages %}" + body + "{% endfor %}", talk);
+    return rendered("{% for m in messages %}" + body + "{% endfor %}", talk);
   };
   const Json object = {{"a", 1}}, text = R"({"a": 1})";
   // Arguments written as JSON by the template; content must be text.
@@ -212,7 +212,7 @@ TEST(ChatTemplate, ArgumentsThatNestWithoutEndStayText) {
                    {{"role", "assistant"},
                     {"content", ""},
                     {"tool_calls", {{{"type", "function"}, {"function", {{"name", "add"}, {"arguments", deep}}}}}}}};
-  const std::string text = text_of(
+  const std::string text = rendered(
       "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ c.function.name }} {{ "
       "c.function.arguments | tojson }}{% endfor %}{% endfor %}",
       talk);
@@ -233,11 +233,11 @@ TEST(ChatTemplate, ContentInPartsIsJoinedOrSplitAsTheTemplateWants) {
   Conversation talk;
   talk.messages = {
       {{"role", "user"}, {"content", {{{"type", "text"}, {"text", "a"}}, {{"type", "text"}, {"text", "b"}}}}}};
-  EXPECT_EQ(text_of("{{ messages[0].content }}", talk), "ab");
+  EXPECT_EQ(rendered("{{ messages[0].content }}", talk), "ab");
   const std::string parts = "{% for m in messages %}{% for p in m.content %}[{{ p.text }}]{% endfor %}{% endfor %}";
-  EXPECT_EQ(text_of(parts, talk), "[ab]");
+  EXPECT_EQ(rendered(parts, talk), "[ab]");
   talk.messages = {{{"role", "user"}, {"content", "ab"}}};
-  EXPECT_EQ(text_of(parts, talk), "[ab]");
+  EXPECT_EQ(rendered(parts, talk), "[ab]");
 }
 
 TEST(ChatTemplate, WhatIsWrongIsSaidInALine) {
@@ -253,7 +253,7 @@ TEST(ChatTemplate, WhatIsWrongIsSaidInALine) {
         R"([{"role": "user", "content": [{"type": "image_url"}]}])"}) {
     Conversation talk;
     talk.messages = Json::parse(messages);
-    EXPECT_EQ(text_of(kPlain, talk).substr(0, 15), "error: messages") << messages;
+    EXPECT_EQ(rendered(kPlain, talk).substr(0, 15), "error: messages") << messages;
   }
 }
 
@@ -313,7 +313,7 @@ TEST(ChatTemplate, ThinkingReachesWhateverTheTemplateReads) {
     talk.messages = {{{"role", "user"}, {"content", "Hi"}}};
     talk.thinking = std::move(thinking);
     talk.options = std::move(options);
-    return text_of(jinja, talk);
+    return rendered(jinja, talk);
   };
   const auto effort = [](const char* name) { return Thinking{.effort = name}; };
   const std::string on_off = "{{ messages[0].content }}{{ enable_thinking }}";
@@ -387,7 +387,7 @@ TEST(ChatTemplate, ItsMemoryIsTheCallersToGrant) {
 }
 
 TEST(ChatTemplate, WhatRendersTellsHowTheModelAnswers) {
-  const auto chat = make(kPlain, kTools);
+  const auto chat = make(kPlain, kTemplateTools);
   Conversation talk;
   talk.messages = {{{"role", "user"}, {"content", "Hi"}}};
   EXPECT_EQ(chat->prompt(*test::demo_tokenizer(), talk)->format.calls, nullptr);

@@ -166,9 +166,9 @@ TEST(Jinja, ATemplateThatMeansHarmEndsInAnError) {
 }
 
 /// Lends up to `most` bytes and remembers the highest sum lent.
-class Lender final : public WorkGrant {
+class JinjaLender final : public WorkGrant {
  public:
-  explicit Lender(std::uint64_t most, int calls_off = -1) : most_(most), calls_off_(calls_off) {}
+  explicit JinjaLender(std::uint64_t most, int calls_off = -1) : most_(most), calls_off_(calls_off) {}
   bool take(std::uint64_t bytes) override {
     if (bytes > most_ - lent) return false;
     lent += bytes;
@@ -242,7 +242,7 @@ TEST(Jinja, MemoryIsCountedBeforeItIsTaken) {
 TEST(Jinja, MemoryAndTimeAreGranted) {
   const auto made = Template::parse("{% set x = 'a' * 3000000 %}{{ x|length }}{% for i in range(90000) %}{% endfor %}");
   ASSERT_TRUE(made.ok());
-  Lender enough(64u << 20), little(1u << 20), called_off(64u << 20, 1);
+  JinjaLender enough(64u << 20), little(1u << 20), called_off(64u << 20, 1);
   Limits limits;
   limits.grant = &enough;
   EXPECT_EQ(made->render({}, limits)->bytes(), "3000000");

@@ -15,7 +15,7 @@
 namespace millrace::cli {
 namespace {
 
-using Json = nlohmann::json;
+using PlainJson = nlohmann::json;
 
 constexpr std::size_t kMostFileBytes = 1u << 20;
 constexpr std::int64_t kMostHosts = 1024, kMostProcessors = 1 << 16;
@@ -26,7 +26,7 @@ class ClusterReader {
   explicit ClusterReader(std::filesystem::path path) : path_(std::move(path)) {}
 
   Expected<engine::Machine> read_machine() {
-    MR_ASSIGN_OR_RETURN(const Json all, parse());
+    MR_ASSIGN_OR_RETURN(const PlainJson all, parse());
     std::vector<engine::Machine> machines;
     const Status status = read_host(all, machines);
     if (!status.ok()) return status.with_context(path_.string());
@@ -37,7 +37,7 @@ class ClusterReader {
   }
 
   Expected<ClusterFile> read() {
-    MR_ASSIGN_OR_RETURN(const Json all, parse());
+    MR_ASSIGN_OR_RETURN(const PlainJson all, parse());
     ClusterFile file;
     Status status = read_all(all, file);
     if (status.ok() && file.hosts.empty()) status = error(Code::invalid_argument, "it names no \"hosts\"");
@@ -46,18 +46,18 @@ class ClusterReader {
   }
 
  private:
-  Expected<Json> parse() const {
+  Expected<PlainJson> parse() const {
     MR_ASSIGN_OR_RETURN(const std::string text, residency::read_small_file(path_.string(), kMostFileBytes));
     if (nests_too_deep(text)) return error(Code::invalid_argument, "{}: it nests too deep", path_.string());
-    Json all = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    PlainJson all = PlainJson::parse(text, nullptr, /*allow_exceptions=*/false);
     if (!all.is_object()) return error(Code::invalid_argument, "{}: it is not a JSON object", path_.string());
     return all;
   }
 
-  Status read_all(const Json& all, ClusterFile& file) const {
+  Status read_all(const PlainJson& all, ClusterFile& file) const {
     for (const auto& [key, value] : all.items()) {
       if (key == "hosts" && value.is_array()) {
-        for (const Json& host : value) MR_RETURN_IF_ERROR(read_host(host, file.hosts));
+        for (const PlainJson& host : value) MR_RETURN_IF_ERROR(read_host(host, file.hosts));
       } else if (key == "gbit_per_second" && positive(value)) {
         file.network.bytes_per_second = value.get<double>() * 1e9 / 8;
       } else if (key == "latency_ms" && value.is_number() && value.get<double>() >= 0) {
@@ -69,7 +69,7 @@ class ClusterReader {
     return {};
   }
 
-  Status read_host(const Json& host, std::vector<engine::ClusterHost>& hosts) const {
+  Status read_host(const PlainJson& host, std::vector<engine::ClusterHost>& hosts) const {
     if (!host.is_object()) return error(Code::invalid_argument, "a host is an object");
     engine::ClusterHost read;
     std::int64_t count = 1;
@@ -107,7 +107,7 @@ class ClusterReader {
     return {};
   }
 
-  static bool positive(const Json& value) { return value.is_number() && value.get<double>() > 0; }
+  static bool positive(const PlainJson& value) { return value.is_number() && value.get<double>() > 0; }
   static Status wrong(const std::string& key, std::string_view known) {
     return error(Code::invalid_argument, "\"{}\" is unknown or has a value of another kind; {}", key, known);
   }

@@ -59,7 +59,7 @@ Status apply_rule(const std::string& rule, const modelfile::Model& model,
 }
 
 /// What would be written: each type's matrices and bytes.
-Status print_plan(const modelfile::Model& model, const modelfile::QuantizeOptions& options) {
+Status print_quantize_plan(const modelfile::Model& model, const modelfile::QuantizeOptions& options) {
   MR_ASSIGN_OR_RETURN(const std::vector<DType> types, modelfile::planned_types(model, options));
   struct Sum {
     std::int64_t tensors = 0, weights = 0;
@@ -129,7 +129,7 @@ int execute(QuantizeFlags flags, const Program& program) {
   if (!options.ok()) return fail(options.status());
   if (const Status status = warn_of_rounding_twice(*before, *options); !status.ok()) return fail(status);
   if (flags.dry_run) {
-    const Status status = print_plan(*before, *options);
+    const Status status = print_quantize_plan(*before, *options);
     return status.ok() ? 0 : fail(status);
   }
   if (const Status status = check_outputs({flags.out}, {flags.in, flags.imatrix}, Writes::models); !status.ok())

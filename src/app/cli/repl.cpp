@@ -128,7 +128,7 @@ void set_words(Chat& chat, std::string name, std::string value) {
   set(chat, name, value);
 }
 
-void show(Chat& chat, const std::string& what) {
+void show_settings(Chat& chat, const std::string& what) {
   if (what == "plan" || what == "budget" || what == "model") {
     std::fputs(chat.source().describe(what).c_str(), stdout);
   } else if (what == "history") {
@@ -155,7 +155,7 @@ void save(const Chat& chat, const std::string& name) {
   }
 }
 
-void load(Chat& chat, const std::string& name) {
+void continue_chat(Chat& chat, const std::string& name) {
   auto saved = load_chat(name);
   if (!saved.ok()) {
     fmt::print("/load {}: {}\n", name, saved.status().message());
@@ -238,7 +238,7 @@ Next command(Chat& chat, const std::string& line) {
   } else if (verb == "/save" && !name.empty()) {
     save(chat, name);
   } else if (verb == "/load" && !name.empty()) {
-    load(chat, name);
+    continue_chat(chat, name);
   } else if (verb == "/save" || verb == "/load") {
     fmt::print("{} wants a name; /list shows those there are.\n", verb);
   } else if (verb == "/list") {
@@ -246,7 +246,7 @@ Next command(Chat& chat, const std::string& line) {
   } else if (verb == "/set" && !name.empty()) {
     set_words(chat, name, rest);
   } else if (verb == "/show") {
-    show(chat, name);
+    show_settings(chat, name);
   } else if (verb == "/?" || verb == "/help" || verb == "/set") {
     std::fputs(kHelp, stdout);
   } else {

@@ -25,8 +25,8 @@ struct VerifyFlags {
 
 using modelfile::VerifiedTensor;
 
-Expected<std::vector<VerifiedTensor>> check(const modelfile::Model& model, const VerifyFlags& flags,
-                                            const Program& program) {
+Expected<std::vector<VerifiedTensor>> check_tensors(const modelfile::Model& model, const VerifyFlags& flags,
+                                                    const Program& program) {
   Progress progress("Verifying", Unit::bytes, program.quiet);
   modelfile::VerifyOptions options;
   options.threads = flags.threads;
@@ -133,7 +133,7 @@ Expected<modelfile::Model> open(const std::string& name) {
 Status compare(const modelfile::Model& model, const std::vector<VerifiedTensor>& found, const VerifyFlags& flags,
                const Program& program) {
   MR_ASSIGN_OR_RETURN(const modelfile::Model other, open(flags.against));
-  MR_ASSIGN_OR_RETURN(const std::vector<VerifiedTensor> others, check(other, flags, program));
+  MR_ASSIGN_OR_RETURN(const std::vector<VerifiedTensor> others, check_tensors(other, flags, program));
   const std::vector<std::string> lines = modelfile::differences(model, found, other, others);
   for (const std::string& line : lines) fmt::print("{}\n", line);
   if (lines.empty()) return {};
@@ -143,7 +143,7 @@ Status compare(const modelfile::Model& model, const std::vector<VerifiedTensor>&
 
 Status verify(const VerifyFlags& flags, const Program& program) {
   MR_ASSIGN_OR_RETURN(const modelfile::Model model, open(flags.model));
-  MR_ASSIGN_OR_RETURN(const std::vector<VerifiedTensor> found, check(model, flags, program));
+  MR_ASSIGN_OR_RETURN(const std::vector<VerifiedTensor> found, check_tensors(model, flags, program));
   std::size_t bad = 0;
   std::string first;
   for (const VerifiedTensor& tensor : found) {

@@ -42,7 +42,7 @@ bool read_count(const Json& json, const char* key, std::int64_t& out) {
   return true;
 }
 
-bool read_text(const Json& json, const char* key, std::string& out) {
+bool read_member(const Json& json, const char* key, std::string& out) {
   const auto it = json.find(key);
   if (it == json.end() || !it->is_string()) return false;
   out = it->get<std::string>();
@@ -76,7 +76,8 @@ Status read_groups(const Json& json, Sensitivity& out) {
   std::set<std::string> names;
   for (const Json& group : *it) {
     GroupSensitivity one;
-    if (!group.is_object() || !read_text(group, "name", one.name) || !names.insert(one.name).second) return off("name");
+    if (!group.is_object() || !read_member(group, "name", one.name) || !names.insert(one.name).second)
+      return off("name");
     const auto tensors = group.find("tensors");
     if (tensors == group.end() || !tensors->is_array()) return off("tensors");
     for (const Json& tensor : *tensors) {
@@ -120,7 +121,7 @@ Expected<Sensitivity> parse_sensitivity(std::string_view text) {
   // Not ordered_json's own parser: it looks each key of an object up among all before it.
   const Json json = Json(nlohmann::json::parse(text, nullptr, false));
   std::string format;
-  if (!json.is_object() || !read_text(json, "format", format) || format != kFormat) return off("format");
+  if (!json.is_object() || !read_member(json, "format", format) || format != kFormat) return off("format");
   std::int64_t version = 0;
   if (!read_count(json, "version", version)) return off("version");
   if (version != kVersion)
@@ -129,7 +130,7 @@ Expected<Sensitivity> parse_sensitivity(std::string_view text) {
   Sensitivity found;
   MR_RETURN_IF_ERROR(read_types(json, "types", found.types));
   MR_RETURN_IF_ERROR(read_types(json, "probes", found.probes));
-  if (!read_text(json, "model", found.model)) return off("model");
+  if (!read_member(json, "model", found.model)) return off("model");
   if (!read_count(json, "tokens", found.tokens)) return off("tokens");
   if (!read_count(json, "runs", found.runs) || !read_count(json, "checks", found.checks)) return off("runs");
   if (!read_number(json, "perplexity", found.perplexity)) return off("perplexity");

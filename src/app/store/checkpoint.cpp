@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::uint64_t kMostHeaderBytes = 256 * kMiB;  // of a safetensors file
+constexpr std::uint64_t kMostTensorsHeaderBytes = 256 * kMiB;  // of a safetensors file
 
 /// One checkpoint on its way.
 class Fetch {
@@ -94,7 +94,8 @@ class Fetch {
     if (file.hub.bytes < sizeof length) return {};
     MR_ASSIGN_OR_RETURN(const modelfile::File bytes, modelfile::File::open_read(file.part->path()));
     MR_RETURN_IF_ERROR(bytes.read_at(0, std::as_writable_bytes(std::span(&length, 1))));
-    if (length > kMostHeaderBytes || length + sizeof length > file.hub.bytes) return {};  // it is told of when read
+    if (length > kMostTensorsHeaderBytes || length + sizeof length > file.hub.bytes)
+      return {};  // it is told of when read
     return fetch_chunks(file, file.part->chunk_of(length + sizeof length) + 1, options_);
   }
 

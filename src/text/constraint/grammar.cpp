@@ -7,7 +7,7 @@
 
 namespace millrace::text {
 
-using Kind = GrammarEdge::Kind;
+using EdgeKind = GrammarEdge::Kind;
 
 namespace {
 
@@ -80,19 +80,19 @@ void GrammarBuilder::add(StateId from, const GrammarEdge& edge) {
 }
 
 void GrammarBuilder::bytes(StateId from, std::uint8_t low, std::uint8_t high, StateId to) {
-  add(from, {Kind::bytes, low, high, false, false, 0, to});
+  add(from, {EdgeKind::bytes, low, high, false, false, 0, to});
 }
 
 void GrammarBuilder::nothing(StateId from, StateId to) {
-  if (from != to) add(from, {Kind::nothing, 0, 0, false, false, 0, to});
+  if (from != to) add(from, {EdgeKind::nothing, 0, 0, false, false, 0, to});
 }
 
 void GrammarBuilder::call(StateId from, RuleId rule, StateId to) {
-  add(from, {Kind::call, 0, 0, false, false, rule, to});
+  add(from, {EdgeKind::call, 0, 0, false, false, rule, to});
 }
 
 void GrammarBuilder::call_different(StateId from, RuleId rule, StateId to) {
-  add(from, {Kind::call, 0, 0, false, true, rule, to});
+  add(from, {EdgeKind::call, 0, 0, false, true, rule, to});
   grammar_.has_different_ = true;
 }
 
@@ -278,7 +278,7 @@ std::vector<bool> GrammarBuilder::leading_to(std::vector<bool> found, Counts cou
         const GrammarEdge& edge = grammar_.edges_[i];
         if (!counts(edge)) continue;
         visit(edge.to, Back{from, i});
-        if (edge.kind == Kind::call) visit(grammar_.starts_[edge.rule], Back{from, i});
+        if (edge.kind == EdgeKind::call) visit(grammar_.starts_[edge.rule], Back{from, i});
       }
   };
   each_back([&](StateId to, Back) { ++begins[to]; });
@@ -295,7 +295,7 @@ std::vector<bool> GrammarBuilder::leading_to(std::vector<bool> found, Counts cou
     open.pop_back();
     for (std::uint32_t i = begins[state]; i < begins[state + 1]; ++i) {
       const GrammarEdge& edge = grammar_.edges_[backs[i].edge];
-      const bool leads = found[edge.to] && (edge.kind != Kind::call || found[grammar_.starts_[edge.rule]]);
+      const bool leads = found[edge.to] && (edge.kind != EdgeKind::call || found[grammar_.starts_[edge.rule]]);
       if (!leads || found[backs[i].from]) continue;
       found[backs[i].from] = true;
       open.push_back(backs[i].from);
@@ -312,7 +312,7 @@ void GrammarBuilder::drop_dead_ends() {
     const std::uint32_t begin = std::exchange(grammar_.begins_[state], kept);
     for (std::uint32_t i = begin; i < grammar_.begins_[state + 1]; ++i) {
       const GrammarEdge edge = grammar_.edges_[i];
-      if (lives[state] && lives[edge.to] && (edge.kind != Kind::call || lives[grammar_.starts_[edge.rule]]))
+      if (lives[state] && lives[edge.to] && (edge.kind != EdgeKind::call || lives[grammar_.starts_[edge.rule]]))
         grammar_.edges_[kept++] = edge;
     }
   }
@@ -325,9 +325,9 @@ void GrammarBuilder::drop_dead_ends() {
 void GrammarBuilder::mark_last_calls() {
   std::vector<bool> more(grammar_.state_count(), false);
   for (StateId state = 0; state < more.size(); ++state)
-    for (const GrammarEdge& edge : grammar_.edges(state)) more[state] = more[state] || edge.kind != Kind::nothing;
-  more = leading_to(std::move(more), [](const GrammarEdge& edge) { return edge.kind == Kind::nothing; });
-  for (GrammarEdge& edge : grammar_.edges_) edge.last = edge.kind == Kind::call && !edge.differs && !more[edge.to];
+    for (const GrammarEdge& edge : grammar_.edges(state)) more[state] = more[state] || edge.kind != EdgeKind::nothing;
+  more = leading_to(std::move(more), [](const GrammarEdge& edge) { return edge.kind == EdgeKind::nothing; });
+  for (GrammarEdge& edge : grammar_.edges_) edge.last = edge.kind == EdgeKind::call && !edge.differs && !more[edge.to];
 }
 
 /// By state: the ring of edges that it is in, by number. Edges of bytes count where calls may be empty all the same
@@ -364,13 +364,13 @@ std::vector<std::uint32_t> GrammarBuilder::components(const std::vector<bool>& m
       const StateId state = step.state;
       if (step.edge < grammar_.begins_[state + 1]) {
         const GrammarEdge& edge = grammar_.edges_[step.edge];
-        const bool into_rule = edge.kind == Kind::call && !step.into_rule;
+        const bool into_rule = edge.kind == EdgeKind::call && !step.into_rule;
         step.into_rule = into_rule;
         if (!into_rule) ++step.edge;
         if (into_rule) {
           see(state, grammar_.starts_[edge.rule]);
-        } else if (all || edge.kind == Kind::nothing ||
-                   (edge.kind == Kind::call && may_be_empty[grammar_.starts_[edge.rule]])) {
+        } else if (all || edge.kind == EdgeKind::nothing ||
+                   (edge.kind == EdgeKind::call && may_be_empty[grammar_.starts_[edge.rule]])) {
           see(state, edge.to);
         }
         continue;
@@ -393,10 +393,10 @@ std::vector<std::uint32_t> GrammarBuilder::components(const std::vector<bool>& m
 /// beginning. REQUIRES: no dead ends.
 Status GrammarBuilder::check_left_recursion() {
   const std::vector<std::uint32_t> component =
-      components(leading_to(grammar_.ends_, [](const GrammarEdge& edge) { return edge.kind != Kind::bytes; }));
+      components(leading_to(grammar_.ends_, [](const GrammarEdge& edge) { return edge.kind != EdgeKind::bytes; }));
   for (StateId from = 0; from < component.size(); ++from)
     for (const GrammarEdge& edge : grammar_.edges(from))
-      if (edge.kind == Kind::call && component[from] == component[grammar_.starts_[edge.rule]]) {
+      if (edge.kind == EdgeKind::call && component[from] == component[grammar_.starts_[edge.rule]]) {
         at_fault_ = edge.rule;
         return error(Code::invalid_argument, "a part of the schema refers to itself without end");
       }

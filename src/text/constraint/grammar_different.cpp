@@ -6,7 +6,7 @@
 
 namespace millrace::text {
 
-using Kind = GrammarEdge::Kind;
+using EdgeKind = GrammarEdge::Kind;
 
 namespace {
 
@@ -28,8 +28,8 @@ std::vector<StateId> GrammarBuilder::reached_from(StateId state, bool taking_not
   };
   for (std::size_t i = 0; i < reached.size() && step(); ++i)
     for (const GrammarEdge& edge : grammar_.edges(reached[i])) {
-      if (edge.kind == Kind::nothing || !taking_nothing) reach(edge.to);
-      if (edge.kind == Kind::call && !taking_nothing) reach(grammar_.starts_[edge.rule]);
+      if (edge.kind == EdgeKind::nothing || !taking_nothing) reach(edge.to);
+      if (edge.kind == EdgeKind::call && !taking_nothing) reach(grammar_.starts_[edge.rule]);
     }
   return reached;
 }
@@ -38,9 +38,9 @@ std::vector<StateId> GrammarBuilder::reached_from(StateId state, bool taking_not
 bool GrammarBuilder::is_endless(RuleId rule, const std::vector<std::uint32_t>& components) {
   for (const StateId state : reached_from(grammar_.starts_[rule], false))
     for (const GrammarEdge& edge : grammar_.edges(state)) {
-      if (edge.kind == Kind::nothing) continue;
+      if (edge.kind == EdgeKind::nothing) continue;
       if (components[state] == components[edge.to]) return true;
-      if (edge.kind == Kind::call && components[state] == components[grammar_.starts_[edge.rule]]) return true;
+      if (edge.kind == EdgeKind::call && components[state] == components[grammar_.starts_[edge.rule]]) return true;
     }
   return false;
 }
@@ -70,10 +70,10 @@ std::uint32_t GrammarBuilder::count_texts(RuleId rule, std::uint32_t most,
         if (!place.empty()) reach(place);
       }
       for (const GrammarEdge& edge : grammar_.edges(state)) {
-        if (edge.kind == Kind::bytes) continue;
+        if (edge.kind == EdgeKind::bytes) continue;
         Place to = place;
         to.push_back(edge.to);
-        if (edge.kind == Kind::call) to.push_back(grammar_.starts_[edge.rule]);
+        if (edge.kind == EdgeKind::call) to.push_back(grammar_.starts_[edge.rule]);
         reach(std::move(to));
       }
     }
@@ -90,7 +90,7 @@ std::uint32_t GrammarBuilder::count_texts(RuleId rule, std::uint32_t most,
       Set next;
       for (const Place& place : set.places)
         for (const GrammarEdge& edge : grammar_.edges(place.back())) {
-          if (edge.kind != Kind::bytes || byte < edge.low || edge.high < byte) continue;
+          if (edge.kind != EdgeKind::bytes || byte < edge.low || edge.high < byte) continue;
           Place to = place;
           to.back() = edge.to;
           next.places.insert(std::move(to));

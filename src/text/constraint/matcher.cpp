@@ -4,7 +4,7 @@
 
 namespace millrace::text {
 
-using Kind = GrammarEdge::Kind;
+using EdgeKind = GrammarEdge::Kind;
 
 namespace {
 
@@ -97,9 +97,9 @@ bool Matcher::close(std::vector<Place>& places, Moment* differing) {
     }
     bool takes_byte = false;
     for (const GrammarEdge& edge : grammar_->edges(place.state)) {
-      if (edge.kind == Kind::bytes) takes_byte = true;
-      if (edge.kind == Kind::nothing) reach({edge.to, place.stack});
-      if (edge.kind != Kind::call) continue;
+      if (edge.kind == EdgeKind::bytes) takes_byte = true;
+      if (edge.kind == EdgeKind::nothing) reach({edge.to, place.stack});
+      if (edge.kind != EdgeKind::call) continue;
       if (edge.last) {
         reach({grammar_->start(edge.rule), place.stack});
       } else if (place.stack == 0 || stacks_[place.stack].height < kMostDepth) {
@@ -119,7 +119,7 @@ std::vector<Matcher::Place> Matcher::after(const std::vector<Place>& places, std
   std::vector<Place> next;
   for (const Place& place : places)
     for (const GrammarEdge& edge : grammar_->edges(place.state))
-      if (edge.kind == Kind::bytes && edge.low <= byte && byte <= edge.high) next.push_back({edge.to, place.stack});
+      if (edge.kind == EdgeKind::bytes && edge.low <= byte && byte <= edge.high) next.push_back({edge.to, place.stack});
   return next;
 }
 

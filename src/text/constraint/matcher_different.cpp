@@ -6,7 +6,7 @@
 
 namespace millrace::text {
 
-using Kind = GrammarEdge::Kind;
+using EdgeKind = GrammarEdge::Kind;
 
 namespace {
 
@@ -46,7 +46,7 @@ bool Matcher::leads_at_once(Place place, const WrittenTexts& written, std::bitse
   if (!bound) return true;
   next.set(',');  // another text may begin behind it, which is bound from its beginning
   for (const GrammarEdge& edge : grammar_->edges(place.state)) {
-    if (edge.kind != Kind::bytes) continue;
+    if (edge.kind != EdgeKind::bytes) continue;
     for (std::size_t byte = edge.low; byte <= edge.high; ++byte) {
       if (!next[byte]) return true;
       others.set(byte);

@@ -9,13 +9,14 @@
 namespace millrace::text {
 namespace {
 
-using Kind = PatternNode::Kind;
+using PatternKind = PatternNode::Kind;
 using Set = RegularSets::Set;
 
 constexpr std::size_t kMostPatternBytes = 8192;  // of those that become sets
 
 bool takes_no_character(const PatternNode& node) {
-  return node.kind == Kind::begin || node.kind == Kind::end || node.kind == Kind::border || node.kind == Kind::look;
+  return node.kind == PatternKind::begin || node.kind == PatternKind::end || node.kind == PatternKind::border ||
+         node.kind == PatternKind::look;
 }
 
 bool has_assertion(const PatternNode& node) {
@@ -48,16 +49,16 @@ class SetMaker {
     constexpr int most_nodes = 100'000;  // repeats are unrolled, also within each other
     if (++nodes_ > most_nodes) return error(Code::invalid_argument, "the pattern repeats too much within repeats");
     switch (node.kind) {
-      case Kind::characters:
+      case PatternKind::characters:
         return characters(node.ranges, then);
-      case Kind::sequence: {
+      case PatternKind::sequence: {
         Rests result = then;
         for (auto part = node.parts.rbegin(); part != node.parts.rend(); ++part) {
           MR_ASSIGN_OR_RETURN(result, rests(*part, result));
         }
         return result;
       }
-      case Kind::either: {
+      case PatternKind::either: {
         std::array<std::vector<Set>, 3> options;
         for (const PatternNode& part : node.parts) {
           MR_ASSIGN_OR_RETURN(const Rests option, rests(part, then));
@@ -65,19 +66,19 @@ class SetMaker {
         }
         return each([&](std::size_t i) { return sets_.either(options[i]); });
       }
-      case Kind::repeat:
+      case PatternKind::repeat:
         return repeat(node, then);
-      case Kind::begin:
+      case PatternKind::begin:
         return Rests{then[at_start], RegularSets::kNothing, RegularSets::kNothing};
-      case Kind::end:
+      case PatternKind::end:
         return each([&](std::size_t i) { return sets_.both({then[i], RegularSets::kEmptyText}); });
-      case Kind::border: {
+      case PatternKind::border: {
         const Set word_ahead = sets_.sequence(word_, RegularSets::kAll), none_ahead = sets_.inverse(word_ahead);
         return each([&](std::size_t i) {
           return sets_.both({then[i], (i == after_word) != node.negated ? none_ahead : word_ahead});
         });
       }
-      case Kind::look: {
+      case PatternKind::look: {
         constexpr Rests anything = {RegularSets::kAll, RegularSets::kAll, RegularSets::kAll};
         MR_ASSIGN_OR_RETURN(const Rests ahead, rests(node.parts[0], anything));
         return each([&](std::size_t i) {
@@ -141,8 +142,8 @@ bool is_plain(const PatternNode& whole) {
   for (const PatternNode& option : whole.parts)
     for (std::size_t i = 0; i < option.parts.size(); ++i) {
       const PatternNode& part = option.parts[i];
-      const bool anchor =
-          (part.kind == Kind::begin && i == 0) || (part.kind == Kind::end && i + 1 == option.parts.size());
+      const bool anchor = (part.kind == PatternKind::begin && i == 0) ||
+                          (part.kind == PatternKind::end && i + 1 == option.parts.size());
       if (!anchor && has_assertion(part)) return false;
     }
   return true;
@@ -151,12 +152,12 @@ bool is_plain(const PatternNode& whole) {
 Fragment build(GrammarBuilder& b, CharacterRules& rules, const PatternNode& node) {
   if (b.full()) return b.empty();
   switch (node.kind) {
-    case Kind::characters:
+    case PatternKind::characters:
       return rules.any_of(node.ranges);
-    case Kind::either:
+    case PatternKind::either:
       return *either_by_beginnings(
           b, rules, node.parts, [&](const PatternNode& part) -> Expected<Fragment> { return build(b, rules, part); });
-    case Kind::repeat:
+    case PatternKind::repeat:
       return b.repeat(node.least, node.most, [&] { return build(b, rules, node.parts[0]); });
     default: {
       Fragment whole = b.empty();
@@ -171,8 +172,8 @@ Fragment build_plain(GrammarBuilder& b, CharacterRules& rules, const PatternNode
   const auto anything = [&] { return b.repeat(0, UINT32_MAX, any); };
   std::vector<Fragment> options;
   for (const PatternNode& option : whole.parts) {
-    const bool from_begin = !option.parts.empty() && option.parts.front().kind == Kind::begin;
-    const bool to_end = !option.parts.empty() && option.parts.back().kind == Kind::end;
+    const bool from_begin = !option.parts.empty() && option.parts.front().kind == PatternKind::begin;
+    const bool to_end = !option.parts.empty() && option.parts.back().kind == PatternKind::end;
     Fragment text = from_begin ? b.empty() : anything();
     text = b.sequence(text, build(b, rules, option));  // an anchor is an empty sequence there
     options.push_back(to_end ? text : b.sequence(text, anything()));
@@ -208,9 +209,9 @@ Expected<Fragment> whole_pattern_fragment(GrammarBuilder& builder, CharacterRule
                  pattern.size(), kMostPatternBytes);
   PatternNode whole;
   whole.parts.resize(3);
-  whole.parts[0].kind = Kind::begin;
+  whole.parts[0].kind = PatternKind::begin;
   whole.parts[1] = std::move(node);
-  whole.parts[2].kind = Kind::end;
+  whole.parts[2].kind = PatternKind::end;
   MR_ASSIGN_OR_RETURN(const Set set, SetMaker(sets).whole(whole));
   return sets.fragment(rules, set);
 }

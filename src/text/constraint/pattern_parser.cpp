@@ -11,7 +11,7 @@
 namespace millrace::text {
 namespace {
 
-using Kind = PatternNode::Kind;
+using PatternKind = PatternNode::Kind;
 
 constexpr int kMostDepth = 64;
 constexpr std::uint32_t kMostRepeats = 10'000;
@@ -111,7 +111,7 @@ class Parser {
   Expected<PatternNode> alternatives(int depth) {
     if (depth > kMostDepth) return cannot("groups that deep");
     PatternNode node;
-    node.kind = Kind::either;
+    node.kind = PatternKind::either;
     do {
       MR_ASSIGN_OR_RETURN(PatternNode option, sequence(depth));
       node.parts.push_back(std::move(option));
@@ -124,7 +124,7 @@ class Parser {
     while (!at_end() && peek() != '|' && peek() != ')') {
       MR_ASSIGN_OR_RETURN(PatternNode part, atom(depth));
       MR_RETURN_IF_ERROR(quantifiers(part));
-      const bool says_nothing = part.kind == Kind::sequence && part.parts.empty();
+      const bool says_nothing = part.kind == PatternKind::sequence && part.parts.empty();
       if (!says_nothing) node.parts.push_back(std::move(part));
     }
     return node;
@@ -133,11 +133,11 @@ class Parser {
   Expected<PatternNode> atom(int depth) {
     PatternNode node;
     if (eat("(")) return group(depth);
-    if (eat("^") || eat("\\A")) return of(Kind::begin);
-    if (eat("$") || eat("\\Z") || eat("\\z")) return of(Kind::end);
-    if (eat("\\b")) return of(Kind::border);
-    if (eat("\\B")) return of(Kind::border, true);
-    node.kind = Kind::characters;
+    if (eat("^") || eat("\\A")) return of(PatternKind::begin);
+    if (eat("$") || eat("\\Z") || eat("\\z")) return of(PatternKind::end);
+    if (eat("\\b")) return of(PatternKind::border);
+    if (eat("\\B")) return of(PatternKind::border, true);
+    node.kind = PatternKind::characters;
     if (eat("[")) {
       MR_ASSIGN_OR_RETURN(node.ranges, bracket());
     } else if (eat(".")) {
@@ -159,7 +159,7 @@ class Parser {
   }
   CharacterRanges cased(const CharacterRanges& ranges) const { return any_case_ ? any_case(ranges) : ranges; }
 
-  static PatternNode of(Kind kind, bool negated = false) {
+  static PatternNode of(PatternKind kind, bool negated = false) {
     PatternNode node;
     node.kind = kind;
     node.negated = negated;
@@ -169,7 +169,7 @@ class Parser {
   /// Behind its "(".
   Expected<PatternNode> group(int depth) {
     const bool outer_case = any_case_, outer_dot = dot_is_all_;
-    PatternNode look = of(Kind::look);
+    PatternNode look = of(PatternKind::look);
     bool looks = false;
     if (eat("?=") || eat("?!")) {
       looks = true;
@@ -348,10 +348,11 @@ class Parser {
       return {};
     }
     eat("?");  // lazy or not, the texts are the same
-    if (part.kind == Kind::begin || part.kind == Kind::end || part.kind == Kind::border || part.kind == Kind::look)
+    if (part.kind == PatternKind::begin || part.kind == PatternKind::end || part.kind == PatternKind::border ||
+        part.kind == PatternKind::look)
       return bad("a repeat of what takes no character");
     PatternNode repeat;
-    repeat.kind = Kind::repeat;
+    repeat.kind = PatternKind::repeat;
     repeat.least = least;
     repeat.most = most;
     repeat.parts.push_back(std::move(part));

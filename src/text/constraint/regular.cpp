@@ -10,7 +10,7 @@ namespace {
 
 constexpr char32_t kLastCharacter = 0x10FFFF;
 constexpr std::size_t kMostStates = 60'000;
-constexpr int kMostDepth = 1000;  // of terms within terms, which are walked by recursion
+constexpr int kMostRegularDepth = 1000;  // of terms within terms, which are walked by recursion
 
 Status too_many_states() {
   return error(Code::unsupported,
@@ -200,7 +200,7 @@ const RegularSets::Steps& RegularSets::steps(Set a) {
   static const Steps none = {{0, kNothing}};
   if (const auto known = steps_.find(a); known != steps_.end()) return known->second;
   if (!builder_.go_on()) return none;
-  if (depth_ > kMostDepth) {
+  if (depth_ > kMostRegularDepth) {
     (void)builder_.charge(UINT64_MAX / 2);  // as too large as what takes too much memory
     return none;
   }

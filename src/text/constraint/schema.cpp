@@ -14,7 +14,7 @@ namespace millrace::text {
 namespace {
 
 constexpr std::size_t kMostSchemaBytes = 1 << 20;
-constexpr int kMostDepth = 64;
+constexpr int kMostNestedSchemas = 64;
 
 const std::vector<std::string> kTypes = {"object", "array", "string", "number", "integer", "boolean", "null"};
 
@@ -107,7 +107,8 @@ Expected<Fragment> SchemaCompiler::value(const SchemaJson& schema) {
 }
 
 Expected<Fragment> SchemaCompiler::combined_value(const SchemaJson& schema) {
-  if (++depth_ > kMostDepth) return error(Code::unsupported, "the schema is nested more than {} deep", kMostDepth);
+  if (++depth_ > kMostNestedSchemas)
+    return error(Code::unsupported, "the schema is nested more than {} deep", kMostNestedSchemas);
   MR_ASSIGN_OR_RETURN(const std::vector<SchemaJson> plain, flattener_.flatten(schema));
   std::vector<Fragment> options;
   for (const SchemaJson& each : plain) {
@@ -337,7 +338,7 @@ Expected<SchemaJson> parse_schema(std::string_view text) {
     return error(Code::invalid_argument, "the schema has {} bytes; 1 MiB is the most", text.size());
   bool too_deep = false;
   const auto watch = [&](int depth, SchemaJson::parse_event_t, SchemaJson&) {
-    too_deep = too_deep || depth > 4 * kMostDepth;
+    too_deep = too_deep || depth > 4 * kMostNestedSchemas;
     return !too_deep;
   };
   SchemaJson schema = SchemaJson::parse(text, watch, false);

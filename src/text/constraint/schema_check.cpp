@@ -11,7 +11,7 @@
 namespace millrace::text {
 namespace {
 
-constexpr int kMostDepth = 64;
+constexpr int kMostCheckDepth = 64;
 
 bool is_among(const SchemaJson& value, const SchemaJson& list) {
   return std::find(list.begin(), list.end(), value) != list.end();
@@ -58,7 +58,8 @@ bool has_type_of(const SchemaJson& value, const SchemaJson& schema) {
 }
 
 Expected<bool> ValueChecker::holds(const SchemaJson& value, const SchemaJson& schema, int depth) {
-  if (depth > kMostDepth) return error(Code::unsupported, "the schema nests references and combinations too deeply");
+  if (depth > kMostCheckDepth)
+    return error(Code::unsupported, "the schema nests references and combinations too deeply");
   MR_ASSIGN_OR_RETURN(const std::vector<SchemaJson> plain, flattener_.flatten(schema));
   for (const SchemaJson& each : plain) {
     MR_ASSIGN_OR_RETURN(const bool fits, holds_plain(value, each, depth + 1));

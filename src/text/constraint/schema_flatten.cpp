@@ -9,7 +9,7 @@
 namespace millrace::text {
 namespace {
 
-constexpr int kMostDepth = 200, kMostProduced = 50'000;
+constexpr int kMostFlattenDepth = 200, kMostProduced = 50'000;
 constexpr std::size_t kMostWork = 5'000'000, kMostBranches = 2000;
 
 Status too_deep() { return error(Code::unsupported, "the schema nests references and combinations too deeply"); }
@@ -94,7 +94,7 @@ SchemaJson settled(SchemaJson plain, bool contains_evaluates) {
 Expected<SchemaJson> Flattener::without_reference(const SchemaJson& schema, int depth) const {
   MR_ASSIGN_OR_RETURN(SchemaJson current, with_plain_references(schema));
   for (; current.is_object() && current.contains("$ref"); ++depth) {
-    if (depth > kMostDepth) return too_deep();
+    if (depth > kMostFlattenDepth) return too_deep();
     MR_ASSIGN_OR_RETURN(const SchemaJson* const target, resolve(current["$ref"].get<std::string>()));
     SchemaJson reference{{"$ref", current["$ref"]}};
     current.erase("$ref");
@@ -291,7 +291,7 @@ Expected<std::vector<SchemaJson>> Flattener::all_of(const SchemaJson& schema, in
 }
 
 Expected<std::vector<SchemaJson>> Flattener::flatten(const SchemaJson& schema, int depth) {
-  if (depth > kMostDepth) return too_deep();
+  if (depth > kMostFlattenDepth) return too_deep();
   work_ += size_of(schema, kMostWork);
   if ((depth > 0 && ++produced_ > kMostProduced) || work_ > kMostWork)
     return error(Code::unsupported,

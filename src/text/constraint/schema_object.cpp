@@ -10,7 +10,7 @@ namespace {
 constexpr std::uint32_t kMostProperties = 5000;
 constexpr std::size_t kMostNameClasses = 64;
 
-SchemaJson all_of(std::vector<SchemaJson> schemas) {
+SchemaJson all_of_schemas(std::vector<SchemaJson> schemas) {
   return schemas.size() == 1 ? std::move(schemas[0]) : SchemaJson{{"allOf", std::move(schemas)}};
 }
 
@@ -108,7 +108,7 @@ Status SchemaCompiler::bind_by_patterns(const SchemaJson& schema, std::vector<Pr
     if (property.declared) all.push_back(property.schema);
     for (const auto& [set, bound] : sets)
       if (sets_.contains(set, property.name)) all.push_back(*bound);
-    if (!all.empty()) property.schema = all_of(std::move(all));
+    if (!all.empty()) property.schema = all_of_schemas(std::move(all));
   }
   return {};
 }
@@ -252,7 +252,7 @@ Expected<Fragment> SchemaCompiler::free_member(const SchemaJson& schema, const S
   }
   std::vector<Fragment> options;
   for (const FreeNames& each : classes) {
-    const SchemaJson bound = each.schemas.empty() ? others : all_of(each.schemas);
+    const SchemaJson bound = each.schemas.empty() ? others : all_of_schemas(each.schemas);
     if (bound == false) continue;
     MR_ASSIGN_OR_RETURN(const Fragment inner, value(bound));
     MR_ASSIGN_OR_RETURN(const Fragment name, free_name(schema, each, properties, differ));

@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kMostGrammarBytes = 128 << 10;
 constexpr std::uint64_t kBytesACharacter = 256;  // of a tree, about: a character may become a node
 
-using Kind = GrammarNode::Kind;
+using NodeKind = GrammarNode::Kind;
 
 /// A rule of the automaton that was a rule of the text.
 struct Origin {
@@ -53,16 +53,16 @@ class TreeWriter {
   Expected<Fragment> node(const GrammarNode& node) {
     if (builder_.full()) return builder_.empty();
     switch (node.kind) {
-      case Kind::characters:
+      case NodeKind::characters:
         return rules_.any_of(node.ranges);
-      case Kind::pattern:
+      case NodeKind::pattern:
         return pattern(node);
-      case Kind::reference:
+      case NodeKind::reference:
         return builder_.rule(ids_[node.rule]);
-      case Kind::either:
+      case NodeKind::either:
         return either_by_beginnings(builder_, rules_, node.parts,
                                     [&](const GrammarNode& part) { return this->node(part); });
-      case Kind::repeat: {
+      case NodeKind::repeat: {
         Status bad;
         const Fragment whole = builder_.repeat(node.least, node.most, [&] {
           auto copy = this->node(node.parts[0]);
@@ -73,7 +73,7 @@ class TreeWriter {
         MR_RETURN_IF_ERROR(bad);
         return whole;
       }
-      case Kind::sequence:
+      case NodeKind::sequence:
         break;
     }
     Fragment whole = builder_.empty();

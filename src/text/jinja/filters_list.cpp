@@ -305,7 +305,7 @@ Value items_of(Run& run, const Value& value, const Arguments&) {
 
 #define MR_FILTER [](Run & run, const Value& value, const Arguments& given) -> Value
 
-constexpr std::array<std::pair<std::string_view, Filter>, 25> kFilters = {
+constexpr std::array<std::pair<std::string_view, Filter>, 25> kListFilters = {
     {{"length", MR_FILTER{return (void)given, Value::integer(length(run.meter(), value));
 }  // namespace
 }  // namespace millrace::text::jinja
@@ -353,7 +353,7 @@ return list.is_tuple() ? Value::list(list.list().items) : list;
 }  // namespace
 
 Filter find_list_filter(std::string_view name) {
-  for (const auto& [own, filter] : kFilters) {
+  for (const auto& [own, filter] : kListFilters) {
     if (own == name) return filter;
   }
   return nullptr;

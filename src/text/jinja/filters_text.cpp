@@ -294,7 +294,7 @@ Value word_count(Run& run, const Value& value, const Arguments&) {
 
 #define MR_FILTER [](Run & run, const Value& value, const Arguments& given) -> Value
 
-constexpr std::array<std::pair<std::string_view, Filter>, 23> kFilters = {
+constexpr std::array<std::pair<std::string_view, Filter>, 23> kTextFilters = {
     {{"trim", MR_FILTER{return by_method(run, "strip", value, given);
 }  // namespace
 }  // namespace millrace::text::jinja
@@ -336,7 +336,7 @@ return out.finish();
 }  // namespace
 
 Filter find_text_filter(std::string_view name) {
-  for (const auto& [own, filter] : kFilters) {
+  for (const auto& [own, filter] : kTextFilters) {
     if (own == name) return filter;
   }
   return nullptr;
