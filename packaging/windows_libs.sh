@@ -101,7 +101,7 @@ build_curl() {
 }
 build_openssl() {
   cd "$out"/src/openssl-*/
-  ./Configure mingw64 --cross-compile-prefix=x86_64-w64-mingw32- --prefix="$out" --libdir=lib no-shared no-tests no-engine no-dso no-apps \
+  ./Configure mingw64 --cross-compile-prefix=x86_64-w64-mingw32- --prefix="$out" --libdir=lib no-shared no-tests no-engine no-dso \
     CC=gcc-posix AR=gcc-ar-posix RANLIB=gcc-ranlib-posix -D_WIN32_WINNT=0x0A00
   make -j"$(nproc)" build_libs
   make install_dev
