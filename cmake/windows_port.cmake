@@ -15,11 +15,7 @@ set(millrace_left_out
   "tests/generate|src/app/server is left out"
   "tests/cuda_engine|simulated devices map memory by mmap"
   "tests/text|not tried in Wine yet"
-  "tests/vision|not tried in Wine yet"
   "tests/residency|not tried in Wine yet"
-  "tests/kv|not tried in Wine yet"
-  "tests/exec|not tried in Wine yet"
-  "tests/model|not tried in Wine yet"
   "tests/convert|not tried in Wine yet"
   "tests/engine|not tried in Wine yet"
 )

@@ -4,6 +4,8 @@
 #include <cpuid.h>
 #endif
 
+#include "device/wide_registers.h"
+
 namespace millrace::device {
 namespace {
 
@@ -32,7 +34,8 @@ Isa detect_isa() {
   if (!all_set(ebx, avx2)) return Isa::plain;
   constexpr std::uint32_t f = 1u << 16, dq = 1u << 17, bw = 1u << 30, vl = 1u << 31;  // ebx
   constexpr std::uint32_t vbmi = 1u << 1, vnni = 1u << 11;                            // ecx
-  const bool wide = all_set(ebx, f | dq | bw | vl) && all_set(ecx, vbmi | vnni) && all_set(saved, opmask_zmm);
+  const bool wide =
+      all_set(ebx, f | dq | bw | vl) && all_set(ecx, vbmi | vnni) && all_set(saved, opmask_zmm) && keeps_avx512();
   return wide ? Isa::avx512 : Isa::avx2;
 }
 

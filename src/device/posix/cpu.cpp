@@ -9,6 +9,8 @@
 #include <fstream>
 #include <optional>
 
+#include "device/wide_registers.h"
+
 namespace millrace::device {
 namespace {
 
@@ -75,6 +77,8 @@ std::uint64_t cgroup_memory_limit(const std::string& root) {
   }
   return limit;
 }
+
+bool keeps_avx512() { return true; }
 
 MemoryLimits memory_limits() {
   return {.total_bytes = kilobytes_of("/proc/meminfo", "MemTotal"),

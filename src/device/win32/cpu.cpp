@@ -12,6 +12,8 @@
 #include <cpuid.h>
 #endif
 
+#include "device/wide_registers.h"
+
 namespace millrace::device {
 namespace {
 
@@ -35,6 +37,8 @@ std::uint64_t cgroup_memory_limit(const std::string& /*root*/) {
   if ((flags & JOB_OBJECT_LIMIT_PROCESS_MEMORY) != 0) limit = std::min<std::uint64_t>(limit, job.ProcessMemoryLimit);
   return limit;
 }
+
+bool keeps_avx512() { return GetProcAddress(GetModuleHandleW(L"ntdll.dll"), "wine_get_version") == nullptr; }
 
 MemoryLimits memory_limits() {
   MEMORYSTATUSEX state{};
