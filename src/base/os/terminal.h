@@ -24,6 +24,17 @@ bool input_is_ready(std::chrono::milliseconds patience);
 /// Bytes of the input that are there, at most as many as `out` holds; 0: it has ended. Waits for the first one.
 /// Errors: unavailable (a signal came first, or the input does not wait and has nothing now), io_error.
 Expected<std::size_t> read_input(std::span<char> out);
+/// While it lives, read_input() gives each key as it is pressed, and the terminal shows none: characters in UTF-8,
+/// arrows and the like as xterm sends them (ESC [ A). Ctrl-C stays a request to stop. Does nothing where the input is
+/// no terminal. One at a time.
+class SingleKeys {
+ public:
+  SingleKeys();
+  ~SingleKeys();
+  SingleKeys(const SingleKeys&) = delete;
+  SingleKeys& operator=(const SingleKeys&) = delete;
+};
+
 /// Whether the output is a pipe whose reader is gone.
 bool output_has_no_reader();
 

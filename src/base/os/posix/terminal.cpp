@@ -2,7 +2,10 @@
 
 #include <poll.h>
 #include <sys/ioctl.h>
+#include <termios.h>
 #include <unistd.h>
+
+#include <optional>
 
 #include "base/os/posix/posix.h"
 
@@ -11,6 +14,12 @@ namespace {
 
 int number_of(Stream stream) {
   return stream == Stream::input ? STDIN_FILENO : stream == Stream::output ? STDOUT_FILENO : STDERR_FILENO;
+}
+
+/// How the terminal took lines before SingleKeys.
+std::optional<termios>& lines_before() {
+  static std::optional<termios> before;
+  return before;
 }
 
 }  // namespace
@@ -42,6 +51,22 @@ Expected<std::size_t> read_input(std::span<char> out) {
   if (got < 0 && errno == EINTR) return error(Code::unavailable, "a signal interrupted the read");
   if (got < 0) return last_error();
   return static_cast<std::size_t>(got);
+}
+
+SingleKeys::SingleKeys() {
+  termios now{};
+  if (::tcgetattr(STDIN_FILENO, &now) != 0) return;
+  lines_before() = now;
+  now.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+  now.c_iflag &= ~static_cast<tcflag_t>(ICRNL);
+  now.c_cc[VMIN] = 1;
+  now.c_cc[VTIME] = 0;
+  retry([&] { return ::tcsetattr(STDIN_FILENO, TCSADRAIN, &now); });
+}
+
+SingleKeys::~SingleKeys() {
+  if (lines_before()) retry([&] { return ::tcsetattr(STDIN_FILENO, TCSADRAIN, &*lines_before()); });
+  lines_before().reset();
 }
 
 bool output_has_no_reader() {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
+#include <string>
 
 #include "base/os/win32/win32.h"
 
@@ -24,15 +26,87 @@ std::string& rest_of_line() {
 bool key_is_pressed(HANDLE console) {
   INPUT_RECORD record{};
   for (DWORD count = 0; PeekConsoleInputW(console, &record, 1, &count) != 0 && count > 0;) {
-    if (record.EventType == KEY_EVENT && record.Event.KeyEvent.bKeyDown != 0) return true;
+    const KEY_EVENT_RECORD& key = record.Event.KeyEvent;
+    // Alt, let go, may bring the character whose number was typed.
+    const bool types = key.bKeyDown != 0 || (key.wVirtualKeyCode == VK_MENU && key.uChar.UnicodeChar != 0);
+    if (record.EventType == KEY_EVENT && types) return true;
     ReadConsoleInputW(console, &record, 1, &count);
   }
   return false;
 }
 
+/// The console's mode before SingleKeys.
+std::optional<DWORD>& mode_before() {
+  static std::optional<DWORD> before;
+  return before;
+}
+
+/// What xterm sends for a key that is no character; empty for others.
+std::string sequence_of(const KEY_EVENT_RECORD& key) {
+  const bool control = (key.dwControlKeyState & (LEFT_CTRL_PRESSED | RIGHT_CTRL_PRESSED)) != 0;
+  const auto letter = [&](char last) { return std::string(control ? "\x1b[1;5" : "\x1b[") + last; };
+  switch (key.wVirtualKeyCode) {
+    case VK_UP:
+      return letter('A');
+    case VK_DOWN:
+      return letter('B');
+    case VK_RIGHT:
+      return letter('C');
+    case VK_LEFT:
+      return letter('D');
+    case VK_HOME:
+      return letter('H');
+    case VK_END:
+      return letter('F');
+    case VK_DELETE:
+      return "\x1b[3~";
+    default:
+      return {};
+  }
+}
+
+/// What a terminal sends for a key's press. A character beyond 16 bits comes as two keys; `high` is the first.
+std::string bytes_of(const KEY_EVENT_RECORD& key, wchar_t& high) {
+  const wchar_t unit = key.uChar.UnicodeChar;
+  // A character that Alt and its number made comes when Alt is let go.
+  if (key.bKeyDown == 0 && (key.wVirtualKeyCode != VK_MENU || unit == 0)) return {};
+  if (unit == 0) return sequence_of(key);
+  const DWORD state = key.dwControlKeyState;
+  const bool control = (state & (LEFT_CTRL_PRESSED | RIGHT_CTRL_PRESSED)) != 0;
+  if (key.wVirtualKeyCode == VK_ESCAPE) return {};
+  if (key.wVirtualKeyCode == VK_BACK) return control ? "\x17" : "\x7f";  // with Ctrl the word before
+  if (IS_HIGH_SURROGATE(unit)) {
+    high = unit;
+    return {};
+  }
+  const wchar_t both[] = {high, unit};
+  const bool pair = IS_LOW_SURROGATE(unit) && high != 0;
+  high = 0;
+  const bool alt = (state & LEFT_ALT_PRESSED) != 0 && !control && key.bKeyDown != 0;  // with Ctrl it is AltGr
+  std::string bytes;
+  if (alt) bytes += '\x1b';
+  bytes += to_utf8(pair ? std::wstring_view(both, 2) : std::wstring_view(both + 1, 1));
+  return bytes;
+}
+
+/// What the next event of the console is in bytes. Errors: unavailable (it was no character), io_error.
+Status read_keys(HANDLE console, std::string& out) {
+  static wchar_t high = 0;
+  INPUT_RECORD record{};
+  DWORD count = 0;
+  if (ReadConsoleInputW(console, &record, 1, &count) == 0) return last_error();
+  if (record.EventType == KEY_EVENT) {
+    const std::string bytes = bytes_of(record.Event.KeyEvent, high);
+    for (WORD i = 0; i < record.Event.KeyEvent.wRepeatCount; ++i) out += bytes;
+  }
+  return out.empty() ? error(Code::unavailable, "no character was typed") : Status();
+}
+
 Expected<std::size_t> read_console(HANDLE console, std::span<char> out) {
   std::string& rest = rest_of_line();
-  if (rest.empty()) {
+  if (rest.empty() && mode_before()) {
+    MR_RETURN_IF_ERROR(read_keys(console, rest));
+  } else if (rest.empty()) {
     wchar_t units[1024];
     DWORD count = 0;
     SetLastError(ERROR_SUCCESS);
@@ -98,6 +172,20 @@ Expected<std::size_t> read_input(std::span<char> out) {
   const DWORD number = GetLastError();
   if (number == ERROR_BROKEN_PIPE || number == ERROR_HANDLE_EOF) return std::size_t{0};
   return error_of(number);
+}
+
+SingleKeys::SingleKeys() {
+  HANDLE const input = handle_of(Stream::input);
+  DWORD mode = 0;
+  if (GetConsoleMode(input, &mode) == 0) return;
+  mode_before() = mode;
+  constexpr DWORD lines = ENABLE_LINE_INPUT | ENABLE_ECHO_INPUT | ENABLE_VIRTUAL_TERMINAL_INPUT;
+  SetConsoleMode(input, (mode & ~lines) | ENABLE_PROCESSED_INPUT);
+}
+
+SingleKeys::~SingleKeys() {
+  if (mode_before()) SetConsoleMode(handle_of(Stream::input), *mode_before());
+  mode_before().reset();
 }
 
 bool output_has_no_reader() {

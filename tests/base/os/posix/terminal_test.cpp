@@ -1,6 +1,9 @@
 #include "base/os/terminal.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <array>
@@ -61,6 +64,32 @@ TEST(Terminal, NoticesThatNobodyReadsTheOutput) {
   EXPECT_TRUE(without);
   ::close(before);
   ::close(ends[1]);
+}
+
+TEST(SingleKeys, ComeWithoutTheLinesEndAndAreNotShown) {
+  const int master = ::posix_openpt(O_RDWR | O_NOCTTY);
+  ASSERT_GE(master, 0);
+  ASSERT_EQ(::grantpt(master), 0);
+  ASSERT_EQ(::unlockpt(master), 0);
+  const int terminal = ::open(::ptsname(master), O_RDWR | O_NOCTTY);
+  ASSERT_GE(terminal, 0);
+  const int before = ::dup(STDIN_FILENO);
+  ASSERT_EQ(::dup2(terminal, STDIN_FILENO), STDIN_FILENO);
+  pollfd echo{master, POLLIN, 0};
+  char byte = 0;
+  {
+    const SingleKeys keys;
+    ASSERT_EQ(::write(master, "a", 1), 1);
+    ASSERT_TRUE(input_is_ready(std::chrono::seconds(2)));
+    const auto got = read_input({&byte, 1});
+    EXPECT_TRUE(got.ok() && *got == 1 && byte == 'a');
+    EXPECT_EQ(::poll(&echo, 1, 50), 0) << "the terminal shows the key by itself";
+  }
+  ASSERT_EQ(::write(master, "b", 1), 1);
+  EXPECT_EQ(::poll(&echo, 1, 2000), 1) << "lines are as they were";
+  EXPECT_FALSE(input_is_ready(std::chrono::milliseconds(50))) << "and come whole";
+  ::dup2(before, STDIN_FILENO);
+  for (const int handle : {before, terminal, master}) ::close(handle);
 }
 
 }  // namespace
