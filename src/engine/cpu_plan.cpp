@@ -39,13 +39,14 @@ CpuPlanner::CpuPlanner(const EngineOptions& options, std::uint64_t ram_bytes, st
       shares_out_(shares_out(options.demand)),
       tile_bytes_(parts.limits.tile_bytes) {
   const model::Hyperparameters& hp = parts.model->hyperparameters();
-  const SharedMemory memory{.cap_bytes = ram_,
-                            // Activations take no more than an eighth.
-                            .taken_bytes = parts.model->units().total_bytes() + program_bytes_ + ram_ / 8,
-                            .weights_give_way = true,
-                            .kv_bytes = [this](std::int64_t tokens, std::int64_t sequences) {
-                              return kv_bytes({tokens, sequences, wanted_rows() * options_.part.ranks});
-                            }};
+  const SharedMemory memory{
+      .cap_bytes = ram_,
+      // Activations take no more than an eighth.
+      .taken_bytes = parts.model->units().total_bytes() + program_bytes_ + parts.adapter_bytes + ram_ / 8,
+      .weights_give_way = true,
+      .kv_bytes = [this](std::int64_t tokens, std::int64_t sequences) {
+        return kv_bytes({tokens, sequences, wanted_rows() * options_.part.ranks});
+      }};
   choose_context(hp, memory, demand_);
   if (shares_out_) share_out(hp, memory, demand_);
 }
@@ -207,7 +208,7 @@ std::uint64_t CpuPlanner::activation_bytes(const Limits& limits, std::int64_t lo
 }
 
 std::uint64_t CpuPlanner::fixed_bytes(const Limits& limits, std::uint64_t program_bytes) const {
-  return program_bytes + sampler_bytes() + activation_bytes(limits, limits.logit_rows) +
+  return program_bytes + sampler_bytes() + parts_.adapter_bytes + activation_bytes(limits, limits.logit_rows) +
          (front_layers_ != 0 ? within_bytes(options_, parts_) : 0) + message_bytes(limits);
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "engine/adapter_mix.h"
 #include "engine/cluster.h"
 #include "engine/machine_rates.h"
 #include "engine/model_drafter.h"
@@ -104,6 +105,14 @@ class EngineImpl final : public Engine {
     parts_.kv_pool->trim();
   }
   std::int64_t context_tokens() const override { return parts_.limits.context_tokens; }
+  const std::vector<AdapterState>& adapters() const override { return parts_.adapter_states; }
+  Status set_adapter_scales(const kv::AdapterMix& scales) override {
+    MR_ASSIGN_OR_RETURN(const kv::AdapterMix mix, resolve_mix(scales, parts_.adapter_states));
+    for (AdapterState& state : parts_.adapter_states) state.scale = 0;
+    for (const kv::AdapterScale& one : mix)
+      parts_.adapter_states[static_cast<std::size_t>(one.adapter)].scale = one.scale;
+    return {};
+  }
 
  private:
   residency::ExpertUsage expert_usage() const {
@@ -180,6 +189,7 @@ void add_within(const EngineOptions& options, Parts& parts, SpeculateOptions& sp
 
 Expected<std::unique_ptr<Engine>> Engine::create(const EngineOptions& asked) {
   const EngineOptions options = with_kept_rates(asked);
+  if (!options.model.adapters.empty()) MR_RETURN_IF_ERROR(check_adapter_device(options));
   if (options.part.cluster != nullptr) {
     MR_ASSIGN_OR_RETURN(Parts parts, assemble_cluster(options));
     MR_RETURN_IF_ERROR(open_pictures(options, parts));
@@ -221,6 +231,7 @@ Planned planned_from(Parts parts) {
 
 Expected<Planned> plan_only(const EngineOptions& asked) {
   const EngineOptions options = with_kept_rates(asked);
+  if (!options.model.adapters.empty()) MR_RETURN_IF_ERROR(check_adapter_device(options));
   const std::optional<DraftModelPlan> draft = plan_draft(options);
   MR_ASSIGN_OR_RETURN(Parts parts, assemble_plan(options, draft ? &*draft : nullptr));
   return planned_from(std::move(parts));

@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -107,6 +108,15 @@ struct Request {
   model::Pooling pooling = model::Pooling::none;
   /// Then: where the second text of a pair begins, whose tokens are of the second type; 0: there is one text.
   std::int64_t second_text = 0;
+  /// The adapters that it goes through, by their place in Engine::adapters(), and how much; nullopt: as those say.
+  std::optional<kv::AdapterMix> adapters;
+};
+
+/// An adapter of the model.
+struct AdapterState {
+  std::string name, path;
+  float scale = 1;  // of requests that do not say; the one field that changes
+  float alone = 1;  // of requests that name it alone
 };
 
 struct Result {
@@ -209,6 +219,11 @@ class Engine {
   virtual const storage::Backend& storage() const = 0;
   virtual const exec::Executor& executor() const = 0;
   virtual std::int64_t context_tokens() const = 0;
+  /// In the order of ModelOptions::adapters.
+  virtual const std::vector<AdapterState>& adapters() const = 0;
+  /// From the next request on: those that are not named have scale 0. Errors: invalid_argument (no such adapter, a
+  /// scale that is no number).
+  virtual Status set_adapter_scales(const kv::AdapterMix& scales) = 0;
   virtual LoadCounters load() const = 0;
   /// Frees KV that is kept only for later requests. Abandons what waits to be written to the disk.
   virtual void drop_shared() = 0;

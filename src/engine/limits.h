@@ -30,6 +30,7 @@ struct Limits {
   std::uint64_t tile_bytes = 0;
   std::int64_t routed_layers = 0;  // exec::PassLimits
   DType kv_dtype = DType::f16;     // likewise
+  std::int64_t adapter_rank = 0;   // likewise
 };
 /// The size of passes under these limits.
 exec::PassLimits pass_limits(const Limits& limits);

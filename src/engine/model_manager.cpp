@@ -246,6 +246,7 @@ Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(const std::st
     const bool alone = entries_.empty();
     if (status.ok()) {
       if (path != options.model.path) options.planning.follow = nullptr;  // another model's plan
+      if (path != options.model.path) options.model.adapters.clear();     // another model's
       options.model.mmproj = asked_mmproj(path);
       options.model.path = path;
       if (context_tokens > 0) options.demand.context_tokens = context_tokens;

@@ -29,12 +29,23 @@ namespace millrace::engine {
 
 struct Cluster;
 
+/// An adapter of the model (exec/adapters.h), in memory with it.
+struct AdapterOptions {
+  std::string path;             // a GGUF file
+  std::string name;             // by which requests ask for it; empty: the file's, without folder and ending
+  float scale = 1;              // of requests that do not say; 0: they go without it
+  std::shared_ptr<void> keeps;  // the file, where it was made for this run; may be null
+};
+/// "FILE" or "FILE=SCALE", with its name. Errors: invalid_argument.
+Expected<AdapterOptions> parse_adapter(std::string_view text);
+
 /// The model's file.
 struct ModelOptions {
   std::string path;
   std::string mmproj;         // the vision tower's file (engine/pictures.h); empty: the model reads no pictures
   bool mmproj_found = false;  // found, not named by the user: if it cannot be used, it is left out with a warning
   std::string overlay;        // a file whose tensors replace the model's (modelfile/overlay.h); empty: none
+  std::vector<AdapterOptions> adapters;  // only on the CPU
   /// Fetches the tensors that the engine needs, if only the file's header is on the disk; empty: the file is complete.
   std::function<Status(const residency::UnitTable& units)> fetch;
   std::string identity;                 // what ranks compare instead of pages of their files; empty: those pages

@@ -21,10 +21,13 @@ std::vector<std::shared_ptr<Drafter>> drafters(Parts& parts, const SpeculateOpti
 
 }  // namespace
 
-Live::Live(Request asked, std::shared_ptr<Conversation> shared, std::shared_ptr<const text::Tokenizer> tokenizer)
+Live::Live(Request asked, std::shared_ptr<Conversation> shared, std::shared_ptr<const text::Tokenizer> tokenizer,
+           kv::AdapterMix adapters)
     : request(std::move(asked)),
       conversation(std::move(shared)),
       tokens(request.prompt),
+      mix(std::move(adapters)),
+      keys(conversation->mix),
       chooser(request),
       stream(std::move(tokenizer), request.stop, request.shown_tokens),
       pooler(request.pooling) {
@@ -85,10 +88,13 @@ Expected<Engine::Id> Scheduler::submit(Request request, std::shared_ptr<Conversa
     return error(Code::unavailable, "{} requests wait already; try again later", queue_.size());
   if (conversation->busy)
     return error(Code::invalid_argument, "this session still works on its last request; wait for it or cancel it");
+  MR_ASSIGN_OR_RETURN(kv::AdapterMix mix, resolve_mix(request.adapters, parts_.adapter_states));
+  const std::uint64_t key = mix_key(mix, parts_.adapters.get());
   // Keep the conversation's KV as far as the prompt matches it; compute the last token again for its logits.
   const auto& held = conversation->tokens;
   const bool embeds = request.pooling != model::Pooling::none;
-  const auto limit = embeds ? 0 : std::min(held.size(), request.prompt.size() - 1);
+  const bool others = std::exchange(conversation->mix, key) != key;  // it went through other adapters
+  const auto limit = embeds || others ? 0 : std::min(held.size(), request.prompt.size() - 1);
   const auto agreed =
       std::mismatch(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(limit), request.prompt.begin());
   const bool anew = parts_.rewinds_to_start && agreed.first != held.end();
@@ -98,7 +104,7 @@ Expected<Engine::Id> Scheduler::submit(Request request, std::shared_ptr<Conversa
 
   Entry entry;
   entry.id = next_id_++;
-  entry.live = std::make_shared<Live>(std::move(request), std::move(conversation), parts_.tokenizer);
+  entry.live = std::make_shared<Live>(std::move(request), std::move(conversation), parts_.tokenizer, std::move(mix));
   entry.live->id = entry.id;
   entry.live->pictures =
       PictureRows(entry.live->request.pictures, parts_.model->program(), parts_.model->hyperparameters());

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "engine/adapter_mix.h"
 #include "engine/choice.h"
 #include "engine/engine.h"
 #include "engine/pass_groups.h"
@@ -32,6 +33,7 @@ struct Conversation {
   explicit Conversation(std::shared_ptr<kv::BlockPool> pool) : state(std::move(pool)) {}
   kv::SequenceState state;
   std::vector<text::TokenId> tokens;  // tokens.size() == state.length() between requests
+  std::uint64_t mix = 0;              // mix_key() of the adapters that they went through
   bool busy = false;                  // a request that is not finished uses it
 };
 
@@ -42,7 +44,8 @@ struct Live {
   /// gives at least one token.
   enum class Phase : std::uint8_t { prompt, decode };
 
-  Live(Request request, std::shared_ptr<Conversation> conversation, std::shared_ptr<const text::Tokenizer> tokenizer);
+  Live(Request request, std::shared_ptr<Conversation> conversation, std::shared_ptr<const text::Tokenizer> tokenizer,
+       kv::AdapterMix mix);
 
   /// The number of tokens without a pass. While decoding this is 1; it is more after a pass accepted drafts, if layers
   /// keep a state from which such a pass cannot continue.
@@ -55,11 +58,15 @@ struct Live {
   bool shares_prefix() const { return !request.logits_of_prompt && !embeds(); }
   /// Whether this request was submitted before the other.
   bool before(const Live& other) const { return id < other.id; }
+  /// Its tokens, as KV is found by them.
+  std::span<const text::TokenId> kv_tokens() { return keys.of(tokens); }
 
   Request request;
   std::shared_ptr<Conversation> conversation;
   std::vector<text::TokenId> tokens;  // prompt, then generated
   PictureRows pictures;               // of `request`
+  kv::AdapterMix mix;                 // the adapters that it goes through
+  KvKeys keys;                        // of `mix`
   std::vector<text::TokenId> drafts;  // guesses of what comes behind them, in the present pass
   Phase phase = Phase::prompt;
   Chooser chooser;
@@ -136,6 +143,7 @@ class Scheduler {
   std::int64_t whole_pictures(const Live& live, std::int64_t rows) const;
   std::int64_t largest_picture() const;
   void add_picture_rows(const Live& live, std::int64_t first, std::int64_t rows);
+  std::int32_t mix_of(const Live& live);
   void add_rows(Entry& entry, std::int64_t rows);
   Expected<bool> reserve(Entry& entry, std::int64_t tokens);
   void preempt(Entry& entry);

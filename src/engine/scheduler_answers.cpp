@@ -46,7 +46,7 @@ void Scheduler::complete(Live& live, std::int64_t tokens) const {
   const std::int64_t first = std::ssize(held);
   held.insert(held.end(), live.tokens.begin() + std::ssize(held), live.tokens.begin() + tokens);
   if (parts_.prefixes != nullptr && !live.embeds() && first / kv::kBlockTokens < tokens / kv::kBlockTokens)
-    parts_.prefixes->enter(state, std::span(live.tokens).first(static_cast<std::size_t>(tokens)));
+    parts_.prefixes->enter(state, live.kv_tokens().first(static_cast<std::size_t>(tokens)));
 }
 
 void Scheduler::tell_logits(const Live& live, std::int64_t position, std::int64_t logit_row) const {
@@ -190,7 +190,8 @@ void Scheduler::tell_all() {
 void Scheduler::keep_prompt(Live& live) const {
   if (parts_.prompts == nullptr) return;
   const std::int64_t computed = live.result.prompt_tokens - live.result.cached_tokens;
-  parts_.prompts->keep(live.conversation->state, live.request.prompt, seconds_between(live.start, live.prompt_done),
+  const std::span<const TokenId> prompt = live.kv_tokens().first(live.request.prompt.size());
+  parts_.prompts->keep(live.conversation->state, prompt, seconds_between(live.start, live.prompt_done),
                        std::max(computed, parts_.limits.batch_tokens), parts_.prefixes.get());
 }
 

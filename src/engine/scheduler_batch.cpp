@@ -20,6 +20,7 @@ void Scheduler::build_batch() {
   batch_.sequences.clear();
   batch_.rows.clear();
   batch_.pictures.clear();
+  batch_.mixes.clear();
   batch_.wants_hidden = false;
   batch_logit_rows_ = 0;
   for (Entry& entry : live_) entry.rows = entry.first = entry.first_row = entry.logit_rows = entry.place = 0;
@@ -48,11 +49,11 @@ void Scheduler::share_prefixes() {
     const std::int64_t before = state.length();
     const auto limit = static_cast<std::int64_t>(live.tokens.size()) - 1;
     if (parts_.prefixes != nullptr)
-      counters_.shared_tokens += static_cast<std::uint64_t>(parts_.prefixes->extend(state, live.tokens, limit));
+      counters_.shared_tokens += static_cast<std::uint64_t>(parts_.prefixes->extend(state, live.kv_tokens(), limit));
     if (waits_for_disk(live) && in_time) {
       const std::int64_t in_memory = state.length();
-      live.disk_asked = !parts_.prompts->extend(state, live.tokens, limit, until);
-      if (parts_.prefixes != nullptr && state.length() > in_memory) parts_.prefixes->enter(state, live.tokens);
+      live.disk_asked = !parts_.prompts->extend(state, live.kv_tokens(), limit, until);
+      if (parts_.prefixes != nullptr && state.length() > in_memory) parts_.prefixes->enter(state, live.kv_tokens());
       in_time = Live::Clock::now() < until;
     }
     if (state.length() == before) continue;
@@ -74,7 +75,9 @@ bool Scheduler::others_compute_its_next_block(const Entry& entry) const {
       end >= static_cast<std::int64_t>(live.tokens.size()))
     return false;
   return std::any_of(live_.begin(), live_.end(), [&](const Entry& other) {
-    if (other.live == nullptr || other.rows == 0 || other.live == entry.live || other.live->embeds()) return false;
+    if (other.live == nullptr || other.rows == 0 || other.live == entry.live || other.live->embeds() ||
+        other.live->keys.key() != live.keys.key())
+      return false;
     const std::int64_t first = other.live->conversation->state.length();
     return first < end && end <= first + other.rows &&
            std::equal(live.tokens.begin(), live.tokens.begin() + end, other.live->tokens.begin());
@@ -151,6 +154,15 @@ void Scheduler::add_picture_rows(const Live& live, std::int64_t first, std::int6
     batch_.pictures[static_cast<std::size_t>(end - rows + row)] = live.pictures.at(first + row);
 }
 
+/// The mix that the request's rows in the batch name.
+std::int32_t Scheduler::mix_of(const Live& live) {
+  if (live.mix.empty()) return -1;
+  const auto found = std::find(batch_.mixes.begin(), batch_.mixes.end(), live.mix);
+  const auto index = found - batch_.mixes.begin();
+  if (found == batch_.mixes.end()) batch_.mixes.push_back(live.mix);
+  return static_cast<std::int32_t>(index);
+}
+
 /// Of the next `rows` tokens as many as a pass may end behind: a prompt is cut where the executor's chunks end. A pass
 /// has room for one, and for its rows of logits (limits.cpp).
 std::int64_t Scheduler::whole_chunks(const Live& live, std::int64_t rows) const {
@@ -219,6 +231,7 @@ void Scheduler::add_rows(Entry& entry, std::int64_t rows) {
   batch_.sequences.push_back(&state);
   entry.first_row = static_cast<std::int64_t>(batch_.rows.size());
   const auto last = static_cast<std::int64_t>(live.tokens.size()) - 1;
+  const std::int32_t mix = mix_of(live);
   batch_.wants_hidden = batch_.wants_hidden || live.pooler.wants(first, first + rows, last + 1) ||
                         (speculator_.wants_states() && !live.embeds());
   for (std::int64_t position = first; position < first + rows; ++position) {
@@ -229,11 +242,11 @@ void Scheduler::add_rows(Entry& entry, std::int64_t rows) {
     const bool prompt = position < static_cast<std::int64_t>(live.request.prompt.size());
     const bool second = live.request.second_text > 0 && position >= live.request.second_text;
     batch_.rows.push_back({live.tokens[static_cast<std::size_t>(position)], sequence,
-                           static_cast<std::int32_t>(position), wants_logits, prompt, second ? 1 : 0});
+                           static_cast<std::int32_t>(position), wants_logits, prompt, second ? 1 : 0, mix});
     entry.logit_rows += wants_logits ? 1 : 0;
   }
   auto position = static_cast<std::int32_t>(last);
-  for (const TokenId draft : live.drafts) batch_.rows.push_back({draft, sequence, ++position, true, false});
+  for (const TokenId draft : live.drafts) batch_.rows.push_back({draft, sequence, ++position, true, false, 0, mix});
   add_picture_rows(live, first, rows + std::ssize(live.drafts));
   entry.logit_rows += std::ssize(live.drafts);
   entry.rows = rows;

@@ -14,6 +14,7 @@
 #include "base/words.h"
 #include "device/cpu.h"
 #include "device/gpu.h"
+#include "engine/adapter_mix.h"
 #include "engine/cpu_plan.h"
 #include "engine/device_choice.h"
 #include "engine/machine_rates.h"
@@ -179,6 +180,7 @@ Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, bool d
                                                         options.part.stage, options.part.shard}));
   }
   MR_RETURN_IF_ERROR(model::check_scales(file));
+  MR_RETURN_IF_ERROR(read_adapters(options, file, parts));
   if (options.model.fetch) MR_RETURN_IF_ERROR(options.model.fetch(parts.model->units()));
   MR_ASSIGN_OR_RETURN(parts.tokenizer, text::Tokenizer::from_model(file));
   if (parts.tokenizer->vocab_size() > parts.model->hyperparameters().vocab)
@@ -411,6 +413,12 @@ Expected<Taken> choose_device(const EngineOptions& options, const DraftModelPlan
     MR_ASSIGN_OR_RETURN(Parts parts, assemble_cpu_plan(options, draft));
     return Taken{std::move(parts)};
   };
+  if (!options.model.adapters.empty()) {
+    MR_RETURN_IF_ERROR(check_adapter_device(options));
+    if (options.device.choice == DeviceChoice::automatic)
+      say_cpu(options, "adapters (--lora) are computed there alone");
+    return on_cpu();
+  }
   if (options.watch.inputs != nullptr && options.device.choice == DeviceChoice::cuda)
     return error(Code::unsupported, "what products read is seen on the CPU alone; leave --device cuda out");
   if (options.device.choice == DeviceChoice::cpu || options.watch.inputs != nullptr) return on_cpu();
@@ -486,6 +494,7 @@ Expected<Parts> assemble(const EngineOptions& options, const DraftModelPlan* dra
   Parts& parts = taken.parts;
   parts.trace = options.watch.trace;
   if (taken.gpu) return std::move(parts);
+  MR_RETURN_IF_ERROR(load_adapters(options, parts));
   residency::StoreOptions store_options;
   store_options.policy = options.experts.policy;
   store_options.check = pack_check(parts);
@@ -500,7 +509,7 @@ Expected<Parts> assemble(const EngineOptions& options, const DraftModelPlan* dra
   parts.executor = exec::make_cpu_executor(
       *parts.store, *parts.pool, *parts.budget,
       {parts.isa, parts.plan.embedding_rows_from_disk || embedding_streams, parts.routing.get(), parts.record.get(),
-       options.watch.trace, options.experts.prefetch, false, options.watch.inputs});
+       options.watch.trace, options.experts.prefetch, false, options.watch.inputs, parts.adapters.get()});
   MR_RETURN_IF_ERROR(parts.executor->prepare(parts.model->program(), pass_limits(parts.limits)));
   parts.kv_pool = std::make_shared<kv::BlockPool>(kv_layout(*parts.model, options, kv::kOnHost), *parts.budget);
   finish_kv(options, parts);

@@ -16,6 +16,7 @@
 #include "engine/engine.h"
 #include "engine/limits.h"
 #include "engine/pictures.h"
+#include "exec/adapters.h"
 #include "exec/routing.h"
 #include "kv/prefix_cache.h"
 #include "kv/prompt_cache.h"
@@ -62,6 +63,9 @@ struct Parts {
   std::unique_ptr<residency::HeadStart> head_start;  // null: not started, or the weights are loaded
   std::unique_ptr<storage::Backend> straight;        // reads into the GPU's memory; null: not used
   std::unique_ptr<residency::Budget> budget;
+  std::vector<AdapterState> adapter_states;  // of `adapters`
+  std::uint64_t adapter_bytes = 0;           // the memory that they take
+  std::unique_ptr<exec::Adapters> adapters;  // null: none
   residency::Reservation program;      // code, tokenizer, threads, tables: measured
   residency::Reservation mapped;       // the model's pages, if storage maps the file
   residency::Reservation draft_model;  // of a draft model on the CPU, if a GPU computes this model

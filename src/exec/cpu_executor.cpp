@@ -196,6 +196,7 @@ void CpuExecutor::begin_pass(const kv::Batch& batch) {
                program_.merge));
     return;
   }
+  if (Status mixes = begin_mixes(batch); !mixes.ok()) return fail(std::move(mixes));
   begin_guesses();
   if (options_.record != nullptr) options_.record->begin_pass(batch.rows);
   auto* positions = at<std::int32_t>(layout_.positions);
@@ -314,6 +315,8 @@ void CpuExecutor::embed(const Step& step) {
   } else {
     embed_from_memory(data(out), step.weight, weight, step.row_of);
   }
+  if (!failed() && step.row_of == RowOf::token && !mixed_.empty() && weight.name == "token_embd.weight")
+    adapt_embedding(data(out), cols_of(out));
   if (failed()) return;
   scale(data(out), rows_, cols_of(out), step.factor);
   if (step.by_picture) embed_pictures(out);
@@ -572,6 +575,7 @@ void CpuExecutor::logits(WeightRef head, WeightRef bias, Act x, float factor, fl
   const Input input = prepare_input(x, kernels::uses_q8(part(head).dtype));
   show(std::span(&head, 1), input);
   run_products(std::span(&target, 1), input, Effect::store);
+  if (!mixed_.empty()) adapt(std::span(&target, 1), input, at<std::int32_t>(layout_.logit_sources));
   if (failed()) return;
   if (!bias.none()) {
     const float* numbers = vector_of(bias, vocab, 0);

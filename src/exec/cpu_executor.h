@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "device/host_memory.h"
+#include "exec/adapters.h"
 #include "exec/cpu_layout.h"
 #include "exec/executor.h"
 #include "exec/expert_choice.h"
@@ -147,6 +148,22 @@ class CpuExecutor final : public Executor {
   void run_task(const Job& job, std::int64_t begin, std::int64_t end, int thread) const;
   void add_bias(Act x, WeightRef bias);
 
+  // cpu_adapters.cpp: what rows' adapters add to products.
+  Status begin_mixes(const kv::Batch& batch);
+  bool adapts(WeightRef weight) const;
+  bool adapts_experts(const Experts& experts) const;
+  void adapt(std::span<const Target> targets, const Input& input, const std::int32_t* pass_rows);
+  void adapt_embedding(float* out, std::int64_t cols);
+  void adapt_gated(const Target& gate, WeightRef up, const Input& input, const std::int32_t* pass_rows);
+  std::int64_t gather_adapted(std::size_t adapter, const Input& input, const std::int32_t* pass_rows);
+  void add_low_rank(std::span<const Target> targets, const Input& input, const Adapter& adapter, std::int64_t rows);
+  struct LowRows {
+    const float* small = nullptr;  // [rows, rank]
+    std::int64_t rows = 0;
+    std::int64_t begin = 0, end = 0;  // of B
+  };
+  void add_up(const LowRank& low, const LowRows& of, float* out, std::int64_t stride, int thread) const;
+
   // cpu_heads.cpp.
   struct HeadProduct;
   struct HeadRows;
@@ -261,6 +278,7 @@ class CpuExecutor final : public Executor {
   const std::function<bool()>* cancelled_ = nullptr;  // null: never
   Status status_;
   std::int64_t rows_ = 0, logit_rows_ = 0, logits_vocab_ = 0;
+  std::vector<bool> mixed_;      // of each adapter: rows of the pass go through it; empty: through none at all
   Act hidden_;                   // of the last pass
   std::vector<bool> rope_made_;  // of each rope, in this pass
   std::uint64_t pass_begin_ns_ = 0;

@@ -50,6 +50,15 @@ void lay_out_moe(const PassShape& shape, Offsets& offsets, CpuLayout& layout) {
   layout.hidden_q8 = offsets.take(kernels::q8_bytes(layout.hidden_entries, shape.expert_ff), 1);
 }
 
+void lay_out_adapters(const PassShape& shape, std::int64_t rows, Offsets& offsets, CpuLayout& layout) {
+  layout.adapted_rows = offsets.take(rows, sizeof(std::int32_t));
+  layout.adapted_inputs = offsets.take(rows, sizeof(std::int32_t));
+  layout.adapted_scales = offsets.take(rows, sizeof(float));
+  layout.adapted_low = offsets.take(3 * rows * shape.adapter_rank, sizeof(float));
+  layout.adapted_up = offsets.take(rows * shape.widest_gate, sizeof(float));
+  layout.logit_sources = offsets.take(shape.max_logit_rows, sizeof(std::int32_t));
+}
+
 void lay_out_selected(const PassShape& shape, int threads, Offsets& offsets, CpuLayout& layout) {
   layout.selected_bytes = round_up(static_cast<std::uint64_t>(shape.selected_bytes), 64);
   layout.selected = offsets.take(threads, layout.selected_bytes);
@@ -115,8 +124,10 @@ CpuLayout make_cpu_layout(const PassShape& shape, int threads, kernels::Isa isa)
   if (shape.selected > 0) lay_out_selected(shape, threads, offsets, layout);
 
   const std::int64_t most_rows = std::max(input_rows, layout.hidden_entries);
-  layout.thread_up =
-      round_up(static_cast<std::uint64_t>(kernels::table(isa).matmul_workspace_bytes(shape.widest_input)), 64);
+  if (shape.adapter_rank > 0) lay_out_adapters(shape, most_rows, offsets, layout);
+  layout.thread_up = round_up(static_cast<std::uint64_t>(kernels::table(isa).matmul_workspace_bytes(
+                                  std::max(shape.widest_input, shape.adapter_rank))),
+                              64);
   layout.thread_latents =
       round_up(layout.thread_up + static_cast<std::uint64_t>(most_rows * CpuLayout::kTaskRows) * sizeof(float), 64);
   layout.thread_bytes = round_up(

@@ -60,6 +60,14 @@ struct CpuLayout {
   std::uint64_t inner_scale = 0, up_scale = 0, down_scale = 0;
   // Biases of the experts of the pass, by expert: float [experts, expert_ff] of gate and up, [experts, model_dim].
   std::uint64_t gate_bias = 0, up_bias = 0, down_bias = 0;
+  // Adapters: of the rows of a product that one takes part in, which they are, which row of the input each reads and
+  // its scale; A x of up to three products; and the ups of a gate, which are added to before they meet.
+  std::uint64_t adapted_rows = 0, adapted_inputs = 0;  // int32 [most rows of a product]
+  std::uint64_t adapted_scales = 0;                    // float, likewise
+  std::uint64_t adapted_low = 0;                       // float [3, most rows, adapter_rank]
+  std::uint64_t adapted_up = 0;                        // float [most rows, widest_gate]
+  std::uint64_t logit_sources = 0;                     // int32 [max_logit_rows]: the rows that want logits
+
   std::uint64_t hidden = 0;     // float [hidden_entries, expert_ff]
   std::uint64_t hidden_q8 = 0;  // Q8Rows [hidden_entries, expert_ff]
   std::int64_t hidden_entries = 0;

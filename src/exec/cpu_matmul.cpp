@@ -173,6 +173,7 @@ void CpuExecutor::matmul(std::span<const Product> products, Act x) {
       targets[i] = {product.weight, data(product.out), cols_of(product.out), {}};
     }
     run_products(std::span(targets).first(count), input, Effect::store);
+    adapt(std::span(targets).first(count), input, nullptr);
     if (biased) add_bias(products[first].out, products[first].bias);
   }
 }
@@ -195,7 +196,9 @@ void CpuExecutor::matmul_gated(Act out, WeightRef gate, WeightRef up, Act x, ker
   const bool quantized = kernels::uses_q8(part(gate).dtype) || kernels::uses_q8(part(up).dtype);
   const Input input = prepare_input(x, quantized);
   show(std::array{gate, up}, input);
-  gated({gate, data(out), cols_of(out), {.activation = activation, .limit = limit}}, up, input);
+  const Target target{gate, data(out), cols_of(out), {.activation = activation, .limit = limit}};
+  if (adapts(gate) || adapts(up)) return adapt_gated(target, up, input, nullptr);
+  gated(target, up, input);
 }
 
 void CpuExecutor::gated(const Target& gate, WeightRef up, const Input& input) {

@@ -84,6 +84,7 @@ void CpuExecutor::score(Act routed, WeightRef router, const Experts& experts) {
   const Input input = prepare_input(routed, kernels::uses_q8(part(router).dtype));
   show(std::span(&router, 1), input);
   run_products(std::span(&target, 1), input, Effect::store);
+  adapt(std::span(&target, 1), input, nullptr);
   if (failed() || experts.router_bias.none()) return;
   const float* bias = vector_of(experts.router_bias, experts.count, 0);
   for (std::int64_t r = 0; r < rows_ && bias != nullptr; ++r)
@@ -198,10 +199,13 @@ bool CpuExecutor::single_tile(std::int32_t unit) const {
 /// `index`: of the mixture in a pass.
 void CpuExecutor::run_experts(const MoeCall& call, std::size_t index) {
   const auto* first = at<std::int32_t>(layout_.expert_first);
+  // What adapters add has to be added before gate and up meet: then each expert goes by itself.
+  const bool adapted = adapts_experts(call.experts);
+  const auto goes_in_waves = [&](std::int32_t e) { return !adapted && single_tile(call.experts.first_unit + e); };
   waiting_.clear();
   leased_.clear();
   for (std::int32_t e = 0; e < call.experts.count; ++e) {
-    if (first[e] != first[e + 1] && single_tile(call.experts.first_unit + e)) waiting_.push_back(e);
+    if (first[e] != first[e + 1] && goes_in_waves(e)) waiting_.push_back(e);
   }
   bool guessed = false;
   while (!waiting_.empty() || !leased_.empty()) {
@@ -214,7 +218,7 @@ void CpuExecutor::run_experts(const MoeCall& call, std::size_t index) {
     leased_.erase(leased_.begin(), leased_.begin() + static_cast<std::ptrdiff_t>(members));
   }
   for (std::int32_t e = 0; e < call.experts.count && !failed(); ++e) {
-    if (first[e] != first[e + 1] && !single_tile(call.experts.first_unit + e)) run_large_expert(call, e);
+    if (first[e] != first[e + 1] && !goes_in_waves(e)) run_large_expert(call, e);
   }
 }
 
@@ -321,7 +325,8 @@ void CpuExecutor::run_wave(const MoeCall& call, std::size_t members) {
   run_jobs();
 }
 
-/// An expert cut into several tiles: like a dense feed-forward over its rows, tile by tile.
+/// An expert cut into several tiles, or one that adapters add to: like a dense feed-forward over its rows, tile by
+/// tile.
 void CpuExecutor::run_large_expert(const MoeCall& call, std::int32_t expert) {
   const auto* first = at<std::int32_t>(layout_.expert_first);
   auto* hidden = at<float>(layout_.hidden);
@@ -330,7 +335,10 @@ void CpuExecutor::run_large_expert(const MoeCall& call, std::int32_t expert) {
   input.index = at<std::int32_t>(layout_.entry_row) + first[expert];
   show_inner(call, expert, input);
   const Target target_of_gate{call.gate(expert), hidden, call.ff, call.gate_of(expert)};
-  if (call.experts.gated())
+  const WeightRef up = call.experts.gated() ? call.up(expert) : WeightRef();
+  if (adapts(call.gate(expert)) || adapts(up))
+    adapt_gated(target_of_gate, up, input, input.index);
+  else if (call.experts.gated())
     gated(target_of_gate, call.up(expert), input);
   else
     run_products(std::span(&target_of_gate, 1), input, Effect::activate);
@@ -347,6 +355,7 @@ void CpuExecutor::run_large_expert(const MoeCall& call, std::int32_t expert) {
                       call.end_of(expert)};
   show(std::span(&target.weight, 1), down_input);
   run_products(std::span(&target, 1), down_input, Effect::store);
+  adapt(std::span(&target, 1), down_input, input.index);
 }
 
 }  // namespace millrace::exec

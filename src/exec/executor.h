@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "base/thread_pool.h"
@@ -118,6 +119,7 @@ class Executor {
 };
 
 class InputObserver;
+struct Adapter;
 class Routing;
 class RoutingRecord;
 
@@ -132,6 +134,7 @@ struct CpuOptions {
   Prefetch prefetch = Prefetch::off;  // of experts that are predicted to be used
   bool aside = false;  // its passes run between those of another executor of the store, and use only resident weights
   InputObserver* observer = nullptr;  // receives the inputs of products (exec/input_observer.h); may be null
+  const std::vector<Adapter>* adapters = nullptr;  // that rows may use (exec/adapters.h); null: none
 };
 
 /// The bytes that prepare() of the CPU executor reserves. Pure, so that a plan can be made before a store exists.

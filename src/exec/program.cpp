@@ -322,6 +322,7 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
     if (step.kind == Kind::gated &&
         (shape.whole_rows || units.part(step.weight).dtype != units.part(step.weight2).dtype))
       shape.separate_gate = std::max(shape.separate_gate, program.buffer(step.out).cols);
+    if (step.kind == Kind::gated) shape.widest_gate = std::max(shape.widest_gate, program.buffer(step.out).cols);
     if (step.kind == Kind::matmul_heads) {
       shape.widest_input = std::max(shape.widest_input, step.heads * units.part(step.weight).cols);
       shape.product_heads = std::max(shape.product_heads, step.heads);
@@ -356,6 +357,7 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
     shape.experts = std::max<std::int64_t>(shape.experts, experts.count);
     shape.top_k = std::max<std::int64_t>(shape.top_k, experts.top_k);
     shape.expert_ff = std::max(shape.expert_ff, ff);
+    shape.widest_gate = std::max(shape.widest_gate, ff);
     shape.model_dim = std::max(shape.model_dim, program.buffer(step.a).cols);
     shape.routed_dim = std::max(shape.routed_dim, program.buffer(step.b).cols);
     shape.ungated_experts = shape.ungated_experts || !experts.gated();

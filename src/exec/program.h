@@ -332,6 +332,7 @@ struct PassLimits {
   std::int64_t max_positions = 0;  // context
   std::int64_t routed_layers = 0;  // whose experts the pass brings with its rows (exec/routing.h); 0: routers choose
   DType kv_dtype = DType::f16;     // of the sequences: some formats have groups more than the program (kv/layout.h)
+  std::int64_t adapter_rank = 0;   // the largest of any adapter's matrix (exec/adapters.h); 0: there are none
 };
 
 /// What passes of a program need at most: an executor's memory follows from it, and is not guessed.
@@ -347,6 +348,7 @@ struct PassShape : PassLimits {
   std::int64_t index_heads = 0;      // of any indexer
   std::int64_t product_heads = 0;    // the most of any product by heads
   std::int64_t separate_gate = 0;    // most columns of a gate whose up is of another dtype
+  std::int64_t widest_gate = 0;      // most columns of any gate, experts' among them
   std::int64_t widest_taps = 0;      // floats of a convolution's
   DeltaRule delta_rule;              // the most heads, keys and values of any
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0, group = 0;      // the most of any layer; group: heads / kv_heads

@@ -245,6 +245,15 @@ class SequenceState {
   std::vector<std::int64_t> wanted_checkpoints_;  // ascending
 };
 
+/// An adapter (exec/adapters.h) and its scale for a row.
+struct AdapterScale {
+  std::int32_t adapter = 0;  // index among the executor's adapters
+  float scale = 1;
+  friend bool operator==(const AdapterScale&, const AdapterScale&) = default;
+};
+/// Different adapters in ascending order, none of scale 0.
+using AdapterMix = std::vector<AdapterScale>;
+
 /// The tokens of one pass, from many sequences; each sequence's tokens are contiguous and in ascending position.
 struct BatchRow {
   std::int32_t token = 0;
@@ -253,6 +262,7 @@ struct BatchRow {
   bool wants_logits = false;
   bool prompt = false;    // not generated: an executor may have products of their own for such rows
   std::int32_t type = 0;  // of the token: an encoder's second text is of type 1
+  std::int32_t mix = -1;  // index into Batch::mixes; -1: the row goes through no adapter
 };
 
 /// The attributes of a row of a picture, or of text after a picture.
@@ -267,6 +277,7 @@ struct Batch {
   std::vector<SequenceState*> sequences;
   std::vector<BatchRow> rows;
   std::vector<PictureRow> pictures;  // of each row; empty: no sequence of the pass has pictures
+  std::vector<AdapterMix> mixes;     // that rows name
   bool wants_hidden = false;         // the model's final states of the rows are read after the pass
   const float* given = nullptr;  // [rows, cols], host memory: what the program's passes are handed (exec::Ops::given())
 };
