@@ -98,8 +98,7 @@ Status load_adapters(const EngineOptions& options, Parts& parts) {
     if (opened.most_rank() > parts.limits.adapter_rank)
       return error(Code::io_error, "--lora {}: the file changed while it was read; try again", state.path);
     adapter->name = state.name;
-    log::info("adapter {}: {} matrices, rank {} at most, {}", state.name, opened.tensors().size(), opened.most_rank(),
-              format_bytes(opened.memory_bytes()));
+    log::info("adapter {}: {} matrices, {}", state.name, opened.tensors().size(), format_bytes(opened.memory_bytes()));
     parts.adapters->push_back(std::move(*adapter));
   }
   return {};

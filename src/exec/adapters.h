@@ -23,13 +23,18 @@
 
 namespace millrace::exec {
 
+/// What rows of B are filled up to with zeros: kernels take whole groups of 32 many times as fast.
+constexpr std::int64_t filled_rank(std::int64_t rank) { return (rank + 31) / 32 * 32; }
+
 /// The two matrices beside one weight, of a dtype that products take as floats (F32, F16, BF16).
 struct LowRank {
   std::int64_t rank = 0;
   DType a_dtype = DType::f32, b_dtype = DType::f32;
   const std::byte* a = nullptr;  // [rank, the weight's cols]; of the embedding [vocabulary, rank]
-  const std::byte* b = nullptr;  // [the weight's rows, rank]; of the embedding [its cols, rank]
+  const std::byte* b = nullptr;  // [the weight's rows, filled()]; of the embedding [its cols, filled()]
   float factor = 1;              // alpha / rank
+
+  std::int64_t filled() const { return filled_rank(rank); }
 };
 
 struct Adapter {

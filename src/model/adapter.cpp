@@ -39,8 +39,9 @@ DType held_dtype(const TensorInfo& tensor) {
   return tensor.dtype == DType::f16 || tensor.dtype == DType::bf16 ? tensor.dtype : DType::f32;
 }
 
-std::uint64_t held_bytes(const TensorInfo& tensor) {
-  const std::int64_t row = row_bytes(held_dtype(tensor), tensor.cols());
+/// `cols`: of its rows in memory.
+std::uint64_t held_bytes(const TensorInfo& tensor, std::int64_t cols) {
+  const std::int64_t row = row_bytes(held_dtype(tensor), cols);
   return round_up(static_cast<std::uint64_t>(tensor.rows() * row), kAlignment);
 }
 
@@ -81,23 +82,23 @@ class Loader {
  public:
   Loader(const std::vector<modelfile::File>& files, std::byte* memory) : files_(files), next_(memory) {}
 
-  /// Where its rows lie, in held_dtype(); what it is goes into the digest. Errors: io_error.
-  Expected<const std::byte*> take(const TensorInfo& tensor) {
+  /// Where its rows lie, in held_dtype() and filled up to `cols` by the zeros that the memory is of; what it is goes
+  /// into the digest. Errors: io_error.
+  Expected<const std::byte*> take(const TensorInfo& tensor, std::int64_t cols) {
     std::byte* const out = next_;
-    next_ += held_bytes(tensor);
-    const modelfile::File& file = files_[static_cast<std::size_t>(tensor.file)];
-    if (held_dtype(tensor) == tensor.dtype) {
-      MR_RETURN_IF_ERROR(file.read_at(tensor.offset, {out, tensor.bytes}));
-    } else {
-      const auto stride = static_cast<std::size_t>(row_bytes(tensor.dtype, tensor.cols()));
-      std::vector<std::byte> row(stride);
-      for (std::int64_t r = 0; r < tensor.rows(); ++r) {
-        MR_RETURN_IF_ERROR(file.read_at(tensor.offset + static_cast<std::uint64_t>(r) * stride, row));
-        decode_row(tensor.dtype, row.data(), tensor.cols(), reinterpret_cast<float*>(out) + r * tensor.cols());
-      }
+    next_ += held_bytes(tensor, cols);
+    std::vector<std::byte> bytes(tensor.bytes);
+    MR_RETURN_IF_ERROR(files_[static_cast<std::size_t>(tensor.file)].read_at(tensor.offset, bytes));
+    const std::int64_t from = row_bytes(tensor.dtype, tensor.cols()), to = row_bytes(held_dtype(tensor), cols);
+    for (std::int64_t r = 0; r < tensor.rows(); ++r) {
+      const std::byte* const row = bytes.data() + r * from;
+      if (held_dtype(tensor) == tensor.dtype)
+        std::memcpy(out + r * to, row, static_cast<std::size_t>(from));
+      else
+        decode_row(tensor.dtype, row, tensor.cols(), reinterpret_cast<float*>(out + r * to));
     }
     digest_ = XXH3_64bits_withSeed(tensor.name.data(), tensor.name.size(), digest_);
-    digest_ = XXH3_64bits_withSeed(out, held_bytes(tensor), digest_);
+    digest_ = XXH3_64bits_withSeed(out, held_bytes(tensor, cols), digest_);
     return out;
   }
   void note(float factor) { digest_ = XXH3_64bits_withSeed(&factor, sizeof factor, digest_); }
@@ -180,13 +181,14 @@ Expected<AdapterFile> AdapterFile::from(modelfile::Model file) {
 
 std::uint64_t AdapterFile::memory_bytes() const {
   std::uint64_t bytes = 0;
-  for (const AdaptedTensor& tensor : tensors_) bytes += held_bytes(tensor.a) + held_bytes(tensor.b);
+  for (const AdaptedTensor& tensor : tensors_)
+    bytes += held_bytes(tensor.a, tensor.a.cols()) + held_bytes(tensor.b, exec::filled_rank(tensor.rank));
   return round_up(bytes, device::kPageBytes);
 }
 
 std::int64_t AdapterFile::most_rank() const {
   std::int64_t most = 0;
-  for (const AdaptedTensor& tensor : tensors_) most = std::max(most, tensor.rank);
+  for (const AdaptedTensor& tensor : tensors_) most = std::max(most, exec::filled_rank(tensor.rank));
   return most;
 }
 
@@ -232,8 +234,8 @@ Expected<exec::Adapter> AdapterFile::load(const modelfile::Model& base, const Mo
     if (base.find(modelfile::scale_name(tensor.name)) != nullptr)
       return error(Code::unsupported, "the model has a scale beside {}, and this version adapts no such matrix", shown);
     exec::LowRank low{tensor.rank, held_dtype(tensor.a), held_dtype(tensor.b), nullptr, nullptr, factor_of(tensor)};
-    MR_ASSIGN_OR_RETURN(low.a, loader.take(tensor.a));
-    MR_ASSIGN_OR_RETURN(low.b, loader.take(tensor.b));
+    MR_ASSIGN_OR_RETURN(low.a, loader.take(tensor.a, tensor.a.cols()));
+    MR_ASSIGN_OR_RETURN(low.b, loader.take(tensor.b, low.filled()));
     loader.note(low.factor);
     if (tensor.embedding) {
       adapter.embedding = low;
@@ -246,7 +248,7 @@ Expected<exec::Adapter> AdapterFile::load(const modelfile::Model& base, const Mo
                    shown);
     const TensorInfo& matrix = *find_base(base, tensor.name);
     const auto a_bytes = static_cast<std::uint64_t>(low.rank * row_bytes(low.a_dtype, matrix.cols()));
-    const auto b_row = static_cast<std::uint64_t>(row_bytes(low.b_dtype, low.rank));
+    const auto b_row = static_cast<std::uint64_t>(row_bytes(low.b_dtype, low.filled()));
     for (auto at = first; at != last; ++at) {
       const Place place = place_of(model.units().part(at->second), matrix);
       exec::LowRank own = low;
