@@ -23,18 +23,15 @@
 
 namespace millrace::exec {
 
-/// What rows of B are filled up to with zeros: kernels take whole groups of 32 many times as fast.
-constexpr std::int64_t filled_rank(std::int64_t rank) { return (rank + 31) / 32 * 32; }
-
-/// The two matrices beside one weight, of a dtype that products take as floats (F32, F16, BF16).
+/// The two matrices beside one weight: A of a dtype that products take as floats (F32, F16, BF16), B turned and in
+/// float32, because sums of few long rows are many times as fast as dot products of many short ones.
 struct LowRank {
   std::int64_t rank = 0;
-  DType a_dtype = DType::f32, b_dtype = DType::f32;
+  DType a_dtype = DType::f32;
+  std::int32_t b_stride = 0;     // floats from a row of the turned B to the next
   const std::byte* a = nullptr;  // [rank, the weight's cols]; of the embedding [vocabulary, rank]
-  const std::byte* b = nullptr;  // [the weight's rows, filled()]; of the embedding [its cols, filled()]
+  const float* b = nullptr;      // [rank, the weight's rows]; of the embedding [rank, its cols]
   float factor = 1;              // alpha / rank
-
-  std::int64_t filled() const { return filled_rank(rank); }
 };
 
 struct Adapter {

@@ -102,7 +102,7 @@ void CpuExecutor::add_low_rank(std::span<const Target> targets, const Input& inp
   struct Piece {
     const LowRank* low = nullptr;
     const Target* target = nullptr;
-    float* small = nullptr;  // [rows, rank], filled up with zeros
+    float* small = nullptr;  // [rows, rank]
     std::int64_t pieces = 0;
   };
   std::array<Piece, std::tuple_size_v<decltype(Step::products)>> all;
@@ -112,7 +112,7 @@ void CpuExecutor::add_low_rank(std::span<const Target> targets, const Input& inp
     const LowRank* const low = adapter.find(target.weight);
     if (low == nullptr) continue;
     all[count++] = {low, &target, small, (low->rank + kLowRows - 1) / kLowRows};
-    small += rows * low->filled();
+    small += rows * low->rank;
   }
   const auto run = [&](std::int64_t grain, auto&& work) {
     std::int64_t pieces = 0;
@@ -135,43 +135,36 @@ void CpuExecutor::add_low_rank(std::span<const Target> targets, const Input& inp
     args.x_rows = rows;
     args.x_index = inputs;
     args.y = piece.small + first;
-    args.y_stride = low.filled();
+    args.y_stride = low.rank;
     args.workspace = thread_memory(thread);
     table_.matmul(args);
     for (std::int64_t r = 0; r < rows; ++r) {
-      float* const row = piece.small + r * low.filled();
+      float* const row = piece.small + r * low.rank;
       for (std::int64_t i = first; i < end; ++i) row[i] *= low.factor * scales[r];
-      if (end == low.rank) std::fill(row + end, row + low.filled(), 0.0f);
     }
   });
   std::int64_t widest = 1;
   for (std::size_t i = 0; i < count; ++i) {
     const std::int64_t weight_rows = part(all[i].target->weight).rows;
     all[i].pieces = (weight_rows + CpuLayout::kTaskRows - 1) / CpuLayout::kTaskRows;
-    widest = std::max(widest, all[i].low->filled());
+    widest = std::max(widest, all[i].low->rank);
   }
   run(std::max<std::int64_t>(1, kTaskProducts / (CpuLayout::kTaskRows * widest * rows)),
-      [&](const Piece& piece, std::int64_t own, int thread) {
+      [&](const Piece& piece, std::int64_t own, int /*thread*/) {
         const std::int64_t first = own * CpuLayout::kTaskRows;
         const std::int64_t end = std::min(part(piece.target->weight).rows, first + CpuLayout::kTaskRows);
-        add_up(*piece.low, {piece.small, rows, first, end}, piece.target->y, piece.target->y_stride, thread);
+        add_up(*piece.low, {piece.small, rows, first, end}, piece.target->y, piece.target->y_stride);
       });
 }
 
-/// out's rows, which the tables name, += B's rows [begin, end) times `small`.
-void CpuExecutor::add_up(const LowRank& low, const LowRows& of, float* out, std::int64_t stride, int thread) const {
+/// out's rows, which the tables name, += B's rows [begin, end) times `small`: of each element one fma a channel,
+/// ascending.
+void CpuExecutor::add_up(const LowRank& low, const LowRows& of, float* out, std::int64_t stride) const {
   const auto* const rows = at<std::int32_t>(layout_.adapted_rows);
-  auto* const made = reinterpret_cast<float*>(thread_memory(thread) + layout_.thread_up);
-  const std::int64_t wide = of.end - of.begin;
-  kernels::MatmulArgs args = exec::rows_of(low.b_dtype, low.b, low.filled(), of.begin, of.end);
-  args.x = of.small;
-  args.x_stride = low.filled();
-  args.x_rows = of.rows;
-  args.y = made;
-  args.y_stride = wide;
-  args.workspace = thread_memory(thread);
-  table_.matmul(args);
-  for (std::int64_t r = 0; r < of.rows; ++r) table_.add(out + rows[r] * stride + of.begin, made + r * wide, wide);
+  for (std::int64_t r = 0; r < of.rows; ++r)
+    for (std::int64_t k = 0; k < low.rank; ++k)
+      table_.add_scaled(out + rows[r] * stride + of.begin, low.b + k * low.b_stride + of.begin,
+                        of.small[r * low.rank + k], of.end - of.begin);
 }
 
 /// The same of the tokens' embeddings [rows, cols].
@@ -187,17 +180,16 @@ void CpuExecutor::adapt_embedding(float* out, std::int64_t cols) {
     auto* const small = at<float>(layout_.adapted_low);
     for (std::int64_t r = 0; r < rows; ++r) {
       const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(of_pass[r])];
-      float* const own = small + r * low.filled();
+      float* const own = small + r * low.rank;
       decode_row(low.a_dtype, low.a + std::max(row.token, 0) * row_bytes(low.a_dtype, low.rank), low.rank, own);
       for (std::int64_t i = 0; i < low.rank; ++i) own[i] *= low.factor * scales[r];
-      std::fill(own + low.rank, own + low.filled(), 0.0f);
     }
     if (rows == 0) continue;
     const std::int64_t pieces = (cols + CpuLayout::kTaskRows - 1) / CpuLayout::kTaskRows;
-    pool_.parallel_for(pieces, 4, [&](std::int64_t begin, std::int64_t end, int thread) {
+    pool_.parallel_for(pieces, 4, [&](std::int64_t begin, std::int64_t end, int /*thread*/) {
       for (std::int64_t first = begin * CpuLayout::kTaskRows; first < std::min(cols, end * CpuLayout::kTaskRows);
            first += CpuLayout::kTaskRows)
-        add_up(low, {small, rows, first, std::min(cols, first + CpuLayout::kTaskRows)}, out, cols, thread);
+        add_up(low, {small, rows, first, std::min(cols, first + CpuLayout::kTaskRows)}, out, cols);
     });
   }
 }

@@ -158,11 +158,11 @@ class CpuExecutor final : public Executor {
   std::int64_t gather_adapted(std::size_t adapter, const Input& input, const std::int32_t* pass_rows);
   void add_low_rank(std::span<const Target> targets, const Input& input, const Adapter& adapter, std::int64_t rows);
   struct LowRows {
-    const float* small = nullptr;  // [rows, filled rank]
+    const float* small = nullptr;  // [rows, rank]
     std::int64_t rows = 0;
     std::int64_t begin = 0, end = 0;  // of B
   };
-  void add_up(const LowRank& low, const LowRows& of, float* out, std::int64_t stride, int thread) const;
+  void add_up(const LowRank& low, const LowRows& of, float* out, std::int64_t stride) const;
 
   // cpu_heads.cpp.
   struct HeadProduct;

@@ -332,7 +332,7 @@ struct PassLimits {
   std::int64_t max_positions = 0;  // context
   std::int64_t routed_layers = 0;  // whose experts the pass brings with its rows (exec/routing.h); 0: routers choose
   DType kv_dtype = DType::f16;     // of the sequences: some formats have groups more than the program (kv/layout.h)
-  std::int64_t adapter_rank = 0;   // the largest of any adapter's matrix, filled (exec/adapters.h); 0: there are none
+  std::int64_t adapter_rank = 0;   // the largest of any adapter's matrix (exec/adapters.h); 0: there are none
 };
 
 /// What passes of a program need at most: an executor's memory follows from it, and is not guessed.

@@ -39,10 +39,11 @@ DType held_dtype(const TensorInfo& tensor) {
   return tensor.dtype == DType::f16 || tensor.dtype == DType::bf16 ? tensor.dtype : DType::f32;
 }
 
-/// `cols`: of its rows in memory.
-std::uint64_t held_bytes(const TensorInfo& tensor, std::int64_t cols) {
-  const std::int64_t row = row_bytes(held_dtype(tensor), cols);
-  return round_up(static_cast<std::uint64_t>(tensor.rows() * row), kAlignment);
+std::uint64_t bytes_of_a(const TensorInfo& a) {
+  return round_up(static_cast<std::uint64_t>(a.rows() * row_bytes(held_dtype(a), a.cols())), kAlignment);
+}
+std::uint64_t bytes_of_b(const TensorInfo& b) {
+  return round_up(static_cast<std::uint64_t>(b.rows() * b.cols()) * sizeof(float), kAlignment);
 }
 
 /// Where a model's program multiplies by a tensor: its parts, by the tensor's name.
@@ -82,29 +83,47 @@ class Loader {
  public:
   Loader(const std::vector<modelfile::File>& files, std::byte* memory) : files_(files), next_(memory) {}
 
-  /// Where its rows lie, in held_dtype() and filled up to `cols` by the zeros that the memory is of; what it is goes
-  /// into the digest. Errors: io_error.
-  Expected<const std::byte*> take(const TensorInfo& tensor, std::int64_t cols) {
+  /// Where A's rows lie, in held_dtype(). Errors: io_error.
+  Expected<const std::byte*> take_a(const TensorInfo& a) {
     std::byte* const out = next_;
-    next_ += held_bytes(tensor, cols);
-    std::vector<std::byte> bytes(tensor.bytes);
-    MR_RETURN_IF_ERROR(files_[static_cast<std::size_t>(tensor.file)].read_at(tensor.offset, bytes));
-    const std::int64_t from = row_bytes(tensor.dtype, tensor.cols()), to = row_bytes(held_dtype(tensor), cols);
-    for (std::int64_t r = 0; r < tensor.rows(); ++r) {
-      const std::byte* const row = bytes.data() + r * from;
-      if (held_dtype(tensor) == tensor.dtype)
-        std::memcpy(out + r * to, row, static_cast<std::size_t>(from));
-      else
-        decode_row(tensor.dtype, row, tensor.cols(), reinterpret_cast<float*>(out + r * to));
+    next_ += bytes_of_a(a);
+    MR_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, read(a));
+    if (held_dtype(a) == a.dtype) {
+      std::memcpy(out, bytes.data(), bytes.size());
+      return out;
     }
-    digest_ = XXH3_64bits_withSeed(tensor.name.data(), tensor.name.size(), digest_);
-    digest_ = XXH3_64bits_withSeed(out, held_bytes(tensor, cols), digest_);
+    for (std::int64_t r = 0; r < a.rows(); ++r)
+      decode_row(a.dtype, bytes.data() + r * row_bytes(a.dtype, a.cols()), a.cols(),
+                 reinterpret_cast<float*>(out) + r * a.cols());
+    return out;
+  }
+  /// Where B lies, each matrix [rows, rank] of it turned. Errors: io_error.
+  Expected<const float*> take_b(const TensorInfo& b, std::int64_t rows) {
+    auto* const out = reinterpret_cast<float*>(next_);
+    next_ += bytes_of_b(b);
+    MR_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, read(b));
+    const std::int64_t rank = b.cols();
+    std::vector<float> row(static_cast<std::size_t>(rank));
+    for (std::int64_t r = 0; r < b.rows(); ++r) {
+      decode_row(b.dtype, bytes.data() + r * row_bytes(b.dtype, rank), rank, row.data());
+      float* const matrix = out + r / rows * rows * rank;
+      for (std::int64_t k = 0; k < rank; ++k) matrix[k * rows + r % rows] = row[static_cast<std::size_t>(k)];
+    }
     return out;
   }
   void note(float factor) { digest_ = XXH3_64bits_withSeed(&factor, sizeof factor, digest_); }
   std::uint64_t digest() const { return digest_; }
 
  private:
+  /// A tensor's bytes, which go into the digest, as its name does.
+  Expected<std::vector<std::byte>> read(const TensorInfo& tensor) {
+    std::vector<std::byte> bytes(tensor.bytes);
+    MR_RETURN_IF_ERROR(files_[static_cast<std::size_t>(tensor.file)].read_at(tensor.offset, bytes));
+    digest_ = XXH3_64bits_withSeed(tensor.name.data(), tensor.name.size(), digest_);
+    digest_ = XXH3_64bits_withSeed(bytes.data(), bytes.size(), digest_);
+    return bytes;
+  }
+
   const std::vector<modelfile::File>& files_;
   std::byte* next_;
   std::uint64_t digest_ = 0;
@@ -181,14 +200,13 @@ Expected<AdapterFile> AdapterFile::from(modelfile::Model file) {
 
 std::uint64_t AdapterFile::memory_bytes() const {
   std::uint64_t bytes = 0;
-  for (const AdaptedTensor& tensor : tensors_)
-    bytes += held_bytes(tensor.a, tensor.a.cols()) + held_bytes(tensor.b, exec::filled_rank(tensor.rank));
+  for (const AdaptedTensor& tensor : tensors_) bytes += bytes_of_a(tensor.a) + bytes_of_b(tensor.b);
   return round_up(bytes, device::kPageBytes);
 }
 
 std::int64_t AdapterFile::most_rank() const {
   std::int64_t most = 0;
-  for (const AdaptedTensor& tensor : tensors_) most = std::max(most, exec::filled_rank(tensor.rank));
+  for (const AdaptedTensor& tensor : tensors_) most = std::max(most, tensor.rank);
   return most;
 }
 
@@ -233,9 +251,11 @@ Expected<exec::Adapter> AdapterFile::load(const modelfile::Model& base, const Mo
     const std::string shown = modelfile::escape(tensor.name, 120);
     if (base.find(modelfile::scale_name(tensor.name)) != nullptr)
       return error(Code::unsupported, "the model has a scale beside {}, and this version adapts no such matrix", shown);
-    exec::LowRank low{tensor.rank, held_dtype(tensor.a), held_dtype(tensor.b), nullptr, nullptr, factor_of(tensor)};
-    MR_ASSIGN_OR_RETURN(low.a, loader.take(tensor.a, tensor.a.cols()));
-    MR_ASSIGN_OR_RETURN(low.b, loader.take(tensor.b, low.filled()));
+    const auto rows = in_three(tensor.b)[1];
+    exec::LowRank low{tensor.rank, held_dtype(tensor.a), static_cast<std::int32_t>(rows), nullptr,
+                      nullptr,     factor_of(tensor)};
+    MR_ASSIGN_OR_RETURN(low.a, loader.take_a(tensor.a));
+    MR_ASSIGN_OR_RETURN(low.b, loader.take_b(tensor.b, rows));
     loader.note(low.factor);
     if (tensor.embedding) {
       adapter.embedding = low;
@@ -248,12 +268,11 @@ Expected<exec::Adapter> AdapterFile::load(const modelfile::Model& base, const Mo
                    shown);
     const TensorInfo& matrix = *find_base(base, tensor.name);
     const auto a_bytes = static_cast<std::uint64_t>(low.rank * row_bytes(low.a_dtype, matrix.cols()));
-    const auto b_row = static_cast<std::uint64_t>(row_bytes(low.b_dtype, low.filled()));
     for (auto at = first; at != last; ++at) {
       const Place place = place_of(model.units().part(at->second), matrix);
       exec::LowRank own = low;
       own.a += static_cast<std::uint64_t>(place.expert) * a_bytes;
-      own.b += static_cast<std::uint64_t>(place.expert * in_three(matrix)[1] + place.first) * b_row;
+      own.b += place.expert * rows * low.rank + place.first;
       adapter.matrices[{at->second.unit, at->second.part}] = own;
     }
   }

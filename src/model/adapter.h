@@ -36,7 +36,6 @@ class AdapterFile {
 
   /// What load() asks a budget for.
   std::uint64_t memory_bytes() const;
-  /// Filled (exec::filled_rank()).
   std::int64_t most_rank() const;
   const std::vector<AdaptedTensor>& tensors() const { return tensors_; }
   const modelfile::Model& file() const { return file_; }
