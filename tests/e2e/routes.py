@@ -20,7 +20,7 @@ SAMPLING = {"temperature": 1, "top_p": 0.9, "top_k": 3, "min_p": 0.1, "presence_
             "seed": 1, "stop": ["x"], "n": 1, "stream": False, "ignore_eos": False, "return_progress": True, "prompt_progress": True, "priority": 1,
             "stream_options": {"include_usage": True}, "logit_bias": {"5": 1}, "typical_p": 0.9, "top_n_sigma": 1, "xtc_probability": 0.5, "xtc_threshold": 0.1,
             "dry_multiplier": 0.8, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": -1, "dry_sequence_breakers": [","], "mirostat": 2,
-            "mirostat_tau": 5, "mirostat_eta": 0.1, "repetition_penalty": 1.1, "repeat_last_n": 64, "min_tokens": 1, "stop_token_ids": [5], "bad_words": ["x"]}
+            "mirostat_tau": 5, "mirostat_eta": 0.1, "repetition_penalty": 1.1, "repeat_last_n": 64, "min_tokens": 1, "stop_token_ids": [5], "bad_words": ["x"], "lora": [{"id": 0, "scale": 1}]}
 FORMS = {"grammar": "root ::= \"a\"", "grammar_lazy": False, "ebnf": "root ::= \"a\"", "regex": "a+", "json_schema": {"type": "integer"},
          "guided_json": {"type": "integer"}, "guided_grammar": "start: \"a\"", "guided_regex": "a+", "guided_choice": ["a"],
          "structured_outputs": {"json": {"type": "integer"}, "grammar": "start: \"a\"", "regex": "a", "choice": ["a"], "json_object": True},
@@ -106,6 +106,8 @@ ENDPOINTS = {
     "GET /tokenizer_info": {"model": MODEL},
     "GET /props": {"model": MODEL},
     "GET /slots": {"model": MODEL},
+    "GET /lora-adapters": {"model": MODEL},
+    "POST /lora-adapters": {"id": 0, "scale": 1},
     "GET /health": {},
     "GET /v1/health": {},
     "GET /metrics": {},

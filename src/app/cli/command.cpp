@@ -61,6 +61,7 @@ Status check_model_outputs(std::vector<std::string> outputs, const engine::Engin
   outputs.push_back(options.experts.record_routing);
   constexpr std::string_view kTrace = "trace:";
   if (options.experts.routing.starts_with(kTrace)) others.push_back(options.experts.routing.substr(kTrace.size()));
+  for (const engine::AdapterOptions& adapter : options.model.adapters) others.push_back(adapter.path);
   others.insert(others.end(),
                 {options.model.path, options.speculate.draft_model, options.model.overlay, options.model.mmproj});
   return check_outputs(outputs, others, what);
@@ -136,6 +137,9 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       "(self:K: K of them); mtp: the file's block for multi-token prediction");
   command.add_option("--mmproj", flags.mmproj,
                      "The vision tower: an mmproj file (default: the one in the model's folder that fits), or off");
+  command.add_option("--lora", flags.adapters,
+                     "A LoRA adapter of the model, as FILE or FILE=SCALE: a GGUF file, or the folder of PEFT's; "
+                     "several times for several; on the CPU alone");
   command.add_option("--kv", flags.kv, "Format of the KV cache: f16, q8_0, q4_0, q3, q2, f32 (default: f16)");
   command.add_option("--isa", flags.isa, "Kernels: auto, plain, avx2, avx512")->capture_default_str();
   command

@@ -55,7 +55,7 @@ struct ModelFlags {
   std::int64_t vram_experts = -1;
   std::int64_t context = 0, batch = 0, expert_slots = 0;
   int threads = 0;
-  std::vector<std::string> faults;
+  std::vector<std::string> faults, adapters;
   bool no_graphs = false, no_fuse = false, no_peer = false, fetch_share = false;
   std::shared_ptr<store::Share> share;      // of the model, once open_share() was called; null: its file is whole
   std::vector<const CLI::Option*> options;  // all but the model
@@ -137,6 +137,7 @@ void add_inspect(CLI::App& app, const Program& program, int& exit_code);
 void add_pack(CLI::App& app, const Program& program, int& exit_code);
 void add_convert(CLI::App& app, const Program& program, int& exit_code);
 void add_export(CLI::App& app, const Program& program, int& exit_code);
+void add_export_lora(CLI::App& app, const Program& program, int& exit_code);
 void add_split(CLI::App& app, const Program& program, int& exit_code);  // and merge
 void add_verify(CLI::App& app, const Program& program, int& exit_code);
 void add_quantize(CLI::App& app, const Program& program, int& exit_code);

@@ -16,6 +16,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/say.h"
+#include "convert/adapter.h"
 #include "convert/export.h"
 #include "convert/mmproj.h"
 #include "engine/engine.h"
@@ -24,7 +25,7 @@ namespace millrace::cli {
 namespace {
 
 struct ConvertFlags {
-  std::string in, out, dtype = "keep", name, imatrix;
+  std::string in, out, dtype = "keep", name, imatrix, base;
   int threads = 0;
   bool no_mmproj = false;
   FetchFlags fetch;
@@ -106,7 +107,27 @@ int convert_folder(const ConvertFlags& flags, const std::string& in, convert::Co
   return flags.no_mmproj ? 0 : convert_sight(in, out, options, program);
 }
 
+/// What PEFT saved, for the model that it is of.
+int convert_peft(const ConvertFlags& flags) {
+  if (flags.base.empty())
+    return fail(
+        error(Code::invalid_argument, "{}: is an adapter; name the GGUF file of its model with --base", flags.in));
+  const auto base = store::Store().resolve(flags.base);
+  if (!base.ok()) return fail(base.status().with_context("--base"));
+  if (const Status status = check_outputs({flags.out}, {flags.in, base->path}, Writes::models); !status.ok())
+    return fail(status);
+  const auto report = convert::convert_adapter(flags.in, base->path, flags.out);
+  if (!report.ok()) return fail(report.status());
+  fmt::print("{}: an adapter of {}, {} matrices, rank {} at most, {}\n", flags.out, report->architecture,
+             report->matrices, report->most_rank, format_bytes(report->bytes));
+  return 0;
+}
+
 int execute_convert(const ConvertFlags& flags, const Program& program) {
+  if (convert::is_peft_adapter(flags.in)) return convert_peft(flags);
+  if (!flags.base.empty())
+    return fail(error(Code::invalid_argument, "--base is for adapters, and {} is none: it has no adapter_config.json",
+                      flags.in));
   convert::ConvertOptions options;
   if (flags.dtype != "keep") {
     const auto type = modelfile::quantize_type_from_name(flags.dtype);
@@ -176,6 +197,7 @@ void add_convert(CLI::App& app, const Program& program, int& exit_code) {
   command->add_option(
       "--imatrix", flags->imatrix,
       "Importance matrix of `millrace imatrix` or llama.cpp's tool, which weights the errors of each column");
+  command->add_option("--base", flags->base, "For a LoRA adapter (PEFT's folder): the GGUF file of its model");
   command->add_option("--name", flags->name, "The model's name (default: the folder's)");
   command->add_flag("--no-mmproj", flags->no_mmproj,
                     "Skip the vision tower (default: write it as an mmproj file beside the model)");

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "app/cli/adapter_files.h"
 #include "app/cli/command.h"
 #include "base/bytes.h"
 #include "device/gpu.h"
@@ -153,6 +154,9 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
   }
   options.model.path = resolved.path;
   options.model.mmproj = flags.mmproj;
+  if (!flags.adapters.empty() && flags.model.empty())
+    return error(Code::invalid_argument, "--lora is for a model: name it with --model");
+  MR_ASSIGN_OR_RETURN(options.model.adapters, read_adapters(flags.adapters, resolved.path));
   if (std::error_code code;
       !flags.mmproj.empty() && flags.mmproj != "off" && !std::filesystem::exists(flags.mmproj, code))
     return error(Code::not_found, "--mmproj {}: there is no such file", flags.mmproj);

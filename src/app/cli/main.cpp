@@ -110,6 +110,7 @@ int run(int argc, char** argv) {
   cli::add_inspect(app, program, exit_code);
   cli::add_convert(app, program, exit_code);
   cli::add_export(app, program, exit_code);
+  cli::add_export_lora(app, program, exit_code);
   cli::add_quantize(app, program, exit_code);
   cli::add_pack(app, program, exit_code);
   cli::add_split(app, program, exit_code);

@@ -213,6 +213,17 @@ Status ask_for_prompt(const engine::Engine& engine, const Job& job, const std::s
 
 }  // namespace
 
+/// Errors: invalid_argument (there is no such adapter, or both say which).
+static Expected<std::optional<kv::AdapterMix>> mix_of(const engine::Engine& engine, const Job& job) {
+  if (job.adapter.empty()) return job.adapters;
+  if (job.adapters)
+    return error(Code::invalid_argument, "lora: the model's name says already which adapter it is; leave one out");
+  const auto& all = engine.adapters();
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (all[i].name == job.adapter) return std::optional(kv::AdapterMix{{static_cast<std::int32_t>(i), all[i].alone}});
+  return error(Code::not_found, "model: it has no adapter '{}'", job.adapter);
+}
+
 Expected<Prepared> prepare(const engine::Engine& engine, const Job& job, const text::Prompt& prompt,
                            std::vector<engine::PlacedPicture> pictures, int choice, std::function<void(Event)> on_event,
                            std::function<void(Ended)> on_end, WorkGrant* grant) {
@@ -229,6 +240,7 @@ Expected<Prepared> prepare(const engine::Engine& engine, const Job& job, const t
   request.prompt = prompt.ids;
   request.pictures = std::move(pictures);
   request.priority = job.priority;
+  MR_ASSIGN_OR_RETURN(request.adapters, mix_of(engine, job));
   request.sampler = job.sampler;
   request.sampler.seed += static_cast<std::uint64_t>(choice);
   request.max_tokens = job.max_tokens;

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "base/work_grant.h"
 #include "engine/sampler.h"
+#include "kv/sequence.h"
 #include "text/constraint/written_grammar.h"
 #include "text/thinking.h"
 
@@ -85,6 +86,9 @@ struct Job {
   bool ignore_end = false;   // ignores the model's end-of-text tokens
   bool progress = false;     // reports prompt progress
   bool keep_tokens = false;  // fills Meter::tokens
+  /// The adapters of the answer by index, with their scales; nullopt: those that the server applies to all.
+  std::optional<kv::AdapterMix> adapters;
+  std::string adapter;  // or the adapter that the model's name has after a colon
   bool stream = false, include_usage = false;
   int priority = 0;
   /// The API whose wording a prompt-too-long error must have, because clients match it.

@@ -67,7 +67,7 @@ List sampling() {
       {"best_of", kRefused, "not supported; send n and choose among the answers", "1"},
       {"length_penalty", kRefused, "beam search is not supported; leave it out", "1\n1.0"},
       {"include_stop_str_in_output", kRefused, "not supported; the stop text is left out of answers", "false"},
-      {"lora", kRefused, "adapters are not supported; serve the merged model", "[]"},
+      {"lora"},
       {"t_max_predict_ms", kRefused, "not supported; send max_tokens", "0\n-1"},
       {"samplers", kIgnored, "the order of the rules is fixed (docs/reference/http-api.md)"},
       {"min_keep", kIgnored, "one token always stays"},

@@ -70,6 +70,23 @@ void parse_bounds(Fields& fields, Job& job) {
   fields.flag("ignore_eos", job.ignore_end);
 }
 
+}  // namespace
+
+bool read_adapters(const Json& list, kv::AdapterMix& mix) {
+  if (!list.is_array() || list.size() > kMostWords) return false;
+  for (const Json& one : list) {
+    if (!one.is_object() || !one.contains("id") || !one["id"].is_number_integer() || !one.contains("scale") ||
+        !one["scale"].is_number())
+      return false;
+    const auto id = one["id"].get<std::int64_t>();
+    if (id < 0 || id > (1 << 20)) return false;
+    mix.push_back({static_cast<std::int32_t>(id), one["scale"].get<float>()});
+  }
+  return true;
+}
+
+namespace {
+
 /// What chat completions and completions have in common, with OpenAI's defaults.
 void parse_sampling(Fields& fields, Job& job) {
   engine::SamplerOptions& sampler = job.sampler;
@@ -92,6 +109,9 @@ void parse_sampling(Fields& fields, Job& job) {
   fields.flag("return_progress", job.progress);
   fields.flag("prompt_progress", job.progress);
   fields.integer("priority", job.priority, -100, 100);
+  if (const Json* lora = fields.find("lora"); lora != nullptr)
+    if (!read_adapters(*lora, job.adapters.emplace()))
+      fields.fail("lora", "must be a list of objects with an adapter's id and a scale, as {\"id\": 0, \"scale\": 0.5}");
   if (const Json* options = fields.find("stream_options"); options != nullptr) {
     if (!options->is_object()) return fields.fail("stream_options", "must be an object");
     Fields inner(*options);

@@ -23,6 +23,9 @@ Expected<Job> parse_chat(const Json& body);
 /// The same of what another API's request was made into: its fields are checked there.
 Expected<Job> parse_chat(generate::RequestKind kind, const Json& body);
 
+/// [{"id": 0, "scale": 0.5}, ...], as llama-server has adapters. False: it is no such list.
+bool read_adapters(const Json& list, kv::AdapterMix& mix);
+
 /// POST /completion, as llama-server has it: prompt, n_predict.
 Expected<Job> parse_native_completion(const Json& body);
 

@@ -31,6 +31,7 @@ struct ModelInfo {
   std::uint64_t parameter_count = 0;
   bool embeds = false;  // its file names a pooling, or is an encoder's
   bool stored = false;  // of the store: may be removed
+  std::string adapter;  // of model_meant() alone: the one that the name which was asked for has behind a colon
 
   // Of a Modelfile; only find() reads them.
   nlohmann::ordered_json parameters = nlohmann::ordered_json::object();  // defaults

@@ -62,9 +62,23 @@ Expected<ModelInfo> info_of(Context& context, const engine::ModelManager::Loaded
 
 namespace {
 
+/// A model with one of its adapters; as `found` where the name is none of such.
+Expected<ModelInfo> with_adapter(Context& context, const std::string& name, Expected<ModelInfo> found) {
+  const std::size_t colon = name.rfind(':');
+  if (found.ok() || found.status().code() != Code::not_found || colon == std::string::npos) return found;
+  const std::string adapter = name.substr(colon + 1);
+  const engine::ModelOptions& given = context.models.options().engine.model;
+  const auto has_name = [&](const engine::AdapterOptions& one) { return one.name == adapter; };
+  if (std::none_of(given.adapters.begin(), given.adapters.end(), has_name)) return found;
+  auto base = context.catalog.find(name.substr(0, colon), &Connection::current().memory());
+  if (!base.ok() || base->path != given.path) return found;
+  base->adapter = adapter;
+  return base;
+}
+
 Expected<ModelInfo> find_meant(Context& context, const std::string& name) {
   RequestMemory& memory = Connection::current().memory();
-  if (!name.empty()) return context.catalog.find(name, &memory);
+  if (!name.empty()) return with_adapter(context, name, context.catalog.find(name, &memory));
   for (const auto& running : context.models.running())
     if (const auto info = info_of(context, *running.loaded, running.loaded->name); info.ok())
       return context.catalog.find(info->name, &memory);
@@ -94,6 +108,16 @@ Expected<engine::ModelManager::Use> use_model(Context& context, const std::strin
                                               const Wanted& wanted) {
   MR_ASSIGN_OR_RETURN(const ModelInfo info, model_meant(context, name));
   return use_found(context, info, keep_alive, wanted);
+}
+
+Status check_no_adapter(Context& context, const std::string& name) {
+  MR_ASSIGN_OR_RETURN(const ModelInfo info, model_meant(context, name));
+  if (info.adapter.empty()) return {};
+  return error(
+      Code::unsupported,
+      "model: '{}' names an adapter, which requests for answers alone can; send '{}', and the adapter's scale to "
+      "/lora-adapters",
+      name, info.name);
 }
 
 Wanted wanted_by(const ModelInfo& info, const generate::Job& job) {
@@ -146,6 +170,7 @@ Expected<std::unique_ptr<generate::Run>> start_run(Context& context, generate::J
   MR_ASSIGN_OR_RETURN(const ModelInfo info, model_meant(context, job.model));
   if (job.model.empty()) job.model = info.name;
   generate::Job whole = job;
+  whole.adapter = info.adapter;
   generate::lay_under(info.defaults(), whole);
   MR_ASSIGN_OR_RETURN(auto model, use_found(context, info, keep_alive, wanted_by(info, whole)));
   return start_run(context, whole, std::move(model), request);

@@ -85,6 +85,7 @@ Expected<ModelInfo> info_of(Context& context, const engine::ModelManager::Loaded
 
 /// Resolves a client's model: the one that it names; otherwise the first loaded one, the one used last, or the only
 /// one. Loads nothing. Errors: not_found, invalid_argument (ambiguous).
+/// "BASE:ADAPTER" is the model with one of its adapters (ModelInfo::adapter), unless a model has that name itself.
 Expected<ModelInfo> model_meant(Context& context, const std::string& name);
 
 /// Loads the model, and records it as the one used last. Errors: those of ModelManager::use.
@@ -93,6 +94,9 @@ Expected<engine::ModelManager::Use> use_found(Context& context, const ModelInfo&
 /// Resolves the name and loads the model. Errors: not_found, and those of ModelManager::use.
 Expected<engine::ModelManager::Use> use_model(Context& context, const std::string& name, KeepAlive keep_alive = {},
                                               const Wanted& wanted = {});
+
+/// For endpoints that embed texts, which use the server's adapters. Errors: unsupported (the name has an adapter).
+Status check_no_adapter(Context& context, const std::string& name);
 
 /// Fetches a job's pictures that are given by URL, if their hosts are allowed (Access::picture_hosts) and the model
 /// reads pictures. A picture that cannot be fetched gets the reason as its problem.

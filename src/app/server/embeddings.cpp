@@ -52,6 +52,7 @@ Expected<Embeddings> embed(Context& context, const ModelManager::Use& model, con
 Status answer_openai(Context& context, const Request& request, Response& response) {
   MR_ASSIGN_OR_RETURN(const Json body, read_body(request));
   MR_ASSIGN_OR_RETURN(openai::EmbeddingJob job, openai::parse_embeddings(body));
+  MR_RETURN_IF_ERROR(check_no_adapter(context, job.model));
   MR_ASSIGN_OR_RETURN(const ModelManager::Use model, use_model(context, job.model));
   const engine::Engine& engine = model->service->engine();
   const std::int64_t most = engine.model().hyperparameters().model_dim;
@@ -82,6 +83,7 @@ Expected<OllamaAnswer> ollama_embed(Context& context, const Request& request, co
   MR_ASSIGN_OR_RETURN(const Json body, read_body(request));
   MR_ASSIGN_OR_RETURN(out.model, ollama_model(body));
   MR_ASSIGN_OR_RETURN(const OllamaEmbedRequest asked, parse_ollama_embed(body, field));
+  MR_RETURN_IF_ERROR(check_no_adapter(context, out.model));
   MR_ASSIGN_OR_RETURN(const ModelManager::Use model, use_model(context, out.model, asked.keep_alive));
   out.load = Clock::now() - begin;
   if (asked.texts.empty() || (asked.texts.size() == 1 && asked.texts[0].empty())) return out;

@@ -214,6 +214,35 @@ void props(Context& context, const Request& request, Response& response) {
                    {"build_info", std::string("millrace ") + MILLRACE_VERSION}});
 }
 
+void get_adapters(Context& context, const Request& request, Response& response) {
+  const auto use = use_model(context, request.get_param_value("model"));
+  if (!use.ok()) return fail(Api::openai, response, use.status());
+  Json all = Json::array();
+  const bool ran = (*use)->service->run([&](engine::Engine& engine) {
+    for (const engine::AdapterState& one : engine.adapters())
+      all.push_back({{"id", all.size()}, {"name", one.name}, {"path", one.name}, {"scale", one.scale}});
+  });
+  if (!ran) return fail(Api::openai, response, error(Code::unavailable, "the server is shutting down"));
+  reply(response, all);
+}
+
+void set_adapters(Context& context, const Request& request, Response& response) {
+  kv::AdapterMix mix;
+  const Json list = Json::parse(request.body, nullptr, false);
+  if (!openai::read_adapters(list, mix))
+    return fail(Api::openai, response,
+                error(Code::invalid_argument,
+                      "the body must be a list of objects with an adapter's id and a scale, as "
+                      "[{{\"id\": 0, \"scale\": 0.5}}]"));
+  const auto use = use_model(context, request.get_param_value("model"));
+  if (!use.ok()) return fail(Api::openai, response, use.status());
+  Status status;
+  const bool ran = (*use)->service->run([&](engine::Engine& engine) { status = engine.set_adapter_scales(mix); });
+  if (!ran) status = error(Code::unavailable, "the server is shutting down");
+  if (!status.ok()) return fail(Api::openai, response, status);
+  reply(response, {{"success", true}});
+}
+
 /// Each place in the passes, as far as it is taken; none of a model that is not loaded.
 void slots(Context& context, const Request& request, Response& response) {
   const auto info = model_meant(context, request.get_param_value("model"));
@@ -248,6 +277,8 @@ void add_native_routes(Context& context) {
   context.http.Get("/tokenizer_info", on(tokenizer_info));
   context.http.Get("/props", on(props));
   context.http.Get("/slots", on(slots));
+  context.http.Get("/lora-adapters", on(get_adapters));
+  context.http.Post("/lora-adapters", on(set_adapters));
 }
 
 }  // namespace millrace::server

@@ -151,6 +151,7 @@ void answer(Context& context, const Request& request, Response& response, bool c
   if (!asked.ok()) return fail(Api::ollama, response, asked.status());
   if (asked->empty) return load_or_unload(context, *asked, *info, chat, response);
   asked->job.model = *name;
+  asked->job.adapter = info->adapter;
   auto model = use_found(context, *info, asked->keep_alive, wanted_by(*info, asked->job));
   if (!model.ok()) return fail(Api::ollama, response, model.status());
   const double load_seconds = std::chrono::duration<double>(Clock::now() - begin).count();

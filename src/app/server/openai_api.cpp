@@ -48,6 +48,20 @@ Json anthropic_model(const ModelInfo& info) {
           {"max_tokens", known(info.context_length)}};
 }
 
+/// The model with each of its adapters: "BASE:ADAPTER".
+std::vector<ModelInfo> adapted(const Context& context, const ModelInfo& info) {
+  std::vector<ModelInfo> all;
+  const engine::ModelOptions& given = context.models.options().engine.model;
+  constexpr std::string_view kLatest = ":latest";
+  for (const engine::AdapterOptions& adapter : given.adapters) {
+    if (info.path != given.path) break;
+    ModelInfo& one = all.emplace_back(info);
+    if (one.name.ends_with(kLatest)) one.name.resize(one.name.size() - kLatest.size());
+    one.name += ":" + adapter.name;
+  }
+  return all;
+}
+
 bool speaks_anthropic(const Request& request) { return request.has_header("anthropic-version"); }
 
 void list_models(Context& context, const Request& request, Response& response) {
@@ -61,12 +75,19 @@ void list_models(Context& context, const Request& request, Response& response) {
     return reply(response, {{"data", std::move(data)}, {"has_more", false}, {"first_id", first}, {"last_id", last}});
   }
   vision::MmprojFolders folders;
-  for (const ModelInfo& info : *models) data.push_back(model_json(context, info, folders));
+  for (const ModelInfo& info : *models) {
+    data.push_back(model_json(context, info, folders));
+    for (const ModelInfo& one : adapted(context, info)) data.push_back(model_json(context, one, folders));
+  }
   reply(response, {{"object", "list"}, {"data", std::move(data)}});
 }
 
 void get_model(Context& context, const Request& request, Response& response) {
-  const auto info = context.catalog.find_outline(request.matches[1]);
+  auto info = context.catalog.find_outline(request.matches[1]);
+  if (!info.ok()) {
+    info = model_meant(context, request.matches[1]);
+    if (info.ok()) info->name = request.matches[1];
+  }
   const bool anthropic = speaks_anthropic(request);
   if (!info.ok()) return fail(anthropic ? Api::anthropic : Api::openai, response, info.status());
   vision::MmprojFolders folders;
