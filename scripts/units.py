@@ -18,7 +18,7 @@ NAME = re.compile(
     r"^(?:using (?P<alias>\w+) = (?P<of>[^;]+);|using (?P<from>\w+(?:::\w+)*::(?P<taken>\w+));|#define\s+(?P<macro>\w+)"
     r"|namespace (?:\w+::)*(?P<space>\w+) \{"
     r"|(?:struct|class|enum class|enum|union)\s+(?P<type>\w+)"
-    r"|(?:static )?(?!template|return|namespace|using)[A-Za-z][\w:<>,*&\[\] ]*[ *&>](?P<name>\w+)(?:\(|\[|\{| =|;))", re.M)
+    r"|(?:static )?(?!template|return|namespace|using)(?:::)?[A-Za-z][\w:<>,*&\[\] ]*[ *&>](?P<name>\w+)(?:\(|\[|\{| =|;))", re.M)
 UNDEFINED = re.compile(r"^#undef (\w+)", re.M)
 OWN = re.compile(r"^namespace \{$.*?^\}  // namespace$", re.M | re.S)
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)

@@ -183,7 +183,7 @@ class Served(Case):
                                                                    "stream": False, "options": {"num_predict": 24, "temperature": 0}})
             self.assertEqual((status, answer["response"]), (200, content["poet"]))
             self.assertEqual(completion(f"{short}:sailor")[0], 404)
-            self.assertEqual(server.json("POST", "/v1/embeddings", {"model": f"{short}:poet", "input": "a"})[0], 501)
+            self.assertEqual(server.json("POST", "/v1/embeddings", {"model": f"{short}:poet", "input": "a"})[0], 400)
 
             self.assertEqual([(one["id"], one["name"], one["scale"]) for one in server.json("GET", "/lora-adapters")[1]],
                              [(0, "pirate", 0), (1, "poet", 0)])

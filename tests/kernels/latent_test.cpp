@@ -130,7 +130,7 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
   return std::sqrt(difference / norm);
 }
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+bool same_latent_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
@@ -144,14 +144,14 @@ TEST_P(LatentTest, SameBitsOnEveryIsaAndAloneOrInATile) {
   for (const Table* const table : tables()) {
     const std::vector<float> whole = attend(*table, shape, q, {}, latents.blocks, 0, shape.rows);
     if (first.empty()) first = whole;
-    EXPECT_TRUE(same_bits(whole, first)) << device::isa_name(table->isa);
+    EXPECT_TRUE(same_latent_bits(whole, first)) << device::isa_name(table->isa);
     EXPECT_LT(distance(whole, want), 3e-6);
     std::vector<float> rowwise;
     for (std::int64_t r = 0; r < shape.rows; ++r) {
       const std::vector<float> one = attend(*table, shape, q, {}, latents.blocks, r, 1);
       rowwise.insert(rowwise.end(), one.begin(), one.end());
     }
-    EXPECT_TRUE(same_bits(rowwise, first)) << device::isa_name(table->isa) << ", row by row";
+    EXPECT_TRUE(same_latent_bits(rowwise, first)) << device::isa_name(table->isa) << ", row by row";
   }
 }
 
@@ -170,8 +170,8 @@ TEST_P(LatentTest, IsAttentionWithTheLatentsAsKeysAndAsValues) {
       keys[static_cast<std::size_t>((i / kKvBlock * shape.dim + d) * kKvBlock + i % kKvBlock)] =
           latents.plain[static_cast<std::size_t>(i * shape.dim + d)];
   for (const Table* const table : tables())
-    EXPECT_TRUE(same_bits(attend(*table, shape, q, {}, latents.blocks, 0, shape.rows),
-                          attend(*table, shape, q, k_blocks, latents.blocks, 0, shape.rows)))
+    EXPECT_TRUE(same_latent_bits(attend(*table, shape, q, {}, latents.blocks, 0, shape.rows),
+                                 attend(*table, shape, q, k_blocks, latents.blocks, 0, shape.rows)))
         << device::isa_name(table->isa);
 }
 

@@ -20,7 +20,7 @@ Expected<std::vector<engine::AdapterOptions>> read_adapters(const std::vector<st
     MR_ASSIGN_OR_RETURN(engine::AdapterOptions adapter, engine::parse_adapter(text));
     std::error_code failure;
     if (!fs::exists(adapter.path, failure))
-      return error(Code::not_found, "--lora {}: there is no such file", modelfile::escape(adapter.path, 200));
+      return error(Code::invalid_argument, "--lora {}: there is no such file", modelfile::escape(adapter.path, 200));
     if (convert::is_peft_adapter(adapter.path)) {
       if (base.empty())
         return error(Code::invalid_argument, "--lora {}: PEFT's adapters are for a model, and none is named",
@@ -36,7 +36,8 @@ Expected<std::vector<engine::AdapterOptions>> read_adapters(const std::vector<st
         fs::remove(made, ignored);
       });
     } else if (fs::is_directory(adapter.path, failure)) {
-      return error(Code::not_found, "--lora {}: there is no adapter_config.json in this folder; give an adapter's",
+      return error(Code::invalid_argument,
+                   "--lora {}: there is no adapter_config.json in this folder; give an adapter's",
                    modelfile::escape(adapter.path, 200));
     }
     adapters.push_back(std::move(adapter));

@@ -113,11 +113,11 @@ Expected<engine::ModelManager::Use> use_model(Context& context, const std::strin
 Status check_no_adapter(Context& context, const std::string& name) {
   MR_ASSIGN_OR_RETURN(const ModelInfo info, model_meant(context, name));
   if (info.adapter.empty()) return {};
-  return error(
-      Code::unsupported,
-      "model: '{}' names an adapter, which requests for answers alone can; send '{}', and the adapter's scale to "
-      "/lora-adapters",
-      name, info.name);
+  return error(Code::unsupported,
+               "model: '{}' names an adapter, which only requests for answers can do; send '{}', and set the adapter's "
+               "scale with "
+               "/lora-adapters",
+               name, info.name);
 }
 
 Wanted wanted_by(const ModelInfo& info, const generate::Job& job) {
