@@ -204,7 +204,7 @@ class Served(Case):
         requests.write_text("".join(json.dumps({"custom_id": str(i), "method": "POST", "url": "/v1/completions", "body": {
             "prompt": body["prompt"], "max_tokens": 24, "temperature": 0, **({"lora": lora} if lora is not None else {})}}) + "\n"
             for i, lora in enumerate(([], [{"id": 0, "scale": 1}], [{"id": 1, "scale": 1}], None))))
-        self.ok("batch", requests, "-o", self.folder / "answers.jsonl", "-m", DEMO, *self.flags)
+        self.ok("batch", requests, self.folder / "answers.jsonl", DEMO, *self.flags)
         answers = {line["custom_id"]: line["response"]["body"]["choices"][0]["text"]
                    for line in map(json.loads, (self.folder / "answers.jsonl").read_text().splitlines())}
         self.assertEqual([answers[str(i)] for i in range(4)], [content[""], content["pirate"], content["poet"], content[""]])

@@ -478,7 +478,7 @@ class Planned(unittest.TestCase):
             self.assertIn("first of 2 ranks", json.loads(made.stdout)["executor"])
             refused = subprocess.run([MILLRACE, *words, "--ram", "1G"], capture_output=True, text=True, check=False)
             self.assertEqual(refused.returncode, 2)
-            self.assertIn("--cluster says what --ram", refused.stderr)
+            self.assertIn("--cluster sets what --ram", refused.stderr)
             lost = subprocess.run([MILLRACE, *words], capture_output=True, text=True, check=False, env={**env, "PATH": folder})
             self.assertEqual(lost.returncode, 1)
             self.assertIn("mpirun cannot be started", lost.stderr)

@@ -234,7 +234,7 @@ TEST(VisionErrors, PicturesThatHaveNoPlaceAreRefused) {
     EXPECT_FALSE(id.ok());
     return id.ok() ? std::string() : id.status().message();
   };
-  EXPECT_NE(refused([](Request& request) { request.pictures.pop_back(); }).find("no picture stands"),
+  EXPECT_NE(refused([](Request& request) { request.pictures.pop_back(); }).find("a picture token without a picture"),
             std::string::npos);
   EXPECT_NE(refused([](Request& request) { request.pictures.clear(); }).find("outside the vocabulary"),
             std::string::npos);

@@ -57,8 +57,8 @@ TEST(Safetensors, RefusesWhatLies) {
   const auto tensor = [](const std::string& dtype, const std::string& shape, const std::string& offsets) {
     return R"({"a": {"dtype": ")" + dtype + R"(", "shape": )" + shape + R"(, "data_offsets": )" + offsets + "}}";
   };
-  expect_refused(tensor("F32", "[2]", "[0, 8]"), 7, "cut off");
-  expect_refused(tensor("F32", "[2]", "[8, 0]"), 8, "cut off");
+  expect_refused(tensor("F32", "[2]", "[0, 8]"), 7, "truncated");
+  expect_refused(tensor("F32", "[2]", "[8, 0]"), 8, "truncated");
   expect_refused(tensor("F32", "[2]", "[0, 4]"), 8, "its shape takes 8");
   expect_refused(tensor("F32", "[4294967296, 4294967296, 4294967296]", "[0, 8]"), 8, "no number holds");
   expect_refused(tensor("F32", "[18446744073709551615]", "[0, 8]"), 8, "no number holds");
@@ -71,8 +71,8 @@ TEST(Safetensors, RefusesWhatLies) {
   expect_refused(R"({"a": {"shape": [2], "data_offsets": [0, 8]}})", 8, "lacks");
   expect_refused(R"({"a": {"dtype": "F32", "data_offsets": [0, 4]}})", 8, "lacks");
   expect_refused(R"({"a": 1})", 8, "'a'");
-  expect_refused("[]", 8, "no JSON object");
-  expect_refused("{\"a\": ", 8, "no JSON");
+  expect_refused("[]", 8, "not a JSON object");
+  expect_refused("{\"a\": ", 8, "not JSON");
   expect_refused(
       R"({"a": {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]}, "a": {"dtype": "U8", "shape": [1], "data_offsets": [2, 3]}})",
       8, "twice");
@@ -129,7 +129,7 @@ TEST_F(SafetensorsFolder, NamesWhatIsMissingOrWrong) {
   write("model.safetensors.index.json", R"({"weight_map": {"a": "x-1.safetensors", "b": "x-2.safetensors"}})");
   EXPECT_NE(refusal().find("x-2.safetensors: is missing"), std::string::npos) << refusal();
   write("x-2.safetensors", shard("a"));
-  EXPECT_NE(refusal().find("'a' is in another file"), std::string::npos) << refusal();
+  EXPECT_NE(refusal().find("'a' is also in another file"), std::string::npos) << refusal();
   write("x-2.safetensors", shard("c"));
   EXPECT_NE(refusal().find("'b' is to be in x-2.safetensors"), std::string::npos) << refusal();
   for (const char* bad : {R"({"weight_map": {"a": "../x"}})", R"({"weight_map": {"a": 1}})", R"({"weight_map": []})",
