@@ -199,6 +199,9 @@ class Served(Case):
                 self.assertIn("adapter", answer["error"]["message"])
                 self.assertEqual(server.json("POST", "/lora-adapters", lora)[0], 400, lora)
             self.assertEqual(server.json("POST", "/v1/completions", {"model": f"{short}:poet", "prompt": "a", "lora": []})[0], 400)
+            status, answer = server.json("POST", "/lora-adapters", [{"id": 0, "scale": 1}] * 5000)
+            self.assertEqual(status, 400)
+            self.assertIn("at most 65536", answer["error"]["message"])
 
         requests = self.folder / "requests.jsonl"
         requests.write_text("".join(json.dumps({"custom_id": str(i), "method": "POST", "url": "/v1/completions", "body": {

@@ -133,7 +133,7 @@ class Convert(Case):
             config.write_text(json.dumps(settings | changes))
 
         path.write_bytes(good[:-5])
-        self.cannot_convert("cut off")
+        self.cannot_convert("truncated")
         nan = bytearray(good)
         nan[-2:] = b"\xc0\x7f"
         path.write_bytes(nan)

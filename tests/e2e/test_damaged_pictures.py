@@ -259,6 +259,9 @@ class DamagedPictures(Case):
         return "many", rng.choice(APIS)(pictures, rng)
 
     def run_all(self, tasks):
+        until = time.monotonic() + 60
+        while self.server.request("GET", "/health")[0] != 200 and time.monotonic() < until:
+            time.sleep(0.05)  # the model is still being loaded
         stop, workers = threading.Event(), []
         watcher = threading.Thread(target=self.watch, args=(stop,))
         watcher.start()

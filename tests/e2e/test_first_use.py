@@ -9,6 +9,7 @@ import struct
 import subprocess
 import tempfile
 import termios
+import time
 import unittest
 
 from harness import DEMO, DRAFT, MILLRACE, Case, run
@@ -215,6 +216,9 @@ class Unnamed(Case):
             name = pathlib.Path(DEMO).stem
             self.assertEqual(server.json("POST", "/v1/chat/completions", {**ask, "model": name})[0], 200)
             self.assertEqual(server.json("POST", "/api/generate", {"model": name, "keep_alive": 0, "stream": False})[0], 200)
+            until = time.monotonic() + 10  # the answer before may still be held by its connection's thread
+            while server.json("GET", "/api/ps")[1]["models"] and time.monotonic() < until:
+                time.sleep(0.05)
             self.assertEqual(server.json("GET", "/api/ps")[1]["models"], [])
             status, answer = server.json("POST", "/v1/chat/completions", ask)
             self.assertEqual((status, answer["choices"][0]["message"]["content"]), (200, "The capital of France is Paris."))

@@ -103,7 +103,7 @@ class Sensitivity(Case):
             self.refused("quantize", DRAFT, out, "--divergence", "0.001", says="--sensitivity")
             self.refused("quantize", DRAFT, out, "--bytes", "100k", "--sensitivity", found, says="smallest")
             self.refused("quantize", DEMO, out, "--bytes", "9M", "--sensitivity", found, says="another model")
-            self.refused("quantize", DRAFT, out, "--bytes", "900k", "--sensitivity", TEXT, says="no file of sensitivities")
+            self.refused("quantize", DRAFT, out, "--bytes", "900k", "--sensitivity", TEXT, says="not a sensitivity file")
             self.refused("quantize", DRAFT, out, says="type")
             self.refused("quantize", DRAFT, out, "Q8_0", "--bytes", "900k", says="--bytes")
 

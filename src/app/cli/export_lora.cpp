@@ -52,10 +52,13 @@ void add_export_lora(CLI::App& app, const Program& program, int& exit_code) {
   command->add_option("model", flags->model, "A model by name, or a GGUF file")->required();
   command
       ->add_option("--lora", flags->adapters,
-                   "An adapter (a GGUF file, or PEFT's folder), as FILE or FILE=SCALE; several times for several")
-      ->required();
+                   "LoRA adapter, FILE or FILE=SCALE: a GGUF file or a folder of PEFT's; repeatable")
+      ->required()
+      ->allow_extra_args(false)
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_option("-o,--output", flags->out, "The GGUF file to write")->required();
-  command->add_option("--dtype", flags->dtype, "What matrices that change become: keep (what they are), f16, q8_0, ...")
+  command->add_option("--dtype", flags->dtype, "Type of the matrices that change: keep (their own), f16, q8_0, ...")
       ->capture_default_str();
   command->add_option("-t,--threads", flags->threads, "Threads (default: all processors)")->check(CLI::Range(0, 1024));
   command->callback([flags, &program, &exit_code] { exit_code = execute(*flags, program); });

@@ -226,8 +226,14 @@ void get_adapters(Context& context, const Request& request, Response& response) 
   reply(response, all);
 }
 
+constexpr std::size_t kMostAdapterBytes = 64 << 10;  // of a list of adapters: its JSON needs no grant of memory
+
 void set_adapters(Context& context, const Request& request, Response& response) {
   kv::AdapterMix mix;
+  if (request.body.size() > kMostAdapterBytes)
+    return fail(Api::openai, response,
+                error(Code::invalid_argument, "the list of adapters has {} bytes; send at most {}", request.body.size(),
+                      kMostAdapterBytes));
   const Json list = Json::parse(request.body, nullptr, false);
   if (!openai::read_adapters(list, mix))
     return fail(Api::openai, response,
