@@ -104,7 +104,7 @@ class Docs(unittest.TestCase):
         """`millrace VERB ... --flag ...`, in code blocks and code spans."""
         whole = subprocess.run([MILLRACE, "--help-all"], capture_output=True, text=True, check=True).stdout
         everywhere, verbs = set(re.findall(r"--[a-z][a-z-]+", whole.partition("Ask:")[0])), {}
-        for names in re.findall(r"^  ([a-z]+(?:, [a-z]+)*)", whole.partition("Ask:")[2], re.M):
+        for names in re.findall(r"^  ([a-z][a-z-]*(?:, [a-z-]+)*)", whole.partition("Ask:")[2], re.M):
             for verb in names.split(", "):
                 text = subprocess.run([MILLRACE, verb, "--help-all"], capture_output=True, text=True, check=True).stdout
                 verbs[verb] = everywhere | set(re.findall(r"(?:^  |,|!)(?:-\w,)?(--[a-z][a-z-]+)", text, re.M)) | {"--help-all"}
@@ -114,7 +114,7 @@ class Docs(unittest.TestCase):
                 continue
             text = document.read_text()
             code = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text, re.M | re.S) + re.findall(r"`([^`\n]+)`", text))
-            for verb, rest in re.findall(r"(?:^|[ (|])millrace ([a-z]+)\b((?:[^\n#|`:]|:\S)*)", code.replace("\\\n", " "), re.M):
+            for verb, rest in re.findall(r"(?:^|[ (|])millrace ([a-z][a-z-]*)\b((?:[^\n#|`:]|:\S)*)", code.replace("\\\n", " "), re.M):
                 with self.subTest(document=document.name, command=f"{verb}{rest}"):
                     self.assertIn(verb, verbs)
                     for flag in re.findall(r"(?<=\s)--[a-z][a-z-]+", re.sub(r'"[^"]*"', '""', re.split(r" {3,}", rest)[0])):  # then what it does
