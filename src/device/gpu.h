@@ -32,8 +32,8 @@ inline bool gpus_are_for_auto() { return gpu_kind() == "cuda"; }
 /// that tests can run as on a card with less.
 std::uint64_t at_most_block_shared(std::uint64_t bytes);
 
-/// All GPUs that the driver shows this process, in the driver's order. Takes no device memory. Errors: unsupported, with
-/// the reason (built without a GPU part, no driver, a driver that is too old for this program, no GPU).
+/// All GPUs that the driver shows this process, in the driver's order. Takes no device memory. Errors: unsupported,
+/// with the reason (built without a GPU part, no driver, a driver that is too old for this program, no GPU).
 Expected<std::vector<Gpu>> gpus();
 
 /// The GPU with this index. Errors: as gpus(), and unsupported if there is none.

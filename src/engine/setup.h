@@ -66,9 +66,9 @@ struct Parts {
   std::vector<AdapterState> adapter_states;  // of `adapters`
   std::uint64_t adapter_bytes = 0;           // the memory that they take
   std::unique_ptr<exec::Adapters> adapters;  // null: none
-  residency::Reservation program;      // code, tokenizer, threads, tables: measured
-  residency::Reservation mapped;       // the model's pages, if storage maps the file
-  residency::Reservation draft_model;  // of a draft model on the CPU, if a GPU computes this model
+  residency::Reservation program;            // code, tokenizer, threads, tables: measured
+  residency::Reservation mapped;             // the model's pages, if storage maps the file
+  residency::Reservation draft_model;        // of a draft model on the CPU, if a GPU computes this model
   DType kv_dtype = DType::f16;
   kv::Rotation kv_rotation = kv::Rotation::of_format;
   residency::Rates rates;

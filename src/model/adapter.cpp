@@ -155,10 +155,11 @@ Expected<AdapterFile> AdapterFile::from(modelfile::Model file) {
   MR_ASSIGN_OR_RETURN(const std::string general, text("general.type"));
   MR_ASSIGN_OR_RETURN(const std::string type, text("adapter.type"));
   if (general != "adapter" || type != "lora")
-    return error(Code::unsupported,
-                 "this is no LoRA adapter: general.type is '{}' and adapter.type '{}', not 'adapter' and 'lora'; give "
-                 "an adapter's file, and the model by itself",
-                 modelfile::escape(general, 40), modelfile::escape(type, 40));
+    return error(
+        Code::unsupported,
+        "this is not a LoRA adapter: general.type is '{}' and adapter.type '{}', not 'adapter' and 'lora'; give "
+        "an adapter's file, and the model by itself",
+        modelfile::escape(general, 40), modelfile::escape(type, 40));
   if (file.has("adapter.alora.invocation_tokens"))
     return error(Code::unsupported,
                  "this adapter wants to begin behind a sequence of tokens (aLoRA), which this version cannot do");

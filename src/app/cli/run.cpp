@@ -264,7 +264,7 @@ void add_run(CLI::App& app, const Program& program, int& exit_code) {
   command->add_flag("--raw", flags->raw, "Send the text as it is, without a chat template");
   command->add_flag("--think,!--no-think", flags->think, "Whether models that can choose think first");
   command->add_option("--think-budget", flags->think_budget, "Tokens a model may think; then it has to answer")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30));
   command->add_option("--host", flags->host, "Ask the server there, HOST or HOST:PORT (default: see MILLRACE_HOST)");
   command->add_flag("--local", flags->local, "Load the model here, even if a running server has it");
   command->add_flag("--show-plan", flags->show_plan, "Print where the weights are stored before the first token");
