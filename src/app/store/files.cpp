@@ -31,7 +31,7 @@ Status sync_folder(const std::string& path) { return named(path, "sync this fold
 
 Status move_file(const std::string& from, const std::string& to) {
   MR_RETURN_IF_ERROR(named(to, "put the file in place", os::replace_file(from, to)));
-  return sync_folder(fs::path(to).parent_path());
+  return sync_folder(fs::path(to).parent_path().string());
 }
 
 Status write_whole(const std::string& path, std::string_view text) {

@@ -14,6 +14,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/os/file_info.h"
+#include "base/os/folder.h"
 #include "base/os/user_folders.h"
 #include "base/words.h"
 #include "modelfile/gguf.h"
@@ -45,7 +46,7 @@ Expected<std::vector<ModelFile>> files_at(const std::string& path) {
   std::vector<ModelFile> files;
   for (const std::string& each : model.paths()) {
     ModelFile file;
-    file.path = fs::absolute(each).lexically_normal();
+    file.path = fs::absolute(each).lexically_normal().string();
     file.name = fs::path(each).filename().string();
     file.bytes = file_bytes(each).value_or(0);
     files.push_back(std::move(file));
@@ -57,10 +58,10 @@ Expected<std::vector<ModelFile>> files_at(const std::string& path) {
 /// of vision::check_fits.
 Status check_mmproj(const fs::path& model, const fs::path& mmproj) {
   const auto folder = [](const fs::path& path) { return fs::absolute(path).lexically_normal().parent_path(); };
-  if (!file_bytes(model) || folder(model) != folder(mmproj))
+  if (!file_bytes(model.string()) || folder(model) != folder(mmproj))
     return error(Code::invalid_argument, "FROM {}: the mmproj file must be in the folder of the model's file",
                  mmproj.string());
-  return vision::check_fits(mmproj, model).with_context("FROM " + mmproj.string());
+  return vision::check_fits(mmproj.string(), model.string()).with_context("FROM " + mmproj.string());
 }
 
 /// Settings of `base` that the recipe does not set stay.
@@ -166,9 +167,9 @@ Expected<std::vector<Name>> Store::names() const {
     if (it.depth() != 2 || below.extension() != ".json") continue;
     auto part = below.begin();
     Name name;
-    name.user = *part++;
-    name.repo = *part;
-    name.tag = below.stem();
+    name.user = (part++)->string();
+    name.repo = part->string();
+    name.tag = below.stem().string();
     if (name.user == "-") name.user.clear();
     const bool safe =
         (name.user.empty() || is_safe_part(name.user)) && is_safe_part(name.repo) && is_safe_part(name.tag);
@@ -265,20 +266,20 @@ Expected<Resolved> Store::resolve(const std::string& name_or_path) const {
 Status Store::write_model(const Manifest& manifest) {
   const fs::path folder = root_ + "/models/" + manifest.name.folder();
   const fs::path target = manifest_path(manifest.name);
-  MR_RETURN_IF_ERROR(make_folders(folder));
-  MR_RETURN_IF_ERROR(make_folders(target.parent_path()));
+  MR_RETURN_IF_ERROR(make_folders(folder.string()));
+  MR_RETURN_IF_ERROR(make_folders(target.parent_path().string()));
   for (const ModelFile& file : manifest.files) {
     if (!file.path.empty()) continue;
     const fs::path link = folder / file.name, fresh = folder / (".new-" + file.name);
-    std::error_code failure;
-    fs::remove(fresh, failure);
-    fs::create_symlink(fs::path("../../../../blobs/sha256-" + file.sha256), fresh, failure);
-    if (!failure) fs::rename(fresh, link, failure);
-    if (failure) return error(Code::io_error, "{}: cannot link the model's file: {}", link.string(), failure.message());
+    std::error_code ignored;
+    fs::remove(fresh, ignored);
+    Status linked = os::link_file("../../../../blobs/sha256-" + file.sha256, fresh.string());
+    if (linked.ok()) linked = os::replace_file(fresh.string(), link.string());
+    MR_RETURN_IF_ERROR(named(link.string(), "link the model's file", linked));
   }
   remove_other_links(folder, manifest);
-  MR_RETURN_IF_ERROR(sync_folder(folder));
-  return write_whole(target, to_json(manifest));
+  MR_RETURN_IF_ERROR(sync_folder(folder.string()));
+  return write_whole(target.string(), to_json(manifest));
 }
 
 Status Store::publish(const Manifest& manifest) {
@@ -312,14 +313,19 @@ void Store::collect_garbage(const std::vector<std::string>& candidates) {
 /// What the model's links lead to: known even where its manifest cannot be read.
 std::vector<std::string> Store::linked_blobs(const Name& name) const {
   constexpr std::string_view prefix = "sha256-";
+  std::set<std::pair<std::uint64_t, std::uint64_t>> linked;  // volume, number: a link may be symbolic or hard
   std::vector<std::string> blobs;
   std::error_code failure;
   for (fs::directory_iterator it(root_ + "/models/" + name.folder(), failure), end; !failure && it != end;
        it.increment(failure)) {
-    std::error_code no_link;
-    const std::string target = fs::read_symlink(it->path(), no_link).filename().string();
-    if (no_link || !target.starts_with(prefix) || !is_sha256(target.substr(prefix.size()))) continue;
-    blobs.push_back(target.substr(prefix.size()));
+    if (const auto info = os::file_info(it->path().string()); info.ok()) linked.emplace(info->volume, info->number);
+  }
+  for (fs::directory_iterator it(root_ + "/blobs", failure), end; !failure && it != end; it.increment(failure)) {
+    const std::string blob = it->path().filename().string();
+    if (!blob.starts_with(prefix) || !is_sha256(blob.substr(prefix.size()))) continue;
+    if (const auto info = os::file_info(it->path().string());
+        info.ok() && linked.contains({info->volume, info->number}))
+      blobs.push_back(blob.substr(prefix.size()));
   }
   return blobs;
 }
@@ -356,7 +362,7 @@ Expected<bool> Store::remove_shares(const Name& name) {
   for (const fs::directory_entry& folder : fs::directory_iterator(base.parent_path(), failure))
     if (folder.path().parent_path() / folder.path().stem() == base) folders.push_back(folder.path());
   for (const fs::path& folder : folders) {
-    const auto lock = FolderLock::take(folder, false);
+    const auto lock = FolderLock::take(folder.string(), false);
     if (!lock.ok()) return lock.status().with_context("a process of a cluster uses a part of " + name.text());
     fs::remove_all(folder, failure);
     if (failure) return error(Code::io_error, "{}: cannot remove it: {}", folder.string(), failure.message());
@@ -377,7 +383,7 @@ Status Store::remove(const std::string& text) {
   std::error_code failure;
   fs::remove(path, failure);
   if (failure) return error(Code::io_error, "{}: cannot remove it: {}", path.string(), failure.message());
-  MR_RETURN_IF_ERROR(sync_folder(path.parent_path()));
+  MR_RETURN_IF_ERROR(sync_folder(path.parent_path().string()));
   fs::remove_all(root_ + "/models/" + name.folder(), failure);
   collect_garbage(blobs);
   fs::remove(path.parent_path(), failure);  // folders that are empty now
@@ -396,8 +402,8 @@ Status Store::copy(const std::string& from, const std::string& to) {
 Expected<Manifest> Store::create(const std::string& name, const Recipe& recipe, const std::string& folder) {
   const fs::path beside = fs::path(folder) / recipe.from;
   if (!recipe.mmproj.empty()) MR_RETURN_IF_ERROR(check_mmproj(beside, fs::path(folder) / recipe.mmproj));
-  return looks_like_a_path(recipe.from) || file_bytes(beside)
-             ? create_from_file(name, recipe, beside.lexically_normal())
+  return looks_like_a_path(recipe.from) || file_bytes(beside.string())
+             ? create_from_file(name, recipe, beside.lexically_normal().string())
              : create_from_name(name, recipe, recipe.from);
 }
 

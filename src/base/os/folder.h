@@ -51,4 +51,9 @@ class Folder {
 /// A new folder, its owner's alone; one that is there stays as it is.
 Status make_private_folder(const std::string& path);
 
+/// Gives a file another name, `link`, in a folder of the same disk. `target` is absolute or relative to that folder.
+/// The link is symbolic; on Windows, where only administrators and developers may make such links, a hard one. Errors:
+/// invalid_argument (something has the name).
+Status link_file(const std::string& target, const std::string& link);
+
 }  // namespace millrace::os

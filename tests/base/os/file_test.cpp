@@ -83,6 +83,24 @@ TEST_F(FileTest, ALinkIsToldFromWhatItLeadsTo) {
   EXPECT_EQ(File::open(at("link"), {.links = Links::stay}).status().code(), Code::invalid_argument);
 }
 
+TEST_F(FileTest, AFileIsGivenAnotherName) {
+  fs::create_directories(at("models/one"));
+  ASSERT_TRUE(fresh("a").write("abc").ok());
+  for (const auto& [target, link] : {std::pair("../../a", "models/one/near"), {"a", "beside"}})
+    ASSERT_TRUE(link_file(target, at(link)).ok()) << link;
+  ASSERT_TRUE(link_file(at("a"), at("models/far")).ok());
+  for (const char* link : {"models/one/near", "beside", "models/far"}) {
+    EXPECT_EQ(text_of(at(link)), "abc");
+    EXPECT_EQ(file_info(at(link))->number, file_info(at("a"))->number);
+  }
+  EXPECT_EQ(link_file(at("a"), at("beside")).code(), Code::invalid_argument);
+  ASSERT_TRUE(fresh("b").write("b").ok());
+  ASSERT_TRUE(replace_file(at("beside"), at("b")).ok());
+  EXPECT_EQ(text_of(at("b")), "abc");
+  EXPECT_TRUE(remove_file(at("b")).ok());
+  EXPECT_EQ(text_of(at("a")), "abc");
+}
+
 TEST_F(FileTest, NamesAreUtf8AndLong) {
   const std::string name = "\xe6\xb0\xb4\xe8\xbb\x8a \xc3\xbc \xf0\x9f\x8c\x8a";
   ASSERT_TRUE(fresh(name).write("abc").ok());

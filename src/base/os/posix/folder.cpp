@@ -72,4 +72,8 @@ Status make_private_folder(const std::string& path) {
   return last_error();
 }
 
+Status link_file(const std::string& target, const std::string& link) {
+  return outcome(::symlink(target.c_str(), link.c_str()));
+}
+
 }  // namespace millrace::os

@@ -1,5 +1,7 @@
 #include "base/os/folder.h"
 
+#include <filesystem>
+
 #include "base/os/win32/win32.h"
 
 namespace millrace::os {
@@ -121,6 +123,11 @@ Status make_private_folder(const std::string& path) {
   SECURITY_ATTRIBUTES security{sizeof(security), own.get(), FALSE};
   if (CreateDirectoryW(wide_path(path).c_str(), &security) != 0 || GetLastError() == ERROR_ALREADY_EXISTS) return {};
   return last_error();
+}
+
+Status link_file(const std::string& target, const std::string& link) {
+  const std::filesystem::path file = (std::filesystem::path(link).parent_path() / target).lexically_normal();
+  return outcome(CreateHardLinkW(wide_path(link).c_str(), wide_path(file.string()).c_str(), nullptr));
 }
 
 }  // namespace millrace::os
