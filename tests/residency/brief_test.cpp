@@ -9,6 +9,7 @@
 
 #include "device/cpu.h"
 #include "device/gpu.h"
+#include "environment.h"
 #include "kernels/kernels.h"
 #include "residency/calibrate.h"
 
@@ -22,14 +23,14 @@ class BriefTest : public testing::Test {
   void SetUp() override {
     fs::remove_all(folder_);
     fs::create_directories(folder_);
-    setenv("XDG_CACHE_HOME", folder_.c_str(), 1);
+    millrace::test::set_variable("XDG_CACHE_HOME", folder_.string().c_str());
     std::ofstream file(model_, std::ios::binary);
     const std::string block(1 << 20, 'w');
     for (int i = 0; i < 64; ++i) file << block;
   }
   void TearDown() override {
     fs::remove_all(folder_);
-    unsetenv("XDG_CACHE_HOME");
+    millrace::test::unset_variable("XDG_CACHE_HOME");
   }
   BriefOptions options() const {
     BriefOptions options;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "device/cpu.h"
+#include "environment.h"
 #include "kernels/kernels.h"
 
 namespace millrace::residency {
@@ -23,11 +24,11 @@ class CalibrateTest : public testing::Test {
   void SetUp() override {
     fs::remove_all(folder_);
     fs::create_directories(folder_);
-    setenv("XDG_CACHE_HOME", folder_.c_str(), 1);
+    millrace::test::set_variable("XDG_CACHE_HOME", folder_.string().c_str());
   }
   void TearDown() override {
     fs::remove_all(folder_);
-    unsetenv("XDG_CACHE_HOME");
+    millrace::test::unset_variable("XDG_CACHE_HOME");
   }
   const fs::path folder_ = fs::path(MILLRACE_BINARY_DIR) / "calibrate_test_cache";
 };
@@ -136,14 +137,14 @@ TEST_F(CalibrateTest, AnUnreadableRatesFileIsNoReasonToFail) {
 }
 
 TEST_F(CalibrateTest, WithoutAHomeThereIsAWord) {
-  unsetenv("XDG_CACHE_HOME");
+  millrace::test::unset_variable("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
   const std::string kept = home == nullptr ? "" : home;
-  unsetenv("HOME");
+  millrace::test::unset_variable("HOME");
   EXPECT_EQ(rates_file().status().code(), Code::not_found);
-  setenv("HOME", "/somewhere", 1);
+  millrace::test::set_variable("HOME", "/somewhere");
   EXPECT_EQ(*rates_file(), "/somewhere/.cache/millrace/rates.json");
-  setenv("HOME", kept.c_str(), 1);
+  millrace::test::set_variable("HOME", kept.c_str());
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 #include "residency/expert_usage.h"
 
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 
 #include <filesystem>
 
@@ -42,9 +41,8 @@ TEST_F(UsageFile, GivesBackWhatWasWritten) {
   const auto back = read();
   ASSERT_TRUE(back.ok()) << back.status().message();
   EXPECT_EQ(*back, usage_);
-  struct stat info {};
-  ASSERT_EQ(stat((folder_ / "experts").c_str(), &info), 0);
-  EXPECT_EQ(info.st_mode & 0777u, 0700u) << "what somebody's traffic calls for is theirs to know";
+  EXPECT_EQ(fs::status(folder_ / "experts").permissions(), fs::perms::owner_all)
+      << "what somebody's traffic calls for is theirs to know";
 }
 
 TEST_F(UsageFile, EveryDamageIsSeen) {

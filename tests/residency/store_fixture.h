@@ -1,7 +1,6 @@
 // A real file of known bytes, a small model cut into tiles over it, plans made by hand, and backends that record.
 #pragma once
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -13,9 +12,11 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/os/file.h"
 #include "residency/plan.h"
 #include "residency/unit.h"
 #include "residency/weight_store.h"
@@ -214,8 +215,7 @@ class RecordingBackend : public storage::Backend {
 /// Holds every read until it is let go, so that a test decides what has come and what is still on its way.
 class GatedBackend : public storage::Backend {
  public:
-  explicit GatedBackend(const std::string& path) : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
-  ~GatedBackend() override { close(fd_); }
+  explicit GatedBackend(const std::string& path) : file_(std::move(*os::File::open(path))) {}
   const storage::BackendTraits& traits() const override { return traits_; }
   void submit(std::span<const storage::Read> reads, storage::Completion& completion) override {
     completion.expect(static_cast<std::uint32_t>(reads.size()));
@@ -234,8 +234,10 @@ class GatedBackend : public storage::Backend {
   void let_go(Status status = {}) {
     for (const Held& h : std::exchange(held_, {})) {
       if (status.ok()) {
-        EXPECT_EQ(pread(fd_, h.read.destination, h.read.bytes, static_cast<off_t>(h.read.offset)),
-                  static_cast<ssize_t>(h.read.bytes));
+        std::vector<std::byte> bytes(h.read.bytes);  // the destination may have no memory yet, which the system refuses
+        const auto got = file_.read_at(h.read.offset, bytes);
+        EXPECT_TRUE(got.ok() && *got == bytes.size());
+        std::memcpy(h.read.destination, bytes.data(), bytes.size());
       }
       h.completion->finish_one(status);
     }
@@ -250,7 +252,7 @@ class GatedBackend : public storage::Backend {
     storage::Read read;
     storage::Completion* completion;
   };
-  int fd_;
+  os::File file_;
   bool open_gate_ = false;
   std::vector<Held> held_;
   storage::BackendTraits traits_{"gated", 1, false};

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "environment.h"
 #include "text/fixtures.h"
 #include "text/jinja/template.h"
 
@@ -42,7 +43,7 @@ std::string rendered(const std::string& source, const Json& values = Json::objec
 class InUtc {
  public:
   InUtc() {
-    setenv("TZ", "UTC", 1);
+    millrace::test::set_variable("TZ", "UTC");
     tzset();
   }
 };
