@@ -2,8 +2,8 @@
 #include "app/capi/loader.h"
 
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
+#include <new>
 #include <string_view>
 
 #include "app/capi/common.h"
@@ -22,9 +22,7 @@ namespace {
 
 /// Memory for the whole blocks around a read. Throws std::bad_alloc.
 capi::Block allocate_around(const storage::Widened& wide) {
-  auto* memory = static_cast<std::byte*>(std::aligned_alloc(storage::kMaxAlignment, wide.bytes));
-  if (memory == nullptr) throw std::bad_alloc();
-  return capi::Block(memory);
+  return capi::Block(static_cast<std::byte*>(::operator new (wide.bytes, std::align_val_t{storage::kMaxAlignment})));
 }
 
 Expected<capi::DeviceReads> device_reads_from_name(const char* name) {

@@ -1,9 +1,10 @@
 // What a C caller's millrace_loader is: one file behind a storage backend, and the reads that were planned.
 #pragma once
 
-#include <cstdlib>
+#include <cstddef>
 #include <map>
 #include <memory>
+#include <new>
 #include <string>
 
 #include "app/capi/common.h"
@@ -13,7 +14,7 @@
 namespace millrace::capi {
 
 struct Freed {
-  void operator()(void* memory) const { std::free(memory); }
+  void operator()(std::byte* memory) const { ::operator delete (memory, std::align_val_t{storage::kMaxAlignment}); }
 };
 using Block = std::unique_ptr<std::byte, Freed>;
 

@@ -39,7 +39,7 @@ Expected<std::string> read_input(std::uint64_t most) {
 Expected<bool> read_input_line(std::string& line, std::uint64_t most) {
   line.clear();
   int next = 0;
-  while ((next = ::getc_unlocked(stdin)) != EOF && next != '\n') {
+  while ((next = std::getc(stdin)) != EOF && next != '\n') {
     if (line.size() == most)
       return error(Code::invalid_argument,
                    "a line of standard input has more than {}, the most that one text may have: break it",

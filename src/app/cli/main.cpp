@@ -76,6 +76,7 @@ int run(int argc, char** argv) {
   CLI::App app{"Runs language models larger than memory by streaming their weights from disk.", "millrace"};
   app.set_help_flag("-h,--help", "Print this; --help-all prints every option");
   app.set_version_flag("--version", std::string("millrace ") + MILLRACE_VERSION);
+  app.allow_windows_style_options(false);  // a path may begin with a slash
   app.require_subcommand(1);
   int verbosity = 0;
   app.add_flag("-v,--verbose", verbosity, "Log every choice and its reason (-vv: debug)");

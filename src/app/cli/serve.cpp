@@ -140,8 +140,7 @@ std::string stop_flags(const ServeFlags& flags) {
 
 /// Continues in the background. The first process prints the daemon's start-up messages and exits with its result.
 Expected<os::Daemon> become_daemon(const ServeFlags& flags) {
-  const std::string log = flags.log_file.empty() ? "/dev/null" : flags.log_file;
-  auto daemon = os::Daemon::start(log, [](const std::string& report) {
+  auto daemon = os::Daemon::start(flags.log_file, [](const std::string& report) {
     if (report.empty())
       say(stderr, "error: the server did not start; --log-file FILE keeps its messages\n");
     else
@@ -149,9 +148,11 @@ Expected<os::Daemon> become_daemon(const ServeFlags& flags) {
     return report.empty() ? kExitFailed : 0;
   });
   if (daemon.status().code() == Code::unavailable)
-    return error(Code::io_error, "{}: is a pipe without a reader; start its reader first", log);
+    return error(Code::io_error, "{}: is a pipe without a reader; start its reader first", flags.log_file);
   if (!daemon.ok())
-    return error(Code::io_error, "cannot start a daemon that writes its log to {}: {}", log, daemon.status().message());
+    return error(Code::io_error, "cannot start a daemon{}: {}",
+                 flags.log_file.empty() ? "" : fmt::format(" that writes its log to {}", flags.log_file),
+                 daemon.status().message());
   return daemon;
 }
 

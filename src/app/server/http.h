@@ -90,7 +90,7 @@ class Connection final : public httplib::Stream {
   using httplib::Stream::write;
   void get_remote_ip_and_port(std::string& ip, int& port) const override;
   void get_local_ip_and_port(std::string& ip, int& port) const override;
-  int socket() const override { return socket_.handle(); }
+  os::SocketHandle socket() const override { return socket_.handle(); }
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -52,9 +52,9 @@ std::optional<LockedMemoryLimit> locked_memory_limit();
 class Daemon {
  public:
   /// Starts the copy, away from the terminal: its input is empty, and its output and errors are appended to the file at
-  /// `log_path` (a new one is its owner's alone). Returns in the copy. The first process waits for the copy's report or
-  /// its end, calls `end` with the report (empty: there was none) and exits with what `end` returns.
-  /// Errors, in the first process: io_error; unavailable (log_path is a pipe that nobody reads).
+  /// `log_path` (a new one is its owner's alone; empty: they are thrown away). Returns in the copy. The first process
+  /// waits for the copy's report or its end, calls `end` with the report (empty: there was none) and exits with what
+  /// `end` returns. Errors, in the first process: io_error; unavailable (log_path is a pipe that nobody reads).
   static Expected<Daemon> start(const std::string& log_path, const std::function<int(const std::string& report)>& end);
   Daemon(Daemon&& other) noexcept : report_(std::exchange(other.report_, kNoHandle)) {}
   Daemon& operator=(Daemon&& other) noexcept {

@@ -85,7 +85,7 @@ Expected<Daemon> Daemon::start(const std::string& log_path, const std::function<
                               .append = true,
                               .owner_only = true,
                               .wait = false};
-  const int log = ::open(log_path.c_str(), flags_of(options), mode_of(options));
+  const int log = ::open(log_path.empty() ? "/dev/null" : log_path.c_str(), flags_of(options), mode_of(options));
   if (log < 0 && errno == ENXIO) return Status(Code::unavailable, "it is a pipe that nobody reads");
   const int nothing = log < 0 ? -1 : ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   int ends[2] = {-1, -1};

@@ -142,10 +142,11 @@ std::optional<LockedMemoryLimit> locked_memory_limit() { return std::nullopt; }
 
 Expected<Daemon> Daemon::start(const std::string& log_path, const std::function<int(const std::string& report)>& end) {
   if (const Handle report = inherited_report(); report != kNoHandle) return Daemon(report);
-  MR_ASSIGN_OR_RETURN(const Handle log_handle, open_native(wide_path(log_path), {.access = File::Access::write,
-                                                                                 .create = File::Create::if_missing,
-                                                                                 .append = true,
-                                                                                 .owner_only = true}));
+  MR_ASSIGN_OR_RETURN(
+      const Handle log_handle,
+      open_native(
+          log_path.empty() ? L"NUL" : wide_path(log_path),
+          {.access = File::Access::write, .create = File::Create::if_missing, .append = true, .owner_only = true}));
   const OwnedHandle log(native(log_handle));
   const OwnedHandle nothing(CreateFileW(L"NUL", GENERIC_READ, kShareAll, nullptr, OPEN_EXISTING, 0, nullptr));
   HANDLE ends[2] = {};
