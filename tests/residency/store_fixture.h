@@ -215,7 +215,7 @@ class RecordingBackend : public storage::Backend {
 /// Holds every read until it is let go, so that a test decides what has come and what is still on its way.
 class GatedBackend : public storage::Backend {
  public:
-  explicit GatedBackend(const std::string& path) : file_(std::move(*os::File::open(path))) {}
+  explicit GatedBackend(const std::string& path) : file_(os::File::open(path).value()) {}
   const storage::BackendTraits& traits() const override { return traits_; }
   void submit(std::span<const storage::Read> reads, storage::Completion& completion) override {
     completion.expect(static_cast<std::uint32_t>(reads.size()));
