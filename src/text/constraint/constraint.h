@@ -3,7 +3,6 @@
 // Thread-safety: one thread; what constraints share is immutable or locks for itself.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -28,13 +27,5 @@ class Constraint {
   virtual std::uint64_t bytes() const { return 0; }
   virtual std::uint64_t shared_bytes() const { return 0; }
 };
-
-/// Sets `bits` as Constraint::mask() does if every token is allowed.
-inline void allow_every_token(std::span<std::uint32_t> bits, std::int64_t vocab_size) {
-  const auto vocab = static_cast<std::size_t>(vocab_size);
-  std::fill(bits.begin(), bits.end(), 0u);
-  std::fill_n(bits.begin(), vocab / 32, ~0u);
-  if (vocab % 32 != 0) bits[vocab / 32] = (1u << (vocab % 32)) - 1;
-}
 
 }  // namespace millrace::text

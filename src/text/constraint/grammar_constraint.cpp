@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "text/constraint/matcher.h"
+#include "text/constraint/token_bits.h"
 
 namespace millrace::text {
 namespace {
@@ -16,8 +17,7 @@ class GrammarConstraint final : public Constraint {
     std::fill(bits.begin(), bits.end(), 0u);
     MR_RETURN_IF_ERROR(matcher_.add_mask(bits));
     if (!matcher_.may_end()) return {};
-    for (const TokenId id : trie_->end_tokens())
-      bits[static_cast<std::size_t>(id) / 32] |= 1u << (static_cast<std::uint32_t>(id) % 32);
+    for (const TokenId id : trie_->end_tokens()) allow(bits, id);
     return {};
   }
 
@@ -38,9 +38,6 @@ class GrammarConstraint final : public Constraint {
   Matcher matcher_;
 };
 
-std::uint32_t& word_of(std::span<std::uint32_t> bits, TokenId id) { return bits[static_cast<std::size_t>(id) / 32]; }
-std::uint32_t bit_of(TokenId id) { return 1u << (static_cast<std::uint32_t>(id) % 32); }
-
 class ConstraintAfter final : public Constraint {
  public:
   ConstraintAfter(ThoughtBefore thought, std::shared_ptr<Constraint> inner, std::shared_ptr<const TokenTrie> trie,
@@ -59,20 +56,20 @@ class ConstraintAfter final : public Constraint {
     switch (state_) {
       case State::start:
         if (thought_.header.empty()) MR_RETURN_IF_ERROR(inner_->mask(bits));
-        if (!thought_.header.empty()) set(bits, thought_.header[0]);
-        if (!thought_.begin.empty()) set(bits, thought_.begin[0]);
+        if (!thought_.header.empty()) allow(bits, thought_.header[0]);
+        if (!thought_.begin.empty()) allow(bits, thought_.begin[0]);
         break;
       case State::opening:
         set_next(bits);
-        if (may_be_header()) set(bits, thought_.header[at_]);
+        if (may_be_header()) allow(bits, thought_.header[at_]);
         break;
       case State::header:
-        set(bits, (*expected_)[at_]);
+        allow(bits, (*expected_)[at_]);
         break;
       case State::thought:
         allow_every_token(bits, tokenizer_->vocab_size());
         // An answer that ended here would have nothing of the form.
-        for (const TokenId id : trie_->end_tokens()) word_of(bits, id) &= ~bit_of(id);
+        for (const TokenId id : trie_->end_tokens()) forbid(bits, id);
         break;
       case State::text:
         break;
@@ -102,7 +99,6 @@ class ConstraintAfter final : public Constraint {
  private:
   enum class State { start, opening, thought, header, text };
 
-  static void set(std::span<std::uint32_t> bits, TokenId id) { word_of(bits, id) |= bit_of(id); }
   static Status none(TokenId id) {
     return error(Code::invalid_argument, "token {} has no place before the asked-for form", id);
   }
@@ -110,10 +106,10 @@ class ConstraintAfter final : public Constraint {
   /// The next token of the mark, and at its last place those that say the same and white space behind it.
   void set_next(std::span<std::uint32_t> bits) const {
     const TokenId next = (*expected_)[at_];
-    set(bits, next);
+    allow(bits, next);
     if (at_ + 1 < expected_->size() || trie_->bytes_of(next).empty()) return;
     for (TokenId id = 0; id < trie_->vocab_size(); ++id)
-      if (stands_for(id, next)) set(bits, id);
+      if (stands_for(id, next)) allow(bits, id);
   }
   bool stands_for(TokenId id, TokenId last) const {
     const std::string_view bytes = trie_->bytes_of(id), wanted = trie_->bytes_of(last);

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "text/constraint/matcher.h"
+#include "text/constraint/token_bits.h"
 
 namespace millrace::text {
 namespace {
@@ -35,10 +36,8 @@ class InputConstraint final : public Constraint {
     }
     allow_every_token(bits, tokenizer_->vocab_size());
     if (!names_a_tool()) return {};
-    for (const TokenId id : past_borders()) {
-      if (fits(id)) continue;
-      bit(bits, id) &= ~(1u << (static_cast<std::uint32_t>(id) % 32));
-    }
+    for (const TokenId id : past_borders())
+      if (!fits(id)) forbid(bits, id);
     return {};
   }
 
@@ -70,10 +69,6 @@ class InputConstraint final : public Constraint {
     std::shared_ptr<const Grammar> grammar;
     std::string rest;  // bytes of the token that belong to the text already
   };
-
-  static std::uint32_t& bit(std::span<std::uint32_t> bits, TokenId id) {
-    return bits[static_cast<std::size_t>(id) / 32];
-  }
 
   /// A text's key ends `said`; before it in `said` stands what names its tool.
   bool ends_with_json_key(std::string_view& said) const {

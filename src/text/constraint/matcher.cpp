@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "text/constraint/token_bits.h"
+
 namespace millrace::text {
 
 using EdgeKind = GrammarEdge::Kind;
@@ -239,8 +241,7 @@ void Matcher::walk(std::uint32_t from, std::int32_t local, OnTokens on_tokens, O
 }
 
 void Matcher::set_tokens(const TokenTrie::Node& node, std::span<std::uint32_t> bits) const {
-  for (const TokenId id : trie_->tokens_at(node))
-    bits[static_cast<std::size_t>(id) / 32] |= 1u << (static_cast<std::uint32_t>(id) % 32);
+  for (const TokenId id : trie_->tokens_at(node)) allow(bits, id);
 }
 
 const Matcher::Known* Matcher::known(StateId state) {

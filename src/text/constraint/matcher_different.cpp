@@ -3,6 +3,7 @@
 #include <set>
 
 #include "text/constraint/matcher.h"
+#include "text/constraint/token_bits.h"
 
 namespace millrace::text {
 
@@ -118,8 +119,7 @@ void Matcher::drop_repeats(std::span<std::uint32_t> bits) {
       continue;
     }
     for (std::uint32_t below = at; below < node.after; ++below)
-      for (const TokenId id : trie_->tokens_at(nodes[below]))
-        bits[static_cast<std::size_t>(id) / 32] &= ~(1u << (static_cast<std::uint32_t>(id) % 32));
+      for (const TokenId id : trie_->tokens_at(nodes[below])) forbid(bits, id);
     at = node.after;
   }
 }

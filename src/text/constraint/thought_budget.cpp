@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "text/constraint/token_bits.h"
 #include "text/utf8.h"
 
 namespace millrace::text {
@@ -22,11 +23,11 @@ class ThoughtBudget final : public Constraint {
     }
     if (const auto next = forced(); next && allows(bits, *next)) {
       std::fill(bits.begin(), bits.end(), 0u);
-      word_of(bits, *next) |= bit_of(*next);
+      allow(bits, *next);
     } else if (state_ == State::closed && thought_.not_again && allows(bits, *thought_.not_again)) {
-      word_of(bits, *thought_.not_again) &= ~bit_of(*thought_.not_again);
+      forbid(bits, *thought_.not_again);
       const bool none = std::all_of(bits.begin(), bits.end(), [](std::uint32_t word) { return word == 0; });
-      if (none) word_of(bits, *thought_.not_again) |= bit_of(*thought_.not_again);
+      if (none) allow(bits, *thought_.not_again);
     }
     return {};
   }
@@ -52,12 +53,6 @@ class ThoughtBudget final : public Constraint {
     inside,
     closed,  // outside, right after the tokens that were forced
   };
-
-  static std::uint32_t& word_of(std::span<std::uint32_t> bits, TokenId id) {
-    return bits[static_cast<std::size_t>(id) / 32];
-  }
-  static std::uint32_t bit_of(TokenId id) { return 1u << (static_cast<std::uint32_t>(id) % 32); }
-  static bool allows(std::span<std::uint32_t> bits, TokenId id) { return (word_of(bits, id) & bit_of(id)) != 0; }
 
   void enter() {
     state_ = State::inside;
