@@ -96,7 +96,11 @@ class PinnedBuffer {
   static Expected<PinnedBuffer> allocate(std::size_t bytes, bool for_all = false);
   PinnedBuffer(PinnedBuffer&& other) noexcept
       : memory_(std::move(other.memory_)), registered_(std::exchange(other.registered_, false)) {}
-  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept;
+  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
+    std::swap(memory_, other.memory_);
+    std::swap(registered_, other.registered_);
+    return *this;
+  }
   ~PinnedBuffer();
   std::byte* data() const { return memory_.data(); }
   std::size_t bytes() const { return memory_.bytes(); }

@@ -322,11 +322,6 @@ Expected<PinnedBuffer> PinnedBuffer::allocate(std::size_t bytes, bool) {
   memory.page_locked[buffer.data()] = buffer.bytes();
   return buffer;
 }
-PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
-  std::swap(memory_, other.memory_);
-  std::swap(registered_, other.registered_);
-  return *this;
-}
 PinnedBuffer::~PinnedBuffer() {
   if (!registered_) return;
   for (int i = 0; i < device_count(); ++i) drain_device(i);

@@ -124,11 +124,6 @@ Expected<PinnedBuffer> PinnedBuffer::allocate(std::size_t bytes, bool) {
   buffer.registered_ = true;
   return buffer;
 }
-PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
-  std::swap(memory_, other.memory_);
-  std::swap(registered_, other.registered_);
-  return *this;
-}
 PinnedBuffer::~PinnedBuffer() {
   if (!registered_) return;
   (void)vulkan::drain();

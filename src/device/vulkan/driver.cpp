@@ -390,53 +390,60 @@ void Driver::drop(const Piece& piece) {
   vk.vkFreeMemory(device, piece.memory, nullptr);
 }
 
+namespace {
+
+/// The last entry whose key is `at` or below; null: none.
+template <typename Map>
+const typename Map::value_type* last_up_to(const Map& map, typename Map::key_type at) {
+  const auto next = map.upper_bound(at);
+  return next == map.begin() ? nullptr : &*std::prev(next);
+}
+
+template <typename Map>
+std::optional<Piece> piece_at(const Map& map, typename Map::key_type key) {
+  const auto found = map.find(key);
+  return found == map.end() ? std::nullopt : std::optional(found->second);
+}
+
+}  // namespace
+
 std::optional<Place> Driver::find(std::uint64_t address, std::uint64_t bytes) {
   const MutexLock lock(mutex_);
-  auto next = pieces_.upper_bound(address);
-  if (next == pieces_.begin()) return std::nullopt;
-  const Piece& piece = std::prev(next)->second;
-  if (address + bytes > piece.address + piece.bytes) return std::nullopt;
-  return Place{piece.buffer, address - piece.address};
+  const auto* const found = last_up_to(pieces_, address);
+  if (found == nullptr || address + bytes > found->first + found->second.bytes) return std::nullopt;
+  return Place{found->second.buffer, address - found->first};
 }
 
 std::optional<Place> Driver::find_host(const std::byte* host, std::uint64_t bytes) {
   const MutexLock lock(mutex_);
-  auto next = imported_.upper_bound(host);
-  if (next == imported_.begin()) return std::nullopt;
-  const auto& [first, piece] = *std::prev(next);
-  if (host + bytes > first + piece.bytes) return std::nullopt;
-  return Place{piece.buffer, static_cast<std::uint64_t>(host - first)};
-}
-
-void Driver::drop_at(std::uint64_t address) {
-  Piece piece;
-  {
-    const MutexLock lock(mutex_);
-    const auto found = pieces_.find(address);
-    if (found == pieces_.end()) return;
-    piece = found->second;
-  }
-  drop(piece);
-}
-
-void Driver::drop_host(const std::byte* host) {
-  Piece piece;
-  {
-    const MutexLock lock(mutex_);
-    const auto found = imported_.find(host);
-    if (found == imported_.end()) return;
-    piece = found->second;
-  }
-  drop(piece);
+  const auto* const found = last_up_to(imported_, host);
+  if (found == nullptr || host + bytes > found->first + found->second.bytes) return std::nullopt;
+  return Place{found->second.buffer, static_cast<std::uint64_t>(host - found->first)};
 }
 
 std::optional<std::uint64_t> Driver::address_of_host(const std::byte* host) {
   const MutexLock lock(mutex_);
-  auto next = imported_.upper_bound(host);
-  if (next == imported_.begin()) return std::nullopt;
-  const auto& [first, piece] = *std::prev(next);
-  if (host >= first + piece.bytes) return std::nullopt;
-  return piece.address + static_cast<std::uint64_t>(host - first);
+  const auto* const found = last_up_to(imported_, host);
+  if (found == nullptr || host >= found->first + found->second.bytes) return std::nullopt;
+  return found->second.address + static_cast<std::uint64_t>(host - found->first);
+}
+
+void Driver::drop_at(std::uint64_t address) {
+  std::optional<Piece> piece;
+  {
+    const MutexLock lock(mutex_);
+    piece = piece_at(pieces_, address);
+  }
+  if (piece) drop(*piece);
+}
+
+void Driver::drop_host(const std::byte* host) {
+  std::optional<Piece> piece;
+  {
+    const MutexLock lock(mutex_);
+    piece = piece_at(imported_, host);
+  }
+  if (piece) drop(*piece);
 }
 
 VramState Driver::memory_state() {
