@@ -36,8 +36,6 @@ constexpr NameRule kPhi[] = {
 };
 constexpr Names kPhiNames[] = {kPhi, kTopNames, kAttentionNames, kBiases};
 
-constexpr KeyRule kCohereKeys[] = {{"layer_norm_eps", "attention.layer_norm_epsilon", KeyRule::Kind::number},
-                                   {"logit_scale", "logit_scale", KeyRule::Kind::number}};
 constexpr KeyRule kStableLmKeys[] = {{"layer_norm_eps", "attention.layer_norm_epsilon", KeyRule::Kind::number},
                                      {"use_parallel_residual", "use_parallel_residual", KeyRule::Kind::flag}};
 constexpr KeyRule kStarCoderKeys[] = {{"norm_epsilon", "attention.layer_norm_epsilon", KeyRule::Kind::number}};

@@ -291,8 +291,6 @@ Status write_trinity(const Header& header, nlohmann::json& config) {
 
 // Command A's mixture.
 constexpr Names kCohereNames[] = {kTopNames, kAttentionNames, kDenseNames, kExpertNames, kSharedExpertsNames};
-constexpr KeyRule kCohere2MoeKeys[] = {{"layer_norm_eps", "attention.layer_norm_epsilon", KeyRule::Kind::number},
-                                       {"logit_scale", "logit_scale", KeyRule::Kind::number}};
 constexpr KeyRule kCohereExpertKeys[] = {{"num_experts", "expert_count"}, {"num_experts_per_tok", "expert_used_count"}};
 constexpr std::int64_t kSoftmaxOfChosen = 3;  // expert_gating_func
 
@@ -456,7 +454,7 @@ const Family kCohere2Moe{.model_type = "cohere2_moe",
                          .model_class = "Cohere2MoeForCausalLM",
                          .architecture = "cohere2moe",
                          .names = kCohereNames,
-                         .keys = {kCohere2MoeKeys, kCohereExpertKeys},
+                         .keys = {kCohereKeys, kCohereExpertKeys},
                          .pre = "command-r",
                          .read = read_cohere2moe,
                          .write = write_cohere2moe};

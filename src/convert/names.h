@@ -104,4 +104,7 @@ inline constexpr KeyRule kMixtureKeys[] = {
 /// Values of expert_gating_func.
 inline constexpr std::int64_t kSoftmaxGating = 1, kSigmoidGating = 2;
 
+inline constexpr KeyRule kCohereKeys[] = {{"layer_norm_eps", "attention.layer_norm_epsilon", KeyRule::Kind::number},
+                                          {"logit_scale", "logit_scale", KeyRule::Kind::number}};
+
 }  // namespace millrace::convert

@@ -14,7 +14,6 @@ namespace millrace::exec {
 namespace {
 
 constexpr std::int64_t kFewFloats = 8 * 1024;  // up to this many, the calling thread works alone
-constexpr std::int64_t kChunkBlocks = kernels::kAttentionChunk / kernels::kKvBlock;
 static_assert(kernels::kKvBlock == kv::kBlockTokens);
 constexpr float kNoSink = -std::numeric_limits<float>::infinity();
 

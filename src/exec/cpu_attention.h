@@ -8,6 +8,8 @@
 
 namespace millrace::exec {
 
+constexpr std::int64_t kChunkBlocks = kernels::kAttentionChunk / kernels::kKvBlock;
+
 struct CpuExecutor::AttentionCall {
   Attention attention;
   std::int64_t layer = 0, group = 0, slot_floats = 0;

@@ -9,8 +9,6 @@
 namespace millrace::exec {
 namespace {
 
-constexpr std::int64_t kSelectedChunkBlocks = kernels::kAttentionChunk / kernels::kKvBlock;
-
 /// Copies a latent out of a block, [64, dim], into place `lane` of another.
 void copy_latent(const kv::Group& kv, const std::byte* from, std::int64_t from_lane, std::byte* to, std::int64_t lane) {
   const std::int64_t dim = kv.v_dim;
@@ -54,14 +52,14 @@ std::vector<std::int64_t> CpuExecutor::rows_beyond(std::int64_t keys) const {
   return rows;
 }
 
-/// Scores of a row's query with the keys of kSelectedChunkBlocks blocks from this one on, as far as the row sees.
+/// Scores of a row's query with the keys of kChunkBlocks blocks from this one on, as far as the row sees.
 void CpuExecutor::score_positions(const Indexer& indexer, std::int64_t layer, std::int64_t row,
                                   std::int64_t first_block, const float* q, const float* weights, float* scores) const {
   const kv::BatchRow& of = batch_->rows[static_cast<std::size_t>(row)];
   const kv::SequenceState& sequence = *batch_->sequences[static_cast<std::size_t>(of.sequence)];
-  const std::byte* blocks[kSelectedChunkBlocks];
+  const std::byte* blocks[kChunkBlocks];
   kernels::IndexScoresArgs args;
-  args.count = std::min(kSelectedChunkBlocks, of.position / kv::kBlockTokens + 1 - first_block);
+  args.count = std::min(kChunkBlocks, of.position / kv::kBlockTokens + 1 - first_block);
   if (args.count <= 0) return;
   for (std::int64_t b = 0; b < args.count; ++b) blocks[b] = sequence.index(first_block + b, layer);
   args.q = q + row * indexer.heads * indexer.head_dim;
@@ -93,8 +91,8 @@ void CpuExecutor::select(Act out, Act q, Act weights, std::int64_t layer, const 
     const auto row_at = [&](std::int64_t i) { return rows[first + static_cast<std::size_t>(i)]; };
     pool_.parallel_for(count * chunks, 1, [&](std::int64_t begin, std::int64_t end, int) {
       for (std::int64_t task = begin; task < end; ++task)
-        score_positions(indexer, layer, row_at(task % count), task / count * kSelectedChunkBlocks, data(q),
-                        data(weights), scores + task % count * positions);
+        score_positions(indexer, layer, row_at(task % count), task / count * kChunkBlocks, data(q), data(weights),
+                        scores + task % count * positions);
     });
     pool_.parallel_for(count, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
       for (std::int64_t i = begin; i < end; ++i) {
@@ -126,8 +124,8 @@ void CpuExecutor::attend_selected_chunk(const AttentionCall& call, const Attenti
   const kv::Group& kv = sequence.layout().group_of(call.layer);
   std::byte* const gathered =
       at<std::byte>(layout_.selected) + static_cast<std::uint64_t>(thread) * layout_.selected_bytes;
-  const std::byte* blocks[kSelectedChunkBlocks] = {};
-  for (std::int64_t b = 0; b < kSelectedChunkBlocks; ++b) blocks[b] = gathered + b * kv.v_head_bytes();
+  const std::byte* blocks[kChunkBlocks] = {};
+  for (std::int64_t b = 0; b < kChunkBlocks; ++b) blocks[b] = gathered + b * kv.v_head_bytes();
   const std::int64_t first = chunk * kernels::kAttentionChunk;
   const std::int64_t count = std::min(kernels::kAttentionChunk, call.attention.selected - first);
   for (std::int64_t i = 0; i < count; ++i) {
@@ -163,7 +161,7 @@ void CpuExecutor::attend_to_selected(AttentionCall& call, Act selected) {
   if (rows.empty()) return;
   const kv::Group& kv =
       batch_->sequences[static_cast<std::size_t>(batch_->rows[0].sequence)]->layout().group_of(call.layer);
-  if (static_cast<std::uint64_t>(kSelectedChunkBlocks * kv.v_head_bytes()) > layout_.selected_bytes)
+  if (static_cast<std::uint64_t>(kChunkBlocks * kv.v_head_bytes()) > layout_.selected_bytes)
     return fail(error(Code::internal, "attention over {} chosen keys was not prepared", call.attention.selected));
   const auto* const chosen = reinterpret_cast<const std::int32_t*>(data(selected));
   run_pairs(

@@ -23,6 +23,8 @@
 
 namespace millrace::residency {
 
+constexpr int kLeastRing = 2;  // slots: one tile is computed while the next is read
+
 class Store final : public WeightStore {
  public:
   Store(const UnitTable& units, const Plan& plan, storage::Backend& backend, Budget& budget, StoreOptions options);

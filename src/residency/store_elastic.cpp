@@ -10,7 +10,6 @@ namespace millrace::residency {
 namespace {
 
 constexpr std::size_t kLeastExperts = 1;
-constexpr int kLeastRing = 2;
 // Room left free after others have asked for memory fades by this share of itself a pass.
 constexpr std::uint64_t kHeadroomPasses = 64;
 

@@ -9,8 +9,7 @@
 namespace millrace::residency {
 namespace {
 
-constexpr std::size_t kLoads = 192;         // the most reads of tiles in flight
-constexpr std::size_t kLeastRingSlots = 2;  // one tile is computed while the next is read
+constexpr std::size_t kLoads = 192;  // the most reads of tiles in flight
 
 }  // namespace
 
@@ -133,7 +132,7 @@ Status Store::check_plan() const {
     } else if (options_.experts_only) {
       continue;
     } else if (!unit.by_rows) {
-      if (plan_.ring_slots < static_cast<int>(kLeastRingSlots) || plan_.ring_slot_bytes < tiles[t].slot_bytes)
+      if (plan_.ring_slots < kLeastRing || plan_.ring_slot_bytes < tiles[t].slot_bytes)
         return wrong("no ring for streamed tiles");
     }
   }
@@ -212,7 +211,8 @@ void Store::lay_out() {
 
   ring_slot_bytes_ = plan_.ring_slot_bytes;
   for (const std::int32_t t : sequence) ring_slot_bytes_ = std::max(ring_slot_bytes_, tiles[t].slot_bytes);
-  const std::size_t ring_slots = sequence.empty() ? 0 : std::max<std::size_t>(plan_.ring_slots, kLeastRingSlots);
+  const std::size_t ring_slots =
+      sequence.empty() ? 0 : static_cast<std::size_t>(std::max(plan_.ring_slots, kLeastRing));
   const std::uint64_t ring_bytes = ring_slots * ring_slot_bytes_;
   const std::uint64_t expert_bytes = plan_.expert_slot_bytes * static_cast<std::uint64_t>(plan_.expert_slots);
   // Memory that is used from the start is contiguous, so that the plan's count is exact.

@@ -11,8 +11,6 @@
 namespace millrace {
 namespace {
 
-constexpr float kLargestHalf = 65504.0f;
-
 /// d of a block and the 32 levels, each a row's largest magnitude at 127. NaN becomes 0, infinities the largest finite.
 void encode_q8_0(const float* row, BlockQ8_0& out) {
   alignas(64) float x[kBlock];

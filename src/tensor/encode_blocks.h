@@ -9,8 +9,9 @@
 
 namespace millrace {
 
+constexpr float kLargestHalf = 65504.0f;
 /// No block reaches further (63 * 15 * the largest float16); inputs are clamped to it so that squares stay finite.
-constexpr float kLargestEncodable = 63.0f * 15.0f * 65504.0f;
+constexpr float kLargestEncodable = 63.0f * 15.0f * kLargestHalf;
 
 /// Encodes whole blocks. dtype: a quantized one but Q8_0. x: [count], count a
 /// multiple of the dtype's block; anything, NaN counts as 0. importance: [count], what the square of an element's error

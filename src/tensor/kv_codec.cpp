@@ -12,7 +12,6 @@
 namespace millrace {
 namespace {
 
-constexpr float kLargestKvHalf = 65504.0f;
 constexpr float kDivisors[] = {-8.0f, -7.5f, -8.5f, -9.0f};
 
 using Four = float __attribute__((vector_size(16)));
@@ -70,7 +69,7 @@ KvGroup encode_kv_q4(const float* x) {
   float best = 0;
   int taken = 0;  // of the two rows of levels
   for (const float divisor : kDivisors) {
-    const std::uint16_t d = float_to_half(std::clamp(extreme / divisor, -kLargestKvHalf, kLargestKvHalf));
+    const std::uint16_t d = float_to_half(std::clamp(extreme / divisor, -kLargestHalf, kLargestHalf));
     const float error = quantize_with(finite, half_to_float(d), levels[1 - taken]);
     if (divisor != kDivisors[0] && !(error < best)) continue;
     best = error;
@@ -104,7 +103,7 @@ std::uint16_t encode_kv_few(DType dtype, const float* x, std::int64_t count, std
     }
     scale = sum_of_neighbours(terms, count) / sum_of_neighbours(squares, count);
   }
-  const std::uint16_t d = float_to_half(std::min(scale, kLargestKvHalf));
+  const std::uint16_t d = float_to_half(std::min(scale, kLargestHalf));
   for (std::int64_t i = 0; i < count; ++i) {
     const int index = index_at(std::fabs(finite[i]), half_to_float(d)), negative = finite[i] < 0 ? 1 : 0;
     codes[i] = static_cast<std::uint8_t>(two ? (negative != 0 ? 1 - index : 2 + index) : index | negative << 2);

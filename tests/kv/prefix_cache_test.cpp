@@ -11,8 +11,6 @@
 namespace millrace::kv {
 namespace {
 
-const Layout kSmall = equal_layers(2, 1, 8);
-
 struct Fixture : testing::Test {
   residency::Budget budget{1 << 20};
   std::shared_ptr<BlockPool> pool = std::make_shared<BlockPool>(kSmall, budget);

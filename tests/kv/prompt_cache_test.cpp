@@ -20,8 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = PromptCache::Clock;
 
-const Layout kSmallCached = equal_layers(2, 1, 8);
-const auto kBlockBytes = static_cast<std::size_t>(kSmallCached.groups()[0].block_bytes());
+const auto kBlockBytes = static_cast<std::size_t>(kSmall.groups()[0].block_bytes());
 
 /// Memory whose addresses nobody may look at: what lies there is only to be had by read() and write().
 class Elsewhere final : public BlockMemory {
@@ -67,10 +66,10 @@ struct PromptTier : testing::TestWithParam<bool> {
   }
 
   std::shared_ptr<BlockPool> new_pool() {
-    if (GetParam()) return std::make_shared<BlockPool>(kSmallCached, budget);
+    if (GetParam()) return std::make_shared<BlockPool>(kSmall, budget);
     std::vector<std::unique_ptr<BlockMemory>> elsewhere;
     elsewhere.push_back(std::make_unique<Elsewhere>());
-    return std::make_shared<BlockPool>(kSmallCached, std::move(elsewhere));
+    return std::make_shared<BlockPool>(kSmall, std::move(elsewhere));
   }
   std::unique_ptr<PromptCache> open(const char* identity = "a model") {
     auto cache = PromptCache::open(options, identity, pool, budget);

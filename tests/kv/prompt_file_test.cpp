@@ -9,8 +9,7 @@
 namespace millrace::kv {
 namespace {
 
-const Layout kSmallFiled = equal_layers(2, 1, 8);
-const Group& kGroup = kSmallFiled.groups()[0];
+const Group& kGroup = kSmall.groups()[0];
 
 std::vector<Token> text(std::int64_t count, Token from = 0) {
   std::vector<Token> tokens(static_cast<std::size_t>(count));
@@ -20,7 +19,7 @@ std::vector<Token> text(std::int64_t count, Token from = 0) {
 
 struct PromptFile : testing::Test {
   std::vector<Token> tokens = text(2 * kBlockTokens);
-  PromptBlock block{kGroup, 0, root_key("a model", kSmallFiled), {7, 8}, tokens};
+  PromptBlock block{kGroup, 0, root_key("a model", kSmall), {7, 8}, tokens};
   std::vector<std::byte> payload{static_cast<std::size_t>(kGroup.block_bytes()), std::byte{3}};
   std::vector<std::byte> head = make_head(block, payload.data());
 
@@ -51,7 +50,7 @@ TEST_F(PromptFile, IsNothingForAnotherPromptModelOrShape) {
   other.tokens = elsewhere;
   EXPECT_EQ(checked(other), Code::corrupt);
   other = block;
-  other.root = root_key("another model", kSmallFiled);
+  other.root = root_key("another model", kSmall);
   EXPECT_EQ(checked(other), Code::corrupt);
   other = block;
   other.shape.dtype = DType::f32;
@@ -69,7 +68,7 @@ TEST_F(PromptFile, IsNothingForAnotherPromptModelOrShape) {
 TEST(PromptKey, HangsOnEverythingBefore) {
   const std::vector<Token> tokens = text(2 * kBlockTokens);
   const std::span<const Token> one = std::span(tokens).first(kBlockTokens), two = std::span(tokens).last(kBlockTokens);
-  const PromptKey root = root_key("a model", kSmallFiled);
+  const PromptKey root = root_key("a model", kSmall);
   EXPECT_EQ(next_key(root, one), next_key(root, one));
   EXPECT_NE(next_key(root, one), next_key(root, two));
   EXPECT_NE(next_key(next_key(root, one), two), next_key(next_key(root, two), two));
@@ -78,7 +77,7 @@ TEST(PromptKey, HangsOnEverythingBefore) {
   EXPECT_EQ(file_key(root, 0), root);
   EXPECT_NE(file_key(root, 1), file_key(root, 0));
   EXPECT_NE(file_key(root, 1), file_key(root, 2));
-  EXPECT_NE(root_key("a mode", kSmallFiled), root);
+  EXPECT_NE(root_key("a mode", kSmall), root);
   EXPECT_EQ(root.hex().size(), 32u);
 }
 

@@ -17,15 +17,14 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
-const Layout kSmallStored = equal_layers(2, 1, 8);
-const Group& kGroup = kSmallStored.groups()[0];
+const Group& kGroup = kSmall.groups()[0];
 constexpr std::uint64_t kFileOnDisk = 8192;  // 128 + 256 + 4096 bytes in blocks of the disk
 
 struct PromptFolder : testing::Test {
   fs::path home = fs::temp_directory_path() / ("prompts-" + std::to_string(getpid()));
   std::string folder = (home / "below" / "prompts").string();
   const PromptStore::Time now = std::chrono::system_clock::now();
-  const PromptKey root = root_key("a model", kSmallStored);
+  const PromptKey root = root_key("a model", kSmall);
   std::vector<std::byte> out{static_cast<std::size_t>(kGroup.block_bytes())};
 
   void SetUp() override { fs::remove_all(home); }

@@ -13,6 +13,8 @@ inline Layout equal_layers(std::int64_t layers, std::int64_t kv_heads, std::int6
   return Layout(all).with(dtype, kOnHost);
 }
 
+const Layout kSmall = equal_layers(2, 1, 8);
+
 /// Two groups: layers 0, 1 and 3 see a window of keys, layer 2 sees all, with larger heads.
 inline Layout with_window(std::int64_t window) {
   const LayerKv local{Keeps::attention, 1, 8, 8, window}, global{Keeps::attention, 2, 16, 16};
