@@ -13,6 +13,16 @@ namespace millrace::cli {
 
 namespace fs = std::filesystem;
 
+CLI::Option* add_adapter_option(CLI::App& command, std::vector<std::string>& adapters, const std::string& limits) {
+  return command
+      .add_option(
+          "--lora", adapters,
+          "LoRA adapter of the model, FILE or FILE=SCALE: a GGUF file or a folder of PEFT's; repeatable" + limits)
+      ->allow_extra_args(false)
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
 Expected<std::vector<engine::AdapterOptions>> read_adapters(const std::vector<std::string>& texts,
                                                             const std::string& base) {
   std::vector<engine::AdapterOptions> adapters;

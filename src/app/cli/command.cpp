@@ -10,6 +10,7 @@
 #include <optional>
 #include <random>
 
+#include "app/cli/adapter_files.h"
 #include "app/cli/progress.h"
 #include "base/bytes.h"
 #include "base/log.h"
@@ -137,13 +138,7 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       "(self:K: K of them); mtp: the file's block for multi-token prediction");
   command.add_option("--mmproj", flags.mmproj,
                      "The vision tower: an mmproj file (default: the one in the model's folder that fits), or off");
-  command
-      .add_option("--lora", flags.adapters,
-                  "LoRA adapter of the model, FILE or FILE=SCALE: a GGUF file or a folder of PEFT's; repeatable; only "
-                  "on the CPU")
-      ->allow_extra_args(false)  // what follows the file is a prompt
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_adapter_option(command, flags.adapters, "; only on the CPU");
   command.add_option("--kv", flags.kv, "Format of the KV cache: f16, q8_0, q4_0, q3, q2, f32 (default: f16)");
   command.add_option("--isa", flags.isa, "Kernels: auto, plain, avx2, avx512")->capture_default_str();
   command

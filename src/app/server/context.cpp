@@ -115,8 +115,7 @@ Status check_no_adapter(Context& context, const std::string& name) {
   if (info.adapter.empty()) return {};
   return error(Code::unsupported,
                "model: '{}' names an adapter, which only requests for answers can do; send '{}', and set the adapter's "
-               "scale with "
-               "/lora-adapters",
+               "scale with /lora-adapters",
                name, info.name);
 }
 
