@@ -56,10 +56,9 @@ Expected<AdapterOptions> parse_adapter(std::string_view text) {
 Status check_adapter_device(const EngineOptions& options) {
   if (options.part.cluster != nullptr || options.part.ranks > 1 || !options.part.stage.whole())
     return error(Code::unsupported, "adapters (--lora) are for one process, not for several; leave one of both out");
-  if (options.device.choice == DeviceChoice::cuda)
+  if (!options.device.gpus_beside.empty())
     return error(Code::unsupported,
-                 "adapters (--lora) are computed on the CPU alone: use --device cpu, or put the adapter into the "
-                 "model's file with 'millrace export-lora'");
+                 "adapters (--lora) are for one GPU, not for several; name one, or use --device cpu");
   return {};
 }
 
@@ -67,7 +66,10 @@ Status read_adapters(const EngineOptions& options, const modelfile::Model& file,
   if (options.model.adapters.empty()) return {};
   MR_RETURN_IF_ERROR(check_adapter_device(options));
   parts.adapter_states.clear();
+  parts.limits.adapters = std::ssize(options.model.adapters);
   parts.adapter_bytes = 0;
+  parts.adapted_weights.clear();
+  parts.adapts_embedding = false;
   for (const AdapterOptions& adapter : options.model.adapters) {
     const std::string name = name_of(adapter);
     const auto is_it = [&](const AdapterState& other) { return other.name == name; };
@@ -79,6 +81,8 @@ Status read_adapters(const EngineOptions& options, const modelfile::Model& file,
     if (const Status fits = opened.check(file); !fits.ok())
       return fits.with_context("--lora " + modelfile::escape(adapter.path, 200));
     parts.adapter_bytes += opened.memory_bytes();
+    parts.adapts_embedding = parts.adapts_embedding || opened.adapts_embedding();
+    for (const residency::WeightRef ref : opened.weights(*parts.model)) parts.adapted_weights.push_back(ref);
     parts.limits.adapter_rank = std::max(parts.limits.adapter_rank, opened.most_rank());
     parts.adapter_states.push_back({name, adapter.path, adapter.scale, adapter.scale == 0 ? 1 : adapter.scale});
   }

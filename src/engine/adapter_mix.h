@@ -14,7 +14,7 @@
 
 namespace millrace::engine {
 
-/// Whether adapters may be where the options want to compute. Errors: unsupported (a GPU, several processes).
+/// Whether adapters may be where the options want to compute. Errors: unsupported (several processes, several GPUs).
 Status check_adapter_device(const EngineOptions& options);
 
 /// Reads the headers of the options' adapters, holds them to the model's file, and says in the parts what they are to

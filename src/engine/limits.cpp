@@ -63,6 +63,7 @@ exec::PassLimits pass_limits(const Limits& limits) {
   pass.max_positions = limits.context_tokens;
   pass.routed_layers = limits.routed_layers;
   pass.kv_dtype = limits.kv_dtype;
+  pass.adapters = limits.adapters;
   pass.adapter_rank = limits.adapter_rank;
   return pass;
 }

@@ -28,9 +28,9 @@ struct Limits {
   std::int64_t queue = 0;         // requests that wait at most; 0: any number
   std::int64_t passes = 1;        // that are under way at a time
   std::uint64_t tile_bytes = 0;
-  std::int64_t routed_layers = 0;  // exec::PassLimits
-  DType kv_dtype = DType::f16;     // likewise
-  std::int64_t adapter_rank = 0;   // likewise
+  std::int64_t routed_layers = 0;               // exec::PassLimits
+  DType kv_dtype = DType::f16;                  // likewise
+  std::int64_t adapters = 0, adapter_rank = 0;  // likewise
 };
 /// The size of passes under these limits.
 exec::PassLimits pass_limits(const Limits& limits);

@@ -45,7 +45,7 @@ struct ModelOptions {
   std::string mmproj;         // the vision tower's file (engine/pictures.h); empty: the model reads no pictures
   bool mmproj_found = false;  // found, not named by the user: if it cannot be used, it is left out with a warning
   std::string overlay;        // a file whose tensors replace the model's (modelfile/overlay.h); empty: none
-  std::vector<AdapterOptions> adapters;  // only on the CPU
+  std::vector<AdapterOptions> adapters;
   /// Fetches the tensors that the engine needs, if only the file's header is on the disk; empty: the file is complete.
   std::function<Status(const residency::UnitTable& units)> fetch;
   std::string identity;                 // what ranks compare instead of pages of their files; empty: those pages

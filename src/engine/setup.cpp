@@ -413,12 +413,7 @@ Expected<Taken> choose_device(const EngineOptions& options, const DraftModelPlan
     MR_ASSIGN_OR_RETURN(Parts parts, assemble_cpu_plan(options, draft));
     return Taken{std::move(parts)};
   };
-  if (!options.model.adapters.empty()) {
-    MR_RETURN_IF_ERROR(check_adapter_device(options));
-    if (options.device.choice == DeviceChoice::automatic)
-      say_cpu(options, "adapters (--lora) are computed there alone");
-    return on_cpu();
-  }
+  if (!options.model.adapters.empty()) MR_RETURN_IF_ERROR(check_adapter_device(options));
   if (options.watch.inputs != nullptr && options.device.choice == DeviceChoice::cuda)
     return error(Code::unsupported, "what products read is seen on the CPU alone; leave --device cuda out");
   if (options.device.choice == DeviceChoice::cpu || options.watch.inputs != nullptr) return on_cpu();

@@ -63,12 +63,14 @@ struct Parts {
   std::unique_ptr<residency::HeadStart> head_start;  // null: not started, or the weights are loaded
   std::unique_ptr<storage::Backend> straight;        // reads into the GPU's memory; null: not used
   std::unique_ptr<residency::Budget> budget;
-  std::vector<AdapterState> adapter_states;  // of `adapters`
-  std::uint64_t adapter_bytes = 0;           // the memory that they take
-  std::unique_ptr<exec::Adapters> adapters;  // null: none
-  residency::Reservation program;            // code, tokenizer, threads, tables: measured
-  residency::Reservation mapped;             // the model's pages, if storage maps the file
-  residency::Reservation draft_model;        // of a draft model on the CPU, if a GPU computes this model
+  std::vector<AdapterState> adapter_states;           // of `adapters`
+  std::uint64_t adapter_bytes = 0;                    // the memory that they take, in RAM and on a GPU
+  std::vector<residency::WeightRef> adapted_weights;  // that they change
+  bool adapts_embedding = false;                      // one of them does
+  std::unique_ptr<exec::Adapters> adapters;           // null: none
+  residency::Reservation program;                     // code, tokenizer, threads, tables: measured
+  residency::Reservation mapped;                      // the model's pages, if storage maps the file
+  residency::Reservation draft_model;                 // of a draft model on the CPU, if a GPU computes this model
   DType kv_dtype = DType::f16;
   kv::Rotation kv_rotation = kv::Rotation::of_format;
   residency::Rates rates;

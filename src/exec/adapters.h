@@ -16,7 +16,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/status.h"
 #include "device/host_memory.h"
+#include "kv/sequence.h"
 #include "residency/budget.h"
 #include "residency/unit.h"
 #include "tensor/dtype.h"
@@ -51,5 +53,11 @@ struct Adapter {
 };
 
 using Adapters = std::vector<Adapter>;
+
+/// How much of an adapter a mix has; 0: none.
+float scale_in(const kv::AdapterMix& mix, std::size_t adapter);
+/// Through which of the adapters, null being none, rows of the pass go; empty: through none at all. Errors: internal
+/// (an adapter, or a mix, that is not there).
+Expected<std::vector<bool>> mixed_in(const kv::Batch& batch, const Adapters* adapters);
 
 }  // namespace millrace::exec

@@ -15,30 +15,11 @@ constexpr std::int64_t kLowRows = 8;  // of A that a thread takes at once: it ha
 // Multiplications that are worth a thread's taking them.
 constexpr std::int64_t kTaskProducts = 32 * 1024;
 
-/// 0: the mix has none of it.
-float scale_in(const kv::AdapterMix& mix, std::size_t adapter) {
-  for (const kv::AdapterScale& one : mix)
-    if (static_cast<std::size_t>(one.adapter) == adapter) return one.scale;
-  return 0;
-}
-
 }  // namespace
 
-/// Errors: internal (an adapter, or a mix, that is not there).
+/// Errors: those of mixed_in().
 Status CpuExecutor::begin_mixes(const kv::Batch& batch) {
-  mixed_.clear();
-  const std::size_t adapters = options_.adapters == nullptr ? 0 : options_.adapters->size();
-  for (const kv::BatchRow& row : batch.rows) {
-    if (row.mix < 0) continue;
-    if (static_cast<std::size_t>(row.mix) >= batch.mixes.size())
-      return error(Code::internal, "a row of the pass goes through mix {} of {}", row.mix, batch.mixes.size());
-    for (const kv::AdapterScale& one : batch.mixes[static_cast<std::size_t>(row.mix)]) {
-      if (one.adapter < 0 || static_cast<std::size_t>(one.adapter) >= adapters)
-        return error(Code::internal, "a row of the pass goes through adapter {} of {}", one.adapter, adapters);
-      mixed_.resize(adapters);
-      mixed_[static_cast<std::size_t>(one.adapter)] = true;
-    }
-  }
+  MR_ASSIGN_OR_RETURN(mixed_, mixed_in(batch, options_.adapters));
   if (mixed_.empty()) return {};
   auto* const sources = at<std::int32_t>(layout_.logit_sources);
   std::int64_t logit_row = 0;

@@ -37,7 +37,8 @@ struct Launch {
     temper,
     product,      // of one input with up to four weights; of a prompt with one, maybe with the gather behind it
     gated,        // gate, up and what comes of them, in one kernel; of a prompt maybe with the gather behind it
-    gate_and_up,  // the same where gate and up differ in dtype: one after the other, then what comes of them
+    gate_and_up,  // the same where gate and up differ in dtype or adapters change one: one after the other, then what
+                  // comes of them
     heads,        // heads' norms, RoPE and the KV store, in this one kernel alone
     heads_norm,   // that of heads which nothing attends with, or which are not turned in one kernel
     gated_norm,   // the same, then the gate that multiplies by it
@@ -93,6 +94,9 @@ struct FuseOptions {
   /// How many rows of a matrix the processor computes, its last ones. Empty: none of any.
   std::function<std::int64_t(WeightRef)> host_rows;
   bool experts_from_host = false;  // it computes with some experts, and is handed their input in floats
+  /// Weights whose products adapters change: what those read is wanted in floats, gates and ups are
+  /// made apart, and nothing is added to the residual stream before they have. Empty: none.
+  std::function<bool(WeightRef)> adapted = {};
   /// Which quantized weights have products of prompts. Empty: all.
   std::function<bool(DType)> prompt_dtypes = {};
 };

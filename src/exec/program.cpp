@@ -320,7 +320,7 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
       if (kept > step.attention.v_dim()) shape.padded_heads = std::max(shape.padded_heads, step.attention.heads * kept);
     }
     if (step.kind == Kind::gated &&
-        (shape.whole_rows || units.part(step.weight).dtype != units.part(step.weight2).dtype))
+        (shape.whole_rows || shape.adapters > 0 || units.part(step.weight).dtype != units.part(step.weight2).dtype))
       shape.separate_gate = std::max(shape.separate_gate, program.buffer(step.out).cols);
     if (step.kind == Kind::gated) shape.widest_gate = std::max(shape.widest_gate, program.buffer(step.out).cols);
     if (step.kind == Kind::matmul_heads) {

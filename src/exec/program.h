@@ -332,7 +332,8 @@ struct PassLimits {
   std::int64_t max_positions = 0;  // context
   std::int64_t routed_layers = 0;  // whose experts the pass brings with its rows (exec/routing.h); 0: routers choose
   DType kv_dtype = DType::f16;     // of the sequences: some formats have groups more than the program (kv/layout.h)
-  std::int64_t adapter_rank = 0;   // the largest of any adapter's matrix (exec/adapters.h); 0: there are none
+  std::int64_t adapters = 0;       // that rows may go through (exec/adapters.h), and
+  std::int64_t adapter_rank = 0;   // the largest rank of any of their matrices
 };
 
 /// What passes of a program need at most: an executor's memory follows from it, and is not guessed.
@@ -347,7 +348,7 @@ struct PassShape : PassLimits {
   std::int64_t selected_bytes = 0;   // what kernels::kAttentionChunk of them take in the cache's format
   std::int64_t index_heads = 0;      // of any indexer
   std::int64_t product_heads = 0;    // the most of any product by heads
-  std::int64_t separate_gate = 0;    // most columns of a gate whose up is of another dtype
+  std::int64_t separate_gate = 0;    // most columns of a gate whose up is of another dtype, or that adapters may change
   std::int64_t widest_gate = 0;      // most columns of any gate, experts' among them
   std::int64_t widest_taps = 0;      // floats of a convolution's
   DeltaRule delta_rule;              // the most heads, keys and values of any

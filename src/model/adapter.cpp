@@ -211,6 +211,21 @@ std::int64_t AdapterFile::most_rank() const {
   return most;
 }
 
+std::vector<residency::WeightRef> AdapterFile::weights(const Model& model) const {
+  const Operands operands = operands_of(model);
+  std::vector<residency::WeightRef> weights;
+  for (const AdaptedTensor& tensor : tensors_) {
+    if (tensor.embedding) continue;
+    const auto [first, last] = operands.equal_range(tensor.name);
+    for (auto at = first; at != last; ++at) weights.push_back(at->second);
+  }
+  return weights;
+}
+
+bool AdapterFile::adapts_embedding() const {
+  return std::any_of(tensors_.begin(), tensors_.end(), [](const AdaptedTensor& tensor) { return tensor.embedding; });
+}
+
 float AdapterFile::factor_of(const AdaptedTensor& tensor) const {
   return alpha_ == 0 ? 1.0f : static_cast<float>(alpha_ / static_cast<double>(tensor.rank));
 }

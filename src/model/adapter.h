@@ -42,6 +42,10 @@ class AdapterFile {
   /// alpha / rank, or 1.
   float factor_of(const AdaptedTensor& tensor) const;
 
+  /// The weights that products with the model's matrices read and that the adapter changes; some may be there twice.
+  std::vector<residency::WeightRef> weights(const Model& model) const;
+  bool adapts_embedding() const;
+
   /// Whether every tensor is one of `base`'s, of its shape. Errors: invalid_argument (of another architecture, or of a
   /// model of other shapes, both named).
   Status check(const modelfile::Model& base) const;

@@ -272,9 +272,10 @@ TEST(AdapterFiles, AreRefusedInWords) {
   EXPECT_EQ(Engine::create(adapted(reference("llama3"), {files.adapter(), files.adapter()})).status().code(),
             Code::invalid_argument);
   // Where it is not computed.
-  EngineOptions on_gpu = adapted(reference("llama3"), {files.adapter()});
-  on_gpu.device.choice = DeviceChoice::cuda;
-  EXPECT_EQ(Engine::create(on_gpu).status().code(), Code::unsupported);
+  EngineOptions on_gpus = adapted(reference("llama3"), {files.adapter()});
+  on_gpus.device.choice = DeviceChoice::cuda;
+  on_gpus.device.gpus_beside = {1};
+  EXPECT_EQ(Engine::create(on_gpus).status().code(), Code::unsupported);
   // A model is no adapter.
   EXPECT_EQ(Engine::create(adapted(reference("llama3"), {reference("llama3")})).status().code(), Code::unsupported);
 }

@@ -400,6 +400,18 @@ TEST_F(ByHand, GateAndUpOfTwoDtypesAreApart) {
   ops.matmul_gated(y, matrix, of_another_dtype, h, kernels::Activation::silu);
   EXPECT_EQ(launches(), "gated: gate-and-up") << "nothing reads the first";
 }
+TEST_F(ByHand, AdaptersStandBetweenAProductAndWhatComesOfIt) {
+  ops.rms_norm(h, x, norm, 0);
+  ops.matmul_gated(y, matrix, other, h, kernels::Activation::silu);
+  ops.matmul(k, matrix, y);
+  ops.add(x, k);
+  EXPECT_EQ(launches(), "norm:q8 gated:q8 product+");
+  FuseOptions options;
+  options.adapted = [&](WeightRef ref) { return ref.unit == other.unit && ref.part == other.part; };
+  EXPECT_EQ(launches(options), "norm:floats,q8 gate-and-up product+") << "of the up alone";
+  options.adapted = [&](WeightRef ref) { return ref.unit == matrix.unit && ref.part == matrix.part; };
+  EXPECT_EQ(launches(options), "norm:floats,q8 gate-and-up product add") << "of the gate, and of what is added";
+}
 TEST_F(ByHand, WhatAllDevicesNeedIsGatheredByTheProduct) {
   const Act all = ops.buffer("all", 512), sums = ops.buffer("sums", 256);
   const WeightRef wide{1, 0}, down{1, 1};

@@ -13,11 +13,10 @@ namespace millrace::cli {
 
 namespace fs = std::filesystem;
 
-CLI::Option* add_adapter_option(CLI::App& command, std::vector<std::string>& adapters, const std::string& limits) {
+CLI::Option* add_adapter_option(CLI::App& command, std::vector<std::string>& adapters) {
   return command
-      .add_option(
-          "--lora", adapters,
-          "LoRA adapter of the model, FILE or FILE=SCALE: a GGUF file or a folder of PEFT's; repeatable" + limits)
+      .add_option("--lora", adapters,
+                  "LoRA adapter of the model, FILE or FILE=SCALE: a GGUF file or a folder of PEFT's; repeatable")
       ->allow_extra_args(false)
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);

@@ -12,7 +12,7 @@
 namespace millrace::cli {
 
 /// Adds --lora, which may be repeated; what follows its value is the command's. limits: the end of its help.
-CLI::Option* add_adapter_option(CLI::App& command, std::vector<std::string>& adapters, const std::string& limits);
+CLI::Option* add_adapter_option(CLI::App& command, std::vector<std::string>& adapters);
 
 /// What PEFT saved is written as a GGUF file for the model at `base` into the folder for temporary files, where it
 /// lies as long as a copy of its options does. Errors: invalid_argument, not_found; those of convert::convert_adapter.

@@ -50,7 +50,7 @@ void add_export_lora(CLI::App& app, const Program& program, int& exit_code) {
   auto flags = std::make_shared<Flags>();
   auto* command = app.add_subcommand("export-lora", "Merge LoRA adapters into a model: a new GGUF file");
   command->add_option("model", flags->model, "A model by name, or a GGUF file")->required();
-  add_adapter_option(*command, flags->adapters, "")->required();
+  add_adapter_option(*command, flags->adapters)->required();
   command->add_option("-o,--output", flags->out, "The GGUF file to write")->required();
   command->add_option("--dtype", flags->dtype, "Type of the matrices that change: keep (their own), f16, q8_0, ...")
       ->capture_default_str();

@@ -82,8 +82,8 @@ Status GpuPlanner::plan(const TakenMemory& others) {
     return error(Code::unsupported, "{} shares no rows with the processor; leave --cpu-share out",
                  kernels::gpu::offer().name);
   others_ = others;
-  others_.vram_bytes += tower_.vram_bytes;
-  others_.ram_bytes += tower_.ram_bytes;
+  others_.vram_bytes += tower_.vram_bytes + parts_.adapter_bytes;
+  others_.ram_bytes += tower_.ram_bytes + parts_.adapter_bytes;
   front_wanted_ = front_of(options_, parts_);
   if (front_wanted_ != 0 && plan_once().ok() && parts_.plan.front_layers != 0) return {};
   front_wanted_ = 0;
@@ -125,9 +125,10 @@ Status GpuPlanner::plan_once() {
   if (measure()) MR_RETURN_IF_ERROR(fit_sequences(shares, demand_, [this] { return place(); }));
   set_plan_options();
   parts_.plan = residency::plan_homes(units(), homes_, parts_.plan_options, parts_.rates);
-  parts_.plan.vram_fixed_bytes = vram_.context_bytes + activation_bytes();
+  parts_.plan.vram_fixed_bytes = vram_.context_bytes + activation_bytes() + parts_.adapter_bytes;
   parts_.plan.vram_tower_bytes = tower_.vram_bytes;
-  parts_.plan.vram_draft_bytes = others_.vram_bytes - tower_.vram_bytes + taken_by_drafter().vram_bytes;
+  parts_.plan.vram_draft_bytes =
+      others_.vram_bytes - tower_.vram_bytes - parts_.adapter_bytes + taken_by_drafter().vram_bytes;
   parts_.plan.front_layers = front_layers();
   set_front();
   set_spare();

@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "device/gpu.h"
+#include "engine/adapter_mix.h"
 #include "engine/gpu/draft.h"
 #include "engine/gpu/plan.h"
 #include "engine/gpu/shards.h"
@@ -78,6 +79,9 @@ Expected<Parts> assemble_gpu(const EngineOptions& asked, const DraftModelPlan* d
   MR_ASSIGN_OR_RETURN(const device::Gpu gpu, find_gpu(options.device.gpu));
   MR_RETURN_IF_ERROR(
       exec::check_gpu(parts.model->program(), parts.model->units(), {options.kv.dtype, gpu.block_shared_bytes}));
+  if (!options.model.adapters.empty())
+    MR_RETURN_IF_ERROR(exec::check_gpu_adapters(parts.model->program(), parts.model->units(), parts.adapted_weights,
+                                                parts.adapts_embedding));
   MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv.dtype));
   MR_ASSIGN_OR_RETURN(const Vram vram, open_gpu(options.device.gpu));
   parts.rates = rates_beside(gpu.name, std::move(parts.rates));
@@ -126,12 +130,14 @@ Expected<Parts> assemble_gpu(const EngineOptions& asked, const DraftModelPlan* d
     log::info("the GPU computes layers streamed from RAM alone, for no rates are known: run `millrace calibrate`");
   if (!load) return parts;
 
+  MR_RETURN_IF_ERROR(load_adapters(options, parts));
   exec::GpuOptions ops;
+  ops.rows.adapters = parts.adapters.get();
   ops.device = options.device.gpu;
   ops.graphs = options.device.graphs;
   ops.fuse = options.device.fuse;
   ops.kv_dtype = options.kv.dtype;
-  ops.routing = parts.routing.get();
+  ops.rows.routing = parts.routing.get();
   ops.trace = options.watch.trace;
   ops.experts.prefetch = options.experts.prefetch;
   if (cpu_shares || planner.homes().experts.any()) {

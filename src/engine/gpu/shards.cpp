@@ -299,7 +299,7 @@ Status Assembly::load() {
     ops.blocks.own_block = [sharded = sharded_.get(), g](std::size_t group, const std::byte* block) {
       return sharded->blocks[group]->on_device(g, block);
     };
-    ops.routing = parts_.routing.get();
+    ops.rows.routing = parts_.routing.get();
     if (experts_.any()) {
       ops.experts.slots = sharded_->experts.get();
       ops.experts.gpu = g;

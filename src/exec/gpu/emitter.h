@@ -11,6 +11,7 @@
 #include "kernels/gpu/gates.h"
 #include "kernels/gpu/heads.h"
 #include "kernels/gpu/latent.h"
+#include "kernels/gpu/low_rank.h"
 #include "kernels/gpu/prompt_int8.h"
 #include "kernels/gpu/recurrent.h"
 #include "kernels/gpu/whole_rows.h"
@@ -168,6 +169,15 @@ struct GpuExecutor::Emitter {
   /// Behind them. The processor begins here at the earliest: all weights of the step have been acquired, so they lie in
   /// RAM.
   void take_in(Shared& shared, bool add);
+
+  /// What a product with this weight gave: floats.
+  struct Adapting {
+    WeightRef weight;
+    float* y = nullptr;
+    std::int64_t y_stride = 0;
+  };
+  /// Adds what the pass's adapters give, behind products of `x` (adapters.cpp).
+  void adapt(std::span<const Adapting> products, Act x);
 
   void emit_product(const Launch& launch);
   /// Gate and up, together or apart.

@@ -338,7 +338,7 @@ Status check_gpu(const Program& program, const residency::UnitTable& units, cons
 Status GpuExecutor::prepare(const Program& program, const PassLimits& limits) {
   const device::OnGpu on(options_.device);
   MR_RETURN_IF_ERROR(check_gpu(program, units_, traits_));
-  if (limits.routed_layers > 0 && options_.routing == nullptr)
+  if (limits.routed_layers > 0 && options_.rows.routing == nullptr)
     return error(Code::internal,
                  "the rows of {} layers need experts outside VRAM, but the executor has no source for them",
                  limits.routed_layers);
@@ -371,6 +371,7 @@ Status GpuExecutor::prepare(const Program& program, const PassLimits& limits) {
   for (const Step& step : programs_[0].steps)
     if (step.by_picture || step.kind == Step::Kind::add_picture)
       picture_cols_ = std::max(picture_cols_, step.first + programs_[0].buffer(step.out).cols);
+  MR_RETURN_IF_ERROR(prepare_adapters());
   MR_RETURN_IF_ERROR(prepare_share());
   MR_RETURN_IF_ERROR(prepare_experts());
   return prepare_launches();
@@ -389,17 +390,20 @@ Status GpuExecutor::prepare_given() {
 
 Status GpuExecutor::prepare_launches() {
   for (const bool hidden : {false, true}) {
-    for (const Class of : {kGenerated, kShared, kPrompt}) {
-      if (of == kShared && share_ == nullptr) continue;
-      FuseOptions options;
-      options.neighbours = options_.fuse;
-      options.prompt = of == kPrompt;
-      options.prompt_dtypes = [this](DType dtype) { return gpu::has_prompt_product(prompt_products_, dtype); };
-      options.experts_from_host = options_.experts.slots != nullptr;
-      if (of == kShared)
-        options.host_rows = [this](WeightRef ref) { return part(ref).rows - weights_.device_rows(ref); };
-      MR_ASSIGN_OR_RETURN(launches_[hidden ? 1 : 0][of], fuse(programs_[hidden ? 1 : 0], units_, options));
-    }
+    for (const bool adapts : {false, true})
+      for (const Class of : {kGenerated, kShared, kPrompt}) {
+        if ((of == kShared && share_ == nullptr) || (adapts && options_.rows.adapters == nullptr)) continue;
+        FuseOptions options;
+        if (adapts) options.adapted = [this](WeightRef ref) { return adapted(ref); };
+        options.neighbours = options_.fuse;
+        options.prompt = of == kPrompt;
+        options.prompt_dtypes = [this](DType dtype) { return gpu::has_prompt_product(prompt_products_, dtype); };
+        options.experts_from_host = options_.experts.slots != nullptr;
+        if (of == kShared)
+          options.host_rows = [this](WeightRef ref) { return part(ref).rows - weights_.device_rows(ref); };
+        MR_ASSIGN_OR_RETURN(launches_[hidden ? 1 : 0][adapts ? 1 : 0][of],
+                            fuse(programs_[hidden ? 1 : 0], units_, options));
+      }
   }
   return {};
 }
@@ -519,7 +523,8 @@ Status GpuExecutor::launch_pass() {
   }
   const std::int64_t generated = windows_.front().prompt ? 0 : windows_.front().rows;
   const GraphKey key{rows_,           generated, logit_rows_,    batch_->sequences.size(),
-                     position_bound_, top_only_, draws_.empty(), batch_->wants_hidden};
+                     position_bound_, top_only_, draws_.empty(), batch_->wants_hidden,
+                     mixed_};
   auto found = graphs_.find(key);
   if (found == graphs_.end()) {
     if (graphs_.size() >= kMostGraphs) graphs_.clear();

@@ -41,6 +41,12 @@ struct SharedBlocks {
   std::function<const std::byte*(std::size_t group, const std::byte* block)> own_block;
 };
 
+/// What rows of a pass may name.
+struct RowSources {
+  const Routing* routing = nullptr;  // chooses in the routers' place, in passes of limits that say so; may be null
+  const std::vector<Adapter>* adapters = nullptr;  // that rows may go through (exec/adapters.h); null: none
+};
+
 struct GpuOptions {
   int device = 0;
   bool graphs = true;
@@ -51,7 +57,7 @@ struct GpuOptions {
   ProcessorShare processor;
   DType kv_dtype = DType::f16;  // of the sequences
   ExpertSlotUse experts;
-  const Routing* routing = nullptr;  // chooses in the routers' place, in passes of limits that say so; may be null
+  RowSources rows;
   SharedBlocks blocks;
   bool brings_results = true;  // to host memory
   bool aside = false;          // its passes are between those of another executor of the weights, and need only VRAM's
@@ -68,13 +74,18 @@ struct GpuTraits {
 /// prepare() checks it, too. Pure: needs no GPU. Errors: unsupported, naming the step and what to do.
 Status check_gpu(const Program& program, const residency::UnitTable& units, const GpuTraits& traits);
 
+/// Whether the executor can compute adapters of these weights, and of the embedding. Pure. Errors: unsupported, naming
+/// the weight and what to do.
+Status check_gpu_adapters(const Program& program, const residency::UnitTable& units,
+                          const std::vector<WeightRef>& weights, bool embedding);
+
 /// Executor::prompt_chunk() for a GPU that computes prompts in chunks. Pure.
 std::int64_t gpu_prompt_chunk(const Program& program);
 
 /// The RAM that prepare() reserves for the CPU's share of experts. Pure.
 std::uint64_t expert_share_bytes(const PassShape& shape, const kernels::Table& kernels, int threads);
 
-/// The device memory that prepare() reserves, in bytes. Pure.
+/// The device memory that prepare() reserves, in bytes, but for adapters. Pure.
 std::uint64_t gpu_activation_bytes(const PassShape& shape);
 
 /// `units`, `weights` and `vram` outlive the executor. Sequences of its batches have their blocks on the device.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "exec/adapters.h"
 #include "exec/fusion.h"
 #include "exec/gpu/executor.h"
 #include "exec/gpu/experts_share.h"
@@ -90,9 +91,16 @@ class GpuExecutor final : public Executor {
   Status prepare_experts();
   Status prepare_launches();
   Status prepare_given();
+  // adapters.cpp
+  Status prepare_adapters();
+  void fill_scales();
+  bool adapted(WeightRef weight) const;
+  bool adapts_shared_gates() const;
   /// Those of the present pass, in a window of prompts' rows or of others.
   const Launches& launches(bool prompt) const {
-    return launches_[batch_->wants_hidden ? 1 : 0][prompt ? kPrompt : split() ? kShared : kGenerated];
+    return launches_[batch_->wants_hidden ? 1 : 0][mixed_.empty() ? 0 : 1][prompt    ? kPrompt
+                                                                           : split() ? kShared
+                                                                                     : kGenerated];
   }
   Status upload_rows();
   void fill_rope(std::size_t index);
@@ -161,9 +169,10 @@ class GpuExecutor final : public Executor {
   const std::string numerics_;
 
   Program programs_[2];  // of passes whose final states are not wanted, and wanted
-  // Their launches: of rows of generated tokens, of such that the processor has a part in, and of prompts'.
+  // Their launches, where rows go through no adapters, and where some do: of rows of generated tokens, of such that the
+  // processor has a part in, and of prompts'.
   enum Class { kGenerated, kShared, kPrompt, kClasses };
-  Launches launches_[2][kClasses];
+  Launches launches_[2][2][kClasses];
   PassShape shape_;
   GpuLayout layout_;
   residency::Reservation reservation_;
@@ -190,7 +199,10 @@ class GpuExecutor final : public Executor {
     std::int64_t down_rows = 0;  // those of so many rows of each expert have come
   };
   std::map<std::int32_t, ExpertBiases> expert_biases_;
-  Shards shards_;                     // none: the program has no gathers
+  Shards shards_;  // none: the program has no gathers
+  // Of each adapter, its memory in VRAM.
+  std::vector<residency::Reservation> adapter_reservations_;
+  std::vector<device::DeviceBuffer> adapter_memory_;
   std::vector<RouterAhead> routers_;  // of programs_[0], where experts may be guessed
   PrefetchTrial trial_;
 
@@ -206,6 +218,7 @@ class GpuExecutor final : public Executor {
   std::vector<Attention> sights_;  // Program::sights()
   std::vector<Window> windows_;    // all rows, in order
   StateRunTables states_;
+  std::vector<bool> mixed_;  // mixed_in() of the pass
   bool split_ = false;
   bool may_guess_ = false, guessing_ = false;
   bool top_only_ = false, brought_top_only_ = false;
@@ -217,8 +230,9 @@ class GpuExecutor final : public Executor {
   std::vector<std::vector<float>> cos_sin_;  // [positions, rotary / 2, 2]
 
   // rows, those before the first of a prompt, logit rows, sequences, bound on positions, only the top logits, no draws,
-  // final states of all rows
-  using GraphKey = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::size_t, std::int64_t, bool, bool, bool>;
+  // final states of all rows, adapters
+  using GraphKey = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::size_t, std::int64_t, bool, bool, bool,
+                              std::vector<bool>>;
   struct Captured {
     device::RecordedPass graph;
     std::uint64_t weight_bytes = 0;

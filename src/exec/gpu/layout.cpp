@@ -55,6 +55,8 @@ PassRows make_pass_rows(const PassShape& shape, std::int64_t rows, std::int64_t 
   take(layout.position, rows, 4);
   take(layout.logit_row, logit_rows, 4);
   take(layout.draws, logit_rows, sizeof(kernels::DrawRule));
+  take(layout.scales, shape.adapters * rows, sizeof(float));
+  take(layout.logit_scales, shape.adapters * logit_rows, sizeof(float));
   take(layout.chosen, shape.routed_layers * rows * shape.top_k, 4);
   for (const std::int64_t rotary : shape.rotary) take(layout.cos_sin.emplace_back(), rows * rotary, 4);
   for (std::int64_t g = 0; g < shape.kv_groups; ++g)
@@ -92,6 +94,7 @@ GpuLayout make_gpu_layout(const PassShape& shape) {
     layout.rounded = take(gpu::prompt_int8_bytes(worked, widest));
   for (std::uint64_t& padded : layout.padded) padded = take(floats(worked * shape.padded_heads));
   layout.up = take(floats(worked * shape.separate_gate));
+  layout.low = take(floats(input_rows * gpu::kMostProducts * shape.adapter_rank));
   layout.logits = take(floats(shape.max_logit_rows * shape.vocab));
   const auto logit_rows = static_cast<std::int32_t>(shape.max_logit_rows);
   layout.candidates = take(static_cast<std::uint64_t>(logit_rows) * sizeof(gpu::Candidates));

@@ -24,6 +24,7 @@ struct GpuLayout {
   std::uint64_t rounded = 0;     // PromptInt8 [work_rows, widest_input], where products of prompts are of int8
   std::uint64_t padded[3] = {};  // float [work_rows, padded_heads]: queries or results, keys, values
   std::uint64_t up = 0;          // float [work_rows, separate_gate]: of a gate and up that are launches of their own
+  std::uint64_t low = 0;         // LowRankCall::low, of the widest call of adapters
   std::uint64_t logits = 0;      // float [max_logit_rows, vocab]
   std::uint64_t candidates = 0, drawn = 0, sample_workspace = 0;
   std::uint64_t attention_workspace = 0, attention_workspace_bytes = 0;
@@ -56,6 +57,8 @@ struct PassRows {
   std::uint64_t token = 0, sequence = 0, position = 0;  // int32 [rows]
   std::uint64_t logit_row = 0;                          // int32 [logit rows]: which rows want logits
   std::uint64_t draws = 0;                              // DrawRule [logit rows]
+  std::uint64_t scales = 0;                             // of adapters: float [adapters, rows]
+  std::uint64_t logit_scales = 0;                       // likewise [adapters, logit rows]
   std::uint64_t chosen = 0;                             // int32 [routed layers, rows, top_k]
   std::vector<std::uint64_t> cos_sin;                   // float [rows, rotary / 2, 2] of each rope
   std::vector<std::uint64_t> blocks;                    // of each group: addresses [sequences, max_blocks]

@@ -189,6 +189,12 @@ void GpuExecutor::Emitter::emit_product(const Launch& l) {
     launch(call);
   }
   take_in(shared, l.adds);
+  std::array<Adapting, gpu::kMostProducts> changed;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Act out = l.adds ? l.out : products[i]->out;
+    changed[i] = {products[i]->weight, data(out), cols(out)};
+  }
+  adapt(std::span(changed).first(count), s.a);
 }
 
 void GpuExecutor::Emitter::emit_gated(const Launch& l) {
@@ -239,6 +245,7 @@ void GpuExecutor::Emitter::launch_gate_and_up(const Step& s) {
     call.products[0] = {matrix(weight), nullptr, second ? up_out : data(s.out), out_cols};
     launch(call);
   }
+  adapt(std::array{Adapting{s.weight, data(s.out), out_cols}, Adapting{s.weight2, up_out, out_cols}}, s.a);
   check(gpu::gate_mul(s.activation, data(s.out), up_out, window.rows * out_cols, stream), "gate_mul");
 }
 
@@ -250,6 +257,7 @@ void GpuExecutor::Emitter::emit_logits(const Step& s) {
   call.count = 1;
   call.products[0] = {matrix(s.weight), nullptr, own ? data(s.out) : out, own ? cols(s.out) : ops.shape_.vocab};
   launch(call);
+  adapt(std::array{Adapting{s.weight, call.products[0].y, call.products[0].y_stride}}, s.a);
   if (own && status.ok()) {
     gpu::GatherCall gather = gather_call(s, s.out);
     gather.cols = static_cast<std::int32_t>(s.vocab);

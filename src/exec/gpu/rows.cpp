@@ -25,6 +25,7 @@ Status GpuExecutor::begin_pass(const kv::Batch& batch) {
   logit_rows_ =
       std::count_if(batch.rows.begin(), batch.rows.end(), [](const kv::BatchRow& r) { return r.wants_logits; });
   brought_top_only_ = top_only_;
+  MR_ASSIGN_OR_RETURN(mixed_, mixed_in(batch, options_.rows.adapters));
   sees_ahead_ = shape_.whole_rows || std::any_of(batch.pictures.begin(), batch.pictures.end(),
                                                  [](const kv::PictureRow& row) { return row.ahead > 0; });
   const auto sequences = static_cast<std::int64_t>(batch.sequences.size());
@@ -136,7 +137,7 @@ void GpuExecutor::make_windows() {
   }
   // Few rows of generated tokens: of more the processor would be the slower way, and products of prompts are the GPU's.
   // Whoever computes them, the bits are the same.
-  split_ = share_ != nullptr && rows_ <= kSplitRows &&
+  split_ = share_ != nullptr && rows_ <= kSplitRows && !adapts_shared_gates() &&
            std::none_of(windows_.begin(), windows_.end(), [](const Window& window) { return window.prompt; });
 }
 
@@ -244,7 +245,7 @@ void GpuExecutor::fill_chosen() {
   auto* chosen = reinterpret_cast<std::int32_t*>(rows_host_.data() + pass_rows_.chosen);
   for (std::int64_t layer = 0; layer < shape_.routed_layers; ++layer)
     for (const kv::BatchRow& row : batch_->rows)
-      chosen = std::ranges::copy(options_.routing->chosen(layer, row.position, row.sequence), chosen).out;
+      chosen = std::ranges::copy(options_.rows.routing->chosen(layer, row.position, row.sequence), chosen).out;
 }
 
 Status GpuExecutor::upload_rows() {
@@ -285,6 +286,7 @@ Status GpuExecutor::upload_rows() {
   fill_blocks();
   MR_RETURN_IF_ERROR(fill_seen());
   fill_chosen();
+  fill_scales();
   fill_states();
   for (std::size_t index = 0; index < program_->ropes.size(); ++index) fill_rope(index);
   for (std::size_t w = 0; w < windows_.size() && !few_rows() && shape_.group > 0; ++w) {

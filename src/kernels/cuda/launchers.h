@@ -13,6 +13,7 @@
 #include "kernels/gpu/heads.h"
 #include "kernels/gpu/latent.h"
 #include "kernels/gpu/launches.h"
+#include "kernels/gpu/low_rank.h"
 #include "kernels/gpu/ops.h"
 #include "kernels/gpu/prompt_int8.h"
 #include "kernels/gpu/recurrent.h"
@@ -80,6 +81,7 @@ using gpu::kWideHeadDim;
 using gpu::kWideHeadShared;
 using gpu::LatentAttentionCall;
 using gpu::LatentStoreCall;
+using gpu::LowRankCall;
 using gpu::MatmulCall;
 using gpu::Matrix;
 using gpu::NormCall;
@@ -108,6 +110,9 @@ using gpu::TakeInCall;
 using gpu::TakeInExpertsCall;
 using gpu::TakenIn;
 using gpu::TurnCall;
+
+// low_rank.h
+cudaError_t add_low_rank(const LowRankCall& call, cudaStream_t stream);
 
 // ops.h
 cudaError_t matvec(const MatmulCall& call, cudaStream_t stream);

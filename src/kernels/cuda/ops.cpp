@@ -24,6 +24,9 @@ Status matmul_prompt(const MatmulCall& call, StreamRef stream) {
   return cuda_status(cuda::matmul_prompt(call, cuda_stream(stream)), "matmul_prompt");
 }
 PromptProducts prompt_products() { return cuda::prompt_products(); }
+Status add_low_rank(const LowRankCall& call, StreamRef stream) {
+  return cuda_status(cuda::add_low_rank(call, cuda_stream(stream)), "add_low_rank");
+}
 Status matvec_experts(const ExpertCall& call, StreamRef stream) {
   return cuda_status(cuda::matvec_experts(call, cuda_stream(stream)), "matvec_experts");
 }

@@ -23,6 +23,7 @@ struct Offer {
   bool whole_rows = true;      // rows that all see each other: towers
   bool several = true;         // what several GPUs exchange
   bool host_rows = true;       // what the GPU and the processor exchange in a pass
+  bool adapters = true;        // low-rank ones (low_rank.h)
   std::int64_t head_step = 1;  // attention's heads have a multiple of so many channels
   bool (*reads)(DType weights) = [](DType) { return true; };
   bool (*keeps)(DType kv) = [](DType) { return true; };

@@ -7,6 +7,7 @@
 #include "kernels/gpu/gather.h"
 #include "kernels/gpu/heads.h"
 #include "kernels/gpu/latent.h"
+#include "kernels/gpu/low_rank.h"
 #include "kernels/gpu/offer.h"
 #include "kernels/gpu/ops.h"
 #include "kernels/gpu/prompt_int8.h"
@@ -30,7 +31,7 @@ const Offer& offer() {
     offer.name = "Vulkan's part";
     offer.numerics = "vulkan 1";
     offer.other_mixtures = offer.states = offer.latents = offer.gates = offer.scalars = offer.whole_rows = false;
-    offer.several = offer.host_rows = false;
+    offer.several = offer.host_rows = offer.adapters = false;
     offer.head_step = 32;  // a head's result is whole blocks of int8
     offer.reads = [](DType dtype) { return vulkan::product_kernel(dtype) != nullptr; };
     offer.keeps = [](DType dtype) { return dtype == DType::f16 || dtype == DType::f32 || dtype == DType::q8_0; };
@@ -39,6 +40,7 @@ const Offer& offer() {
   return made;
 }
 
+Status add_low_rank(const LowRankCall&, StreamRef) { return lacking("add_low_rank"); }
 bool has_delta_chunks() { return false; }
 std::size_t delta_chunks_workspace_bytes(std::int64_t, std::int64_t, std::int64_t, std::int64_t) { return 0; }
 Status delta_chunks(const DeltaChunksCall&, StreamRef) { return lacking("delta_chunks"); }

@@ -1,0 +1,132 @@
+// Adapters of the GPU's executor: their memory in VRAM, and what they add behind products. The order is the CPU
+// executor's: each adapter by itself, in ascending order.
+#include <algorithm>
+#include <set>
+#include <span>
+
+#include "exec/gpu/emitter.h"
+#include "kernels/gpu/offer.h"
+
+namespace millrace::exec {
+namespace {
+
+/// Weights whose products are launches that adapt() stands behind.
+std::set<std::pair<std::int32_t, std::int32_t>> adaptable(const Program& program, const Launches& launches) {
+  std::set<std::pair<std::int32_t, std::int32_t>> weights;
+  const auto add = [&](WeightRef ref) { weights.insert({ref.unit, ref.part}); };
+  for (const std::vector<Launch>& block : launches)
+    for (const Launch& launch : block) {
+      const Step& first = program.steps[launch.first];
+      if (launch.kind == Launch::Kind::logits) add(first.weight);
+      if (launch.kind == Launch::Kind::gate_and_up) {
+        add(first.weight);
+        add(first.weight2);
+      }
+      if (launch.kind != Launch::Kind::product || launch.gathers) continue;
+      for (std::size_t i = launch.first; i < launch.end; ++i)
+        for (const Product& product : program.steps[i].all_products()) add(product.weight);
+    }
+  return weights;
+}
+
+}  // namespace
+
+Status check_gpu_adapters(const Program& program, const residency::UnitTable& units,
+                          const std::vector<WeightRef>& weights, bool embedding) {
+  constexpr std::string_view kElsewhere = "use --device cpu, or put them into the model with 'millrace export-lora'";
+  if (!gpu::offer().adapters)
+    return error(Code::unsupported, "{} has no adapters (--lora) yet; {}", gpu::offer().name, kElsewhere);
+  if (embedding)
+    return error(Code::unsupported, "the GPU part has no adapters (--lora) of the token embedding yet; {}", kElsewhere);
+  FuseOptions options;
+  options.adapted = [&](WeightRef ref) {
+    return std::any_of(weights.begin(), weights.end(),
+                       [&](WeightRef one) { return one.unit == ref.unit && one.part == ref.part; });
+  };
+  MR_ASSIGN_OR_RETURN(const Launches launches, fuse(program, units, options));
+  const auto found = adaptable(program, launches);
+  for (const WeightRef ref : weights)
+    if (!found.contains({ref.unit, ref.part}))
+      return error(Code::unsupported, "the GPU part has no adapters (--lora) of {} yet; {}", units.part(ref).name,
+                   kElsewhere);
+  return {};
+}
+
+Status GpuExecutor::prepare_adapters() {
+  adapter_memory_.clear();
+  adapter_reservations_.clear();
+  if (options_.rows.adapters == nullptr) return {};
+  for (const Adapter& adapter : *options_.rows.adapters) {
+    const std::uint64_t bytes = adapter.memory.bytes();
+    MR_ASSIGN_OR_RETURN(adapter_reservations_.emplace_back(), vram_.reserve("adapters", bytes));
+    MR_ASSIGN_OR_RETURN(device::DeviceBuffer memory, device::DeviceBuffer::allocate(bytes));
+    MR_RETURN_IF_ERROR(device::copy_to_device(memory.data(), adapter.memory.data(), bytes, stream_));
+    adapter_memory_.push_back(std::move(memory));
+  }
+  return stream_.synchronise();
+}
+
+/// Whether any adapter changes products with this weight.
+bool GpuExecutor::adapted(WeightRef weight) const {
+  return std::any_of(options_.rows.adapters->begin(), options_.rows.adapters->end(),
+                     [&](const Adapter& adapter) { return adapter.find(weight) != nullptr; });
+}
+
+/// Whether an adapter of the pass changes a gate or an up some of whose rows are the processor's: it has both at once,
+/// and nothing comes between them.
+bool GpuExecutor::adapts_shared_gates() const {
+  if (mixed_.empty()) return false;
+  return std::any_of(program_->steps.begin(), program_->steps.end(), [&](const Step& step) {
+    if (step.kind != Step::Kind::gated) return false;
+    for (const WeightRef ref : {step.weight, step.weight2})
+      if (adapted(ref) && part(ref).rows > weights_.device_rows(ref)) return true;
+    return false;
+  });
+}
+
+/// How much of each adapter each row has, and each row that wants logits.
+void GpuExecutor::fill_scales() {
+  if (mixed_.empty()) return;
+  auto* scale = reinterpret_cast<float*>(rows_host_.data() + pass_rows_.scales);
+  auto* logit_scale = reinterpret_cast<float*>(rows_host_.data() + pass_rows_.logit_scales);
+  for (std::size_t a = 0; a < mixed_.size(); ++a)
+    for (const kv::BatchRow& row : batch_->rows) {
+      *scale = row.mix < 0 ? 0 : scale_in(batch_->mixes[static_cast<std::size_t>(row.mix)], a);
+      if (row.wants_logits) *logit_scale++ = *scale;
+      ++scale;
+    }
+}
+
+void GpuExecutor::Emitter::adapt(std::span<const Adapting> products, Act x) {
+  const bool of_logits = buffer(x).rows == Rows::logits;
+  for (std::size_t a = 0; a < ops.mixed_.size() && status.ok(); ++a) {
+    if (!ops.mixed_[a]) continue;
+    const Adapter& adapter = (*ops.options_.rows.adapters)[a];
+    const auto on_device = [&](const auto* host) {
+      using T = std::remove_pointer_t<decltype(host)>;
+      const std::byte* const memory = ops.adapter_memory_[a].data();
+      return reinterpret_cast<T*>(memory + (reinterpret_cast<const std::byte*>(host) - adapter.memory.data()));
+    };
+    gpu::LowRankCall call;
+    for (const Adapting& product : products) {
+      const LowRank* const low = adapter.find(product.weight);
+      if (low == nullptr) continue;
+      gpu::LowRankCall::Part& part = call.parts[call.count++];
+      part = {on_device(low->a), low->a_dtype, on_device(low->b), low->b_stride, 0, 0,
+              low->factor,       product.y,    product.y_stride};
+      part.rank = static_cast<std::int32_t>(low->rank);
+      part.rows = static_cast<std::int32_t>(ops.part(product.weight).rows);
+    }
+    if (call.count == 0) continue;
+    call.x = data(x);
+    call.x_rows = rows(x);
+    call.cols = static_cast<std::int32_t>(cols(x));
+    const auto row = static_cast<std::int64_t>(a) * (of_logits ? ops.logit_rows_ : ops.rows_);
+    call.scales = of_logits ? row_data<float>(ops.pass_rows_.logit_scales) + row
+                            : row_data<float>(ops.pass_rows_.scales) + row + window.first;
+    call.low = ops.at<float>(ops.layout_.low);
+    check(gpu::add_low_rank(call, stream), "adapter");
+  }
+}
+
+}  // namespace millrace::exec

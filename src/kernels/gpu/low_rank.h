@@ -1,0 +1,41 @@
+// The contract of what low-rank adapters (exec/adapters.h) add to products. Rules as in ops.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/status.h"
+#include "device/device.h"
+#include "kernels/gpu/ops.h"
+#include "tensor/dtype.h"
+
+namespace millrace::kernels::gpu {
+
+/// Partial sums of a row of A times one of x: number i has the columns i, i + kLowRankSums, ... in ascending order.
+constexpr int kLowRankSums = 256;
+
+/// Of each part, y[r] += B (scales[r] * factor * A x[r]), for products that one adapter changes and that read the same
+/// rows. A row whose scale is 0 keeps its bits, and no row's depend on what others go through. A sum over columns adds
+/// its partial sums by a tree in each 32 (16, 8, 4, 2, 1), then those in ascending order; one over the rank is a chain
+/// of fma from 0, and then added to y.
+struct LowRankCall {
+  struct Part {
+    const std::byte* a = nullptr;  // [rank, cols]
+    DType a_dtype = DType::f32;    // F32, F16 or BF16
+    const float* b = nullptr;      // turned: [rank, rows], a row b_stride floats behind the one before
+    std::int64_t b_stride = 0;
+    std::int32_t rank = 0, rows = 0;
+    float factor = 1;
+    float* y = nullptr;  // [x_rows, rows], likewise
+    std::int64_t y_stride = 0;
+  };
+  Part parts[kMostProducts];
+  int count = 0;
+  const float* x = nullptr;  // [x_rows, cols]
+  std::int32_t x_rows = 0, cols = 0;
+  const float* scales = nullptr;  // [x_rows]
+  float* low = nullptr;           // scratch: [x_rows, the parts' ranks together]
+};
+Status add_low_rank(const LowRankCall& call, device::StreamRef stream);
+
+}  // namespace millrace::kernels::gpu

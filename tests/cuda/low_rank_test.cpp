@@ -1,0 +1,146 @@
+// What adapters add to products: against its contract in low_rank.h, in double precision, and rows alone in every bit.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "cuda/on_device.h"
+#include "kernels/cuda/launchers.h"
+#include "tensor/codec.h"
+
+namespace millrace::kernels::cuda {
+namespace {
+
+using test::Array;
+using test::normal_floats;
+using test::ok;
+
+class CudaLowRank : public test::OnDevice {
+ protected:
+  std::vector<float> floats(std::int64_t n, float scale) {
+    return normal_floats(static_cast<std::size_t>(n), random_, scale);
+  }
+  std::mt19937 random_{20261130};
+};
+
+/// One matrix's halves, on the host and on the device.
+struct Half {
+  std::vector<float> a, b;  // [rank, cols], [rank, stride]
+  std::int32_t rank = 0, rows = 0;
+  std::int64_t stride = 0;
+  DType dtype = DType::f32;
+  float factor = 1;
+  std::vector<std::byte> encoded;
+};
+
+TEST_F(CudaLowRank, AddsToTheRowsThatHaveAScale) {
+  const std::int32_t ranks[] = {16, 1, 7}, outs[] = {256, 100, 515};
+  const DType dtypes[] = {DType::f32, DType::f16, DType::bf16};
+  for (const std::int32_t cols : {32, 100, 4096}) {
+    for (const std::int32_t x_rows : {1, 2, 4, 5, 8, 37, 70}) {
+      for (const int count : {1, 3}) {
+        SCOPED_TRACE(testing::Message() << x_rows << " rows of " << cols << ", " << count << " parts");
+        const auto x = floats(std::int64_t{x_rows} * cols, 1);
+        std::vector<float> scales(static_cast<std::size_t>(x_rows));
+        for (std::size_t r = 0; r < scales.size(); ++r) scales[r] = r % 3 == 1 ? 0.0f : 0.5f + static_cast<float>(r);
+        std::vector<Half> halves(static_cast<std::size_t>(count));
+        std::vector<std::vector<float>> y;
+        std::vector<std::unique_ptr<Array<std::byte>>> a_at;
+        std::vector<std::unique_ptr<Array<float>>> b_at, y_at, alone_at;
+        LowRankCall call;
+        std::int32_t all = 0;
+        for (int i = 0; i < count; ++i) {
+          Half& half = halves[static_cast<std::size_t>(i)];
+          half.rank = ranks[i];
+          half.rows = outs[i];
+          half.stride = half.rows + 3 * i;
+          half.dtype = dtypes[i];
+          half.factor = 2.0f / static_cast<float>(half.rank);
+          half.a = floats(std::int64_t{half.rank} * cols, 1 / std::sqrt(static_cast<float>(cols)));
+          half.b = floats(half.rank * half.stride, 0.3f);
+          half.encoded.resize(static_cast<std::size_t>(half.rank * row_bytes(half.dtype, cols)));
+          for (std::int64_t j = 0; j < half.rank; ++j) {
+            std::byte* const row = half.encoded.data() + j * row_bytes(half.dtype, cols);
+            encode_row(half.dtype, half.a.data() + j * cols, cols, row);
+            decode_row(half.dtype, row, cols, half.a.data() + j * cols);
+          }
+          y.push_back(floats(std::int64_t{x_rows} * half.stride, 1));
+          a_at.push_back(std::make_unique<Array<std::byte>>(half.encoded));
+          b_at.push_back(std::make_unique<Array<float>>(half.b));
+          y_at.push_back(std::make_unique<Array<float>>(y.back()));
+          alone_at.push_back(std::make_unique<Array<float>>(y.back()));
+          call.parts[i] = {a_at.back()->get(), half.dtype,  b_at.back()->get(), half.stride, half.rank,
+                           half.rows,          half.factor, y_at.back()->get(), half.stride};
+          all += half.rank;
+        }
+        const Array<float> x_at(x), scales_at(scales), low(static_cast<std::size_t>(x_rows) * all);
+        call.count = count;
+        call.x = x_at.get();
+        call.x_rows = x_rows;
+        call.cols = cols;
+        call.scales = scales_at.get();
+        call.low = low.get();
+        ok(add_low_rank(call, nullptr));
+        // Each row alone.
+        for (std::int32_t r = 0; r < x_rows; ++r) {
+          LowRankCall one = call;
+          one.x += std::int64_t{r} * cols;
+          one.x_rows = 1;
+          one.scales += r;
+          for (int i = 0; i < count; ++i)
+            one.parts[i].y = alone_at[static_cast<std::size_t>(i)]->get() + r * one.parts[i].y_stride;
+          ok(add_low_rank(one, nullptr));
+        }
+        for (int i = 0; i < count; ++i) {
+          const Half& half = halves[static_cast<std::size_t>(i)];
+          const std::vector<float>& before = y[static_cast<std::size_t>(i)];
+          const auto got = y_at[static_cast<std::size_t>(i)]->host();
+          EXPECT_TRUE(test::same_bits(got, alone_at[static_cast<std::size_t>(i)]->host()));
+          double worst = 0;
+          for (std::int32_t r = 0; r < x_rows; ++r) {
+            const float scale = scales[static_cast<std::size_t>(r)];
+            std::vector<double> small(static_cast<std::size_t>(half.rank));
+            for (std::int64_t j = 0; j < half.rank; ++j)
+              for (std::int64_t k = 0; k < cols; ++k)
+                small[static_cast<std::size_t>(j)] +=
+                    static_cast<double>(half.a[static_cast<std::size_t>(j * cols + k)]) *
+                    x[static_cast<std::size_t>(r * cols + k)];
+            for (std::int64_t n = 0; n < half.stride; ++n) {
+              const auto at = static_cast<std::size_t>(r * half.stride + n);
+              if (scale == 0 || n >= half.rows) {
+                ASSERT_EQ(got[at], before[at]);
+                continue;
+              }
+              double sum = 0;
+              for (std::int64_t j = 0; j < half.rank; ++j)
+                sum += small[static_cast<std::size_t>(j)] * half.b[static_cast<std::size_t>(j * half.stride + n)];
+              const double want = before[at] + sum * half.factor * scale;
+              worst = std::max(worst, std::abs(got[at] - want) / std::max(1.0, std::abs(want)));
+            }
+          }
+          EXPECT_LE(worst, 2e-5) << "part " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudaLowRank, RefusesWhatItCannotRead) {
+  const Array<float> memory(64);
+  LowRankCall call;
+  call.count = 1;
+  call.x_rows = 1;
+  call.cols = 32;
+  call.x = call.scales = memory.get();
+  call.low = memory.get();
+  call.parts[0] = {memory.at_bytes(), DType::q8_0, memory.get(), 1, 1, 1, 1, memory.get(), 1};
+  EXPECT_NE(add_low_rank(call, nullptr), cudaSuccess);
+  call.parts[0].a_dtype = DType::f32;
+  call.parts[0].rank = 0;
+  EXPECT_NE(add_low_rank(call, nullptr), cudaSuccess);
+}
+
+}  // namespace
+}  // namespace millrace::kernels::cuda
