@@ -26,7 +26,8 @@ for suite in "${suites[@]}"; do
   cp -r /etc/apt/apt.conf.d/. "$root/etc/apt/apt.conf.d/"
   for file in /etc/apt/auth.conf /etc/pip.conf; do [ ! -e "$file" ] || install -D "$file" "$root$file"; done
   printf 'deb %s %s main\n' "$mirror" "$suite" >"$root/etc/apt/sources.list"
-  mount --bind /dev "$root/dev"
+  mount --rbind /dev "$root/dev"  # with terminals (pts) and memory files (shm)
+  mount --make-rslave "$root/dev"
   mount -t proc proc "$root/proc"
   mount -t sysfs -o ro sysfs "$root/sys" 2>/dev/null || true
   chroot "$root" useradd --create-home --shell /bin/bash newcomer
@@ -47,6 +48,6 @@ for suite in "${suites[@]}"; do
     if grep 'warning:' "$root.log"; then echo "test_fresh: clang warns on $suite" >&2; exit 1; fi
     echo "Debian $suite: clang builds it without a warning, $(minutes $((SECONDS - begin)))"
   fi
-  umount "$root/dev" "$root/proc" "$root/sys" 2>/dev/null || true
+  umount --recursive "$root/dev" "$root/proc" "$root/sys" 2>/dev/null || true
   rm -rf "$root"
 done
