@@ -29,7 +29,7 @@ void add_part(const LowRankCall& call, const LowRankCall::Part& part) {
       decode_row(part.a_dtype, part.a + j * row_bytes(part.a_dtype, call.cols), call.cols, a.data());
       std::array<float, kLowRankSums> sums{};
       for (std::int64_t k = 0; k < call.cols; ++k) {
-        float& sum = sums[static_cast<std::size_t>(k % kLowRankSums)];
+        float& sum = sums[static_cast<std::size_t>(k / kLowRankChunk % kLowRankSums)];
         sum = std::fma(a[static_cast<std::size_t>(k)], x[k], sum);
       }
       low[static_cast<std::size_t>(j)] = whole_sum(sums) * (part.factor * call.scales[r]);

@@ -9,13 +9,37 @@
 namespace millrace::kernels::cuda {
 namespace {
 
-constexpr int kThreads = gpu::kLowRankSums, kWarps = kThreads / 32;
+constexpr int kThreads = gpu::kLowRankSums, kWarps = kThreads / 32, kChunk = gpu::kLowRankChunk;
+constexpr int kRanksAtOnce = 16;  // of B
 constexpr unsigned kAllLanes = 0xffffffffu;
 
 __device__ __forceinline__ float element(const std::byte* from, DType dtype, std::int64_t i) {
   if (dtype == DType::f32) return reinterpret_cast<const float*>(from)[i];
   if (dtype == DType::f16) return __half2float(reinterpret_cast<const __half*>(from)[i]);
   return __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(from)[i]);
+}
+
+/// Elements [i, i + kChunk), which begin at a multiple of 16 bytes.
+__device__ __forceinline__ void load_chunk(const std::byte* from, DType dtype, std::int64_t i, float out[kChunk]) {
+  if (dtype == DType::f32) {
+    const auto* const quads = reinterpret_cast<const float4*>(from) + i / 4;
+    const float4 low = quads[0], high = quads[1];
+    out[0] = low.x, out[1] = low.y, out[2] = low.z, out[3] = low.w;
+    out[4] = high.x, out[5] = high.y, out[6] = high.z, out[7] = high.w;
+    return;
+  }
+  const uint4 words = reinterpret_cast<const uint4*>(from)[i / kChunk];
+  const unsigned word[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    if (dtype == DType::bf16) {
+      out[2 * w] = __uint_as_float(word[w] << 16);
+      out[2 * w + 1] = __uint_as_float(word[w] & 0xffff0000u);
+    } else {
+      out[2 * w] = __half2float(__ushort_as_half(static_cast<unsigned short>(word[w] & 0xffffu)));
+      out[2 * w + 1] = __half2float(__ushort_as_half(static_cast<unsigned short>(word[w] >> 16)));
+    }
+  }
 }
 
 /// Which part a block works on, and which of its tiles; `size_of`: how much of a part there is to cut.
@@ -30,20 +54,30 @@ __device__ __forceinline__ int find_part(const LowRankCall& call, int& tile, int
   return part;
 }
 
-/// low = scale * factor * A x, of kRows rows and kRanks channels a block.
-template <int kRows, int kRanks>
+/// Channels of the parts in front of part p, and of all.
+__device__ __forceinline__ int channels_before(const LowRankCall& call, int p, int& all) {
+  int before = 0;
+  all = 0;
+  for (int i = 0; i < call.count; ++i) {
+    if (i < p) before += call.parts[i].rank;
+    all += call.parts[i].rank;
+  }
+  return before;
+}
+
+/// low = scale * factor * A x, of kRows rows and kRanks channels a block. kAligned: rows are whole chunks, which begin
+/// at multiples of 16 bytes.
+template <int kRows, int kRanks, bool kAligned>
 __global__ void __launch_bounds__(kThreads) low_kernel(const LowRankCall call) {
   __shared__ float sums[kWarps][kRows * kRanks];
   allow_successor();
   int tile = static_cast<int>(blockIdx.x);
   const int p = find_part(call, tile, kRanks, [](const LowRankCall::Part& part) { return part.rank; });
   const LowRankCall::Part& part = call.parts[p];
-  int before = 0, all = 0;  // channels of the parts in front, and of all
-  for (int i = 0; i < call.count; ++i) {
-    if (i < p) before += call.parts[i].rank;
-    all += call.parts[i].rank;
-  }
+  int all = 0;
+  const int before = channels_before(call, p, all);
   const int rank0 = tile * kRanks, row0 = static_cast<int>(blockIdx.y) * kRows;
+  const int chunks = (call.cols + kChunk - 1) / kChunk;
   wait_for_predecessor();
   const float* x[kRows];
   bool any = false;
@@ -55,16 +89,33 @@ __global__ void __launch_bounds__(kThreads) low_kernel(const LowRankCall call) {
   }
   if (!any) return;
   float acc[kRows][kRanks] = {};
-  for (int k = static_cast<int>(threadIdx.x); k < call.cols; k += kThreads) {
-    float a[kRanks];
-#pragma unroll
-    for (int j = 0; j < kRanks; ++j)
-      a[j] = element(part.a, part.a_dtype, static_cast<std::int64_t>(min(rank0 + j, part.rank - 1)) * call.cols + k);
+#pragma unroll(kRows* kRanks <= 4 ? 4 : 1)
+  for (int c = static_cast<int>(threadIdx.x); c < chunks; c += kThreads) {
+    const int first = c * kChunk, count = kAligned ? kChunk : min(kChunk, call.cols - first);
+    float from_x[kRows][kChunk];
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const float value = x[r][k];
+      if constexpr (kAligned) {
+        load_chunk(reinterpret_cast<const std::byte*>(x[r]), DType::f32, first, from_x[r]);
+      } else {
+        for (int e = 0; e < count; ++e) from_x[r][e] = x[r][first + e];
+      }
+    }
 #pragma unroll
-      for (int j = 0; j < kRanks; ++j) acc[r][j] = __fmaf_rn(a[j], value, acc[r][j]);
+    for (int j = 0; j < kRanks; ++j) {
+      const std::int64_t at = static_cast<std::int64_t>(min(rank0 + j, part.rank - 1)) * call.cols + first;
+      float from_a[kChunk];
+      if constexpr (kAligned) {
+        load_chunk(part.a, part.a_dtype, at, from_a);
+      } else {
+        for (int e = 0; e < count; ++e) from_a[e] = element(part.a, part.a_dtype, at + e);
+      }
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+        for (int e = 0; e < kChunk; ++e)
+          if (kAligned || e < count) acc[r][j] = __fmaf_rn(from_a[e], from_x[r][e], acc[r][j]);
+      }
     }
   }
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -88,27 +139,37 @@ __global__ void __launch_bounds__(kThreads) low_kernel(const LowRankCall call) {
 /// y += B low, of kRows rows and a column a thread.
 template <int kRows>
 __global__ void __launch_bounds__(kThreads) add_kernel(const LowRankCall call) {
+  __shared__ float low[kRanksAtOnce][kRows];
   allow_successor();
   int tile = static_cast<int>(blockIdx.x);
   const int p = find_part(call, tile, kThreads, [](const LowRankCall::Part& part) { return part.rows; });
   const LowRankCall::Part& part = call.parts[p];
-  int before = 0, all = 0;
-  for (int i = 0; i < call.count; ++i) {
-    if (i < p) before += call.parts[i].rank;
-    all += call.parts[i].rank;
-  }
-  const int column = tile * kThreads + static_cast<int>(threadIdx.x), row0 = static_cast<int>(blockIdx.y) * kRows;
-  wait_for_predecessor();
-  if (column >= part.rows) return;
+  int all = 0;
+  const int before = channels_before(call, p, all);
+  const int thread = static_cast<int>(threadIdx.x), row0 = static_cast<int>(blockIdx.y) * kRows;
+  const int column = tile * kThreads + thread, rows = min(kRows, call.x_rows - row0);
   float sums[kRows] = {};
-  const float* const low = call.low + static_cast<std::int64_t>(row0) * all + before;
-  const int rows = min(kRows, call.x_rows - row0);
-  for (int k = 0; k < part.rank; ++k) {
-    const float b = part.b[k * part.b_stride + column];
+  float b[kRanksAtOnce];
+  for (int k0 = 0; k0 < part.rank; k0 += kRanksAtOnce) {
+    const int ranks = min(kRanksAtOnce, part.rank - k0);
 #pragma unroll
-    for (int r = 0; r < kRows; ++r)
-      if (r < rows) sums[r] = __fmaf_rn(b, low[static_cast<std::int64_t>(r) * all + k], sums[r]);
+    for (int j = 0; j < kRanksAtOnce; ++j)
+      b[j] = j < ranks && column < part.rows ? part.b[(k0 + j) * part.b_stride + column] : 0.0f;
+    if (k0 == 0) wait_for_predecessor();  // B is no kernel's
+    __syncthreads();                      // all have read the channels before
+    if (thread < kRanksAtOnce * kRows) {
+      const int j = thread / kRows, r = thread % kRows;
+      low[j][r] = j < ranks && r < rows ? call.low[static_cast<std::int64_t>(row0 + r) * all + before + k0 + j] : 0.0f;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < kRanksAtOnce; ++j) {
+      if (j >= ranks) continue;
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) sums[r] = __fmaf_rn(b[j], low[j][r], sums[r]);
+    }
   }
+  if (column >= part.rows) return;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     if (r >= rows || call.scales[row0 + r] == 0) continue;
@@ -117,32 +178,39 @@ __global__ void __launch_bounds__(kThreads) add_kernel(const LowRankCall call) {
   }
 }
 
-template <int kRows, int kRanks>
+bool is_aligned(const LowRankCall& call) {
+  const auto whole = [](const void* at) { return reinterpret_cast<std::uintptr_t>(at) % 16 == 0; };
+  bool aligned = call.cols % kChunk == 0 && whole(call.x);
+  for (int i = 0; i < call.count; ++i) aligned = aligned && whole(call.parts[i].a);
+  return aligned;
+}
+
+template <int kRows, int kRanks, int kAddedRows>
 cudaError_t run(const LowRankCall& call, cudaStream_t stream) {
   unsigned low_tiles = 0, add_tiles = 0;
   for (int i = 0; i < call.count; ++i) {
     low_tiles += static_cast<unsigned>((call.parts[i].rank + kRanks - 1) / kRanks);
     add_tiles += static_cast<unsigned>((call.parts[i].rows + kThreads - 1) / kThreads);
   }
-  const auto row_tiles = static_cast<unsigned>((call.x_rows + kRows - 1) / kRows);
-  const cudaError_t error =
-      launch(low_kernel<kRows, kRanks>, dim3(low_tiles, row_tiles), dim3(kThreads), 0, stream, call);
+  const auto row_tiles = [&](int rows) { return static_cast<unsigned>((call.x_rows + rows - 1) / rows); };
+  const auto kernel = is_aligned(call) ? low_kernel<kRows, kRanks, true> : low_kernel<kRows, kRanks, false>;
+  const cudaError_t error = launch(kernel, dim3(low_tiles, row_tiles(kRows)), dim3(kThreads), 0, stream, call);
   if (error != cudaSuccess) return error;
-  return launch(add_kernel<kRows>, dim3(add_tiles, row_tiles), dim3(kThreads), 0, stream, call);
+  return launch(add_kernel<kAddedRows>, dim3(add_tiles, row_tiles(kAddedRows)), dim3(kThreads), 0, stream, call);
 }
 
 }  // namespace
 
 cudaError_t add_low_rank(const LowRankCall& call, cudaStream_t stream) {
-  constexpr std::int32_t kFewRows = 4;
+  constexpr std::int32_t kFewRows = 32;
   if (call.x_rows <= 0 || call.count == 0) return cudaSuccess;
   for (int i = 0; i < call.count; ++i) {
     const DType dtype = call.parts[i].a_dtype;
     if (call.parts[i].rank <= 0 || call.parts[i].rows <= 0) return cudaErrorInvalidValue;
     if (dtype != DType::f32 && dtype != DType::f16 && dtype != DType::bf16) return cudaErrorInvalidValue;
   }
-  if (call.x_rows == 1) return run<1, 4>(call, stream);
-  return call.x_rows <= kFewRows ? run<4, 4>(call, stream) : run<8, 16>(call, stream);
+  if (call.x_rows == 1) return run<1, 2, 1>(call, stream);
+  return call.x_rows <= kFewRows ? run<4, 4, 4>(call, stream) : run<4, 16, 8>(call, stream);
 }
 
 }  // namespace millrace::kernels::cuda

@@ -11,8 +11,9 @@
 
 namespace millrace::kernels::gpu {
 
-/// Partial sums of a row of A times one of x: number i has the columns i, i + kLowRankSums, ... in ascending order.
-constexpr int kLowRankSums = 256;
+/// Partial sums of a row of A times one of x: number i has the chunks of columns i, i + kLowRankSums, ... in ascending
+/// order.
+constexpr int kLowRankSums = 256, kLowRankChunk = 8;
 
 /// Of each part, y[r] += B (scales[r] * factor * A x[r]), for products that one adapter changes and that read the same
 /// rows. A row whose scale is 0 keeps its bits, and no row's depend on what others go through. A sum over columns adds
