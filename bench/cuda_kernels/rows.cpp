@@ -169,6 +169,30 @@ void time_elements(Suite& suite, int rows) {
     const auto* const bias = c.vector(5376);
     return [=](cudaStream_t stream) { return scale_by(x, scalar, bias, rows, 5376, stream); };
   });
+  const auto adapter = [&](std::string_view shape, std::int32_t cols, std::vector<std::int32_t> outs) {
+    suite.time("add_low_rank", shape, rows, [=](Case& c) {
+      constexpr std::int32_t kRank = 16;
+      LowRankCall call;
+      for (const std::int32_t out : outs)
+        call.parts[call.count++] = {c.reads<std::byte>(std::int64_t{kRank} * cols * 2),
+                                    DType::f16,
+                                    c.reads<float>(std::int64_t{kRank} * out),
+                                    out,
+                                    kRank,
+                                    out,
+                                    1.0F,
+                                    c.changes<float>(std::int64_t{rows} * out),
+                                    out};
+      call.x = c.reads<float>(std::int64_t{rows} * cols);
+      call.x_rows = rows;
+      call.cols = cols;
+      call.scales = c.reads<float>(rows);
+      call.low = c.room<float>(std::int64_t{rows} * kRank * call.count);
+      return [=](cudaStream_t stream) { return add_low_rank(call, stream); };
+    });
+  };
+  adapter("8B, queries, keys and values, rank 16", 4096, {4096, 1024, 1024});
+  adapter("8B, down, rank 16", 14336, {4096});
   suite.time("temper", "queries of 8B", rows, [=](Case& c) {
     float* const x = c.changes<float>(std::int64_t{rows} * 4096);
     const PassRows pass = pass_rows(c, rows, 16000, rows == kPromptRows);
