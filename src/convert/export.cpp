@@ -325,6 +325,8 @@ Expected<json> Exporter::config() const {
   config["attention_bias"] = model_.find("blk.0.attn_q.bias") != nullptr;
   config["mlp_bias"] = false;
   config["use_qk_norm"] = model_.find("blk.0.attn_q_norm.weight") != nullptr;
+  if (const modelfile::TensorInfo* const low = model_.find("blk.0.laurel_l.weight"); low != nullptr)
+    config["laurel_rank"] = low->rows();
   if (any_values_are_keys()) config["attention_k_eq_v"] = true;
   if (const json quantization = nvfp4_config(); !quantization.is_null()) config["quantization_config"] = quantization;
   config["torch_dtype"] = torch_dtype();

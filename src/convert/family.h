@@ -25,6 +25,7 @@ enum class Form : std::uint8_t {
   queries,     // rows of heads: where Family::neighbours, halves of a head come to stand side by side; halves: apart
   keys,        // the same of KV heads
   experts,     // one matrix an expert (* in the name), joined to [experts, rows, cols]
+  padded,      // as many rows as the vocabulary has: those that are missing are the first once more
   first_half,  // of the rows of each expert's matrix, or of one matrix: gates in front of ups
   second_half,
   even,  // each second row (or number of a bias), from the first or the second on
@@ -137,7 +138,7 @@ extern const Family kOlmoe, kErnie45Moe, kDots1, kDeepSeek, kBailingMoe2, kHunyu
     kPhiMoe;
 extern const Family kQwen2, kQwen2Vl, kQwen2Moe, kQwen3, kQwen3Moe, kQwen3Vl, kQwen3VlMoe, kSeedOss;
 extern const Family kQwen3Next, kQwen35, kQwen35Moe;
-extern const Family kGemma2, kGemma3, kGemma4;
+extern const Family kGemma2, kGemma3, kGemma3n, kGemma4;
 extern const Family kGptOss;
 extern const Family kGranite, kGraniteMoe, kGraniteMoeShared, kGraniteHybrid, kGraniteHybridDense, kMiniCpm;
 extern const Family kPhi3;

@@ -90,6 +90,7 @@ class Builder {
   Status turned(std::int64_t first, std::int64_t step);
   Status transposed();
   Status behind_padding();
+  Status padded();
   Status grouped();
   Status latent(bool keys);
   Status mixed(bool gate);
@@ -177,6 +178,15 @@ Status Builder::behind_padding() {
   return {};
 }
 
+Status Builder::padded() {
+  const std::int64_t wanted = std::max(rows(), g_.vocab);  // a file may not name its vocabulary, and then pads nothing
+  if (shape().size() != 2) return wrong_shape(part(), "a table is expected");
+  is({wanted, cols()}, wanted, cols());
+  take(0, rows());
+  for (std::int64_t row = rows(); row < wanted; ++row) take(0, 1);
+  return {};
+}
+
 /// Of each KV head [q of its queries' heads | k | v].
 Status Builder::grouped() {
   MR_RETURN_IF_ERROR(rows_of_vector());
@@ -258,6 +268,8 @@ Status Builder::form() {
       return heads(g_.kv_heads);
     case Form::experts:
       return joined();
+    case Form::padded:
+      return padded();
     case Form::first_half:
       return half(0, 1);
     case Form::second_half:
@@ -330,7 +342,8 @@ Geometry geometry_of(const Header& header, const Family& family) {
   g.norm_shift = family.norm_shift;
   g.heads = header.integer("attention.head_count");
   for (const std::int64_t heads : header.of_layers("attention.head_count_kv")) g.kv_heads = std::max(g.kv_heads, heads);
-  g.experts = header.integer("expert_count");
+  g.experts = header.integer("expert_count", header.integer("altup.num_inputs", 1) - 1);
+  g.vocab = header.integer("vocab_size");
   g.rank = header.integer("attention.kv_lora_rank");
   g.value_dim = header.integer("attention.value_length_mla", header.integer("attention.value_length"));
   g.nope = header.integer("attention.key_length_mla", header.integer("attention.key_length")) -

@@ -19,7 +19,7 @@ struct Geometry {
   bool neighbours = false;
   std::int64_t halves = 0;  // channels of a head of which each second one comes to stand behind the others; 0: none
   float norm_shift = 0;
-  std::int64_t heads = 0, kv_heads = 0, experts = 0;
+  std::int64_t heads = 0, kv_heads = 0, experts = 0, vocab = 0;
   std::int64_t nope = 0, value_dim = 0, rank = 0;  // latent attention: of a head's keys what is not turned, its values
   std::int64_t key_heads = 0, value_heads = 0, state_keys = 0, state_values = 0;  // delta nets: heads, channels of one
   std::int64_t groups = 1;                                                        // of Mamba-2's norm

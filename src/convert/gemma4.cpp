@@ -1,7 +1,10 @@
 // Gemma 4, its text: layers with a window and layers that see all, with heads of two widths and rotations of two kinds.
 // 26B-A4B and 31B: values that are the keys in layers that see all; 26B-A4B: experts beside the dense feed-forward. E2B
-// and E4B: last layers without keys and values of their own, and an embedding of its own for each layer.
+// and E4B: last layers without keys and values of their own, and an embedding of its own for each layer. Gemma 3n: the
+// same two, and several residual streams.
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "convert/names.h"
 #include "modelfile/gguf_writer.h"
@@ -10,7 +13,7 @@ namespace millrace::convert {
 namespace {
 
 constexpr NameRule kTop[] = {
-    {"model.embed_tokens_per_layer.weight", "per_layer_token_embd.weight"},
+    {"model.embed_tokens_per_layer.weight", "per_layer_token_embd.weight", Form::padded},
     {"model.per_layer_model_projection.weight", "per_layer_model_proj.weight"},
     {"model.per_layer_projection_norm.weight", "per_layer_proj_norm.weight"},
 };
@@ -39,16 +42,50 @@ constexpr KeyRule kGemma4Keys[] = {{"sliding_window", "attention.sliding_window"
                                    {"top_k_experts", "expert_used_count"},
                                    {"moe_intermediate_size", "expert_feed_forward_length"}};
 
+constexpr NameRule kTopOf3n[] = {
+    {"model.altup_projections.*.weight", "altup_proj.weight", Form::experts},
+    {"model.altup_unembed_projections.*.weight", "altup_unembd_proj.weight", Form::experts},
+};
+constexpr NameRule kLayerOf3n[] = {
+    {"model.layers.#.altup.router_norm.weight", "blk.#.altup_router_norm.weight"},
+    {"model.layers.#.altup.modality_router.weight", "blk.#.altup_router.weight"},
+    {"model.layers.#.altup.prediction_coefs.weight", "blk.#.altup_predict_coef.weight"},
+    {"model.layers.#.altup.correction_coefs.weight", "blk.#.altup_correct_coef.weight"},
+    {"model.layers.#.altup.correct_output_scale", "blk.#.altup_correct_scale.weight"},
+    {"model.layers.#.laurel.linear_left.weight", "blk.#.laurel_l.weight"},
+    {"model.layers.#.laurel.linear_right.weight", "blk.#.laurel_r.weight"},
+    {"model.layers.#.laurel.post_laurel_norm.weight", "blk.#.laurel_post_norm.weight"},
+};
+constexpr Names kGemma3nNames[] = {kTopNames,          kTopOf3n, kTop,       kAttentionNames,
+                                   kPostAttentionNorm, kLayer,   kLayerOf3n, kDenseNames};
+constexpr KeyRule kGemma3nKeys[] = {{"sliding_window", "attention.sliding_window"},
+                                    {"num_kv_shared_layers", "attention.shared_kv_layers"},
+                                    {"hidden_size_per_layer_input", "embedding_length_per_layer_input"},
+                                    {"altup_num_inputs", "altup.num_inputs"},
+                                    {"altup_active_idx", "altup.active_idx"},
+                                    {"final_logit_softcapping", "final_logit_softcapping", KeyRule::Kind::number}};
+
 constexpr std::int64_t kGemma4UsualPeriod = 6, kUsualGlobalHead = 512, kGemma4Most = 1 << 16;
 constexpr const char *kLocal = "sliding_attention", *kGlobal = "full_attention";
 
-std::vector<std::string> gemma4_kinds(Config& config) {
+std::vector<std::string> kinds_of_layers(Config& config, std::int64_t usual_period) {
   std::vector<std::string> kinds = config.texts("layer_types");
-  const auto layers = static_cast<std::size_t>(config.required("num_hidden_layers", 1, kGemma4Most));
+  const auto layers = config.required("num_hidden_layers", 1, kGemma4Most);
   if (kinds.empty())
-    for (std::size_t i = 1; i <= layers; ++i) kinds.emplace_back(i % kGemma4UsualPeriod == 0 ? kGlobal : kLocal);
-  if (kinds.size() != layers)
+    for (std::int64_t i = 1; i <= layers; ++i) kinds.emplace_back(i % usual_period == 0 ? kGlobal : kLocal);
+  if (std::ssize(kinds) != layers)
     config.fail(error(Code::corrupt, "layer_types in config.json has {} entries for {} layers", kinds.size(), layers));
+  return kinds;
+}
+
+void set_local(const std::vector<std::string>& kinds, Header& header) {
+  std::vector<bool> local;
+  for (const std::string& kind : kinds) local.push_back(kind == kLocal);
+  header.set("attention.sliding_window_pattern", modelfile::array_value(local));
+}
+
+std::vector<std::string> gemma4_kinds(Config& config) {
+  std::vector<std::string> kinds = kinds_of_layers(config, kGemma4UsualPeriod);
   if (!kinds.empty()) kinds.back() = kGlobal;  // transformers forces the last layer to see all
   return kinds;
 }
@@ -95,9 +132,7 @@ void read_gemma4(Config& config, Header& header) {
     header.set_integer(key, head);
   for (const char* key : {"attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"})
     header.set_integer(key, local_head);
-  std::vector<bool> local;
-  for (const std::string& kind : kinds) local.push_back(kind == kLocal);
-  header.set("attention.sliding_window_pattern", modelfile::array_value(local));
+  set_local(kinds, header);
   // Readers take 30 for a key that is absent.
   if (!header.has("final_logit_softcapping")) header.set_number("final_logit_softcapping", 0);
 
@@ -105,7 +140,7 @@ void read_gemma4(Config& config, Header& header) {
   if (const std::int64_t global = config.optional("num_global_key_value_heads", heads, 1, kGemma4Most);
       config.flag("attention_k_eq_v", false) && global != heads) {
     std::vector<std::int64_t> all;
-    for (const bool is_local : local) all.push_back(is_local ? heads : global);
+    for (const std::string& kind : kinds) all.push_back(kind == kLocal ? heads : global);
     header.set_integers("attention.head_count_kv", all);
   }
   if (config.flag("use_double_wide_mlp", false)) {
@@ -146,8 +181,88 @@ Status write_gemma4(const Header& header, nlohmann::json& config) {
   return {};
 }
 
+constexpr std::int64_t kPeriodOf3n = 5, kSparseLayersOf3n = 10;
+constexpr double kSparsityOf3n = 0.95;
+
+double share_below(double deviations) { return 0.5 * std::erfc(-deviations / std::sqrt(2.0)); }
+
+/// Below so many standard deviations above the mean lies this share of normal numbers; -infinity: none.
+double deviations_of(double share) {
+  if (share <= 0) return -std::numeric_limits<double>::infinity();
+  double least = -40, most = 40;
+  for (int i = 0; i < 200; ++i) (share_below((least + most) / 2) < share ? least : most) = (least + most) / 2;
+  return most;
+}
+
+/// A feed-forward's width may be a list, of which the common keys know nothing.
+void prepare_gemma3n(Config& config) {
+  const nlohmann::json* const widths = config.find("intermediate_size");
+  if (widths == nullptr || !widths->is_array()) return;
+  const nlohmann::json all = *widths;
+  const auto layers = static_cast<std::size_t>(config.required("num_hidden_layers", 1, kGemma4Most));
+  if (all.size() != layers)
+    return config.fail(
+        error(Code::corrupt, "intermediate_size in config.json has {} entries for {} layers", all.size(), layers));
+  config.set("widths of layers", all);
+  config.set("intermediate_size", all.front());
+}
+
+void read_gemma3n(Config& config, Header& header) {
+  const std::vector<std::string> kinds = kinds_of_layers(config, kPeriodOf3n);
+  set_local(kinds, header);
+  std::vector<double> sparsity = config.numbers("activation_sparsity_pattern");
+  if (!config.has("activation_sparsity_pattern")) {
+    sparsity.assign(kinds.size(), 0);
+    if (std::ssize(kinds) > kSparseLayersOf3n) std::fill_n(sparsity.begin(), kSparseLayersOf3n, kSparsityOf3n);
+  }
+  if (sparsity.size() != kinds.size())
+    config.fail(error(Code::corrupt, "activation_sparsity_pattern in config.json has {} entries for {} layers",
+                      sparsity.size(), kinds.size()));
+  std::vector<float> deviations;
+  for (const double share : sparsity) {
+    if (!(share >= 0 && share < 1))
+      config.fail(error(Code::corrupt, "activation_sparsity_pattern in config.json has {}, which is no share", share));
+    deviations.push_back(static_cast<float>(deviations_of(static_cast<float>(share))));
+  }
+  header.set("activation_sparsity_scale", modelfile::array_value(deviations));
+  if (const std::vector<double> widths = config.numbers("widths of layers");
+      std::any_of(widths.begin(), widths.end(), [&](double width) { return width != widths.front(); }))
+    header.set_integers("feed_forward_length", {widths.begin(), widths.end()});
+  config.expect("hidden_activation", "gelu_pytorch_tanh");
+  config.expect("altup_correct_scale", true);
+  // The table's rows; the matrices' rows; of training.
+  config.disregard({"vocab_size_per_layer_input", "laurel_rank", "altup_coef_clip"});
+}
+
+Status write_gemma3n(const Header& header, nlohmann::json& config) {
+  const std::vector<std::int64_t> local = header.of_layers("attention.sliding_window_pattern");
+  const std::vector<double> deviations = header.numbers("activation_sparsity_scale");
+  if (local.empty() || deviations.size() != local.size())
+    return error(Code::corrupt, "the file lacks which of Gemma 3n's layers have a window, or their sparsity");
+  nlohmann::json kinds = nlohmann::json::array(), sparsity = nlohmann::json::array();
+  for (const std::int64_t is_local : local) kinds.push_back(is_local != 0 ? kLocal : kGlobal);
+  constexpr double kDigits = 1e6;  // more than configurations have
+  for (const double each : deviations) sparsity.push_back(std::round(share_below(each) * kDigits) / kDigits);
+  config["layer_types"] = kinds;
+  config["activation_sparsity_pattern"] = sparsity;
+  config["intermediate_size"] = header.of_layers("feed_forward_length");
+  config["altup_correct_scale"] = true;
+  config["vocab_size_per_layer_input"] = config["vocab_size"];
+  config["hidden_activation"] = "gelu_pytorch_tanh";
+  config.erase("hidden_act");
+  return {};
+}
+
 }  // namespace
 
+const Family kGemma3n{.model_type = "gemma3n_text",
+                      .model_class = "Gemma3nForCausalLM",
+                      .architecture = "gemma3n",
+                      .names = kGemma3nNames,
+                      .keys = {kGemma3nKeys},
+                      .prepare = prepare_gemma3n,
+                      .read = read_gemma3n,
+                      .write = write_gemma3n};
 const Family kGemma4{.model_type = "gemma4_text",
                      .model_class = "Gemma4ForCausalLM",
                      .architecture = "gemma4",

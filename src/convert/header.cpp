@@ -69,19 +69,28 @@ std::string Header::text(std::string_view key, std::string_view fallback) const 
   return held == nullptr ? std::string(fallback) : *held;
 }
 
-std::vector<std::int64_t> Header::integers(std::string_view key) const {
-  const Value* value = find(key);
+/// A list's elements, if they are of such a kind.
+template <typename To, template <typename> typename kIs>
+static std::vector<To> list_of(const Value* value) {
   const auto* array = value == nullptr ? nullptr : std::get_if<std::shared_ptr<const modelfile::Array>>(value);
-  std::vector<std::int64_t> list;
+  std::vector<To> list;
   if (array == nullptr || *array == nullptr) return list;
   std::visit(
       [&](const auto& elements) {
         using T = typename std::decay_t<decltype(elements)>::value_type;
-        if constexpr (std::is_integral_v<T>)
-          for (const auto element : elements) list.push_back(static_cast<std::int64_t>(element));
+        if constexpr (kIs<T>::value)
+          for (const auto element : elements) list.push_back(static_cast<To>(element));
       },
       (*array)->elements);
   return list;
+}
+
+std::vector<std::int64_t> Header::integers(std::string_view key) const {
+  return list_of<std::int64_t, std::is_integral>(find(key));
+}
+
+std::vector<double> Header::numbers(std::string_view key) const {
+  return list_of<double, std::is_floating_point>(find(key));
 }
 
 std::vector<std::int64_t> Header::of_layers(std::string_view key) const {

@@ -41,6 +41,9 @@ class Header {
   /// A list of whole numbers or booleans; empty where there is none.
   std::vector<std::int64_t> integers(std::string_view key) const;
 
+  /// A list of floats; empty where there is none.
+  std::vector<double> numbers(std::string_view key) const;
+
   /// Layers, without the blocks behind them that guess.
   std::int64_t layers() const { return integer("block_count") - integer("nextn_predict_layers"); }
 

@@ -80,7 +80,8 @@ ParsedName parse_name(std::string_view given, const Family& family, std::int64_t
     for (const std::string_view stem : {"layers.", ".h.", ".blocks.", "encoder.layer."})
       if (parsed.layer = take_number(name, stem, '#'); parsed.layer >= 0) break;
   }
-  parsed.expert = take_number(name, "experts.", '*');
+  for (const std::string_view stem : {"experts.", ".altup_projections.", ".altup_unembed_projections."})
+    if (parsed.expert = take_number(name, stem, '*'); parsed.expert >= 0) break;
   parsed.pattern = std::move(name);
   return parsed;
 }

@@ -165,6 +165,14 @@ void CpuExecutor::do_step(const Step& step) {
       return clamp(step.out, step.least, step.most);
     case Kind::standardize:
       return standardize(step.out, step.weight, step.weight2);
+    case Kind::cap:
+      return cap(step.out, step.cap);
+    case Kind::statistical_top_k:
+      return statistical_top_k(step.out, step.factor);
+    case Kind::match_rms:
+      return match_rms(step.out, step.b, step.least);
+    case Kind::add_streams:
+      return add_streams(step);
     case Kind::gather:  // prepare() has refused it
       return fail(error(Code::internal, "the CPU executor has no other device to gather from"));
   }

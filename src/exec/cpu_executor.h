@@ -106,6 +106,13 @@ class CpuExecutor final : public Executor {
   void mean_rows(Act out, Act x);
   void clamp(Act x, float least, float most);
   void standardize(Act x, WeightRef bias, WeightRef scale);
+
+  // cpu_streams.cpp: several residual streams, and what layers of such models do.
+  void cap(Act x, float most);
+  void statistical_top_k(Act x, float deviations);
+  void match_rms(Act x, Act like, float least);
+  void add_streams(const Step& step);
+
   void rms_norm(Act out, Act x, WeightRef weight, float eps);
   void layer_norm(Act out, Act x, WeightRef weight, WeightRef bias, float eps);
   void rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps);

@@ -156,6 +156,10 @@ class Fuser {
       }
       case Kind::store_index:  // check_gpu() has refused these
       case Kind::select:
+      case Kind::cap:
+      case Kind::statistical_top_k:
+      case Kind::match_rms:
+      case Kind::add_streams:
       case Kind::moe:  // experts() has taken it
         break;
       case Kind::select_rows:

@@ -130,6 +130,35 @@ void Ops::clamp(Act x, float least, float most) {
   step.most = most;
 }
 
+void Ops::cap(Act x, float most) {
+  Step& step = record(Kind::cap);
+  step.out = step.a = x;
+  step.cap = most;
+}
+
+void Ops::statistical_top_k(Act x, float deviations) {
+  Step& step = record(Kind::statistical_top_k);
+  step.out = step.a = x;
+  step.factor = deviations;
+}
+
+void Ops::match_rms(Act x, Act like, float least) {
+  Step& step = record(Kind::match_rms);
+  step.out = step.a = x;
+  step.b = like;
+  step.least = least;
+}
+
+void Ops::add_streams(Act out, Act x, Act weights, std::int64_t dim, float plus, std::int64_t first) {
+  Step& step = record(Kind::add_streams);
+  step.out = step.a = out;
+  step.b = x;
+  step.c = weights;
+  step.head_dim = dim;
+  step.factor = plus;
+  step.first = first;
+}
+
 void Ops::standardize(Act x, WeightRef bias, WeightRef scale) {
   Step& step = record(Kind::standardize);
   step.out = step.a = x;

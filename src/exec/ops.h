@@ -58,6 +58,17 @@ class Ops {
   void scale(Act x, WeightRef scalar, WeightRef bias = {});
   void add_vector(Act x, WeightRef vector) { scale(x, {}, vector); }  // to each row; one of x's cols
   void clamp(Act x, float least, float most);                         // x = min(max(x, least), most)
+  void cap(Act x, float most);                                        // x = most * tanh(x / most)
+  /// What lies far above a row's others stays: x = max(x - (mean + deviations * standard deviation), 0), both of the
+  /// row. Source: Spark Transformer (arXiv:2506.06644), statistical top-k.
+  void statistical_top_k(Act x, float deviations);
+  /// Each part of x that is as wide as `like` gets the size of it: x *= rms(like) / sqrt(max(mean of x's squares,
+  /// least)).
+  void match_rms(Act x, Act like, float least);
+  /// Of buffers that are streams of `dim` columns, one after the other: out's stream first + i += the sum over x's
+  /// streams j, ascending, of (weights[i * x's streams + j] + plus) * stream j, each term by one fma. weights: a column
+  /// for each pair of streams; without them: 0.
+  void add_streams(Act out, Act x, Act weights, std::int64_t dim, float plus, std::int64_t first = 0);
   /// x = (x - bias) * scale, both float32 vectors of x's cols; x * scale where bias is none().
   void standardize(Act x, WeightRef bias, WeightRef scale);
   void copy(Act out, Act x);

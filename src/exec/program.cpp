@@ -42,7 +42,8 @@ std::string_view name(Step::Kind kind) {
       "moe",         "heads",        "multiply",        "sigmoid gate", "l2 norm",    "decay",
       "convolution", "delta rule",   "time step",       "scan",         "activation", "rows",
       "logits",      "states",       "given",           "join",         "gather",     "picture",
-      "merge rows",  "mean of rows", "clamp",           "standardize"};
+      "merge rows",  "mean of rows", "clamp",           "standardize",  "cap",        "top k",
+      "match",       "add streams"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -188,6 +189,12 @@ static bool fills(const Step& store, std::int64_t a_cols, std::int64_t b_cols, c
          b_cols == group.kv_heads * group.v_dim;
 }
 
+static bool adds_streams(const Program& program, const Step& step) {
+  const std::int64_t dim = step.head_dim, out = program.buffer(step.out).cols, x = program.buffer(step.b).cols;
+  if (dim <= 0 || out % dim != 0 || x % dim != 0 || step.first < 0 || step.first >= out / dim) return false;
+  return step.c.buffer < 0 || program.buffer(step.c).cols == (out / dim - step.first) * (x / dim);
+}
+
 /// What is wrong with a step that stores index keys, chooses by them, or sees what was chosen; empty: nothing.
 static std::string_view index_mistake(const Program& program, const Step& step) {
   if (step.kind == Kind::attention && step.attention.selected != 0)
@@ -278,6 +285,10 @@ Status Program::check() const {
     }
     if (step.kind == Kind::sigmoid_gate && buffer(step.a).cols % buffer(step.b).cols != 0)
       return wrong("its gates do not share its buffer evenly");
+    if (step.kind == Kind::match_rms && buffer(step.a).cols % buffer(step.b).cols != 0)
+      return wrong("what it matches is no part of its buffer");
+    if (step.kind == Kind::add_streams && !adds_streams(*this, step))
+      return wrong("its buffers are not of so many streams");
     if (const std::string_view mistake = index_mistake(*this, step); !mistake.empty()) return wrong(mistake);
     if (step.kind == Kind::store_kv || step.kind == Kind::store_latent || step.kind == Kind::attention) {
       if (!layout.keeps(step.layer)) return wrong("it names a layer of which nothing is kept");

@@ -229,12 +229,17 @@ struct Step {
     mean_rows,
     clamp,
     standardize,
+    cap,
+    statistical_top_k,
+    match_rms,
+    add_streams,
   };
   Kind kind = Kind::embed;
   bool for_hidden = false;  // only in passes whose final states are wanted (kv::Batch::wants_hidden)
   // What it writes; what it reads. store_kv: a is k, b is v; store_latent: a stands before b; select: index queries and
   // the weights of their heads; attention: b is what select wrote, where it sees selected keys; moe: b is the router's
-  // input; delta_rule: qkv, beta, decay; scan: x, step, decay; time_step: step, and decay is out.
+  // input; delta_rule: qkv, beta, decay; scan: x, step, decay; time_step: step, and decay is out; add_streams: what is
+  // added to, what is added, and weights.
   Act out, a, b, c;
   std::array<Product, 3> products{};
   int product_count = 0;
@@ -243,9 +248,11 @@ struct Step {
   // scan: the skip's.
   WeightRef weight, weight2;
   float eps = 0;
-  float factor = 1;           // embed: of the embeddings; add: of what is added; scale, logits: of them
-  float cap = 0;              // logits: they become cap * tanh(logit / cap); 0: they stay
-  float least = 0, most = 0;  // clamp
+  // embed: of the embeddings; add: of what is added; scale, logits: of them; statistical_top_k: deviations;
+  // add_streams: what is added to the weights
+  float factor = 1;
+  float cap = 0;              // logits, cap: they become cap * tanh(logit / cap); logits: 0: they stay
+  float least = 0, most = 0;  // clamp; match_rms: least
   kernels::Activation activation = kernels::Activation::silu;  // gated, gate, activate
   float limit = 0;                                             // gated, gate: of Activation::limited
   std::optional<kernels::Xielu> xielu;                         // activate: in place of the activation
@@ -254,8 +261,8 @@ struct Step {
   bool by_channel = false;  // merge_rows: a channel of all rows stands before the next
   std::int64_t heads = 0, head_dim = 0, layer = 0;
   HeadWeights head_weights;
-  // pick_heads: channel of a part; gather, logits: column where this device's results stand; moe: of hidden layers;
-  // add_picture: column of PictureRow::embedding, and products[0].out is memory to work in
+  // pick_heads: channel of a part; add_streams: stream; gather, logits: column where this device's results stand; moe:
+  // of hidden layers; add_picture: column of PictureRow::embedding, and products[0].out is memory to work in
   std::int64_t first = 0;
   std::int64_t vocab = 0;  // logits: of all devices together; 0: the head has all of them
   int rope = 0;            // index into Program::ropes

@@ -165,6 +165,10 @@ struct Table {
   /// null, out may be x.
   void (*layer_norm)(const float* x, const float* weight, const float* bias, std::int64_t rows, std::int64_t cols,
                      float eps, float* out);
+  /// x[r] = max(x[r] - (mean + deviations * standard deviation), 0) in place; both means as layer_norm() has them.
+  void (*statistical_top_k)(float* x, std::int64_t rows, std::int64_t cols, float deviations);
+  /// x[r] *= rms(like[r]) / sqrt(max(mean of squares of x[r], least)); both means by the dot order above.
+  void (*match_rms)(float* x, const float* like, std::int64_t rows, std::int64_t cols, float least);
   /// Rotates pairs in place. x: [head_dim]; cos_sin: [rotary/2, 2]. neox: pair (i, i + rotary/2); else (2i, 2i + 1).
   void (*rope)(float* x, const float* cos_sin, std::int64_t rotary, bool neox);
   /// gate[i] = gated(gate[i], up[i]), see Activation. limit: of Activation::limited.

@@ -51,6 +51,9 @@ Status check_shard(const Shard& shard, const Hyperparameters& hp, const DecoderS
                  hp.architecture);
   if (shard.index < 0 || shard.index >= shard.count)
     return error(Code::internal, "shard {} of {} is none", shard.index, shard.count);
+  if (spec.streams > 1)
+    return error(Code::unsupported, "models of {} have several residual streams, which GPUs do not share out yet",
+                 hp.architecture);
   std::int64_t least = std::min(hp.model_dim, hp.vocab);
   for (const LayerSpec& layer : spec.layers)
     for (const std::int64_t width :

@@ -20,6 +20,13 @@ namespace millrace::model {
 using exec::Act;
 using exec::WeightRef;
 
+/// What predicts a layer's streams and corrects them, in models of several. Both have the same router and norm: as
+/// weights of their own, because a pass uses them twice.
+struct StreamWeights {
+  WeightRef predict_norm, predict_router, predict, correct_norm, correct_router, correct;
+  WeightRef first_scale;  // [model_dim], of what per-layer embeddings read
+};
+
 /// A layer's weights; none() where the spec or the file has none.
 struct LayerWeights {
   WeightRef attn_norm, q, k, v, q_bias, k_bias, v_bias, q_norm, k_norm, attn_out, attn_out_bias, ffn_norm;
@@ -38,6 +45,8 @@ struct LayerWeights {
   WeightRef router_norm, experts_norm, dense_result_norm, experts_result_norm;  // of one beside a dense feed-forward
   WeightRef per_layer_gate, per_layer_out, per_layer_norm;
   WeightRef output_scale;
+  StreamWeights streams;
+  WeightRef laurel_down, laurel_up, laurel_norm;
   exec::Experts experts;
 };
 
@@ -98,6 +107,16 @@ class Decoder {
   void mix(std::int64_t index);
   void mix_beside(std::int64_t index);
   void add_of_layer(std::int64_t index);
+  // decoder_streams.cpp
+  std::vector<WeightRef> list_between_streams(UnitBuilder& units, const std::string& name) const;
+  void list_prediction(UnitBuilder& units, int index, LayerWeights& weights) const;
+  void list_correction(UnitBuilder& units, int index, LayerWeights& weights) const;
+  void open_streams();
+  Act route_streams(WeightRef norm, WeightRef router);
+  void predict_streams(std::int64_t index);
+  void correct_streams(std::int64_t index);
+  void merge_streams();
+  Act laurel(std::int64_t index);
   void add_result(const LayerSpec& spec, Act result, WeightRef norm);
   void list_for_layers(UnitBuilder& units);
   void list_embeddings(UnitBuilder& units, std::int64_t positions);
@@ -136,7 +155,9 @@ class Decoder {
   std::vector<std::pair<WeightRef, WeightRef>> scales_;  // of weights, by which their products are multiplied
   DraftWeights draft_;
   WeightRef layers_table_, layers_projection_, layers_norm_;  // of per-layer embeddings
-  Act x_, h_;      // the residual stream; what a block reads of it, and what it adds to it
+  Act x_, h_;  // the residual stream; what a block reads of it, and what it adds to it
+  std::vector<WeightRef> opened_streams_, merged_streams_;  // a matrix for each stream but the first
+  Act streams_;    // in models of several: those between layers, one after the other; x is the first of them in a layer
   Act of_layers_;  // per-layer embeddings, one layer's channels behind the other's
 };
 

@@ -18,9 +18,10 @@ void Decoder::begin_program(std::span<const kv::LayerKv> kept) {
 
 /// What follows the layers.
 void Decoder::end_program(const OutputWeights& output) {
+  ops_.begin_layer();
+  if (spec_.streams > 1) merge_streams();
+  ops_.begin_block();
   if (!spec_.head) {
-    ops_.begin_layer();
-    ops_.begin_block();
     if (!output.norm.none()) normalize(x_, x_, output.norm, output.norm_bias);
     if (spec_.dense_dim > 0) {  // being linear, they give of a mean what they give of its states in the mean
       const Act wide = ops_.buffer("dense", spec_.dense_dim);
@@ -30,8 +31,6 @@ void Decoder::end_program(const OutputWeights& output) {
     return ops_.hidden(x_);
   }
   const Act last = ops_.buffer("last", hp_.model_dim, Rows::logits);
-  ops_.begin_layer();
-  ops_.begin_block();
   ops_.select_logit_rows(last, x_);
   ops_.begin_hidden();
   normalize(x_, x_, output.norm, output.norm_bias);
@@ -59,6 +58,7 @@ void Decoder::record() {
   else
     ops_.given(x_);
   if (spec_.per_layer_dim > 0) embed_for_layers();
+  if (spec_.streams > 1) open_streams();
   for (std::int64_t index = stage_.first; index < stage_.last; ++index) {
     ops_.begin_layer();
     mix_tokens(index);
@@ -207,7 +207,9 @@ void Decoder::attend(std::int64_t index) {
   const bool own = spec.reads < 0;  // keys and values
 
   ops_.begin_block();
+  if (spec_.streams > 1) predict_streams(index);
   read_stream(spec_.layers[static_cast<std::size_t>(index)], layer.attn_norm, layer.attn_norm_bias);
+  const Act beside = layer.laurel_down.none() ? Act() : laurel(index);
   ops_.matmul(std::span(qkv).first(!own ? 1 : spec.values_are_keys ? 2 : 3), h_);
   if (spec.own_gate) ops_.matmul(gate, layer.attn_gate, h_);
   if (spec.gated) {
@@ -236,6 +238,9 @@ void Decoder::attend(std::int64_t index) {
   project(h_, layer.attn_out, layer.attn_out_bias, all);
   add_result(spec_.layers[static_cast<std::size_t>(index)], h_, layer.attn_result_norm);
   if (!layer.attn_sum_norm.none()) normalize(x_, x_, layer.attn_sum_norm, layer.attn_sum_bias);
+  if (layer.laurel_down.none()) return;
+  ops_.add(x_, beside);
+  ops_.scale(x_, std::sqrt(0.5f));
 }
 
 /// The absorbed form: head i's score of a token is (W_k,i^T q_i)^T c + rope(r_i)^T rope(k), c being the token's latent
@@ -328,10 +333,17 @@ void Decoder::add_result(const LayerSpec& spec, Act result, WeightRef norm) {
   ops_.add(x_, result, spec.residual_scale);
 }
 
-/// hidden = act(W_gate h) * W_up h, or act(W_up h).
+/// hidden = act(W_gate h) * W_up h, or act(W_up h). The gate may keep a few of its channels alone.
 void Decoder::activate_products(const LayerSpec& spec, Act hidden, WeightRef gate, WeightRef up, WeightRef up_bias) {
   if (spec.gated && spec.limit > 0)
     return ops_.matmul_gated(hidden, gate, up, h_, kernels::Activation::limited, spec.limit);
+  if (spec.gated && spec.gate_deviations > 0) {
+    const Act factors = ops_.buffer("ups", ops_.cols(hidden));
+    const exec::Product both[] = {{hidden, gate, {}}, {factors, up, {}}};
+    ops_.matmul(both, h_);
+    ops_.statistical_top_k(hidden, spec.gate_deviations);
+    return ops_.gate(hidden, factors, 0, spec.activation);
+  }
   if (spec.gated) return ops_.matmul_gated(hidden, gate, up, h_, spec.activation);
   const exec::Product product{hidden, up, up_bias};
   ops_.matmul(std::span(&product, 1), h_);
@@ -359,18 +371,25 @@ void Decoder::feed_forward(std::int64_t index) {
   else
     mix(index);
   if (!layer.ffn_sum_norm.none()) normalize(x_, x_, layer.ffn_sum_norm, layer.ffn_sum_bias);
+  if (spec_.streams > 1) correct_streams(index);
   if (spec_.per_layer_dim > 0) add_of_layer(index);
   if (spec.output_scale) ops_.scale(x_, layer.output_scale);
 }
 
-/// x += norm(W_out (act(W_gate x) * e)), e being what the layer has of the token.
+/// x += norm(W_out (act(W_gate x) * e)), e being what the layer has of the token. Of several streams it reads the
+/// first, scaled, and adds to the others.
 void Decoder::add_of_layer(std::int64_t index) {
   const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
   const Act gated = ops_.buffer("of layer", spec_.per_layer_dim);
-  ops_.matmul(gated, layer.per_layer_gate, x_);
+  if (spec_.streams > 1) {
+    ops_.pick_heads(h_, streams_, 1, hp_.model_dim, 0);
+    ops_.standardize(h_, {}, layer.streams.first_scale);
+  }
+  ops_.matmul(gated, layer.per_layer_gate, spec_.streams > 1 ? h_ : x_);
   ops_.gate(gated, of_layers_, index, spec_.layers[static_cast<std::size_t>(index)].activation);
   ops_.matmul(h_, layer.per_layer_out, gated);
   ops_.rms_norm(h_, h_, layer.per_layer_norm, eps());
+  if (spec_.streams > 1) return ops_.add_streams(streams_, h_, {}, hp_.model_dim, 1, 1);
   ops_.add(x_, h_);
 }
 

@@ -24,6 +24,7 @@ struct RowsOf {
 void Decoder::list_mixer(UnitBuilder& units, int index, LayerWeights& weights) const {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   if (spec.mixer == Mixer::none) return;
+  list_prediction(units, index, weights);
   if (spec.norms_inputs && spec.norms_attended)
     list_norm(units, index, spec.attn_norm, weights.attn_norm, weights.attn_norm_bias);
   if (spec.mixer == Mixer::delta_net)
@@ -68,6 +69,11 @@ void Decoder::list_attention(UnitBuilder& units, int index, LayerWeights& weight
     const std::string vector = name(fmt::format("{}.bias", fused.holds ? fused.tensor : tensor));
     its_bias = units.optional_elements(vector, all, begin, own.count);
   };
+  if (const std::int64_t rank = spec_.layers[static_cast<std::size_t>(index)].laurel_rank; rank > 0) {
+    weights.laurel_down = units.matrix(name("laurel_l.weight"), dim, rank);
+    weights.laurel_up = units.matrix(name("laurel_r.weight"), rank, dim);
+    weights.laurel_norm = units.vector(name("laurel_post_norm.weight"), dim);
+  }
   product("attn_q", 0, q_dim, weights.q, weights.q_bias);
   if (spec.reads < 0) {
     product("attn_k", q_dim, kv_dim, weights.k, weights.k_bias);
@@ -159,6 +165,7 @@ void Decoder::list_results(UnitBuilder& units, int index, LayerWeights& weights)
   const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
   if (spec.norms_results) weights.ffn_result_norm = units.vector(name("post_ffw_norm.weight"), hp_.model_dim);
   if (spec.norms_sums) list_norm(units, index, "layer_output_norm", weights.ffn_sum_norm, weights.ffn_sum_bias);
+  list_correction(units, index, weights);
   if (const std::int64_t each = spec_.per_layer_dim; each > 0) {
     weights.per_layer_gate = units.matrix(name("inp_gate.weight"), hp_.model_dim, each);
     weights.per_layer_out = units.matrix(name("proj.weight"), each, hp_.model_dim);
@@ -298,6 +305,7 @@ Status Decoder::list_units(const modelfile::Model& file, residency::UnitTable& t
   const bool as_head = spec_.head && ends() && units.ties_head() && shard_.whole();
   if (begins() || as_head) embedding_ = units.embedding(hp_.model_dim, hp_.vocab, as_head);
   if (spec_.per_layer_dim > 0) list_for_layers(units);
+  if (spec_.streams > 1) opened_streams_ = list_between_streams(units, "altup_proj.weight");
   const modelfile::TensorInfo* positions = file.find("position_embd.weight");
   if (begins()) list_embeddings(units, positions == nullptr ? hp_.context_length : positions->rows());
   layers_.resize(static_cast<std::size_t>(stage_.last));
@@ -308,6 +316,7 @@ Status Decoder::list_units(const modelfile::Model& file, residency::UnitTable& t
     list_feed_forward(units, index, weights);
     units.refuse_unused(index);
   }
+  if (spec_.streams > 1) merged_streams_ = list_between_streams(units, "altup_unembd_proj.weight");
   if (ends() && !spec_.head) {
     output_ = units.last_norm(spec_.output_norm, hp_.model_dim);
     if (spec_.dense_dim > 0) {

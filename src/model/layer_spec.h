@@ -181,6 +181,11 @@ struct LayerSpec {
   bool norms_attended = true;  // false: the feed-forward alone does
   const char* attn_norm = "attn_norm";  // the names of the norms before attention
   const char* ffn_norm = "ffn_norm";    // and before the feed-forward
+  // The dense feed-forward's gate keeps what is more than so many standard deviations above its mean; 0: all.
+  float gate_deviations = 0;
+  // What attention gives is joined by what it reads, and by this through two matrices with so many channels between and
+  // a norm; the sum counts 1 / sqrt(2) (laurel_l, laurel_r). 0: it is not. Source: LAuReL (arXiv:2411.07501).
+  std::int64_t laurel_rank = 0;
   bool ff_biases = false;  // a dense feed-forward has biases, where the file has them: its down, and without a gate its
                            // up
   bool parallel = false;   // the feed-forward reads what attention reads, through its own norm where the file has one
@@ -213,8 +218,11 @@ struct LayerSpec {
 
 struct DecoderSpec {
   std::vector<LayerSpec> layers;
-  std::vector<RopeSpec> ropes;     // several where layers turn differently
-  float embedding_scale = 1;       // multiplies the tokens' embeddings
+  std::vector<RopeSpec> ropes;  // several where layers turn differently
+  float embedding_scale = 1;    // multiplies the tokens' embeddings
+  // Residual streams. A layer predicts those behind it of all before it, works on the first, and corrects the
+  // predictions by what it found. Source: AltUp (arXiv:2301.13310).
+  std::int64_t streams = 1;
   std::int64_t per_layer_dim = 0;  // channels of an embedding that each layer adds of its own (per-layer embeddings)
   const char* output_norm = "output_norm.weight";  // the name of the norm before the head; null: there is none
   bool head = true;                                // false: an encoder's, which gives its last states

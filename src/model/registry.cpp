@@ -46,6 +46,7 @@ constexpr std::array kArchitectures{
     Entry{"gemma-embedding", gemma_embedding_spec},
     Entry{"gemma2", gemma2_spec},
     Entry{"gemma3", gemma3_spec},
+    Entry{"gemma3n", gemma3n_spec},
     Entry{"gemma4", gemma4_spec},
     Entry{"glm-dsa", glm_dsa_spec},
     Entry{"glm4", glm4_spec},

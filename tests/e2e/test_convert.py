@@ -340,6 +340,21 @@ class Convert(Case):
                 (folder / "config.json").write_text(json.dumps(config))
                 self.refused("convert", folder, "-o", self.folder / "other.gguf", says="per_layer_config")
 
+    def test_gemma_3n_pads_the_table_of_layers(self):
+        """The last tokens stand for pictures and sounds, and the table has no rows for them: transformers takes the first row."""
+        config, folder = self.exported("gemma3n"), self.folder / "gemma3n-0"
+        path, name, missing = folder / "model.safetensors", "model.embed_tokens_per_layer.weight", 2
+        tensors = checkpoints.read_safetensors(path)
+        kind, (rows, cols), values = tensors[name]
+        row = len(values) // rows
+        tensors[name] = kind, [rows - missing, cols], values[:-missing * row]
+        checkpoints.write_safetensors(path, tensors)
+        (folder / "config.json").write_text(json.dumps(config | {"vocab_size_per_layer_input": rows - missing}))
+        self.ok("convert", folder, "-o", self.out)
+        self.assertEqual(bytes(checkpoints.Gguf(self.out).tensors["per_layer_token_embd.weight"][2]), bytes(values[:-missing * row]) + missing * bytes(values[:row]))
+        (folder / "config.json").write_text(json.dumps(config | {"altup_correct_scale": False}))
+        self.refused("convert", folder, "-o", self.folder / "other.gguf", says="altup_correct_scale")
+
     def test_granite_4_h_without_experts(self):
         """Its only feed-forward is called shared."""
         config, folder = self.exported("granitehybrid"), self.folder / "granitehybrid-0"

@@ -161,6 +161,7 @@ constexpr Checkpoint kCheckpoints[] = {
     {"gemma3", "Gemma 3 (text)"},
     {"gemma4-moe", "Gemma 4 26B-A4B (text)", true},
     {"gemma4", "Gemma 4 E2B, E4B (text)", false, "gemma4", 256, DType::f32},
+    {"gemma3n", "Gemma 3n E2B, E4B (text)", false, "gemma3n", 256, DType::f32, false},
     {"glm4moe", "GLM-4.5 to 4.7", true},
     {"gpt-oss-f16", "gpt-oss", true, "gpt-oss"},
     {"granite", "Granite 3"},

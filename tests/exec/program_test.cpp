@@ -48,6 +48,30 @@ TEST(Program, WhatNobodyWroteIsRefused) {
   EXPECT_EQ(ops.finish().status().code(), Code::internal);
 }
 
+TEST(Program, StreamsThatDoNotFitAreRefused) {
+  const auto recorded = [](std::int64_t dim, std::int64_t weights, std::int64_t first) {
+    Ops ops;
+    const Act x = ops.buffer("x", 8, Rows::whole), streams = ops.buffer("streams", 24), by = ops.buffer("by", weights);
+    ops.embed(x, {0, 0});
+    ops.embed(streams, {0, 0});
+    ops.embed(by, {0, 0});
+    ops.add_streams(streams, x, by, dim, 1, first);
+    return ops.finish().status();
+  };
+  EXPECT_TRUE(recorded(8, 3, 0).ok());
+  EXPECT_TRUE(recorded(8, 2, 1).ok());
+  EXPECT_TRUE(recorded(4, 12, 0).ok());
+  EXPECT_EQ(recorded(8, 2, 0).code(), Code::internal);
+  EXPECT_EQ(recorded(7, 3, 0).code(), Code::internal);
+  EXPECT_EQ(recorded(8, 3, 3).code(), Code::internal);
+  Ops ops;
+  const Act x = ops.buffer("x", 8, Rows::whole), like = ops.buffer("like", 5);
+  ops.embed(x, {0, 0});
+  ops.embed(like, {0, 0});
+  ops.match_rms(x, like, 1e-5f);
+  EXPECT_EQ(ops.finish().status().code(), Code::internal);
+}
+
 TEST(Program, KeysThatAreNotKeptAsTheyAreReadAreRefused) {
   const auto recorded = [](std::int64_t kept_heads, std::int64_t kept_window, std::int64_t layer) {
     const kv::LayerKv kept{kv::Keeps::attention, kept_heads, 8, 8, kept_window};

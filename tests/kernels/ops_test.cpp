@@ -139,6 +139,44 @@ TEST(Ops, Rope) {
   }
 }
 
+TEST(Ops, StatisticalTopK) {
+  for (const std::int64_t cols : {2, 31, 64, 200}) {
+    constexpr std::int64_t kRows = 3;
+    auto x = op_floats(static_cast<std::size_t>(kRows * cols), 8, 3);
+    for (float& value : x) value += 1;  // a mean that is not none
+    for (const float deviations : {-1.0f, 0.5f, 1.6448534f}) {
+      std::vector<float> want = x, first;
+      ref::statistical_top_k(want.data(), kRows, cols, deviations);
+      for (const Table& table : op_tables()) {
+        std::vector<float> out = x;
+        table.statistical_top_k(out.data(), kRows, cols, deviations);
+        if (first.empty()) first = out;
+        EXPECT_TRUE(same_bits(out, first)) << device::isa_name(table.isa) << " cols " << cols;
+        for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(out[i], want[i], 1e-5) << deviations;
+      }
+    }
+  }
+}
+
+TEST(Ops, MatchRms) {
+  for (const std::int64_t cols : {1, 31, 64, 200}) {
+    constexpr std::int64_t kRows = 3;
+    auto x = op_floats(static_cast<std::size_t>(kRows * cols), 9);
+    const auto like = op_floats(static_cast<std::size_t>(kRows * cols), 10, 7);
+    for (std::int64_t i = 0; i < cols; ++i) x[static_cast<std::size_t>(i)] *= 1e-4f;  // a row below the least
+    constexpr float kLeast = 1e-5f;
+    std::vector<float> want = x, first;
+    ref::match_rms(want.data(), like.data(), kRows, cols, kLeast);
+    for (const Table& table : op_tables()) {
+      std::vector<float> out = x;
+      table.match_rms(out.data(), like.data(), kRows, cols, kLeast);
+      if (first.empty()) first = out;
+      EXPECT_TRUE(same_bits(out, first)) << device::isa_name(table.isa) << " cols " << cols;
+      EXPECT_LT(op_error(out, want), 1e-6);
+    }
+  }
+}
+
 TEST(Ops, ElementwiseAndSoftmax) {
   for (const std::int64_t n : kSizes) {
     const auto x = op_floats(static_cast<std::size_t>(n), 4, 4), y = op_floats(static_cast<std::size_t>(n), 5);

@@ -18,7 +18,7 @@ from zoo import GLOBAL, LOCAL
 # Architectures whose files have q and k for rotations of neighbours.
 NORMAL_ROPE = {"llama", "mistral3", "granite"}
 # Those whose norm before the feed-forward is called after the attention before it.
-POST_ATTENTION = {"gpt-oss", "glm4moe", "gemma3", "gemma4"}
+POST_ATTENTION = {"gpt-oss", "glm4moe", "gemma3", "gemma3n", "gemma4"}
 SOFTMAX, SIGMOID = 1, 2  # expert_gating_func
 
 TOP = {
@@ -513,10 +513,21 @@ def draft_block(tensors, layer, width):
     return block + [(f"blk.{layer}.nextn.{name}.weight", np.ones(shape, np.float32)) for name, shape in more.items()]
 
 
+def stacked(weights):
+    """[(GGUF name, values)] of matrices that lie apart and not in layers: Gemma 3n's between residual streams."""
+    tensors = []
+    for stem, own in {"altup_projections": "altup_proj", "altup_unembed_projections": "altup_unembd_proj"}.items():
+        parts = [weights[name] for name in sorted(weights) if name.startswith(f"model.{stem}.")]
+        tensors += [(f"{own}.weight", np.stack(parts))] if parts else []
+    return tensors
+
+
 def all_tensors(model, weights, unsplit):
     """[(GGUF name, values)] of a checkpoint. Every parameter has its place, or KeyError tells which has none."""
-    tensors = []
+    tensors = stacked(weights)
     for name, values in weights.items():
+        if name.startswith("model.altup_"):
+            continue
         if name == "lm_head.weight" and model.config["tie_word_embeddings"]:
             continue
         in_layer = re.fullmatch(r"(?:model|backbone|gpt_neox|transformer)\.(?:layers|h|blocks)\.(\d+)\.(.+)", name)
@@ -536,7 +547,7 @@ def all_tensors(model, weights, unsplit):
 
 
 def tensor_type(name, values, mxfp4):
-    kept = (".ffn_gate_inp.", ".indexer.proj.", ".ssm_conv1d.", ".ssm_norm.", ".shortconv.conv.")
+    kept = (".ffn_gate_inp.", ".altup_router.", "_coef.", ".indexer.proj.", ".ssm_conv1d.", ".ssm_norm.", ".shortconv.conv.")
     if values.ndim == 1 or not name.endswith(".weight") or any(part in name for part in kept):
         return gguf.TENSOR_F32
     return gguf.TENSOR_MXFP4 if mxfp4 and "_exps." in name else gguf.TENSOR_F16

@@ -105,6 +105,35 @@ GEMMA4 = Model(
     embedding_std=0.15, logit_std=8.0, gains={"q_norm": 0.4},  # scores are not divided by the root of a head's width
 )
 
+# Gemma 3n: several residual streams, a learned residual beside attention, gates that keep a few channels in the first
+# layers. Their multiple of the deviation is that of 70 %.
+GEMMA3N = Model(
+    "gemma3n", "gemma3n", "gemma3n", "Gemma3nTextConfig", "Gemma3nForCausalLM",
+    config(num_hidden_layers=6, num_attention_heads=2, num_key_value_heads=1, intermediate_size=[32, 32, 48, 32, 32, 48],
+           tie_word_embeddings=True, layer_types=[LOCAL, LOCAL, GLOBAL] * 2, sliding_window=16, num_kv_shared_layers=3,
+           hidden_size_per_layer_input=8, vocab_size_per_layer_input=VOCABULARY, altup_num_inputs=4, altup_active_idx=0,
+           laurel_rank=8, activation_sparsity_pattern=[0.7, 0.7, 0.0, 0.0, 0.0, 0.0], final_logit_softcapping=30.0,
+           rope_parameters={LOCAL: rope(1e4), GLOBAL: rope(1e6)}, hidden_activation="gelu_pytorch_tanh",
+           rms_norm_eps=1e-6),
+    variants={
+        "no window": {"sliding_window": 512}, "no soft cap": {"final_logit_softcapping": 1e4},
+        "one theta": {"rope_parameters": {LOCAL: rope(1e6), GLOBAL: rope(1e6)}},
+        "gates keep all": {"activation_sparsity_pattern": [0.0] * 6},
+        "gates keep half": {"activation_sparsity_pattern": [0.5, 0.5, 0.0, 0.0, 0.0, 0.0]},
+        "another stream is worked on": {"altup_active_idx": 1}, "no scale": {"altup_correct_scale": False},
+    },
+    embedding_std=0.15, logit_std=8.0, gains={"q_norm": 0.4, "modality_router": 16.0, "correct_output_scale": 4.0},
+    keys={"attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": [True, True, False] * 2,
+          "attention.shared_kv_layers": "num_kv_shared_layers", "altup.num_inputs": "altup_num_inputs",
+          "altup.active_idx": "altup_active_idx", "final_logit_softcapping": "final_logit_softcapping",
+          "embedding_length_per_layer_input": "hidden_size_per_layer_input",
+          "activation_sparsity_scale": [0.52440047, 0.52440047] + [float("-inf")] * 4},
+    names={"altup.router_norm": "altup_router_norm", "altup.modality_router": "altup_router",
+           "altup.prediction_coefs": "altup_predict_coef", "altup.correction_coefs": "altup_correct_coef",
+           "altup.correct_output_scale": "altup_correct_scale.weight", "laurel.linear_left": "laurel_l",
+           "laurel.linear_right": "laurel_r", "laurel.post_laurel_norm": "laurel_post_norm"},
+)
+
 # Gemma 4 26B-A4B: experts beside the dense feed-forward; values of global layers are their keys.
 GEMMA4_MOE = Model(
     "gemma4-moe", "gemma4", "gemma4", "Gemma4TextConfig", "Gemma4ForCausalLM",
@@ -519,7 +548,7 @@ GRANITE_HYBRID = Model(
 )
 
 
-MODELS = [LLAMA, LLAMA3, MIXTRAL, NEMO, QWEN2, QWEN3, QWEN3MOE, GEMMA3, GEMMA4, GEMMA4_MOE, GPT_OSS, GLM4MOE, MISTRAL3,
+MODELS = [LLAMA, LLAMA3, MIXTRAL, NEMO, QWEN2, QWEN3, QWEN3MOE, GEMMA3, GEMMA3N, GEMMA4, GEMMA4_MOE, GPT_OSS, GLM4MOE, MISTRAL3,
           PHI3, GRANITE, MINIMAX_M2, DEEPSEEK_V2_LITE, DEEPSEEK_V3, GLM4_MOE_LITE, QWEN3NEXT, QWEN35, QWEN35MOE, MAMBA2,
           LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, NEMOTRON_H_LATENT, GRANITE_HYBRID, MISTRAL4, STEP35, MIMO2, DEEPSEEK_V32,
           GLM_DSA, *RELATIVES, *OLDER]

@@ -294,6 +294,9 @@ Status check_gpu(const Program& program, const residency::UnitTable& units, cons
     if (step.kind == Step::Kind::select || step.kind == Step::Kind::store_index)
       return error(Code::unsupported,
                    "the GPU part has no attention over keys that an indexer chooses yet; use --device cpu");
+    if (step.kind == Step::Kind::add_streams || step.kind == Step::Kind::statistical_top_k ||
+        step.kind == Step::Kind::match_rms || step.kind == Step::Kind::cap)
+      return error(Code::unsupported, "the GPU part has no layers with several residual streams yet; use --device cpu");
     if (step.activation == Activation::limited || step.experts.activation == Activation::limited)
       return error(Code::unsupported, "the GPU part has no SiLU with a limit yet; use --device cpu");
     const bool by_erf = step.activation == Activation::gelu_erf && step.kind != Step::Kind::activate;

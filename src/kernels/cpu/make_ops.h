@@ -17,6 +17,8 @@ Table make_ops(Isa isa) {
   table.isa = isa;
   table.rms_norm = rms_norm<V>;
   table.layer_norm = layer_norm<V>;
+  table.statistical_top_k = statistical_top_k<V>;
+  table.match_rms = match_rms<V>;
   table.rope = rope<V>;
   table.gate_mul = gate_mul<V>;
   table.xielu = xielu<V>;

@@ -77,13 +77,25 @@ typename V::Float exp_of(typename V::Float x) {
 }
 
 template <typename V>
+float mean_of(const float* x, std::int64_t cols) {
+  const float sum =
+      lane_sum<V>(cols, [&](std::int64_t i, int n, typename V::Float acc) { return V::add(acc, load_n<V>(x + i, n)); });
+  return sum / static_cast<float>(cols);
+}
+
+template <typename V>
+float mean_of_squares(const float* x, std::int64_t cols) {
+  const float squares = lane_sum<V>(cols, [&](std::int64_t i, int n, typename V::Float acc) {
+    const auto v = load_n<V>(x + i, n);
+    return V::fma(v, v, acc);
+  });
+  return squares / static_cast<float>(cols);
+}
+
+template <typename V>
 void rms_norm(const float* x, const float* weight, std::int64_t rows, std::int64_t cols, float eps, float* out) {
   for (std::int64_t row = 0; row < rows; ++row, x += cols, out += cols) {
-    const float squares = lane_sum<V>(cols, [&](std::int64_t i, int n, typename V::Float acc) {
-      const auto v = load_n<V>(x + i, n);
-      return V::fma(v, v, acc);
-    });
-    const auto scale = V::set(1.0f / std::sqrt(squares / static_cast<float>(cols) + eps));
+    const auto scale = V::set(1.0f / std::sqrt(mean_of_squares<V>(x, cols) + eps));
     for_each_vector<V>(cols, [&](std::int64_t i, int n) {
       store_n<V>(out + i, V::mul(V::mul(load_n<V>(x + i, n), scale), load_n<V>(weight + i, n)), n);
     });
@@ -94,20 +106,34 @@ template <typename V>
 void layer_norm(const float* x, const float* weight, const float* bias, std::int64_t rows, std::int64_t cols, float eps,
                 float* out) {
   for (std::int64_t row = 0; row < rows; ++row, x += cols, out += cols) {
-    const auto mean =
-        V::set(lane_sum<V>(cols, [&](std::int64_t i, int n,
-                                     typename V::Float acc) { return V::add(acc, load_n<V>(x + i, n)); }) /
-               static_cast<float>(cols));
+    const auto mean = V::set(mean_of<V>(x, cols));
     for_each_vector<V>(cols, [&](std::int64_t i, int n) { store_n<V>(out + i, V::sub(load_n<V>(x + i, n), mean), n); });
-    const float squares = lane_sum<V>(cols, [&](std::int64_t i, int n, typename V::Float acc) {
-      const auto v = load_n<V>(out + i, n);
-      return V::fma(v, v, acc);
-    });
-    const auto scale = V::set(1.0f / std::sqrt(squares / static_cast<float>(cols) + eps));
+    const auto scale = V::set(1.0f / std::sqrt(mean_of_squares<V>(out, cols) + eps));
     for_each_vector<V>(cols, [&](std::int64_t i, int n) {
       const auto normed = V::mul(V::mul(load_n<V>(out + i, n), scale), load_n<V>(weight + i, n));
       store_n<V>(out + i, bias == nullptr ? normed : V::add(normed, load_n<V>(bias + i, n)), n);
     });
+  }
+}
+
+template <typename V>
+void statistical_top_k(float* x, std::int64_t rows, std::int64_t cols, float deviations) {
+  for (std::int64_t row = 0; row < rows; ++row, x += cols) {
+    const auto mean = V::set(mean_of<V>(x, cols));
+    for_each_vector<V>(cols, [&](std::int64_t i, int n) { store_n<V>(x + i, V::sub(load_n<V>(x + i, n), mean), n); });
+    const auto least = V::set(deviations * std::sqrt(mean_of_squares<V>(x, cols)));
+    for_each_vector<V>(cols, [&](std::int64_t i, int n) {
+      store_n<V>(x + i, V::max(V::set(0), V::sub(load_n<V>(x + i, n), least)), n);  // a NaN stays one
+    });
+  }
+}
+
+template <typename V>
+void match_rms(float* x, const float* like, std::int64_t rows, std::int64_t cols, float least) {
+  for (std::int64_t row = 0; row < rows; ++row, x += cols, like += cols) {
+    const float squares = mean_of_squares<V>(x, cols), wanted = mean_of_squares<V>(like, cols);
+    const auto factor = V::set(std::sqrt(wanted) / std::sqrt(squares < least ? least : squares));
+    for_each_vector<V>(cols, [&](std::int64_t i, int n) { store_n<V>(x + i, V::mul(load_n<V>(x + i, n), factor), n); });
   }
 }
 

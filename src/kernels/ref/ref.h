@@ -13,6 +13,8 @@ namespace millrace::kernels::ref {
 void matmul(DType dtype, const std::byte* weight, std::int64_t weight_rows, std::int64_t cols, const float* x,
             std::int64_t x_rows, float* y);
 void rms_norm(const float* x, const float* weight, std::int64_t rows, std::int64_t cols, float eps, float* out);
+void statistical_top_k(float* x, std::int64_t rows, std::int64_t cols, float deviations);
+void match_rms(float* x, const float* like, std::int64_t rows, std::int64_t cols, float least);
 void rope(float* x, const float* cos_sin, std::int64_t rotary, bool neox);
 /// The rotation of kernels/rotation.h as a product with its matrix.
 void rotate(float* x, std::int64_t n, std::int64_t span);

@@ -15,6 +15,29 @@ void rms_norm(const float* x, const float* weight, std::int64_t rows, std::int64
   }
 }
 
+void statistical_top_k(float* x, std::int64_t rows, std::int64_t cols, float deviations) {
+  const auto count = static_cast<double>(cols);
+  for (std::int64_t r = 0; r < rows; ++r, x += cols) {
+    double mean = 0, variance = 0;
+    for (std::int64_t i = 0; i < cols; ++i) mean += x[i] / count;
+    for (std::int64_t i = 0; i < cols; ++i) variance += (x[i] - mean) * (x[i] - mean) / count;
+    const double least = mean + deviations * std::sqrt(variance);
+    for (std::int64_t i = 0; i < cols; ++i) x[i] = static_cast<float>(std::max(0.0, x[i] - least));
+  }
+}
+
+void match_rms(float* x, const float* like, std::int64_t rows, std::int64_t cols, float least) {
+  for (std::int64_t r = 0; r < rows; ++r, x += cols, like += cols) {
+    double squares = 0, wanted = 0;
+    for (std::int64_t i = 0; i < cols; ++i) {
+      squares += static_cast<double>(x[i]) * x[i] / static_cast<double>(cols);
+      wanted += static_cast<double>(like[i]) * like[i] / static_cast<double>(cols);
+    }
+    const double factor = std::sqrt(wanted / std::max(squares, double{least}));
+    for (std::int64_t i = 0; i < cols; ++i) x[i] = static_cast<float>(x[i] * factor);
+  }
+}
+
 void rope(float* x, const float* cos_sin, std::int64_t rotary, bool neox) {
   const std::int64_t half = rotary / 2;
   for (std::int64_t i = 0; i < half; ++i) {

@@ -1,0 +1,125 @@
+// Several residual streams and the learned residual beside attention: their weights, in the order in which a pass uses
+// them, and their steps.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "model/decoder_impl.h"
+
+namespace millrace::model {
+
+using exec::Rows;
+using residency::UnitKind;
+
+namespace {
+
+constexpr float kLeastSquares = 1e-5f;  // of what is brought to another's magnitude: the mean of its squares
+
+}  // namespace
+
+/// A unit of the matrices of all streams but the first, which lie one after the other in one tensor.
+std::vector<WeightRef> Decoder::list_between_streams(UnitBuilder& units, const std::string& name) const {
+  const std::int64_t dim = hp_.model_dim, others = spec_.streams - 1;
+  std::vector<WeightRef> matrices;
+  units.begin(UnitKind::trunk);
+  for (std::int64_t i = 0; i < others; ++i) matrices.push_back(units.slice(name, dim, dim, others, i, dim, {0, dim}));
+  units.end();
+  return matrices;
+}
+
+void Decoder::list_prediction(UnitBuilder& units, int index, LayerWeights& weights) const {
+  const std::int64_t count = spec_.streams;
+  if (count == 1) return;
+  const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
+  weights.streams.predict_norm = units.vector(name("altup_router_norm.weight"), hp_.model_dim);
+  weights.streams.predict_router = units.matrix(name("altup_router.weight"), hp_.model_dim, count);
+  weights.streams.predict = units.matrix(name("altup_predict_coef.weight"), count, count * count);
+}
+
+void Decoder::list_correction(UnitBuilder& units, int index, LayerWeights& weights) const {
+  const std::int64_t count = spec_.streams;
+  if (count == 1) return;
+  const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
+  weights.streams.correct_norm = units.vector(name("altup_router_norm.weight"), hp_.model_dim);
+  weights.streams.correct_router = units.matrix(name("altup_router.weight"), hp_.model_dim, count);
+  weights.streams.correct = units.matrix(name("altup_correct_coef.weight"), count, count);
+  weights.streams.first_scale = units.vector(name("altup_correct_scale.weight"), hp_.model_dim);
+}
+
+/// The first is x, the others are matrices' products with it, of its magnitude.
+void Decoder::open_streams() {
+  const std::int64_t dim = hp_.model_dim;
+  const Act other = ops_.buffer("other stream", dim);
+  streams_ = ops_.buffer("streams", spec_.streams * dim, Rows::whole);
+  Act open = x_;
+  for (std::int64_t i = 1; i < spec_.streams; ++i) {
+    const bool last = i == spec_.streams - 1;
+    const Act wider = last ? streams_ : ops_.buffer(fmt::format("first {} streams", i + 1), (i + 1) * dim);
+    ops_.matmul(other, opened_streams_[static_cast<std::size_t>(i - 1)], x_);
+    ops_.match_rms(other, x_, kLeastSquares);
+    ops_.join(wider, open, other);
+    open = wider;
+  }
+}
+
+/// tanh(W norm(x) / model_dim): a number for each stream.
+Act Decoder::route_streams(WeightRef norm, WeightRef router) {
+  const Act routed = ops_.buffer("routed streams", spec_.streams);
+  ops_.rms_norm(h_, x_, norm, eps());
+  ops_.scale(h_, 1.0f / static_cast<float>(hp_.model_dim));
+  ops_.matmul(routed, router, h_);
+  ops_.cap(routed, 1);
+  return routed;
+}
+
+/// Each stream += a sum of all, by weights that the first one's router gives; x = the first.
+void Decoder::predict_streams(std::int64_t index) {
+  const StreamWeights& weights = layers_[static_cast<std::size_t>(index)].streams;
+  const std::int64_t count = spec_.streams, dim = hp_.model_dim;
+  const Act before = ops_.buffer("streams before", count * dim), by = ops_.buffer("weights of streams", count * count);
+  ops_.copy(before, streams_);
+  ops_.pick_heads(x_, before, 1, dim, 0);
+  ops_.matmul(by, weights.predict, route_streams(weights.predict_norm, weights.predict_router));
+  ops_.add_streams(streams_, before, by, dim, 0);
+  ops_.pick_heads(x_, streams_, 1, dim, 0);
+}
+
+/// x is what the layer made of the first one: each += (1 + w) (x - first), w being what x's router gives.
+void Decoder::correct_streams(std::int64_t index) {
+  const StreamWeights& weights = layers_[static_cast<std::size_t>(index)].streams;
+  const Act by = ops_.buffer("corrections", spec_.streams);
+  ops_.matmul(by, weights.correct, route_streams(weights.correct_norm, weights.correct_router));
+  ops_.pick_heads(h_, streams_, 1, hp_.model_dim, 0);
+  ops_.add(x_, h_, -1);
+  ops_.add_streams(streams_, x_, by, hp_.model_dim, 1);
+}
+
+/// x = the mean of the first and of matrices' products with the others, of its magnitude.
+void Decoder::merge_streams() {
+  const std::int64_t dim = hp_.model_dim;
+  const Act other = ops_.buffer("other stream", dim), merged = ops_.buffer("merged stream", dim);
+  ops_.begin_block();
+  ops_.pick_heads(h_, streams_, 1, dim, 0);
+  ops_.copy(x_, h_);
+  for (std::int64_t i = 1; i < spec_.streams; ++i) {
+    ops_.pick_heads(other, streams_, 1, dim, i * dim);
+    ops_.matmul(merged, merged_streams_[static_cast<std::size_t>(i - 1)], other);
+    ops_.match_rms(merged, h_, kLeastSquares);
+    ops_.add(x_, merged);
+  }
+  ops_.scale(x_, 1.0f / static_cast<float>(spec_.streams));
+}
+
+/// h + norm(W_up W_down h), h being what attention reads.
+Act Decoder::laurel(std::int64_t index) {
+  const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
+  const Act low = ops_.buffer("low laurel", spec_.layers[static_cast<std::size_t>(index)].laurel_rank);
+  const Act result = ops_.buffer("laurel", hp_.model_dim);
+  ops_.matmul(low, layer.laurel_down, h_);
+  ops_.matmul(result, layer.laurel_up, low);
+  ops_.rms_norm(result, result, layer.laurel_norm, eps());
+  ops_.add(result, h_);
+  return result;
+}
+
+}  // namespace millrace::model
