@@ -21,7 +21,7 @@ OUT = ROOT / "src/convert/config_fields.cpp"
 # model_type: (module of transformers.models, config class)
 CLASSES = {
     "llama": ("llama", "LlamaConfig"), "mistral": ("mistral", "MistralConfig"),
-    "ministral3": ("ministral3", "Ministral3Config"), "mixtral": ("mixtral", "MixtralConfig"),
+    "llama4_text": ("llama4", "Llama4TextConfig"), "ministral3": ("ministral3", "Ministral3Config"), "mixtral": ("mixtral", "MixtralConfig"),
     "qwen2": ("qwen2", "Qwen2Config"), "qwen3": ("qwen3", "Qwen3Config"), "qwen3_moe": ("qwen3_moe", "Qwen3MoeConfig"),
     "qwen3_next": ("qwen3_next", "Qwen3NextConfig"), "qwen3_5_text": ("qwen3_5", "Qwen3_5TextConfig"),
     "qwen3_5_moe_text": ("qwen3_5_moe", "Qwen3_5MoeTextConfig"), "gemma3_text": ("gemma3", "Gemma3TextConfig"),

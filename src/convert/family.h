@@ -33,6 +33,8 @@ enum class Form : std::uint8_t {
   turned,  // [experts, inputs, outputs]: a matrix's columns are rows here
   even_turned,
   odd_turned,
+  first_half_turned,  // of the columns
+  second_half_turned,
   vector,          // [1, n] as [n]
   behind_padding,  // a table's rows but the first two: RoBERTa counts positions from its padding's id, which is 1, on
   taps,            // a convolution's [channels, 1, taps], or MLX's [channels, taps, 1], without the one
@@ -129,7 +131,7 @@ Keys common_keys();
 std::string known_families();
 
 // Each family's file has its table.
-extern const Family kLlama, kMistral, kMinistral3, kMixtral;
+extern const Family kLlama, kLlama4, kMistral, kMinistral3, kMixtral;
 extern const Family kSmolLm3, kArcee, kErnie45, kGlm4, kGlm4v, kChatGlm, kGemma, kHunyuanDense, kOlmo2, kOlmo3,
     kExaone4;
 extern const Family kCohere, kCohere2, kCohere2Moe, kStableLm, kStarCoder2, kNemotron, kPhi2, kJais2;

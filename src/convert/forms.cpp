@@ -87,7 +87,7 @@ class Builder {
   Status heads(std::int64_t count);
   Status joined();
   Status half(std::int64_t offset_halves, std::int64_t step);
-  Status turned(std::int64_t first, std::int64_t step);
+  Status turned(std::int64_t first, std::int64_t step, std::int64_t parts);
   Status transposed();
   Status behind_padding();
   Status padded();
@@ -153,10 +153,12 @@ Status Builder::half(std::int64_t offset_halves, std::int64_t step) {
   return {};
 }
 
-Status Builder::turned(std::int64_t first, std::int64_t step) {
-  if (shape().size() != 3 || cols() % step != 0 || part().source.packing != Packing::plain)
+/// Of each matrix's columns one part of `parts`: each `step`-th from the first of part `index` on, as rows.
+Status Builder::turned(std::int64_t index, std::int64_t step, std::int64_t parts) {
+  if (shape().size() != 3 || cols() % parts != 0 || part().source.packing != Packing::plain)
     return wrong_shape(part(), "its shape must be [experts, inputs, outputs]");
-  const std::int64_t experts = shape()[0], inputs = shape()[1], outputs = cols() / step;
+  const std::int64_t experts = shape()[0], inputs = shape()[1], outputs = cols() / parts;
+  const std::int64_t first = step > 1 ? index : index * outputs;
   is({experts, outputs, inputs}, experts * outputs, inputs);
   for (std::int64_t e = 0; e < experts; ++e) target_.runs.push_back({first_, first, step, outputs, e * inputs});
   return {};
@@ -279,11 +281,15 @@ Status Builder::form() {
     case Form::odd:
       return half(1, 2);
     case Form::turned:
-      return turned(0, 1);
+      return turned(0, 1, 1);
     case Form::even_turned:
-      return turned(0, 2);
+      return turned(0, 2, 2);
     case Form::odd_turned:
-      return turned(1, 2);
+      return turned(1, 2, 2);
+    case Form::first_half_turned:
+      return turned(0, 1, 2);
+    case Form::second_half_turned:
+      return turned(1, 1, 2);
     case Form::vector:
       return whole({numbers});
     case Form::behind_padding:
@@ -395,6 +401,8 @@ Expected<Shape> their_shape(const NameRule& rule, const Geometry& g, std::span<c
     case Form::turned:
     case Form::even_turned:
     case Form::odd_turned:
+    case Form::first_half_turned:
+    case Form::second_half_turned:
     case Form::behind_padding:
       return error(Code::unsupported, "{} is not written in the form of a checkpoint", rule.ours);
     default:

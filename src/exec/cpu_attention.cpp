@@ -426,6 +426,14 @@ const std::int32_t* CpuExecutor::find_segments() {
   return ends;
 }
 
+/// The last position of each row's chunk.
+const std::int32_t* CpuExecutor::find_chunk_ends(std::int64_t chunk) {
+  const auto* const positions = at<std::int32_t>(layout_.positions);
+  auto* const ends = at<std::int32_t>(layout_.newest);
+  for (std::int64_t r = 0; r < rows_; ++r) ends[r] = static_cast<std::int32_t>((positions[r] / chunk + 1) * chunk - 1);
+  return ends;
+}
+
 void CpuExecutor::attention(Act out, Act q, std::int64_t layer, const Attention& attention, Act selected) {
   if (!ready() || rows_ == 0) return;
   AttentionCall call{attention, layer,       attention.heads / attention.kv_heads, 0, data(q), cols_of(q),
@@ -437,6 +445,9 @@ void CpuExecutor::attention(Act out, Act q, std::int64_t layer, const Attention&
   if (attention.segments) {
     call.ends = find_segments();
     if (call.ends == nullptr) return;
+  } else if (attention.chunks) {
+    call.ends = find_chunk_ends(attention.window);
+    call.newest = at<std::int32_t>(layout_.positions);
   } else if (!attention.causal) {
     call.newest = find_newest(attention.window);
     if (call.newest == nullptr) return;

@@ -19,8 +19,8 @@ struct CpuExecutor::AttentionCall {
   std::int64_t out_stride = 0;
   const float* sinks = nullptr;          // [heads], or null
   const std::int32_t* newest = nullptr;  // [rows]: the last key that each sees; null: its own
-  /// [rows]: the place that a window ends at; null: the row's own. Of segments it is their last row, and the window as
-  /// long as they are.
+  /// [rows]: the place that a window ends at; null: the row's own. Of segments and chunks it is their last row, and the
+  /// window as long as they are.
   const std::int32_t* ends = nullptr;
 };
 

@@ -165,6 +165,8 @@ void CpuExecutor::do_step(const Step& step) {
       return clamp(step.out, step.least, step.most);
     case Kind::standardize:
       return standardize(step.out, step.weight, step.weight2);
+    case Kind::largest:
+      return largest(step.out, step.a);
     case Kind::cap:
       return cap(step.out, step.cap);
     case Kind::statistical_top_k:
@@ -401,6 +403,15 @@ void CpuExecutor::standardize(Act x, WeightRef bias, WeightRef scale) {
         float& value = data(x)[r * cols + c];
         value = (value - less[c]) * times[c];
       }
+  });
+}
+
+void CpuExecutor::largest(Act out, Act x) {
+  if (!ready()) return;
+  const std::int64_t cols = cols_of(x);
+  for_rows(rows_of(x), cols, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r)
+      data(out)[r] = *std::max_element(data(x) + r * cols, data(x) + (r + 1) * cols);
   });
 }
 

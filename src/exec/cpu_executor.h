@@ -107,6 +107,8 @@ class CpuExecutor final : public Executor {
   void clamp(Act x, float least, float most);
   void standardize(Act x, WeightRef bias, WeightRef scale);
 
+  void largest(Act out, Act x);
+
   // cpu_streams.cpp: several residual streams, and what layers of such models do.
   void cap(Act x, float most);
   void statistical_top_k(Act x, float deviations);
@@ -195,6 +197,7 @@ class CpuExecutor final : public Executor {
   const std::int32_t* find_newest(std::int64_t window);
   const std::int32_t* find_seen_ahead();
   const std::int32_t* find_segments();
+  const std::int32_t* find_chunk_ends(std::int64_t chunk);
   std::int64_t make_attention_tiles(std::int64_t tile_rows, bool by_blocks, bool segments, std::int64_t most_keys);
   AttentionPair attention_pair(const AttentionCall& call, std::int64_t index, std::int64_t slot) const;
   void attend_chunk(const AttentionCall& call, const AttentionPair& pair, std::int64_t chunk, int thread) const;

@@ -160,6 +160,7 @@ class Fuser {
       case Kind::statistical_top_k:
       case Kind::match_rms:
       case Kind::add_streams:
+      case Kind::largest:
       case Kind::moe:  // experts() has taken it
         break;
       case Kind::select_rows:

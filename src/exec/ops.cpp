@@ -130,6 +130,12 @@ void Ops::clamp(Act x, float least, float most) {
   step.most = most;
 }
 
+void Ops::largest(Act out, Act x) {
+  Step& step = record(Kind::largest);
+  step.out = out;
+  step.a = x;
+}
+
 void Ops::cap(Act x, float most) {
   Step& step = record(Kind::cap);
   step.out = step.a = x;

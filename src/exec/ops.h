@@ -58,6 +58,7 @@ class Ops {
   void scale(Act x, WeightRef scalar, WeightRef bias = {});
   void add_vector(Act x, WeightRef vector) { scale(x, {}, vector); }  // to each row; one of x's cols
   void clamp(Act x, float least, float most);                         // x = min(max(x, least), most)
+  void largest(Act out, Act x);                                       // out, of one column = the largest of x's row
   void cap(Act x, float most);                                        // x = most * tanh(x / most)
   /// What lies far above a row's others stays: x = max(x - (mean + deviations * standard deviation), 0), both of the
   /// row. Source: Spark Transformer (arXiv:2506.06644), statistical top-k.

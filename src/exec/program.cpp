@@ -43,12 +43,12 @@ std::string_view name(Step::Kind kind) {
       "convolution", "delta rule",   "time step",       "scan",         "activation", "rows",
       "logits",      "states",       "given",           "join",         "gather",     "picture",
       "merge rows",  "mean of rows", "clamp",           "standardize",  "cap",        "top k",
-      "match",       "add streams"};
+      "match",       "add streams",  "largest"};
   return names[static_cast<std::size_t>(kind)];
 }
 
 float Temperature::at(std::int64_t position) const {
-  const std::int64_t periods = position / period;
+  const std::int64_t periods = (position + offset) / period;
   return static_cast<float>(1 + scale * std::log(static_cast<double>(periods) + 1));
 }
 
@@ -285,6 +285,10 @@ Status Program::check() const {
     }
     if (step.kind == Kind::sigmoid_gate && buffer(step.a).cols % buffer(step.b).cols != 0)
       return wrong("its gates do not share its buffer evenly");
+    if (step.kind == Kind::attention && step.attention.chunks &&
+        (step.attention.window <= 0 || !step.attention.causal || step.attention.whole_pictures))
+      return wrong("its chunks have no length, or it sees beyond them");
+    if (step.kind == Kind::largest && buffer(step.out).cols != 1) return wrong("it writes more than one number a row");
     if (step.kind == Kind::match_rms && buffer(step.a).cols % buffer(step.b).cols != 0)
       return wrong("what it matches is no part of its buffer");
     if (step.kind == Kind::add_streams && !adds_streams(*this, step))

@@ -64,10 +64,11 @@ struct Rope {
 };
 constexpr std::uint8_t kRopeAxes = 3;
 
-/// The factor of queries by their position: 1 + scale * ln(floor(position / period) + 1).
+/// The factor of queries by their position: 1 + scale * ln(floor((position + offset) / period) + 1).
 struct Temperature {
   float scale = 0;
   std::int64_t period = 1;  // positions
+  std::int64_t offset = 0;  // likewise
   float at(std::int64_t position) const;
 };
 
@@ -89,13 +90,16 @@ struct Attention {
   bool segments = false;
   // Causal: a picture's row also sees the later rows of its picture (PictureRow::ahead).
   bool whole_pictures = true;
+  // Causal, with a window: positions are cut into chunks as long as it, and a row sees those of its own chunk. Then
+  // whole_pictures is false.
+  bool chunks = false;
 
   std::int64_t v_dim() const { return latent_values > 0 ? latent_values : value_dim > 0 ? value_dim : head_dim; }
   /// Whether rows may see later keys.
   bool sees_ahead() const { return latent_values == 0 && (!causal || whole_pictures); }
   /// Whether a row sees the same keys in both.
   bool sees_as(const Attention& other) const {
-    return window == other.window && causal == other.causal && segments == other.segments;
+    return window == other.window && causal == other.causal && segments == other.segments && chunks == other.chunks;
   }
 };
 
@@ -233,6 +237,7 @@ struct Step {
     statistical_top_k,
     match_rms,
     add_streams,
+    largest,
   };
   Kind kind = Kind::embed;
   bool for_hidden = false;  // only in passes whose final states are wanted (kv::Batch::wants_hidden)

@@ -32,6 +32,7 @@ Expected<DecoderSpec> falcon_spec(const modelfile::Model& file, const Hyperparam
 Expected<DecoderSpec> gemma_embedding_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> gemma2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> gemma3_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> llama4_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> gemma3n_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> gemma4_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> gemma_spec(const modelfile::Model& file, const Hyperparameters& hp);

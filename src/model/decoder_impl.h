@@ -42,6 +42,7 @@ struct LayerWeights {
   WeightRef gate, up, down, up_bias, down_bias;                                            // dense
   WeightRef shared_gate, shared_up, shared_down, shared_by;  // of a mixture's shared expert, and its gate
   WeightRef router, latent_down, latent_up;                  // the two around experts that work in fewer channels
+  WeightRef input_router;                                    // the router once more, where it weighs what experts read
   WeightRef router_norm, experts_norm, dense_result_norm, experts_result_norm;  // of one beside a dense feed-forward
   WeightRef per_layer_gate, per_layer_out, per_layer_norm;
   WeightRef output_scale;
@@ -103,6 +104,7 @@ class Decoder {
   Act own_of(const std::string& name, Act all, std::int64_t cols);
   Act of_shared_expert(std::int64_t index);
   Act mixed(std::int64_t index, Act read, Act routed);
+  Act weighed(std::int64_t index, Act read);
   void project(Act out, WeightRef weight, WeightRef bias, Act x);
   void mix(std::int64_t index);
   void mix_beside(std::int64_t index);

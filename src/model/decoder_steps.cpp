@@ -170,6 +170,9 @@ void Decoder::normalize_heads(std::int64_t index, Act q, Act k) {
   if (spec.norm == HeadNorm::each) {
     ops_.rms_norm_heads(q, layer.q_norm, spec.head_dim, eps());
     if (own) ops_.rms_norm_heads(k, layer.k_norm, spec.head_dim, eps());
+  } else if (spec.norm == HeadNorm::bare) {
+    ops_.rms_norm_heads(q, {}, spec.head_dim, eps());
+    if (own) ops_.rms_norm_heads(k, {}, spec.head_dim, eps());
   } else if (spec.norm == HeadNorm::together) {
     ops_.rms_norm(q, q, layer.q_norm, eps());
     if (own) ops_.rms_norm(k, k, layer.k_norm, eps());
@@ -227,7 +230,7 @@ void Decoder::attend(std::int64_t index) {
   if (own) ops_.store_kv(index, k, v);
   ops_.attention(attended, q, index,
                  {heads, kv_heads, spec.head_dim, spec.scale, spec.window, layer.sinks, 0, spec.value_dim, 0,
-                  spec.score_cap, slopes(spec, heads), spec.causal, false, spec.whole_pictures});
+                  spec.score_cap, slopes(spec, heads), spec.causal, false, spec.whole_pictures, spec.chunks});
   if (spec.value_scale != 1) ops_.scale(attended, spec.value_scale);
   if (gated) ops_.sigmoid_gate(attended, gate);
   if (spec.gates_heads) ops_.sigmoid_gate(attended, head_gate);
@@ -429,6 +432,18 @@ Act Decoder::of_shared_expert(std::int64_t index) {
   return shared;
 }
 
+/// What experts read, times the sigmoid of the score of the one that is chosen: the largest. The router is multiplied
+/// once more, being small.
+Act Decoder::weighed(std::int64_t index, Act read) {
+  const Act scores = ops_.buffer("scores of experts", layers_[static_cast<std::size_t>(index)].experts.count);
+  const Act best = ops_.buffer("best score", 1), result = ops_.buffer("weighed", hp_.model_dim);
+  ops_.matmul(scores, layers_[static_cast<std::size_t>(index)].input_router, read);
+  ops_.largest(best, scores);
+  ops_.copy(result, read);
+  ops_.sigmoid_gate(result, best);
+  return result;
+}
+
 /// experts(read), chosen by the router of `routed`, and what the shared expert gives.
 Act Decoder::mixed(std::int64_t index, Act read, Act routed) {
   const MixtureSpec& mixture = spec_.layers[static_cast<std::size_t>(index)].mixture;
@@ -438,6 +453,7 @@ Act Decoder::mixed(std::int64_t index, Act read, Act routed) {
   exec::Experts experts = layer.experts;
   if (!shard_.whole()) experts.own_hidden = ops_.buffer("hidden of experts", mixture.top_k * hidden.count);
   const Act shared = mixture.shared_ff_dim > 0 ? of_shared_expert(index) : Act();
+  if (mixture.weighs_inputs) read = weighed(index, read);
   if (const std::int64_t low = mixture.latent_dim; low == 0) {
     ops_.moe(result, read, routed, layer.router, index, experts, hidden.first);
   } else {  // experts read and give fewer channels; their sum is widened once

@@ -85,7 +85,7 @@ void Decoder::list_attention(UnitBuilder& units, int index, LayerWeights& weight
   }
   if (spec.reads >= 0)  // converters leave what was trained and is not used
     for (const char* tensor : {"attn_k.weight", "attn_v.weight", "attn_k_norm.weight"}) units.ignore(name(tensor));
-  if (spec.norm != HeadNorm::none) {
+  if (spec.norm == HeadNorm::each || spec.norm == HeadNorm::together) {
     const bool each = spec.norm == HeadNorm::each;
     weights.q_norm = units.vector(name("attn_q_norm.weight"), each ? spec.head_dim : spec.q_dim());
     if (spec.reads < 0) weights.k_norm = units.vector(name("attn_k_norm.weight"), each ? spec.head_dim : kv_dim);
@@ -219,6 +219,7 @@ void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights)
     const RowRange low = own(mixture.latent_dim);
     weights.latent_down = units.rows(name("ffn_latent_down.weight"), dim, mixture.latent_dim, low.first, low.count);
   }
+  if (mixture.weighs_inputs) weights.input_router = units.unscaled(name("ffn_gate_inp.weight"), dim, mixture.experts);
   weights.router = units.unscaled(name("ffn_gate_inp.weight"), dim, mixture.experts);
   exec::Experts& experts = weights.experts;
   if (mixture.biases) {

@@ -28,6 +28,7 @@ struct RopeSpec {
 enum class HeadNorm : std::uint8_t {
   none,
   each,      // every head of Q and K by itself
+  bare,      // the same without a weight
   together,  // all heads of Q as one vector, and all of K
 };
 
@@ -64,6 +65,7 @@ struct AttentionSpec {
   std::int64_t window = 0;        // the nearest keys that a token sees; 0: all
   bool causal = true;             // else a token also sees the keys behind its own, a window's on both sides
   bool whole_pictures = true;     // causal: a picture's rows see each other, in models whose pictures do
+  bool chunks = false;            // exec::Attention::chunks
   exec::Temperature temperature;  // of the queries; scale 0: none
   int rope = 0;                   // index into DecoderSpec::ropes; kNoRope: heads are not rotated
   HeadNorm norm = HeadNorm::none;
@@ -158,6 +160,7 @@ struct MixtureSpec {
   bool normalize = true;                     // the chosen ones' weights are divided by their sum
   float scale = 1;                           // and multiplied by this
   bool biases = false;                       // of the router and of the experts
+  bool weighs_inputs = false;                // one expert a token: the sigmoid of its score multiplies what it reads
   float sum_scale = 1;                       // of what the chosen experts and the shared one give together
   // The layer has a dense feed-forward, too, and adds both results: router and experts read the residual stream, each
   // through a norm of its own, and each result is normalised.

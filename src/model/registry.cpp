@@ -65,6 +65,7 @@ constexpr std::array kArchitectures{
     Entry{"lfm2", lfm2_spec},
     Entry{"lfm2moe", lfm2moe_spec},
     Entry{"llama", llama_spec},
+    Entry{"llama4", llama4_spec},
     Entry{"mamba2", mamba2_spec},
     Entry{"mimo2", mimo2_spec},
     Entry{"minicpm", minicpm_spec},

@@ -340,6 +340,29 @@ class Convert(Case):
                 (folder / "config.json").write_text(json.dumps(config))
                 self.refused("convert", folder, "-o", self.folder / "other.gguf", says="per_layer_config")
 
+    def test_llama_4_turns_joined_experts(self):
+        """Its matrices are [inputs, outputs], gates before ups."""
+        experts, width, ff, layer = 2, checkpoints.WIDTH, checkpoints.FF, "model.layers.0."
+        shapes = {name: shape for name, shape in checkpoints.dense_shapes().items() if ".mlp." not in name}
+        shapes |= {layer + "feed_forward.router.weight": [experts, width], layer + "feed_forward.experts.gate_up_proj": [experts, width, 2 * ff],
+                   layer + "feed_forward.experts.down_proj": [experts, ff, width], layer + "feed_forward.shared_expert.gate_proj.weight": [ff, width],
+                   layer + "feed_forward.shared_expert.up_proj.weight": [ff, width], layer + "feed_forward.shared_expert.down_proj.weight": [width, ff]}
+        changes = {"num_local_experts": experts, "num_experts_per_tok": 1, "intermediate_size_mlp": ff, "interleave_moe_layer_step": 1}
+        theirs = checkpoints.write_checkpoint(self.source, "llama4_text", shapes, **changes)
+        gguf = self.convert()
+        for name, given, first, inputs, outputs in (("gate", "gate_up_proj", 0, width, ff), ("up", "gate_up_proj", ff, width, ff), ("down", "down_proj", 0, ff, width)):
+            numbers = theirs[f"{layer}feed_forward.experts.{given}"]
+            row = len(numbers) // (experts * inputs)
+            turned = [numbers[(e * inputs + i) * row + first + o] for e in range(experts) for o in range(outputs) for i in range(inputs)]
+            self.assertEqual(self.numbers(gguf, f"blk.0.ffn_{name}_exps.weight"), turned)
+        self.assertEqual(self.numbers(gguf, "blk.0.ffn_gate_shexp.weight"), theirs[layer + "feed_forward.shared_expert.gate_proj.weight"])
+        keys = {"llama4.interleave_moe_layer_step": 1, "llama4.attention.sliding_window": 8192, "llama4.attention.temperature_length": 8192,
+                "llama4.feed_forward_length": ff, "llama4.expert_feed_forward_length": ff}
+        self.assertEqual({key: gguf.keys[key] for key in keys}, keys)
+        for key, value in (("no_rope_layers", [0]), ("attention_chunk_size", None), ("moe_layers", [3]), ("use_qk_norm", False)):
+            checkpoints.write_checkpoint(self.source, "llama4_text", shapes, **changes, **{key: value})
+            self.cannot_convert(key)
+
     def test_gemma_3n_pads_the_table_of_layers(self):
         """The last tokens stand for pictures and sounds, and the table has no rows for them: transformers takes the first row."""
         config, folder = self.exported("gemma3n"), self.folder / "gemma3n-0"

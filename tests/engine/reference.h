@@ -144,6 +144,7 @@ constexpr Checkpoint kCheckpoints[] = {
     {"llama", "Llama 2, Mistral 7B"},
     {"llama3", "Llama 3"},
     {"mistral-nemo", "Mistral Nemo"},
+    {"llama4", "Llama 4 Scout, Maverick (text)", true, "llama4", 256, DType::f16, false, 0.2},
     {"mixtral", "Mixtral", true},
     {"qwen2", "Qwen2, Qwen2.5"},
     {"qwen3", "Qwen3"},

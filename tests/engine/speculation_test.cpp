@@ -98,7 +98,8 @@ TEST(Speculation, SmallPassesTakeWhatFits) {
 
 /// Windows, latents, states of every kind: what a pass leaves of a wrong guess is never seen.
 TEST(Speculation, EveryKindOfMemoryForgetsWrongGuesses) {
-  for (const char* name : {"gemma3", "gpt-oss", "deepseek-v3", "qwen3next", "mamba2", "lfm2", "granitehybrid"}) {
+  for (const char* name :
+       {"gemma3", "gemma3n", "llama4", "gpt-oss", "deepseek-v3", "qwen3next", "mamba2", "lfm2", "granitehybrid"}) {
     SCOPED_TRACE(name);
     EngineOptions options = roomy(std::string(MILLRACE_TEST_DATA "/reference/") + name + ".gguf");
     options.demand.max_sequences = 3;
@@ -109,7 +110,7 @@ TEST(Speculation, EveryKindOfMemoryForgetsWrongGuesses) {
 }
 
 TEST(Speculation, ASessionGoesOnBehindDrafts) {
-  for (const char* name : {"gemma3", "qwen3next"}) {
+  for (const char* name : {"gemma3", "gemma3n", "llama4", "qwen3next"}) {
     EngineOptions options = roomy(std::string(MILLRACE_TEST_DATA "/reference/") + name + ".gguf");
     options.demand.context_tokens = 512;
     const auto plain = make(options), engine = make(drafting(options, nullptr));

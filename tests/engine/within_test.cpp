@@ -40,7 +40,7 @@ TEST(SelfDraft, AnswersKeepTheirForm) {
 }
 
 TEST(SelfDraft, WindowsAndLatentsForgetGuesses) {
-  for (const char* name : {"gemma3", "gpt-oss", "deepseek-v3", "llama"}) {
+  for (const char* name : {"gemma3", "gemma3n", "llama4", "gpt-oss", "deepseek-v3", "llama"}) {
     SCOPED_TRACE(name);
     expect_no_change(several(reference(name)), "self:1", noise);
   }

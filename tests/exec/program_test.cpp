@@ -72,6 +72,28 @@ TEST(Program, StreamsThatDoNotFitAreRefused) {
   EXPECT_EQ(ops.finish().status().code(), Code::internal);
 }
 
+TEST(Program, ChunksWithoutALengthAreRefused) {
+  const auto recorded = [](std::int64_t window, bool whole_pictures) {
+    const kv::LayerKv kept{kv::Keeps::attention, 1, 8, 8, window};
+    Ops ops;
+    ops.keep(kv::Layout(std::span(&kept, 1)));
+    const Act x = ops.buffer("x", 8, Rows::whole);
+    ops.embed(x, {0, 0});
+    ops.store_kv(0, x, x);
+    Attention attention;
+    attention.heads = attention.kv_heads = 1;
+    attention.head_dim = 8;
+    attention.window = window;
+    attention.whole_pictures = whole_pictures;
+    attention.chunks = true;
+    ops.attention(x, x, 0, attention);
+    return ops.finish().status();
+  };
+  EXPECT_TRUE(recorded(16, false).ok());
+  EXPECT_EQ(recorded(0, false).code(), Code::internal);
+  EXPECT_EQ(recorded(16, true).code(), Code::internal);
+}
+
 TEST(Program, KeysThatAreNotKeptAsTheyAreReadAreRefused) {
   const auto recorded = [](std::int64_t kept_heads, std::int64_t kept_window, std::int64_t layer) {
     const kv::LayerKv kept{kv::Keeps::attention, kept_heads, 8, 8, kept_window};

@@ -417,6 +417,10 @@ def expert_parts(model, part, values):
             return [(f"ffn_down_exps.{ending}", values)]
         gate, up = (values[:, 0::2], values[:, 1::2])
         return [(f"ffn_gate_exps.{ending}", gate), (f"ffn_up_exps.{ending}", up)]
+    if model.architecture == "llama4":  # [experts, inputs, outputs], gates before ups
+        parts = np.split(values, 2, axis=-1) if "gate_up" in part else [values]
+        names = ["gate", "up"] if "gate_up" in part else ["down"]
+        return [(f"ffn_{own}_exps.weight", own_values.swapaxes(1, 2)) for own, own_values in zip(names, parts)]
     joined = ("mlp.experts.gate_up_proj", "block_sparse_moe.experts.gate_up_proj")
     if part in joined and model.architecture != "mistral4":
         gate, up = np.split(values, 2, axis=1)

@@ -181,7 +181,7 @@ def draw(model, name, shape, random):
         return 0.7 + 0.3 * random.random(shape)
     if any(part in name for part in ("embed_tokens", "embeddings", "embed_in", "wte", "wpe")):
         return gain * normal * (0.35 if "per_layer" in name else model.embedding_std)
-    inputs = shape[-2] if model.architecture == "gpt-oss" and len(shape) == 3 else shape[-1]
+    inputs = shape[-2] if model.architecture in ("gpt-oss", "llama4") and len(shape) == 3 else shape[-1]
     usual = 1.5 if any(part in name for part in LARGER) else 1.2
     return gain * usual / np.sqrt(inputs) * normal
 

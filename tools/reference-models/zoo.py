@@ -61,6 +61,26 @@ QWEN3MOE = Model(
     variants={"weights not renormalised": {"norm_topk_prob": False}, "two experts": {"num_experts_per_tok": 2}},
 )
 
+# Llama 4: three layers that rotate and see their chunk of positions, then one that does neither; the second of two
+# layers is a mixture. Its temperature grows from position 7 on.
+LLAMA4 = Model(
+    "llama4", "llama4", "llama4", "Llama4TextConfig", "Llama4ForCausalLM",
+    config(num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=1, intermediate_size=32,
+           intermediate_size_mlp=48, num_local_experts=4, num_experts_per_tok=1, interleave_moe_layer_step=2,
+           use_qk_norm=True, attention_chunk_size=24, attn_temperature_tuning=True, floor_scale=8, attn_scale=1.0,
+           no_rope_layer_interval=4, rope_parameters=rope(5e5)),
+    variants={"chunks of 25": {"attention_chunk_size": 25}, "no chunks": {"attention_chunk_size": 512},
+              "no norms of heads": {"use_qk_norm": False}, "no temperature": {"attn_temperature_tuning": False},
+              "temperature of periods of 9": {"floor_scale": 9}, "all layers rotated": {"no_rope_layer_interval": 5}},
+    keys={"feed_forward_length": "intermediate_size_mlp", "expert_feed_forward_length": "intermediate_size",
+          "interleave_moe_layer_step": "interleave_moe_layer_step", "attention.sliding_window": "attention_chunk_size",
+          "attention.temperature_scale": "attn_scale", "attention.temperature_length": "floor_scale",
+          "vocab_size": "vocab_size"},
+    names={"feed_forward.gate_proj": "ffn_gate", "feed_forward.up_proj": "ffn_up", "feed_forward.down_proj": "ffn_down",
+           "feed_forward.router": "ffn_gate_inp", "feed_forward.shared_expert.gate_proj": "ffn_gate_shexp",
+           "feed_forward.shared_expert.up_proj": "ffn_up_shexp", "feed_forward.shared_expert.down_proj": "ffn_down_shexp"},
+)
+
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
 
 
@@ -548,7 +568,7 @@ GRANITE_HYBRID = Model(
 )
 
 
-MODELS = [LLAMA, LLAMA3, MIXTRAL, NEMO, QWEN2, QWEN3, QWEN3MOE, GEMMA3, GEMMA3N, GEMMA4, GEMMA4_MOE, GPT_OSS, GLM4MOE, MISTRAL3,
+MODELS = [LLAMA, LLAMA3, LLAMA4, MIXTRAL, NEMO, QWEN2, QWEN3, QWEN3MOE, GEMMA3, GEMMA3N, GEMMA4, GEMMA4_MOE, GPT_OSS, GLM4MOE, MISTRAL3,
           PHI3, GRANITE, MINIMAX_M2, DEEPSEEK_V2_LITE, DEEPSEEK_V3, GLM4_MOE_LITE, QWEN3NEXT, QWEN35, QWEN35MOE, MAMBA2,
           LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, NEMOTRON_H_LATENT, GRANITE_HYBRID, MISTRAL4, STEP35, MIMO2, DEEPSEEK_V32,
           GLM_DSA, *RELATIVES, *OLDER]

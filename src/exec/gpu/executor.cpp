@@ -297,6 +297,11 @@ Status check_gpu(const Program& program, const residency::UnitTable& units, cons
     if (step.kind == Step::Kind::add_streams || step.kind == Step::Kind::statistical_top_k ||
         step.kind == Step::Kind::match_rms || step.kind == Step::Kind::cap)
       return error(Code::unsupported, "the GPU part has no layers with several residual streams yet; use --device cpu");
+    if (step.temperature.offset != 0)
+      return error(Code::unsupported, "the GPU part has temperatures of positions from 0 alone; use --device cpu");
+    if (step.kind == Step::Kind::largest)
+      return error(Code::unsupported,
+                   "the GPU part has no routers whose weights multiply what experts read yet; use --device cpu");
     if (step.activation == Activation::limited || step.experts.activation == Activation::limited)
       return error(Code::unsupported, "the GPU part has no SiLU with a limit yet; use --device cpu");
     const bool by_erf = step.activation == Activation::gelu_erf && step.kind != Step::Kind::activate;
@@ -313,6 +318,8 @@ Status check_gpu(const Program& program, const residency::UnitTable& units, cons
     if (step.kind == Step::Kind::moe && step.experts.gating == Gating::sparse_mixer)
       return error(Code::unsupported, "the GPU part has no routers with SparseMixer yet; use --device cpu");
     if (step.kind != Step::Kind::attention) continue;
+    if (step.attention.chunks)
+      return error(Code::unsupported, "the GPU's attention has no chunks of positions yet; use --device cpu");
     if (step.attention.cap > 0)
       return error(Code::unsupported, "the GPU's attention has no cap on scores yet; use --device cpu");
     if (!step.attention.slopes.empty())
