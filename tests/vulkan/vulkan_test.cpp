@@ -228,7 +228,9 @@ TEST_F(VulkanKernels, ProductsGiveTheContractsBits) {
     int rows, blocks, x_rows;
   };
   for (const DType dtype : read_dtypes()) {
-    for (const Shape& shape : {Shape{1, 1, 1}, Shape{33, 3, 1}, Shape{65, 11, 4}, Shape{31, 2, 9}}) {
+    // Of 8 and 24 blocks: whole segments of 256 elements of every type.
+    for (const Shape& shape : {Shape{1, 1, 1}, Shape{33, 3, 1}, Shape{65, 11, 4}, Shape{31, 2, 9}, Shape{75, 8, 1},
+                               Shape{45, 24, 1}, Shape{70, 8, 37}}) {
       const int block = static_cast<int>(info(dtype).block_elements), cols = shape.blocks * std::max(block, 32);
       SCOPED_TRACE(::testing::Message() << info(dtype).name << ", " << shape.rows << " rows of " << cols << ", "
                                         << shape.x_rows << " of x");
@@ -279,10 +281,11 @@ TEST_F(VulkanKernels, ProductsGiveTheContractsBits) {
 }
 
 TEST_F(VulkanKernels, GatesQuantizeWhatTheyStore) {
-  const int rows = 96, cols = 512, x_rows = 5;
+  const int rows = 96, cols = 512;
   for (const DType dtype : {DType::q4_k, DType::q6_k, DType::q8_0, DType::f16}) {
-    for (const Activation activation : {Activation::silu, Activation::gelu}) {
-      SCOPED_TRACE(std::string(info(dtype).name));
+    for (const int x_rows : {1, 5, 41}) {
+      const Activation activation = x_rows == 5 ? Activation::gelu : Activation::silu;
+      SCOPED_TRACE(std::string(info(dtype).name) + ", rows of x: " + std::to_string(x_rows));
       test::Random random(3);
       std::vector<std::byte> weights[2];
       std::vector<float> values[2];

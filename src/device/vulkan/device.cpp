@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/bytes.h"
+#include "base/log.h"
 #include "device/range.h"
 #include "device/vulkan/driver.h"
 #include "device/vulkan/stream.h"
@@ -120,7 +121,11 @@ Expected<PinnedBuffer> PinnedBuffer::allocate(std::size_t bytes, bool) {
   // Where the driver imports none, copies go through memory of its own instead.
   if (!driver->offer.host_import) return buffer;
   std::memset(buffer.data(), 0, buffer.bytes());
-  MR_RETURN_IF_ERROR(driver->import(buffer.data(), whole).status());
+  if (const Status taken = driver->import(buffer.data(), whole).status(); !taken.ok()) {
+    log::debug("the Vulkan device does not take {} of the host's memory ({}); copies go through memory of its own",
+               format_bytes(whole), taken.message());
+    return buffer;
+  }
   buffer.registered_ = true;
   return buffer;
 }

@@ -39,7 +39,12 @@ struct Features {
   VkPhysicalDeviceFeatures2 all =
       chained<VkPhysicalDeviceFeatures2>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, &v11);
 
-  Features() = default;
+  VkPhysicalDeviceShaderIntegerDotProductFeatures dots = chained<VkPhysicalDeviceShaderIntegerDotProductFeatures>(
+      VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES);
+
+  explicit Features(bool packed_dots) {
+    if (packed_dots) v12.pNext = &dots;
+  }
   Features(const Features&) = delete;
   Features& operator=(const Features&) = delete;
 
@@ -89,6 +94,7 @@ Offer offer_of(const InstanceCalls& vk, VkPhysicalDevice physical) {
   vk.vkEnumerateDeviceExtensionProperties(physical, nullptr, &count, extensions.data());
   offer.host_import = has(extensions, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME);
   offer.memory_budget = has(extensions, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+  offer.packed_dots = has(extensions, VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME);
 
   auto import = chained<VkPhysicalDeviceExternalMemoryHostPropertiesEXT>(
       VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_MEMORY_HOST_PROPERTIES_EXT);
@@ -132,8 +138,9 @@ Offer offer_of(const InstanceCalls& vk, VkPhysicalDevice physical) {
   } else if (offer.group_threads < kLeastGroupThreads || offer.shared_bytes < kLeastSharedBytes) {
     offer.lacks = "workgroups of 256 threads with 16 KiB";
   } else {
-    Features features;
+    Features features(offer.packed_dots);
     vk.vkGetPhysicalDeviceFeatures2(physical, &features.all);
+    offer.packed_dots = features.dots.shaderIntegerDotProduct == VK_TRUE;
     features.needed([&](VkBool32 there, const char* name) {
       if (there == VK_FALSE && offer.lacks.empty()) offer.lacks = name;
     });
@@ -232,8 +239,9 @@ Expected<std::unique_ptr<Driver>> Driver::make(int index) {
   if (!offer.lacks.empty())
     return error(Code::unsupported, "vulkan:{} {} lacks {}; update its driver, or use --device cpu", index, offer.name,
                  offer.lacks);
-  Features features;
+  Features features(offer.packed_dots);
   features.needed([](VkBool32& feature, const char*) { feature = VK_TRUE; });
+  features.dots.shaderIntegerDotProduct = VK_TRUE;
   const std::vector<float> priorities(offer.queues, 0.5f);
   auto queues = chained<VkDeviceQueueCreateInfo>(VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO);
   queues.queueFamilyIndex = offer.queue_family;
@@ -242,6 +250,7 @@ Expected<std::unique_ptr<Driver>> Driver::make(int index) {
   std::vector<const char*> extensions;
   if (offer.host_import) extensions.push_back(VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME);
   if (offer.memory_budget) extensions.push_back(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+  if (offer.packed_dots) extensions.push_back(VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME);
   auto info = chained<VkDeviceCreateInfo>(VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, &features.all);
   info.queueCreateInfoCount = 1;
   info.pQueueCreateInfos = &queues;
@@ -329,9 +338,15 @@ Expected<Piece> Driver::bind(VkBuffer buffer, std::uint64_t bytes, std::uint32_t
 }
 
 Expected<Piece> Driver::make_piece(std::uint64_t bytes, Where where) {
-  if (bytes > offer.piece_bytes)
-    return error(Code::out_of_budget, "{} in one piece: {} allocates {} at once; use a smaller model, or --device cpu",
-                 format_bytes(bytes), offer.name, format_bytes(offer.piece_bytes));
+  // Drivers that name a smaller limit for one allocation may give more all the same.
+  const auto refused = [&](const Status& status) -> Status {
+    if (bytes <= offer.piece_bytes) return status;
+    return error(Code::out_of_budget,
+                 "{} in one piece: {} allocates {} at once ({}); use a smaller model, or --device cpu",
+                 format_bytes(bytes), offer.name, format_bytes(offer.piece_bytes), status.message());
+  };
+  if (bytes > std::max(offer.piece_bytes, offer.memory_bytes))
+    return refused(error(Code::out_of_budget, "its memory has {}", format_bytes(offer.memory_bytes)));
   MR_ASSIGN_OR_RETURN(VkBuffer buffer, make_buffer(bytes, false));
   VkMemoryRequirements needed{};
   vk.vkGetBufferMemoryRequirements(device, buffer, &needed);
@@ -345,7 +360,9 @@ Expected<Piece> Driver::make_piece(std::uint64_t bytes, Where where) {
     vk.vkDestroyBuffer(device, buffer, nullptr);
     return error(Code::unsupported, "{} has no memory of the kind that is needed", offer.name);
   }
-  return bind(buffer, bytes, *type, nullptr, where == Where::host);
+  Expected<Piece> piece = bind(buffer, bytes, *type, nullptr, where == Where::host);
+  if (!piece.ok()) return refused(piece.status());
+  return piece;
 }
 
 Expected<Piece> Driver::import(std::byte* host, std::uint64_t bytes) {

@@ -35,6 +35,7 @@ struct Offer {
   std::uint32_t queue_family = 0, queues = 0;
   float nanoseconds = 0;  // of a tick of its timestamps; 0: it has none
   bool host_import = false, memory_budget = false;
+  bool packed_dots = false;  // of four bytes each (VK_KHR_shader_integer_dot_product)
   std::uint64_t import_alignment = 4096;
   bool preserves_denormals = false, signed_zeros = false, rounds_to_even = false;  // float controls that can be asked
   std::string lacks;  // what kernels need and it has not; empty: it can compute

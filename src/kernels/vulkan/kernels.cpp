@@ -21,15 +21,21 @@ namespace {
 struct OfDType {
   DType dtype;
   Kernel embed, product, chosen_product;
+  Kernel row_product, tile_product;  // of no code, where there are none
 };
 const OfDType kOfDTypes[] = {
-#define MR_VULKAN_DTYPE(name, number)         \
-  {DType::name,                               \
-   {"embed_" #name, kernel_embed_##name},     \
-   {"product_" #name, kernel_product_##name}, \
-   {"chosen_product_" #name, kernel_chosen_product_##name}},
+#define MR_VULKAN_OF(name, row_product, tile_product)       \
+  {DType::name,                                             \
+   {"embed_" #name, kernel_embed_##name},                   \
+   {"product_" #name, kernel_product_##name},               \
+   {"chosen_product_" #name, kernel_chosen_product_##name}, \
+   {"row_product_" #name, row_product},                     \
+   {"tile_product_" #name, tile_product}},
+#define MR_VULKAN_DTYPE(name, number) MR_VULKAN_OF(name, kernel_row_product_##name, kernel_tile_product_##name)
+#define MR_VULKAN_FLOATS(name, number) MR_VULKAN_OF(name, {}, {})
 #include "kernels/vulkan/dtypes.def"
 #undef MR_VULKAN_DTYPE
+#undef MR_VULKAN_OF
 };
 
 const OfDType* find(DType dtype) {
@@ -52,6 +58,14 @@ const Kernel* product_kernel(DType dtype) {
 const Kernel* chosen_product_kernel(DType dtype) {
   const OfDType* const found = find(dtype);
   return found == nullptr ? nullptr : &found->chosen_product;
+}
+const Kernel* row_product_kernel(DType dtype) {
+  const OfDType* const found = find(dtype);
+  return found == nullptr || found->row_product.code.empty() ? nullptr : &found->row_product;
+}
+const Kernel* tile_product_kernel(DType dtype) {
+  const OfDType* const found = find(dtype);
+  return found == nullptr || found->tile_product.code.empty() ? nullptr : &found->tile_product;
 }
 
 }  // namespace millrace::kernels::vulkan

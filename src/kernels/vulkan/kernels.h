@@ -22,6 +22,9 @@ extern const Kernel kRoute, kSortEntries, kCombine;
 const Kernel* embed_kernel(DType dtype);
 const Kernel* product_kernel(DType dtype);
 const Kernel* chosen_product_kernel(DType dtype);
+// Of quantized dtypes, for devices with packed dot products.
+const Kernel* row_product_kernel(DType dtype);
+const Kernel* tile_product_kernel(DType dtype);
 
 /// A pointer into the device's memory as kernels take it.
 inline std::uint64_t address(const void* pointer) { return reinterpret_cast<std::uint64_t>(pointer); }

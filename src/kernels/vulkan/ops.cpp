@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "kernels/gpu/draw.h"
 #include "kernels/gpu/gates.h"
@@ -90,6 +91,51 @@ ProductArguments product_arguments(const MatmulCall& call, const Product& produc
   return arguments;
 }
 
+/// How row_product.comp is cut up: the constants of its pipeline.
+struct RowProduct {
+  std::uint32_t threads, rows, segments;
+};
+/// For a device and a matrix; none: the kernel does not take it. blocks: results become int8 there.
+std::optional<RowProduct> row_product_of(const device::vulkan::Offer& offer, const Matrix& weight, std::int64_t cols,
+                                         bool blocks) {
+  constexpr std::int64_t kSegmentCols = 256, kSharedBytes = 44 * 1024, kManyGroups = 1024, kMostSteps = 8;
+  if (cols % kSegmentCols != 0 || vulkan::row_product_kernel(weight.dtype) == nullptr) return std::nullopt;
+  const auto& type = info(weight.dtype);
+  const std::int64_t segments = cols / kSegmentCols;
+  const std::int64_t segment_bytes = kSegmentCols / type.block_elements * type.block_bytes;
+  for (const std::int64_t threads : {256, 128, 64}) {
+    if (threads < segments) return std::nullopt;
+    const std::int64_t lanes = threads / segments;
+    const std::int64_t steps = std::clamp<std::int64_t>(weight.rows / (lanes * kManyGroups), 1, kMostSteps);
+    const std::int64_t rows = blocks ? 32 : lanes * steps;
+    const std::int64_t shared = lanes * segments * segment_bytes + 32 + 4 * threads + 8 * rows;
+    if (threads <= offer.group_threads && shared <= std::min<std::int64_t>(offer.shared_bytes, kSharedBytes))
+      return RowProduct{static_cast<std::uint32_t>(threads), static_cast<std::uint32_t>(rows),
+                        static_cast<std::uint32_t>(segments)};
+  }
+  return std::nullopt;
+}
+
+/// By packed dot products; none: product.comp takes this one.
+std::optional<Dispatch> packed_product(const device::vulkan::Offer& offer, const MatmulCall& call, const Matrix& weight,
+                                       const ProductArguments& arguments) {
+  constexpr std::uint32_t kTileShared = 24 * 1024;  // tile_product.comp
+  constexpr std::int64_t kTileRows = 64, kTileSide = 16;
+  if (!offer.packed_dots) return std::nullopt;
+  if (call.x_rows == 1) {
+    const auto cut = row_product_of(offer, weight, call.cols, call.y_q8.q != nullptr);
+    if (!cut) return std::nullopt;
+    return vulkan::dispatch(*vulkan::row_product_kernel(weight.dtype), arguments, {groups_of(weight.rows, cut->rows)},
+                            {cut->threads, cut->rows, cut->segments});
+  }
+  const Kernel* const kernel = vulkan::tile_product_kernel(weight.dtype);
+  if (kernel == nullptr || offer.shared_bytes < kTileShared) return std::nullopt;
+  const std::int64_t of_x = call.x_rows <= kTileSide ? 1 : call.x_rows <= 2 * kTileSide ? 2 : 4;  // of a thread
+  return vulkan::dispatch(*kernel, arguments,
+                          {groups_of(call.x_rows, kTileSide * of_x), groups_of(weight.rows, kTileRows)},
+                          {static_cast<std::uint32_t>(of_x)});
+}
+
 Status products(const MatmulCall& call, StreamRef stream) {
   constexpr std::int64_t kRows = 32, kTile = 4;  // product.comp
   if (call.x_rows <= 0) return {};
@@ -99,6 +145,8 @@ Status products(const MatmulCall& call, StreamRef stream) {
     return broken("a gate and an up of different types");
   if (call.y_q8.q != nullptr && (!gated || call.products[0].weight.rows % kRows != 0))
     return broken("the int8 form of this product");
+  MR_ASSIGN_OR_RETURN(const device::vulkan::Driver* const driver, device::vulkan::Driver::get());
+  const device::vulkan::Offer& offer = driver->offer;
   std::vector<Dispatch> dispatches;
   for (int p = 0; p < (gated ? 1 : call.count); ++p) {
     const Product& product = call.products[p];
@@ -110,6 +158,10 @@ Status products(const MatmulCall& call, StreamRef stream) {
       arguments.up_bias = address(call.products[1].bias);
       arguments.y_q = address(call.y_q8.q);
       arguments.y_scales = address(call.y_q8.scale);
+    }
+    if (std::optional<Dispatch> packed = packed_product(offer, call, product.weight, arguments)) {
+      dispatches.push_back(std::move(*packed));
+      continue;
     }
     const Groups groups{groups_of(product.weight.rows, kRows), groups_of(call.x_rows, kTile)};
     dispatches.push_back(vulkan::dispatch(*kernel, arguments, groups));

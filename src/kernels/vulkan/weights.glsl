@@ -17,9 +17,37 @@
 #define MINS 0
 #endif
 
+#if DTYPE == 3 || DTYPE == 7 || DTYPE == 10 || DTYPE == 12 || DTYPE == 13
+#define WORDS 1
+#else
+#define WORDS 0
+#endif
+
+// WORDS: blocks of whole words of four bytes. STAGED: weights lie in shared memory (staged_word() has the word of a number), and addresses count its bytes.
+#ifdef STAGED
+#define Address uint
+uint byte_at(uint at) { return (staged_word(at / 4u) >> (8u * (at % 4u))) & 255u; }
+uint half_at(uint at) { return (staged_word(at / 4u) >> (8u * (at % 4u))) & 0xffffu; }
+uint word_at(uint at) {  // at even addresses
+#if WORDS
+  return staged_word(at / 4u);
+#else
+  uint low = staged_word(at / 4u);
+  return at % 4u == 0u ? low : low >> 16 | staged_word(at / 4u + 1u) << 16;
+#endif
+}
+#else
+#define Address uint64_t
 uint byte_at(uint64_t at) { return uint(Bytes(at).v[0]); }
 uint half_at(uint64_t at) { return uint(Halves(at).v[0]); }
-uint word_at(uint64_t at) { return half_at(at) | half_at(at + 2ul) << 16; }  // at even addresses
+uint word_at(uint64_t at) {  // at even addresses
+#if WORDS
+  return Words(at).v[0];
+#else
+  return half_at(at) | half_at(at + 2ul) << 16;
+#endif
+}
+#endif
 /// Each byte x in [0, 127] becomes x - k.
 uint less(uint bytes, uint k) { return ((bytes | 0x80808080u) - k * 0x01010101u) ^ 0x80808080u; }
 /// The lowest four bits, one in each byte.
@@ -81,11 +109,11 @@ struct Group {
 
 #if DTYPE == 20 || DTYPE == 23 || DTYPE == 39
 /// Nibbles from `at` on by the codebook: elements 0 to 15 are the low ones.
-void look_up(uint64_t at, inout Group group) {
+void look_up(Address at, inout Group group) {
   for (uint w = 0u; w < 4u; ++w) {
     uint low = 0u, high = 0u;
     for (uint i = 0u; i < 4u; ++i) {
-      uint two = byte_at(at + uint64_t(4u * w + i));
+      uint two = byte_at(at + Address(4u * w + i));
       low |= (uint(kCodebook[two & 15u]) & 255u) << (8u * i);
       high |= (uint(kCodebook[two >> 4]) & 255u) << (8u * i);
     }
@@ -95,26 +123,26 @@ void look_up(uint64_t at, inout Group group) {
 }
 #endif
 
-Group group_at(uint64_t row, uint number) {
-  uint64_t block = row + uint64_t(number / kBlockGroups) * uint64_t(kBlockBytes);
+Group group_at(Address row, uint number) {
+  Address block = row + Address(number / kBlockGroups) * Address(kBlockBytes);
   uint s = number % kBlockGroups;
   Group group;
   group.scale[0] = group.scale[1] = group.min[0] = group.min[1] = 0.0;
 #if DTYPE == 2 || DTYPE == 3 || DTYPE == 6 || DTYPE == 7
   group.scale[0] = half_to_float(half_at(block));
-  uint64_t qs = block + uint64_t(kBlockBytes - 16u);
+  Address qs = block + Address(kBlockBytes - 16u);
 #if MINS
-  group.min[0] = -half_to_float(half_at(block + 2ul));
+  group.min[0] = -half_to_float(half_at(block + Address(2)));
 #endif
 #if DTYPE == 6
-  uint fifth = word_at(block + 2ul);
+  uint fifth = word_at(block + Address(2));
 #elif DTYPE == 7
-  uint fifth = word_at(block + 4ul);
+  uint fifth = word_at(block + Address(4));
 #else
   uint fifth = 0u;
 #endif
   for (uint w = 0u; w < 4u; ++w) {
-    uint two = word_at(qs + uint64_t(4u * w));
+    uint two = word_at(qs + Address(4u * w));
     group.q[w] = (two & 0x0f0f0f0fu) | spread(fifth >> (4u * w)) << 4;
     group.q[w + 4u] = ((two >> 4) & 0x0f0f0f0fu) | spread(fifth >> (16u + 4u * w)) << 4;
   }
@@ -125,76 +153,76 @@ Group group_at(uint64_t row, uint number) {
 #endif
 #elif DTYPE == 8
   group.scale[0] = half_to_float(half_at(block));
-  for (uint w = 0u; w < 8u; ++w) group.q[w] = word_at(block + uint64_t(2u + 4u * w));
+  for (uint w = 0u; w < 8u; ++w) group.q[w] = word_at(block + Address(2u + 4u * w));
 #elif DTYPE == 20
   group.scale[0] = half_to_float(half_at(block));
-  look_up(block + 2ul, group);
+  look_up(block + Address(2), group);
 #elif DTYPE == 39
   uint e = byte_at(block);
   group.scale[0] = uintBitsToFloat(e < 2u ? 0x00200000u << e : (e - 1u) << 23);
-  look_up(block + 1ul, group);
+  look_up(block + Address(1), group);
 #elif DTYPE == 23
-  uint low = (byte_at(block + uint64_t(4u + s / 2u)) >> (4u * (s % 2u))) & 15u;
-  uint high = (half_at(block + 2ul) >> (2u * s)) & 3u;
+  uint low = (byte_at(block + Address(4u + s / 2u)) >> (4u * (s % 2u))) & 15u;
+  uint high = (half_at(block + Address(2)) >> (2u * s)) & 3u;
   precise float scale = half_to_float(half_at(block)) * float(int(low | high << 4) - 32);
   group.scale[0] = scale;
-  look_up(block + uint64_t(8u + 16u * s), group);
+  look_up(block + Address(8u + 16u * s), group);
 #elif DTYPE == 10
-  float d = half_to_float(half_at(block + 80ul)), d_min = half_to_float(half_at(block + 82ul));
+  float d = half_to_float(half_at(block + Address(80))), d_min = half_to_float(half_at(block + Address(82)));
   for (uint h = 0u; h < 2u; ++h) {
-    uint packed = byte_at(block + uint64_t(2u * s + h));
+    uint packed = byte_at(block + Address(2u * s + h));
     precise float scale = d * float(packed & 15u);
     precise float least = d_min * float(packed >> 4);
     group.scale[h] = scale;
     group.min[h] = least;
   }
   for (uint w = 0u; w < 8u; ++w)
-    group.q[w] = (word_at(block + uint64_t(16u + 32u * (s / 4u) + 4u * w)) >> (2u * (s % 4u))) & 0x03030303u;
+    group.q[w] = (word_at(block + Address(16u + 32u * (s / 4u) + 4u * w)) >> (2u * (s % 4u))) & 0x03030303u;
 #elif DTYPE == 11
-  float d = half_to_float(half_at(block + 108ul));
+  float d = half_to_float(half_at(block + Address(108)));
   for (uint h = 0u; h < 2u; ++h) {
-    uint i = 2u * s + h, nibbles = byte_at(block + uint64_t(96u + i % 8u));
+    uint i = 2u * s + h, nibbles = byte_at(block + Address(96u + i % 8u));
     uint low = i < 8u ? nibbles & 15u : nibbles >> 4;
-    uint high = (byte_at(block + uint64_t(104u + i % 4u)) >> (2u * (i / 4u))) & 3u;
+    uint high = (byte_at(block + Address(104u + i % 4u)) >> (2u * (i / 4u))) & 3u;
     precise float scale = d * float(int(low | high << 4) - 32);
     group.scale[h] = scale;
   }
   for (uint w = 0u; w < 8u; ++w) {
-    uint two = (word_at(block + uint64_t(32u + 32u * (s / 4u) + 4u * w)) >> (2u * (s % 4u))) & 0x03030303u;
-    uint third = (word_at(block + uint64_t(4u * w)) >> s) & 0x01010101u;
+    uint two = (word_at(block + Address(32u + 32u * (s / 4u) + 4u * w)) >> (2u * (s % 4u))) & 0x03030303u;
+    uint third = (word_at(block + Address(4u * w)) >> s) & 0x01010101u;
     group.q[w] = less(two | third << 2, 4u);
   }
 #elif DTYPE == 12 || DTYPE == 13
-  uint first = byte_at(block + uint64_t(4u + s % 4u)), second = byte_at(block + uint64_t(8u + s % 4u));
+  uint first = byte_at(block + Address(4u + s % 4u)), second = byte_at(block + Address(8u + s % 4u));
   uint sc = first & 63u, m = second & 63u;
   if (s >= 4u) {
-    uint packed = byte_at(block + uint64_t(8u + s));
+    uint packed = byte_at(block + Address(8u + s));
     sc = (packed & 15u) | (first >> 6) << 4;
     m = (packed >> 4) | (second >> 6) << 4;
   }
   precise float scale = half_to_float(half_at(block)) * float(sc);
-  precise float least = half_to_float(half_at(block + 2ul)) * float(m);
+  precise float least = half_to_float(half_at(block + Address(2))) * float(m);
   group.scale[0] = scale;
   group.min[0] = least;
-  uint64_t qs = block + uint64_t(kBlockBytes - 128u + 32u * (s / 2u));
+  Address qs = block + Address(kBlockBytes - 128u + 32u * (s / 2u));
   for (uint w = 0u; w < 8u; ++w) {
-    uint q = (word_at(qs + uint64_t(4u * w)) >> (4u * (s % 2u))) & 0x0f0f0f0fu;
+    uint q = (word_at(qs + Address(4u * w)) >> (4u * (s % 2u))) & 0x0f0f0f0fu;
 #if DTYPE == 13
-    q |= ((word_at(block + uint64_t(16u + 4u * w)) >> s) & 0x01010101u) << 4;
+    q |= ((word_at(block + Address(16u + 4u * w)) >> s) & 0x01010101u) << 4;
 #endif
     group.q[w] = q;
   }
 #elif DTYPE == 14
-  float d = half_to_float(half_at(block + 208ul));
+  float d = half_to_float(half_at(block + Address(208)));
   uint part = s % 4u, half_block = s / 4u;
   for (uint h = 0u; h < 2u; ++h) {
-    int sc = int(byte_at(block + uint64_t(192u + 2u * s + h)) << 24) >> 24;
+    int sc = int(byte_at(block + Address(192u + 2u * s + h)) << 24) >> 24;
     precise float scale = d * float(sc);
     group.scale[h] = scale;
   }
   for (uint w = 0u; w < 8u; ++w) {
-    uint low = word_at(block + uint64_t(64u * half_block + 32u * (part % 2u) + 4u * w)) >> (4u * (part / 2u));
-    uint high = word_at(block + uint64_t(128u + 32u * half_block + 4u * w)) >> (2u * part);
+    uint low = word_at(block + Address(64u * half_block + 32u * (part % 2u) + 4u * w)) >> (4u * (part / 2u));
+    uint high = word_at(block + Address(128u + 32u * half_block + 4u * w)) >> (2u * part);
     group.q[w] = less((low & 0x0f0f0f0fu) | (high & 0x03030303u) << 4, 32u);
   }
 #endif
