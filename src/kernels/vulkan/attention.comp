@@ -1,5 +1,6 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #include "device/vulkan/numerics.glsl"
 #include "gates.glsl"
 #include "kv.glsl"
@@ -8,6 +9,7 @@
 // the order of sums. KV in f16 is widened and follows the rule of f32. Threads are keys while scores are made, and
 // channels while values are summed.
 const uint kThreads = 128u, kChunk = 128u, kMostHeadDim = 512u;
+const uint kAtOnce = 16u;  // loads that are under way together
 layout(local_size_x = 128) in;
 layout(constant_id = 1) const uint kDType = 0;
 layout(push_constant) uniform Arguments {
@@ -70,13 +72,17 @@ float score(uint64_t part, uint head_dim, uint slot) {
   if (kDType == kQ8) {
     for (uint set = 0u; set < head_dim / 32u; ++set) {
       int sum = 0;
-      for (uint i = 32u * set; i < 32u * set + 32u; ++i)
-        sum += digits[i] * byte_of(part, element_of(true, head_dim, i, slot));
+      [[unroll]] for (uint i = 0u; i < 32u; ++i)
+        sum += digits[32u * set + i] * byte_of(part, element_of(true, head_dim, 32u * set + i, slot));
       precise float unit = units[set] * set_scale(part, true, head_dim, set, slot);
       s = fused(float(sum), unit, s);
     }
   } else {
-    for (uint i = 0u; i < head_dim; ++i) s = fused(head[i], float_at(part, element_of(true, head_dim, i, slot)), s);
+    for (uint first = 0u; first < head_dim; first += kAtOnce) {
+      float key[kAtOnce];
+      [[unroll]] for (uint i = 0u; i < kAtOnce; ++i) key[i] = float_at(part, element_of(true, head_dim, first + i, slot));
+      [[unroll]] for (uint i = 0u; i < kAtOnce; ++i) s = fused(head[first + i], key[i], s);
+    }
   }
   precise float scaled = s * scale;
   return scaled;
@@ -127,11 +133,14 @@ float sum_of_lanes(uint begin, uint end) {
 void merge_floats(uint chunk, uint row, uint kv_head, uint head_dim, uint begin, uint end, float before, float joins) {
   for (uint d = gl_LocalInvocationID.x; d < head_dim; d += kThreads) {
     float acc = 0.0;
-    uint64_t part = 0ul;
-    for (uint j = begin; j < end; ++j) {
-      uint key = chunk * kChunk + j;
-      if (part == 0ul || key % kBlockTokens == 0u) part = part_of(key, row, kv_head, false);
-      acc = fused(weights[j], float_at(part, element_of(false, head_dim, d, key % kBlockTokens)), acc);
+    for (uint first = begin / kAtOnce * kAtOnce; first < end; first += kAtOnce) {  // of one block of the cache
+      uint64_t part = part_of(chunk * kChunk + first, row, kv_head, false);
+      uint slot = (chunk * kChunk + first) % kBlockTokens;
+      float value[kAtOnce];
+      [[unroll]] for (uint i = 0u; i < kAtOnce; ++i)
+        value[i] = float_at(part, element_of(false, head_dim, d, slot + i));
+      [[unroll]] for (uint i = 0u; i < kAtOnce; ++i)
+        if (first + i >= begin && first + i < end) acc = fused(weights[first + i], value[i], acc);
     }
     precise float joined = acc * joins;
     values[d] = fused(values[d], before, joined);
@@ -155,11 +164,12 @@ void merge_bytes(uint chunk, uint row, uint kv_head, uint head_dim, uint begin, 
     barrier();
     uint channel = 32u * set + j % 32u;
     int sum = 0;
-    for (uint i = j / 32u * 32u; i < j / 32u * 32u + 32u; ++i) {
-      if (i < begin || i >= end) continue;
-      uint other = chunk * kChunk + i;
-      sum += rounded[i] * byte_of(part_of(other, row, kv_head, false),
-                                  element_of(false, head_dim, channel, other % kBlockTokens));
+    uint first = j / 32u * 32u;  // the thread's keys, of one block of the cache; rounded is zero of those not seen
+    if (first < end && first + 32u > begin) {
+      uint64_t values_at = part_of(chunk * kChunk + first, row, kv_head, false);
+      uint slot = (chunk * kChunk + first) % kBlockTokens;
+      [[unroll]] for (uint i = 0u; i < 32u; ++i)
+        sum += rounded[first + i] * byte_of(values_at, element_of(false, head_dim, channel, slot + i));
     }
     atomicAdd(set_sums[j % 32u], sum);
     barrier();
