@@ -339,16 +339,28 @@ Status attention(const AttentionCall& call, StreamRef stream) {
 
 // --- Sampling ---
 
-std::size_t sample_workspace_bytes(std::int32_t, std::int32_t) { return 256; }
-Status candidates(const float* logits, std::int32_t rows, std::int32_t vocab, Candidates* out, std::byte*,
+namespace {
+std::int64_t candidate_pieces(std::int64_t vocab) { return std::clamp<std::int64_t>(vocab / 4096, 1, 64); }
+}  // namespace
+std::size_t sample_workspace_bytes(std::int32_t rows, std::int32_t vocab) {
+  return static_cast<std::size_t>(rows * candidate_pieces(vocab)) * sizeof(Candidates) + 256;
+}
+Status candidates(const float* logits, std::int32_t rows, std::int32_t vocab, Candidates* out, std::byte* workspace,
                   StreamRef stream) {
   if (rows <= 0) return {};
   struct {
-    std::uint64_t logits, out;
-    std::int32_t vocab;
-  } const arguments{address(logits), address(out), vocab};
+    std::uint64_t logits, out, found;
+    std::int32_t vocab, piece, pieces;
+  } arguments{address(logits), address(out), address(workspace), vocab, vocab, 1};
   static_assert(sizeof(Candidates) == (2 * kCandidates + 2) * 4);
-  return put(stream, vulkan::dispatch(vulkan::kCandidates, arguments, {rows}));
+  const std::int64_t pieces = workspace == nullptr ? 1 : candidate_pieces(vocab);
+  if (pieces == 1) return put(stream, vulkan::dispatch(vulkan::kCandidates, arguments, {1, rows}, {0}));
+  arguments.out = arguments.found;
+  arguments.piece = static_cast<std::int32_t>(groups_of(vocab, pieces));
+  arguments.pieces = static_cast<std::int32_t>(pieces);
+  MR_RETURN_IF_ERROR(put(stream, vulkan::dispatch(vulkan::kCandidates, arguments, {pieces, rows}, {0})));
+  arguments.out = address(out);
+  return put(stream, vulkan::dispatch(vulkan::kCandidates, arguments, {1, rows}, {1}));
 }
 Status draw(const float* logits, std::int32_t rows, std::int32_t vocab, const DrawRule* rules, const Candidates* found,
             std::int32_t* drawn, StreamRef stream) {
