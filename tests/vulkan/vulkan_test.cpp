@@ -341,11 +341,12 @@ TEST_F(VulkanKernels, GatesQuantizeWhatTheyStore) {
   }
 }
 
-TEST_F(VulkanKernels, KvInF16FollowsTheRuleOfF32) {
-  constexpr int kHeads = 4, kHeadDim = 64, kTokens = 70, kBlockTokens = 64, kElements = 2 * kBlockTokens * kHeadDim;
+TEST_F(VulkanKernels, KvInF16FollowsTheRuleOfF32WholeAndInChunks) {
+  constexpr int kHeads = 4, kHeadDim = 64, kTokens = 300, kBlockTokens = 64, kElements = 2 * kBlockTokens * kHeadDim;
+  constexpr int kBlocks = 5, kMostPositions = 512;
   const auto q = normal_floats(2 * kHeads * kHeadDim, random_);
   const std::vector<std::int32_t> sequence = {0, 0}, position = {kTokens - 1, 12};
-  std::vector<float> wide(2 * kElements);  // two blocks: keys, then values, of one head
+  std::vector<float> wide(kBlocks * kElements);  // blocks: keys, then values, of one head
   std::vector<std::uint16_t> halves;
   for (float& x : wide) {
     halves.push_back(f32_to_f16(2 * std::normal_distribution<float>()(random_)));
@@ -354,30 +355,36 @@ TEST_F(VulkanKernels, KvInF16FollowsTheRuleOfF32) {
   const Array<float> q_at(q), wide_at(wide);
   const Array<std::uint16_t> halves_at(halves);
   const Array<std::int32_t> sequence_at(sequence), position_at(position);
-  std::vector<float> results[2];
+  std::vector<float> want;
   for (const DType dtype : {DType::f32, DType::f16}) {
     const bool half = dtype == DType::f16;
     const std::size_t bytes = half ? 2 : 4;
     const std::byte* const blocks = half ? halves_at.at_bytes() : wide_at.at_bytes();
-    const Array<const std::byte*> table(std::vector<const std::byte*>{blocks, blocks + kElements * bytes});
-    const Array<float> out(q.size());
+    std::vector<const std::byte*> places;
+    for (std::size_t i = 0; i < kBlocks; ++i) places.push_back(blocks + i * kElements * bytes);
+    const Array<const std::byte*> table(places);
+    const Array<std::byte> workspace(attention_workspace_bytes(2, kHeads, kHeadDim, kMostPositions));
     AttentionCall call;
     call.rows = {2, nullptr, sequence_at.get(), position_at.get()};
     call.kv.blocks = {table.get(), 0, static_cast<std::int64_t>(kElements / 2 * bytes),
                       static_cast<std::int64_t>(kElements / 2 * bytes)};
-    call.kv.max_blocks = 2;
+    call.kv.max_blocks = kBlocks;
     call.kv.dtype = dtype;
     call.kv.kv_heads = 1;
     call.kv.head_dim = kHeadDim;
     call.q = q_at.get();
     call.heads = kHeads;
     call.scale = 0.125f;
-    call.out = out.get();
-    call.max_position = 128;
-    ASSERT_TRUE(attention(call, {}).ok());
-    results[half ? 1 : 0] = out.host();
+    call.max_position = kMostPositions;
+    for (std::byte* const parts : {static_cast<std::byte*>(nullptr), workspace.get()}) {  // null: a workgroup a head
+      const Array<float> out(q.size());
+      call.out = out.get();
+      call.workspace = parts;
+      ASSERT_TRUE(attention(call, {}).ok());
+      if (want.empty()) want = out.host();
+      EXPECT_TRUE(same_bits(out.host(), want));
+    }
   }
-  EXPECT_TRUE(same_bits(results[1], results[0]));
 }
 
 TEST_F(VulkanKernels, ExpertsTakeTheirEntries) {

@@ -4,14 +4,19 @@
 #include "device/vulkan/numerics.glsl"
 #include "gates.glsl"
 #include "kv.glsl"
-#include "quantize.glsl"
 // Attention of one head of a row by a workgroup, chunk by chunk of 128 keys in ascending order: kernels/gpu/ops.h has
 // the order of sums. KV in f16 is widened and follows the rule of f32. Threads are keys while scores are made, and
-// channels while values are summed.
+// channels while values are summed. Few rows are cut up (kPart): a workgroup a chunk, whose sums lie in `parts`, and then one
+// a head that joins them.
 const uint kThreads = 128u, kChunk = 128u, kMostHeadDim = 512u;
+const uint kWhole = 0u, kChunkAlone = 1u, kJoined = 2u;  // kPart
+const uint kPartsAtOnce = 8u;
 const uint kAtOnce = 16u;  // loads that are under way together
 layout(local_size_x = 128) in;
 layout(constant_id = 1) const uint kDType = 0;
+layout(constant_id = 2) const uint kPart = 0;
+#define TOGETHER
+#include "quantize.glsl"
 layout(push_constant) uniform Arguments {
   Floats q, to;
   Words to_q, to_scales;
@@ -19,9 +24,11 @@ layout(push_constant) uniform Arguments {
   Ints sequence, position;
   Addresses sinks;
   Ints seen;
+  Floats parts;  // [rows, heads, most_parts, 2 + head_dim]: the largest score, the sum of weights, values
   uint heads_and_kv_heads, head_dim_and_rotation;  // 16 bits each
   uint k_offset, v_offset, head_bytes, max_blocks, window;
   float scale, factor;
+  uint most_parts;
 };
 
 shared float head[kMostHeadDim];       // the query, at the end the result
@@ -129,6 +136,11 @@ float sum_of_lanes(uint begin, uint end) {
   return sum;
 }
 
+/// A channel of the merged values takes in a chunk's; of a chunk alone it is the chunk's.
+void join(uint channel, float acc, float before, float joins) {
+  precise float joined = acc * joins;
+  values[channel] = kPart == kChunkAlone ? acc : fused(values[channel], before, joined);
+}
 /// values = fma(values, before, those of the chunk's keys * joins). Keys are [begin, end) of the chunk.
 void merge_floats(uint chunk, uint row, uint kv_head, uint head_dim, uint begin, uint end, float before, float joins) {
   for (uint d = gl_LocalInvocationID.x; d < head_dim; d += kThreads) {
@@ -142,8 +154,7 @@ void merge_floats(uint chunk, uint row, uint kv_head, uint head_dim, uint begin,
       [[unroll]] for (uint i = 0u; i < kAtOnce; ++i)
         if (first + i >= begin && first + i < end) acc = fused(weights[first + i], value[i], acc);
     }
-    precise float joined = acc * joins;
-    values[d] = fused(values[d], before, joined);
+    join(d, acc, before, joins);
   }
 }
 void merge_bytes(uint chunk, uint row, uint kv_head, uint head_dim, uint begin, uint end, float before, float joins) {
@@ -175,10 +186,46 @@ void merge_bytes(uint chunk, uint row, uint kv_head, uint head_dim, uint begin, 
     barrier();
     if (j < 32u) {
       precise float acc = float(set_sums[j]) * unit;
-      precise float joined = acc * joins;
-      values[channel] = fused(values[channel], before, joined);
+      join(channel, acc, before, joins);
     }
     barrier();
+  }
+}
+
+/// What (M, L) become by a chunk's m and l, and by what factors its and the merged values are multiplied.
+void join_sums(float m, float l, inout float most, inout float sum, out float before, out float joins) {
+  float now = max(most, m);
+  precise float from_most = most - now;
+  precise float from_m = m - now;
+  before = exp_f32(from_most);
+  joins = exp_f32(from_m);
+  precise float joined = l * joins;
+  sum = fused(sum, before, joined);
+  most = now;
+}
+uint64_t part_at(uint row, uint number, uint heads, uint head_dim, uint part) {
+  uint64_t count = (uint64_t(row) * uint64_t(heads) + uint64_t(number)) * uint64_t(most_parts) + uint64_t(part);
+  return uint64_t(parts) + 4ul * count * uint64_t(2u + head_dim);
+}
+/// All chunks of a head, which lie in parts; several loads are under way together.
+void join_parts(uint64_t from, uint count, uint head_dim, inout float most, inout float sum) {
+  uint64_t step = 4ul * uint64_t(2u + head_dim);
+  for (uint base = 0u; base < count; base += kPartsAtOnce) {
+    float m[kPartsAtOnce], l[kPartsAtOnce], before[kPartsAtOnce], joins[kPartsAtOnce];
+    [[unroll]] for (uint i = 0u; i < kPartsAtOnce; ++i) {
+      Floats part = Floats(from + step * uint64_t(min(base + i, count - 1u)));
+      m[i] = part.v[0];
+      l[i] = part.v[1];
+    }
+    [[unroll]] for (uint i = 0u; i < kPartsAtOnce; ++i)
+      if (base + i < count) join_sums(m[i], l[i], most, sum, before[i], joins[i]);
+    for (uint d = gl_LocalInvocationID.x; d < head_dim; d += kThreads) {
+      float acc[kPartsAtOnce];
+      [[unroll]] for (uint i = 0u; i < kPartsAtOnce; ++i)
+        acc[i] = Floats(from + step * uint64_t(min(base + i, count - 1u))).v[2u + d];
+      [[unroll]] for (uint i = 0u; i < kPartsAtOnce; ++i)
+        if (base + i < count) join(d, acc[i], before[i], joins[i]);
+    }
   }
 }
 
@@ -188,21 +235,29 @@ void main() {
   uint row = gl_WorkGroupID.y, number = gl_WorkGroupID.x, thread = gl_LocalInvocationID.x;
   uint kv_head = number / (heads / kv_heads);
   uint64_t first = (uint64_t(row) * uint64_t(heads) + uint64_t(number)) * uint64_t(head_dim);
-  for (uint i = thread; i < head_dim; i += kThreads) {
-    head[i] = Floats(uint64_t(q) + 4ul * first).v[i];
-    values[i] = 0.0;
-  }
-  barrier();
-  if (kDType == kQ8) round_query(head_dim);
   uint at = uint(position.v[row]);
   uint oldest = window > 0u && at + 1u > window ? at + 1u - window : 0u, newest = at;
   if (uint64_t(seen) != 0ul) {
     oldest = uint(seen.v[2u * row]);
     newest = uint(seen.v[2u * row + 1u]);
   }
+  uint first_chunk = oldest / kChunk, last_chunk = newest / kChunk;
+  if (kPart == kChunkAlone) {
+    if (gl_WorkGroupID.z > last_chunk - first_chunk) return;
+    first_chunk += gl_WorkGroupID.z;
+    last_chunk = first_chunk;
+  }
+  for (uint i = thread; i < head_dim; i += kThreads) {
+    head[i] = Floats(uint64_t(q) + 4ul * first).v[i];
+    values[i] = 0.0;
+  }
+  barrier();
+  if (kDType == kQ8 && kPart != kJoined) round_query(head_dim);
   bool sink = uint64_t(sinks) != 0ul;
   float most = sink ? Floats(sinks.v[0]).v[number] : negative(kInfinity), sum = sink ? 1.0 : 0.0;
-  for (uint chunk = oldest / kChunk; chunk <= newest / kChunk; ++chunk) {
+  if (kPart == kJoined)
+    join_parts(part_at(row, number, heads, head_dim, 0u), last_chunk - first_chunk + 1u, head_dim, most, sum);
+  for (uint chunk = first_chunk; kPart != kJoined && chunk <= last_chunk; ++chunk) {
     uint begin = oldest > chunk * kChunk ? oldest - chunk * kChunk : 0u, end = min(newest + 1u - chunk * kChunk, kChunk);
     bool there = thread >= begin && thread < end;
     uint key = chunk * kChunk + thread;
@@ -212,18 +267,27 @@ void main() {
     weights[thread] = there ? exp_f32(below) : 0.0;
     barrier();
     float l = sum_of_lanes(begin, end);
-    float now = max(most, m);
-    precise float from_most = most - now;
-    precise float from_m = m - now;
-    float before = exp_f32(from_most), joins = exp_f32(from_m);
-    precise float joined = l * joins;
-    sum = fused(sum, before, joined);
+    float before = 0.0, joins = 0.0;
+    if (kPart == kChunkAlone) {
+      most = m;
+      sum = l;
+    } else {
+      join_sums(m, l, most, sum, before, joins);
+    }
     if (kDType == kQ8)
       merge_bytes(chunk, row, kv_head, head_dim, begin, end, before, joins);
     else
       merge_floats(chunk, row, kv_head, head_dim, begin, end, before, joins);
-    most = now;
     barrier();
+  }
+  if (kPart == kChunkAlone) {
+    Floats part = Floats(part_at(row, number, heads, head_dim, gl_WorkGroupID.z));
+    if (thread == 0u) {
+      part.v[0] = most;
+      part.v[1] = sum;
+    }
+    for (uint i = thread; i < head_dim; i += kThreads) part.v[2u + i] = values[i];
+    return;
   }
   for (uint i = thread; i < head_dim; i += kThreads) head[i] = divide(values[i], sum);
   barrier();
@@ -231,9 +295,8 @@ void main() {
   if (uint64_t(to) != 0ul)
     for (uint i = thread; i < head_dim; i += kThreads) Floats(uint64_t(to) + 4ul * first).v[i] = head[i];
   if (uint64_t(to_q) == 0ul) return;
-  for (uint b = thread; b < head_dim / 32u; b += kThreads) {
-    float block[32];
-    for (uint i = 0u; i < 32u; ++i) block[i] = head[32u * b + i];
-    put_block(block, to_q, to_scales, uint(first / 32ul) + b);
-  }
+  bool there = thread < head_dim / 4u;  // at most kThreads
+  float four[4];
+  for (uint i = 0u; i < 4u; ++i) four[i] = there ? head[4u * thread + i] : 0.0;
+  put_words(there, four, to_q, to_scales, uint(first / 4ul) + thread);
 }

@@ -30,7 +30,7 @@ const Kernel* tile_product_kernel(DType dtype);
 inline std::uint64_t address(const void* pointer) { return reinterpret_cast<std::uint64_t>(pointer); }
 
 struct Groups {
-  std::int64_t x = 1, y = 1;
+  std::int64_t x = 1, y = 1, z = 1;
 };
 constexpr std::int64_t kMostGroups = 65'535;  // of a dimension, on every device
 
@@ -46,6 +46,7 @@ Dispatch dispatch(const Kernel& kernel, const Arguments& arguments, Groups group
   std::memcpy(made.arguments.data(), &arguments, sizeof arguments);
   made.groups[0] = static_cast<std::uint32_t>(groups.x);
   made.groups[1] = static_cast<std::uint32_t>(groups.y);
+  made.groups[2] = static_cast<std::uint32_t>(groups.z);
   return made;
 }
 

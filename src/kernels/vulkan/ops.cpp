@@ -302,7 +302,11 @@ Status rope_store(const RopeStoreCall& call, StreamRef stream) {
 }
 
 std::int32_t attention_tile_rows(std::int32_t group) { return std::max(64 / group, 1); }
-std::size_t attention_workspace_bytes(std::int32_t, std::int32_t, std::int32_t, std::int32_t) { return 256; }
+std::size_t attention_workspace_bytes(std::int32_t rows, std::int32_t heads, std::int32_t head_dim,
+                                      std::int32_t max_position) {
+  const std::int64_t parts = groups_of(max_position, kAttentionChunk);  // attention.comp
+  return static_cast<std::size_t>(parts * rows * heads * (2 + head_dim)) * sizeof(float) + 256;
+}
 Status attention(const AttentionCall& call, StreamRef stream) {
   if (call.rows.rows <= 0) return {};
   const KvView& kv = call.kv;
@@ -311,9 +315,10 @@ Status attention(const AttentionCall& call, StreamRef stream) {
   if (q8 ? kv.head_dim % 32 != 0 : kv.rotation > 0) return broken("this form of KV");
   if (call.out_q8.q != nullptr && kv.head_dim % 32 != 0) return broken("int8 blocks across heads");
   struct {
-    std::uint64_t q, out, out_q, out_scales, table, sequence, position, sinks, seen;
+    std::uint64_t q, out, out_q, out_scales, table, sequence, position, sinks, seen, parts;
     std::uint32_t heads, dims, k_offset, v_offset, head_bytes, max_blocks, window;
     float scale, factor;
+    std::uint32_t most_parts;
   } arguments{};
   arguments.q = address(call.q);
   arguments.out = address(call.out);
@@ -333,8 +338,19 @@ Status attention(const AttentionCall& call, StreamRef stream) {
   arguments.window = static_cast<std::uint32_t>(call.window);
   arguments.scale = call.scale;
   arguments.factor = factor_of(kv.rotation);
-  return put(stream, vulkan::dispatch(vulkan::kAttention, arguments, {call.heads, call.rows.rows},
-                                      {static_cast<std::uint32_t>(kv.dtype)}));
+  // Few rows are cut into chunks, but for those with a window.
+  const bool cut = call.tiles == nullptr && call.workspace != nullptr && call.window == 0;
+  const std::int64_t parts = cut ? groups_of(call.max_position, kAttentionChunk) : 1;
+  enum Part : std::uint32_t { whole, chunk_alone, joined };  // attention.comp
+  const auto launch = [&](Part part, std::int64_t z) {
+    return put(stream, vulkan::dispatch(vulkan::kAttention, arguments, {call.heads, call.rows.rows, z},
+                                        {static_cast<std::uint32_t>(kv.dtype), part}));
+  };
+  if (parts <= 1) return launch(whole, 1);
+  arguments.parts = address(call.workspace);
+  arguments.most_parts = static_cast<std::uint32_t>(parts);
+  MR_RETURN_IF_ERROR(launch(chunk_alone, parts));
+  return launch(joined, 1);
 }
 
 // --- Sampling ---

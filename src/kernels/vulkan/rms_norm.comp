@@ -1,12 +1,13 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "device/vulkan/numerics.glsl"
-#include "quantize.glsl"
 // out[r] = x[r] / rms(x[r]) * weight, and its int8 form. A workgroup a row. Squares are summed in the order of CUDA's
 // kernel: 512 lanes have every 512th four (or every 512th element, of long rows and odd ones), a tree adds 32 lanes, and
 // sums of four such trees follow one another.
-const uint kThreads = 128u, kLanes = 512u, kLongestOfFours = 16384u;
-layout(local_size_x = 128) in;
+const uint kThreads = 256u, kLanes = 512u, kLongestOfFours = 16384u;
+layout(local_size_x = 256) in;
+#define TOGETHER
+#include "quantize.glsl"
 layout(push_constant) uniform Arguments {
   Floats x;
   Ints x_index;
@@ -18,7 +19,6 @@ layout(push_constant) uniform Arguments {
 };
 
 shared float lanes[kLanes];
-shared float warps[16];
 
 void main() {
   uint r = gl_WorkGroupID.x, thread = gl_LocalInvocationID.x;
@@ -33,19 +33,18 @@ void main() {
     lanes[lane] = sum;
   }
   barrier();
-  if (thread < 16u) {
-    for (uint half_count = 16u; half_count > 0u; half_count /= 2u)
-      for (uint i = 0u; i < half_count; ++i) {
-        precise float sum = lanes[32u * thread + i] + lanes[32u * thread + i + half_count];
-        lanes[32u * thread + i] = sum;
+  for (uint half_count = 16u; half_count > 0u; half_count /= 2u) {
+    for (uint lane = thread; lane < kLanes; lane += kThreads)
+      if (lane % 32u < half_count) {
+        precise float sum = lanes[lane] + lanes[lane + half_count];
+        lanes[lane] = sum;
       }
-    warps[thread] = lanes[32u * thread];
+    barrier();
   }
-  barrier();
   precise float squares = 0.0;
   for (uint i = 0u; i < 16u; i += 4u) {
-    precise float low = warps[i] + warps[i + 1u];
-    precise float high = warps[i + 2u] + warps[i + 3u];
+    precise float low = lanes[32u * i] + lanes[32u * i + 32u];
+    precise float high = lanes[32u * i + 64u] + lanes[32u * i + 96u];
     precise float four = low + high;
     squares = squares + four;
   }
@@ -58,13 +57,15 @@ void main() {
       Floats(uint64_t(to) + 4ul * (uint64_t(r) * uint64_t(cols) + uint64_t(i))).v[0] = y;
     }
   if (uint64_t(q) == 0ul) return;
-  for (uint b = thread; b < cols / 32u; b += kThreads) {
-    float block[32];
-    for (uint i = 0u; i < 32u; ++i) {
-      precise float y = from.v[32u * b + i] * scale;
-      y = y * w.v[32u * b + i];
-      block[i] = y;
+  for (uint base = 0u; base < cols / 4u; base += kThreads) {
+    bool there = base + thread < cols / 4u;
+    float four[4];
+    for (uint i = 0u; i < 4u; ++i) {
+      uint at = there ? 4u * (base + thread) + i : 0u;
+      precise float y = from.v[at] * scale;
+      y = y * w.v[at];
+      four[i] = y;
     }
-    put_block(block, q, scales, r * (cols / 32u) + b);
+    put_words(there, four, q, scales, r * (cols / 4u) + base + thread);
   }
 }

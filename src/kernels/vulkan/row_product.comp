@@ -2,7 +2,6 @@
 #extension GL_GOOGLE_include_directive : require
 #include "device/vulkan/numerics.glsl"
 #include "gates.glsl"
-#include "quantize.glsl"
 // product.comp for one row of x, by row_products.glsl: a workgroup has kRows rows of weights.
 layout(push_constant) uniform Arguments {
   Addresses weight, up, bias, up_bias;
@@ -15,6 +14,8 @@ layout(push_constant) uniform Arguments {
 const uint kAdd = 1u, kGated = 2u;  // Effect
 
 #include "row_products.glsl"
+#define TOGETHER
+#include "quantize.glsl"
 
 shared float results[kRows];
 shared float others[kRows];
@@ -48,8 +49,11 @@ void main() {
   }
   if (uint64_t(y_q) == 0ul) return;  // the same in all threads
   barrier();
-  if (gl_LocalInvocationID.x >= kRows / 32u) return;
-  float block[32];
-  for (uint i = 0u; i < 32u; ++i) block[i] = results[32u * gl_LocalInvocationID.x + i];
-  put_block(block, y_q, y_scales, first / 32u + gl_LocalInvocationID.x);
+  for (uint base = 0u; base < kRows / 4u; base += kThreads) {
+    uint word = base + gl_LocalInvocationID.x;
+    bool there = word < kRows / 4u;
+    float four[4];
+    for (uint i = 0u; i < 4u; ++i) four[i] = there ? results[4u * word + i] : 0.0;
+    put_words(there, four, y_q, y_scales, first / 4u + word);
+  }
 }
