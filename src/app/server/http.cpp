@@ -27,7 +27,12 @@ thread_local Connection* current_connection = nullptr;
 class AtOnce final : public httplib::TaskQueue {
  public:
   explicit AtOnce(std::function<void()> end) : end_(std::move(end)) {}
-  void enqueue(std::function<void()> task) override { task(); }
+  // Nothing in httplib 0.11 (Debian 12), whether the task was taken in 0.18 (Debian 13).
+  using Taken = decltype(std::declval<httplib::TaskQueue&>().enqueue(nullptr));
+  Taken enqueue(std::function<void()> task) override {
+    task();
+    return static_cast<Taken>(true);
+  }
   void shutdown() override { end_(); }
 
  private:
@@ -311,9 +316,21 @@ void HttpServer::serve(os::Socket socket) {
     const std::uint64_t length = framing->content_length.value_or(0);
     if (length <= std::min<std::uint64_t>(limits_.body_bytes, memory_.cap_bytes())) request.body.reserve(length);
   };
+  // httplib 0.11 asks the stream for its addresses, 0.18 is told them.
+  const auto process = [&](auto& server, bool& closed) {
+    if constexpr (requires { server.process_request(connection, false, closed, set_up); }) {
+      return server.process_request(connection, false, closed, set_up);
+    } else {
+      std::string remote, local;
+      int remote_port = 0, local_port = 0;
+      connection.get_remote_ip_and_port(remote, remote_port);
+      connection.get_local_ip_and_port(local, local_port);
+      return server.process_request(connection, remote, remote_port, local, local_port, false, closed, set_up);
+    }
+  };
   while (connection.wait_for_request()) {
     bool closed = false;
-    const bool goes_on = process_request(connection, false, closed, set_up) && !closed && !connection.closing();
+    const bool goes_on = process(*this, closed) && !closed && !connection.closing();
     connection.memory().clear();
     connection.end_work();
     if (!goes_on) return;
