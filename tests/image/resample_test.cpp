@@ -19,7 +19,7 @@ TEST(Resample, BytesArePillows) {
       ASSERT_TRUE(image.ok()) << image.status().message();
       Adler adler;
       for (const std::uint8_t byte : image->rgb) adler.add(byte);
-      EXPECT_EQ(adler.text(), one["adler"]);
+      EXPECT_EQ(adler.text(), one["adler"].get<std::string>());
       EXPECT_EQ(grant.used, image->rgb.size());
     }
     EXPECT_EQ(grant.used, 0U);

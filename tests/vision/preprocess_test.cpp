@@ -68,7 +68,7 @@ TEST(Preprocess, PatchesAreThoseOfThePublishedProcessors) {
       ASSERT_EQ(patches.pixels.size(), static_cast<std::size_t>(patches.rows * patches.cols * patches.dim));
       const auto [adler, most_off] = levels_of(patches, spec);
       EXPECT_LT(most_off, 0.01F);
-      EXPECT_EQ(adler, one["adler"]);
+      EXPECT_EQ(adler, one["adler"].get<std::string>());
     }
     EXPECT_EQ(grant.used, 0U);
   }

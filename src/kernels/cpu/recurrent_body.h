@@ -42,7 +42,7 @@ void convolve_channels(const ConvolutionArgs& args, std::int64_t first, std::int
   float taps[kMostTaps][kConvolved];
   for (std::int64_t c = 0; c < count; ++c)
     for (std::int64_t t = 0; t < args.taps; ++t) taps[t][c] = args.weight[(first + c) * args.taps + t];
-  constexpr float kZeros[kConvolved] = {};
+  static constexpr float kZeros[kConvolved] = {};  // static: what `input` gives outlives its call
   const auto input = [&](std::int64_t row) -> const float* {
     if (row >= 0) return args.x + row * args.x_stride + first;
     return args.before == nullptr ? kZeros : args.before + (columns + row) * args.channels + first;
