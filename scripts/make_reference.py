@@ -54,7 +54,15 @@ def parts_of(help_text):
     return parts
 
 
+def as_before(line):
+    """A line of CLI11 2.4 (Debian 13), `TEXT [off]  (Env:NAME)`, as 2.3 has it: `TEXT=off (Env:NAME)`."""
+    line = re.sub(r"^((?:-\w, ?)?--[\w-]+) \[0\]", r"\1", line)  # a flag that is counted
+    line = re.sub(r"((?:TEXT|INT|FLOAT|TYPE|\})\S*) \[([^\]]*)\] ?", r"\1=\2 ", line, count=1)
+    return re.sub(r" +\(Env:", " (Env:", line)
+
+
 def entry_of(line):
+    line = as_before(line)
     left, _, about = line.partition("  ")
     if not about:  # a long name, with one blank behind it
         left, about = re.match(r"(\S+(?: [A-Z]{2,}\S*)*) (.*)", line).groups()
