@@ -68,12 +68,15 @@ Status check_model_outputs(std::vector<std::string> outputs, const engine::Engin
   return check_outputs(outputs, others, what);
 }
 
-CLI::Validator switch_or_folder() {
-  const auto check = [](std::string& text) {
+CLI::Validator switch_or_folder(std::string_view flag) {
+  const auto check = [flag](std::string& text) -> std::string {
     if (text.empty() || text == "on" || text == "off" || text == "." || text == ".." ||
         text.find('/') != std::string::npos)
       return std::string();
-    return fmt::format("'{0}' is neither on nor off; a folder is written with a /, for example ./{0}", text);
+    // Thrown: CLI11 2.4 passes over what a check says of a value from the environment.
+    throw CLI::ParseError(
+        fmt::format("{0}: '{1}' is neither on nor off; a folder is written with a /, for example ./{1}", flag, text),
+        CLI::ExitCodes::ValidationError);
   };
   return CLI::Validator(check, "", "");
 }
@@ -215,7 +218,7 @@ void add_prompt_cache_flags(CLI::App& command, PromptCacheFlags& flags, const ch
   flags.folder = by_default;
   command.add_option("--prompt-cache", flags.folder, "Keep the KV of slow prompts on the disk: on, off or a folder")
       ->envname("MILLRACE_PROMPT_CACHE")
-      ->check(switch_or_folder())
+      ->check(switch_or_folder("--prompt-cache"))
       ->capture_default_str();
   command.add_option("--prompt-cache-size", flags.size, "Size of the prompt cache, at most")->capture_default_str();
   command
@@ -266,7 +269,7 @@ void add_learning_flag(CLI::App& command, std::string& flag) {
       .add_option("--learn-experts", flag,
                   "Learn which experts are used, to load them first next time; changes no token: on, off or a folder")
       ->envname("MILLRACE_LEARN_EXPERTS")
-      ->check(switch_or_folder())
+      ->check(switch_or_folder("--learn-experts"))
       ->capture_default_str();
 }
 

@@ -70,7 +70,8 @@ inline CLI::Range at_least(std::int64_t least) { return {least, std::int64_t{1} 
 CLI::Validator number_within(double least, double most);
 
 /// "on", "off" or a folder. A folder must contain a /, so that a typing error is not taken for one.
-CLI::Validator switch_or_folder();
+/// flag: in the message, a literal.
+CLI::Validator switch_or_folder(std::string_view flag);
 
 void add_model_flags(CLI::App& command, ModelFlags& flags);
 /// `defaults` (may be null) gets what the store knows of a model given by name, else an empty manifest.
