@@ -5,13 +5,13 @@
 
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/pdl.cuh"
+#include "kernels/cuda/warp.cuh"
 
 namespace millrace::kernels::cuda {
 namespace {
 
 constexpr int kThreads = gpu::kLowRankSums, kWarps = kThreads / 32, kChunk = gpu::kLowRankChunk;
 constexpr int kRanksAtOnce = 16;  // of B
-constexpr unsigned kAllLanes = 0xffffffffu;
 
 __device__ __forceinline__ float element(const std::byte* from, DType dtype, std::int64_t i) {
   if (dtype == DType::f32) return reinterpret_cast<const float*>(from)[i];
@@ -121,9 +121,7 @@ __global__ void __launch_bounds__(kThreads) low_kernel(const LowRankCall call) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll
   for (int i = 0; i < kRows * kRanks; ++i) {
-    float sum = acc[i / kRanks][i % kRanks];
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+    const float sum = sum_over_warp(acc[i / kRanks][i % kRanks]);
     if (lane == 0) sums[warp][i] = sum;
   }
   __syncthreads();
