@@ -10,9 +10,12 @@
 namespace millrace::exec {
 namespace {
 
+/// By unit and part, as Adapter::matrices is.
+using WeightSet = std::set<std::pair<std::int32_t, std::int32_t>>;
+
 /// Weights whose products are launches that adapt() stands behind.
-std::set<std::pair<std::int32_t, std::int32_t>> adaptable(const Program& program, const Launches& launches) {
-  std::set<std::pair<std::int32_t, std::int32_t>> weights;
+WeightSet adaptable(const Program& program, const Launches& launches) {
+  WeightSet weights;
   const auto add = [&](WeightRef ref) { weights.insert({ref.unit, ref.part}); };
   for (const std::vector<Launch>& block : launches)
     for (const Launch& launch : block) {
@@ -38,13 +41,12 @@ Status check_gpu_adapters(const Program& program, const residency::UnitTable& un
     return error(Code::unsupported, "{} has no adapters (--lora) yet; {}", gpu::offer().name, kElsewhere);
   if (embedding)
     return error(Code::unsupported, "the GPU part has no adapters (--lora) of the token embedding yet; {}", kElsewhere);
+  WeightSet asked;
+  for (const WeightRef ref : weights) asked.insert({ref.unit, ref.part});
   FuseOptions options;
-  options.adapted = [&](WeightRef ref) {
-    return std::any_of(weights.begin(), weights.end(),
-                       [&](WeightRef one) { return one.unit == ref.unit && one.part == ref.part; });
-  };
+  options.adapted = [&asked](WeightRef ref) { return asked.contains({ref.unit, ref.part}); };
   MR_ASSIGN_OR_RETURN(const Launches launches, fuse(program, units, options));
-  const auto found = adaptable(program, launches);
+  const WeightSet found = adaptable(program, launches);
   for (const WeightRef ref : weights)
     if (!found.contains({ref.unit, ref.part}))
       return error(Code::unsupported, "the GPU part has no adapters (--lora) of {} yet; {}", units.part(ref).name,
@@ -72,8 +74,8 @@ bool GpuExecutor::adapted(WeightRef weight) const {
                      [&](const Adapter& adapter) { return adapter.find(weight) != nullptr; });
 }
 
-/// Whether an adapter of the pass changes a gate or an up some of whose rows are the processor's: it has both at once,
-/// and nothing comes between them.
+/// Whether rows of the pass go through adapters, of which any changes a gate or an up that has rows of the processor's:
+/// it has both at once, and nothing comes between them.
 bool GpuExecutor::adapts_shared_gates() const {
   if (mixed_.empty()) return false;
   return std::any_of(program_->steps.begin(), program_->steps.end(), [&](const Step& step) {
