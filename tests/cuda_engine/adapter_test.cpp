@@ -10,24 +10,11 @@ using namespace test;
 
 using Floats = std::vector<float>;
 
-std::string reference(const std::string& name) { return MILLRACE_TEST_DATA "/reference/" + name + ".gguf"; }
-
 /// Matrices whose adapters a GPU computes: not those of routers, experts, and heads of latents, nor the embedding.
 bool is_for_gpu(const std::string& name) {
   for (const char* other : {"_exps", "ffn_gate_inp", "token_embd", "_k_b", "_v_b", "_kv_b"})
     if (name.find(other) != name.npos) return false;
   return true;
-}
-
-double distance(const Floats& a, const Floats& b) {
-  EXPECT_FALSE(a.empty());
-  EXPECT_EQ(a.size(), b.size());
-  double difference = 0, norm = 0;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    difference += std::pow(double{a[i]} - b[i], 2);
-    norm += std::pow(double{b[i]}, 2);
-  }
-  return std::sqrt(difference / norm);
 }
 
 std::vector<TokenId> prompt_of(const std::string& name) {

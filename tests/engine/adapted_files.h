@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -23,6 +24,20 @@
 #include "tensor/codec.h"
 
 namespace millrace::engine::test {
+
+/// Relative L2.
+inline double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_FALSE(a.empty());
+  EXPECT_EQ(a.size(), b.size());
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    difference += std::pow(double{a[i]} - b[i], 2);
+    norm += std::pow(double{b[i]}, 2);
+  }
+  return std::sqrt(difference / norm);
+}
+
+inline std::string reference(const std::string& name) { return MILLRACE_TEST_DATA "/reference/" + name + ".gguf"; }
 
 struct Adapting {
   std::uint32_t seed = 1;

@@ -14,8 +14,6 @@ using namespace test;
 
 using Floats = std::vector<float>;
 
-std::string reference(const std::string& name) { return MILLRACE_TEST_DATA "/reference/" + name + ".gguf"; }
-
 EngineOptions adapted(const std::string& model, const std::vector<std::string>& adapters) {
   EngineOptions options = roomy(model);
   options.device.choice = DeviceChoice::cpu;
@@ -39,17 +37,6 @@ std::vector<std::vector<Floats>> logits_of(const EngineOptions& options,
     }
   drain(*engine);
   return all;
-}
-
-double distance(const Floats& a, const Floats& b) {
-  EXPECT_FALSE(a.empty());
-  EXPECT_EQ(a.size(), b.size());
-  double difference = 0, norm = 0;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    difference += std::pow(double{a[i]} - b[i], 2);
-    norm += std::pow(double{b[i]}, 2);
-  }
-  return std::sqrt(difference / norm);
 }
 
 std::vector<std::vector<TokenId>> prompts_of(const std::string& logits_path) {
