@@ -169,7 +169,7 @@ void time_elements(Suite& suite, int rows) {
     const auto* const bias = c.vector(5376);
     return [=](cudaStream_t stream) { return scale_by(x, scalar, bias, rows, 5376, stream); };
   });
-  const auto adapter = [&](std::string_view shape, std::int32_t cols, std::vector<std::int32_t> outs) {
+  const auto adapter = [&](std::string_view shape, std::int32_t cols, std::vector<std::int32_t> outs, bool apart) {
     suite.time("add_low_rank", shape, rows, [=](Case& c) {
       constexpr std::int32_t kRank = 16;
       LowRankCall call;
@@ -183,6 +183,7 @@ void time_elements(Suite& suite, int rows) {
                                     1.0F,
                                     c.changes<float>(std::int64_t{rows} * out),
                                     out};
+      call.apart = apart;
       call.x = c.reads<float>(std::int64_t{rows} * cols);
       call.x_rows = rows;
       call.cols = cols;
@@ -191,8 +192,11 @@ void time_elements(Suite& suite, int rows) {
       return [=](cudaStream_t stream) { return add_low_rank(call, stream); };
     });
   };
-  adapter("8B, queries, keys and values, rank 16", 4096, {4096, 1024, 1024});
-  adapter("8B, down, rank 16", 14336, {4096});
+  adapter("8B, queries, keys and values, rank 16", 4096, {4096, 1024, 1024}, false);
+  adapter("8B, down, rank 16", 14336, {4096}, false);
+  adapter("8B, queries, keys and values, rank 16, apart", 4096, {4096, 1024, 1024}, true);
+  adapter("8B, gate and up, rank 16, apart", 4096, {14336, 14336}, true);
+  adapter("8B, down, rank 16, apart", 14336, {4096}, true);
   suite.time("temper", "queries of 8B", rows, [=](Case& c) {
     float* const x = c.changes<float>(std::int64_t{rows} * 4096);
     const PassRows pass = pass_rows(c, rows, 16000, rows == kPromptRows);

@@ -56,10 +56,10 @@ class Fuser {
   }
   std::int64_t host_rows(WeightRef ref) const { return options_.host_rows ? options_.host_rows(ref) : 0; }
 
-  bool adapted(WeightRef ref) const { return options_.adapted && options_.adapted(ref); }
+  Adapted adapted(WeightRef ref) const { return options_.adapted ? options_.adapted(ref) : Adapted::no; }
 
   void want(Forms& forms, WeightRef weight, bool prompt) const {
-    if (host_rows(weight) > 0 || adapted(weight)) forms.floats = true;  // to be handed out, for adapters
+    if (host_rows(weight) > 0 || adapted(weight) != Adapted::no) forms.floats = true;  // to be handed out, for adapters
     (is_float(dtype(weight)) ? forms.floats : prompt ? forms.bf16 : forms.q8) = true;
   }
 
@@ -134,7 +134,7 @@ class Fuser {
         if (joins_product(at)) return launch(Launch::Kind::product, at, at + 2, s.products[0].out);
         if (const std::optional<Launch> made = gathered(Launch::Kind::product, at, s.products[0].out)) return *made;
         return with_residual(launch(Launch::Kind::product, at, at + 1, s.products[0].out),
-                             s.product_count == 1 && !adapted(s.products[0].weight));
+                             s.product_count == 1 && adapted(s.products[0].weight) != Adapted::behind);
       case Kind::gated:
         return gated(at);
       case Kind::rms_norm_heads:
@@ -375,7 +375,7 @@ class Fuser {
     const auto alike = [&](WeightRef ref, std::int32_t part) {
       const residency::Part &one = units_.part(ref), &other = units_.part({experts.first_unit, part});
       return one.dtype == other.dtype && one.rows == other.rows && one.cols == other.cols && host_rows(ref) == 0 &&
-             !adapted(ref);
+             adapted(ref) == Adapted::no;
     };
     if (!alike(hidden.weight, experts.gate_part) || !alike(hidden.weight2, experts.up_part) ||
         !alike(result.weight, experts.down_part))
@@ -399,7 +399,7 @@ class Fuser {
     const Step& made = step(first);  // beside the router's scores
     return made.product_count == 1 && made.products[0].out == gate.b && made.a == s.b &&
            is_float(dtype(made.products[0].weight)) && is_float(dtype(s.weight)) &&
-           host_rows(made.products[0].weight) == 0 && !adapted(made.products[0].weight);
+           host_rows(made.products[0].weight) == 0 && adapted(made.products[0].weight) == Adapted::no;
   }
 
   /// The decays, the convolution, the norm of queries and keys, the delta rule, and the gated norm of what it gives,
@@ -443,7 +443,8 @@ class Fuser {
   Launch gated(std::size_t at) const {
     const Step& s = step(at);
     const DType gate = dtype(s.weight);
-    if (!options_.neighbours || gate != dtype(s.weight2) || adapted(s.weight) || adapted(s.weight2))
+    const bool behind = adapted(s.weight) == Adapted::behind || adapted(s.weight2) == Adapted::behind;
+    if (!options_.neighbours || gate != dtype(s.weight2) || behind)
       return launch(Launch::Kind::gate_and_up, at, at + 1, s.out);
     if (const std::optional<Launch> made = gathered(Launch::Kind::gated, at, s.out)) return *made;
     Launch made = launch(Launch::Kind::gated, at, at + 1, s.out);

@@ -87,6 +87,10 @@ struct Launch {
 /// "norm": for traces and messages.
 std::string_view name(Launch::Kind kind);
 
+/// What adapters do to a product: launches behind it add to its result, or (of few rows) one before it makes what its
+/// own adds.
+enum class Adapted : std::uint8_t { no, behind, before };
+
 struct FuseOptions {
   bool neighbours = true;  // off: a step a launch, for tests that compare; but the steps of `heads` have one kernel.
                            // Programs whose rows all see each other are always so
@@ -94,9 +98,9 @@ struct FuseOptions {
   /// How many rows of a matrix the processor computes, its last ones. Empty: none of any.
   std::function<std::int64_t(WeightRef)> host_rows;
   bool experts_from_host = false;  // it computes with some experts, and is handed their input in floats
-  /// Weights whose products adapters change: what those read is wanted in floats, gates and ups are
-  /// made apart, and nothing is added to the residual stream before they have. Empty: none.
-  std::function<bool(WeightRef)> adapted = {};
+  /// How adapters change products with a weight. What those read is wanted in floats; behind: gates and ups are made
+  /// apart, and nothing is added to the residual stream before adapters have. Empty: none of any.
+  std::function<Adapted(WeightRef)> adapted = {};
   /// Which quantized weights have products of prompts. Empty: all.
   std::function<bool(DType)> prompt_dtypes = {};
 };

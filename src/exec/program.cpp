@@ -327,8 +327,12 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
   const auto input = [&](WeightRef ref) {
     if (!ref.none()) shape.widest_input = std::max(shape.widest_input, units.part(ref).cols);
   };
+  const auto output = [&](WeightRef ref) {
+    if (!ref.none()) shape.widest_output = std::max(shape.widest_output, units.part(ref).rows);
+  };
   for (const Step& step : program.steps) {
-    for (const Product& product : step.all_products()) input(product.weight);
+    for (const Product& product : step.all_products()) input(product.weight), output(product.weight);
+    if (step.kind == Kind::gated) output(step.weight);
     if (step.kind == Kind::gated || step.kind == Kind::logits || step.kind == Kind::moe) input(step.weight);
     if (step.kind == Kind::attention && step.attention.latent_values == 0) {
       const std::int64_t kept = program.layout.group_of(step.layer).v_dim;

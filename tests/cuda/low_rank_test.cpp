@@ -36,7 +36,7 @@ struct Half {
 };
 
 TEST_F(CudaLowRank, AddsToTheRowsThatHaveAScale) {
-  const std::int32_t ranks[] = {16, 1, 7}, outs[] = {256, 100, 515};
+  const std::int32_t ranks[] = {16, 1, 37}, outs[] = {256, 100, 5150};
   const DType dtypes[] = {DType::f32, DType::f16, DType::bf16};
   for (const std::int32_t cols : {32, 100, 4096}) {
     for (const std::int32_t x_rows : {1, 2, 4, 5, 8, 37, 70}) {
@@ -83,6 +83,17 @@ TEST_F(CudaLowRank, AddsToTheRowsThatHaveAScale) {
         call.scales = scales_at.get();
         call.low = low.get();
         ok(add_low_rank(call, nullptr));
+        // What is added, by itself.
+        LowRankCall apart = call;
+        apart.apart = true;
+        std::vector<std::unique_ptr<Array<float>>> added;
+        for (int i = 0; i < count; ++i) {
+          const std::int32_t rows = call.parts[i].rows;
+          added.push_back(std::make_unique<Array<float>>(static_cast<std::size_t>(x_rows) * rows));
+          apart.parts[i].y = added.back()->get();
+          apart.parts[i].y_stride = rows;
+        }
+        ok(add_low_rank(apart, nullptr));
         // Each row alone.
         for (std::int32_t r = 0; r < x_rows; ++r) {
           LowRankCall one = call;
@@ -98,6 +109,12 @@ TEST_F(CudaLowRank, AddsToTheRowsThatHaveAScale) {
           const std::vector<float>& before = y[static_cast<std::size_t>(i)];
           const auto got = y_at[static_cast<std::size_t>(i)]->host();
           EXPECT_TRUE(test::same_bits(got, alone_at[static_cast<std::size_t>(i)]->host()));
+          const auto parts = added[static_cast<std::size_t>(i)]->host();
+          std::vector<float> sums = before;
+          for (std::int64_t r = 0; r < x_rows; ++r)
+            for (std::int64_t n = 0; n < half.rows; ++n)
+              sums[static_cast<std::size_t>(r * half.stride + n)] += parts[static_cast<std::size_t>(r * half.rows + n)];
+          EXPECT_TRUE(test::same_bits(got, sums)) << "apart, part " << i;
           double worst = 0;
           for (std::int32_t r = 0; r < x_rows; ++r) {
             const float scale = scales[static_cast<std::size_t>(r)];

@@ -254,12 +254,14 @@ void Matvec::check_products(const std::vector<DType>& dtypes, const std::vector<
   const Activations x(x_rows, cols, many ? cols + 3 : cols + 8, rng_);
   Addresses addresses;
   std::vector<Bytes> weights;
-  std::vector<Floats> biases, before;
-  std::vector<DeviceBytes> y;
+  std::vector<Floats> biases, addends, before;
+  std::vector<DeviceBytes> y, added;
   for (std::size_t p = 0; p < dtypes.size(); ++p) {
     weights.push_back(random_matrix(dtypes[p], rows[p], cols, rng_));
     biases.push_back(random_floats(rows[p], rng_));
     before.push_back(random_floats(std::int64_t{x_rows} * (rows[p] + 1), rng_));
+    addends.push_back(random_floats(std::int64_t{x_rows} * rows[p], rng_));
+    added.emplace_back(addends.back());
     addresses.add(weights.back());
     addresses.add(biases.back());
     y.emplace_back(before.back());
@@ -273,12 +275,17 @@ void Matvec::check_products(const std::vector<DType>& dtypes, const std::vector<
   call.x = x.x.as<float>();
   call.x_stride = x.stride;
   call.x_q8 = x.device_q8();
+  // With biases some products have addends, too, where they may.
+  const auto adds = [&](std::size_t p) {
+    return with_bias && !many && p % 2 == 0 && gpu::has_addends(dtypes[p], cols);
+  };
   for (int p = 0; p < std::ssize(dtypes); ++p) {
     const auto i = static_cast<std::size_t>(p);
     call.products[p] = {{addresses.entry(2 * p), dtypes[i], rows[i]},
                         with_bias ? addresses.entry(2 * p + 1) : nullptr,
                         y[i].as<float>(),
-                        rows[i] + 1};
+                        rows[i] + 1,
+                        adds(i) ? added[i].as<float>() : nullptr};
   }
   CUDA_OK(many ? matmul_float(call, nullptr) : matvec(call, nullptr));
   CUDA_OK(cudaDeviceSynchronize());
@@ -289,6 +296,7 @@ void Matvec::check_products(const std::vector<DType>& dtypes, const std::vector<
         float v = contract_dot(dtypes[p], weights[p].data() + n * row_bytes(dtypes[p], cols), cols,
                                x.rows[static_cast<std::size_t>(m)]);
         if (with_bias) v = v + biases[p][static_cast<std::size_t>(n)];
+        if (adds(p)) v = v + addends[p][static_cast<std::size_t>(m * rows[p] + n)];
         float& at = expected[static_cast<std::size_t>(m * (rows[p] + 1) + n)];
         at = effect == Effect::add ? at + v : v;
       }
@@ -304,6 +312,10 @@ void Matvec::check_gated(DType gate, DType up, std::int32_t rows, std::int64_t c
   const Bytes weights[2] = {random_matrix(gate, rows, cols, rng_), random_matrix(up, rows, cols, rng_)};
   const Floats biases[2] = {random_floats(rows, rng_), random_floats(rows, rng_)};
   for (const Bytes& w : weights) addresses.add(w);
+  const Floats addends[2] = {random_floats(std::int64_t{x_rows} * rows, rng_),
+                             random_floats(std::int64_t{x_rows} * rows, rng_)};
+  const DeviceBytes added[2] = {DeviceBytes(addends[0]), DeviceBytes(addends[1])};
+  const bool adds = !many && x_rows % 2 == 0;
   for (const Floats& b : biases) addresses.add(b);
   addresses.finish();
   const DeviceBytes y(static_cast<std::size_t>(x_rows) * rows * sizeof(float));
@@ -319,6 +331,7 @@ void Matvec::check_gated(DType gate, DType up, std::int32_t rows, std::int64_t c
   call.x_q8 = x.device_q8();
   call.products[0] = {{addresses.entry(0), gate, rows}, addresses.entry(2), keep_y ? y.as<float>() : nullptr, rows};
   call.products[1] = {{addresses.entry(1), up, rows}, addresses.entry(3), nullptr, 0};
+  for (const int p : {0, 1}) call.products[p].addend = adds ? added[p].as<float>() : nullptr;
   if (with_q8) call.y_q8 = q8_at(q8.as<std::byte>(), x_rows, rows);
   CUDA_OK(many ? matmul_float(call, nullptr) : matvec(call, nullptr));
   CUDA_OK(cudaDeviceSynchronize());
@@ -327,8 +340,11 @@ void Matvec::check_gated(DType gate, DType up, std::int32_t rows, std::int64_t c
     for (std::int64_t n = 0; n < rows; ++n) {
       const Row& row = x.rows[static_cast<std::size_t>(m)];
       const auto i = static_cast<std::size_t>(n);
-      const float g = contract_dot(gate, weights[0].data() + n * row_bytes(gate, cols), cols, row) + biases[0][i];
-      const float u = contract_dot(up, weights[1].data() + n * row_bytes(up, cols), cols, row) + biases[1][i];
+      float g = contract_dot(gate, weights[0].data() + n * row_bytes(gate, cols), cols, row) + biases[0][i];
+      float u = contract_dot(up, weights[1].data() + n * row_bytes(up, cols), cols, row) + biases[1][i];
+      if (adds)
+        g += addends[0][static_cast<std::size_t>(m * rows + n)],
+            u += addends[1][static_cast<std::size_t>(m * rows + n)];
       expected.push_back(gated(call.activation, g, u));
     }
   }
@@ -539,6 +555,8 @@ TEST_F(Matvec, LongRowsAreWorkedInParts) {
   check_products({DType::q4_k}, {140}, 28672, 1, Effect::store, false, false);
   check_products({DType::f16}, {9}, 28672, 4, Effect::add, false, false);
   check_products({DType::f32}, {9}, 28676, 2, Effect::store, false, false);
+  check_products({DType::q6_k, DType::f16}, {140, 3}, 16384, 4, Effect::store, true, false);
+  check_products({DType::q4_0}, {37}, 32768, 4, Effect::add, true, false);
 }
 
 TEST_F(Matvec, FloatsOfManyRowsGiveTheSameBits) {

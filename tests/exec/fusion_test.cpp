@@ -409,10 +409,17 @@ TEST_F(ByHand, AdaptersStandBetweenAProductAndWhatComesOfIt) {
   ops.add(x, k);
   EXPECT_EQ(launches(), "norm:q8 gated:q8 product+");
   FuseOptions options;
-  options.adapted = [&](WeightRef ref) { return ref.unit == other.unit && ref.part == other.part; };
+  const auto change = [&options](WeightRef changed, Adapted how) {
+    options.adapted = [=](WeightRef ref) {
+      return ref.unit == changed.unit && ref.part == changed.part ? how : Adapted::no;
+    };
+  };
+  change(other, Adapted::behind);
   EXPECT_EQ(launches(options), "norm:floats,q8 gate-and-up product+") << "of the up alone";
-  options.adapted = [&](WeightRef ref) { return ref.unit == matrix.unit && ref.part == matrix.part; };
+  change(matrix, Adapted::behind);
   EXPECT_EQ(launches(options), "norm:floats,q8 gate-and-up product add") << "of the gate, and of what is added";
+  change(matrix, Adapted::before);
+  EXPECT_EQ(launches(options), "norm:floats,q8 gated:floats,q8 product+") << "made before: only floats are wanted";
 }
 TEST_F(ByHand, WhatAllDevicesNeedIsGatheredByTheProduct) {
   const Act all = ops.buffer("all", 512), sums = ops.buffer("sums", 256);

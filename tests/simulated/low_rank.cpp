@@ -1,6 +1,7 @@
 // What adapters add, by plain loops in the contract's order.
 #include "kernels/gpu/low_rank.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -23,7 +24,10 @@ float whole_sum(std::array<float, kLowRankSums>& sums) {
 void add_part(const LowRankCall& call, const LowRankCall::Part& part) {
   std::vector<float> a(static_cast<std::size_t>(call.cols)), low(static_cast<std::size_t>(part.rank));
   for (std::int64_t r = 0; r < call.x_rows; ++r) {
-    if (call.scales[r] == 0) continue;
+    if (call.scales[r] == 0) {
+      if (call.apart) std::fill_n(part.y + r * part.y_stride, part.rows, -0.0f);
+      continue;
+    }
     const float* const x = call.x + r * call.cols;
     for (std::int64_t j = 0; j < part.rank; ++j) {
       decode_row(part.a_dtype, part.a + j * row_bytes(part.a_dtype, call.cols), call.cols, a.data());
@@ -38,7 +42,8 @@ void add_part(const LowRankCall& call, const LowRankCall::Part& part) {
       float sum = 0;
       for (std::int64_t j = 0; j < part.rank; ++j)
         sum = std::fma(part.b[j * part.b_stride + n], low[static_cast<std::size_t>(j)], sum);
-      part.y[r * part.y_stride + n] += sum;
+      float& y = part.y[r * part.y_stride + n];
+      y = call.apart ? sum : y + sum;
     }
   }
 }

@@ -94,6 +94,7 @@ void products(const MatmulCall& call) {
     multiply_rows(product.weight.dtype, *product.weight.address, product.weight.rows, call.cols, input, call.x_rows,
                   nullptr, y[p].data());
     add_to_rows(y[p].data(), call.x_rows, product.weight.rows, at(product.bias));
+    if (product.addend != nullptr) cpu().add(y[p].data(), product.addend, std::ssize(y[p]));
   }
   const bool gated = call.effect == Effect::gated;
   if (gated) {

@@ -44,7 +44,9 @@ Status check_gpu_adapters(const Program& program, const residency::UnitTable& un
   WeightSet asked;
   for (const WeightRef ref : weights) asked.insert({ref.unit, ref.part});
   FuseOptions options;
-  options.adapted = [&asked](WeightRef ref) { return asked.contains({ref.unit, ref.part}); };
+  options.adapted = [&asked](WeightRef ref) {
+    return asked.contains({ref.unit, ref.part}) ? Adapted::behind : Adapted::no;
+  };
   MR_ASSIGN_OR_RETURN(const Launches launches, fuse(program, units, options));
   const WeightSet found = adaptable(program, launches);
   for (const WeightRef ref : weights)
@@ -68,10 +70,12 @@ Status GpuExecutor::prepare_adapters() {
   return stream_.synchronise();
 }
 
-/// Whether any adapter changes products with this weight.
-bool GpuExecutor::adapted(WeightRef weight) const {
-  return std::any_of(options_.rows.adapters->begin(), options_.rows.adapters->end(),
-                     [&](const Adapter& adapter) { return adapter.find(weight) != nullptr; });
+/// How adapters change products with this weight, where their part is made before products that take addends.
+Adapted GpuExecutor::adapted(WeightRef weight, bool before) const {
+  const bool any = std::any_of(options_.rows.adapters->begin(), options_.rows.adapters->end(),
+                               [&](const Adapter& adapter) { return adapter.find(weight) != nullptr; });
+  if (!any) return Adapted::no;
+  return before && gpu::has_addends(part(weight).dtype, part(weight).cols) ? Adapted::before : Adapted::behind;
 }
 
 /// Whether rows of the pass go through adapters, of which any changes a gate or an up that has rows of the processor's:
@@ -81,7 +85,7 @@ bool GpuExecutor::adapts_shared_gates() const {
   return std::any_of(program_->steps.begin(), program_->steps.end(), [&](const Step& step) {
     if (step.kind != Step::Kind::gated) return false;
     for (const WeightRef ref : {step.weight, step.weight2})
-      if (adapted(ref) && part(ref).rows > weights_.device_rows(ref)) return true;
+      if (adapted(ref, false) != Adapted::no && part(ref).rows > weights_.device_rows(ref)) return true;
     return false;
   });
 }
@@ -99,36 +103,68 @@ void GpuExecutor::fill_scales() {
     }
 }
 
-void GpuExecutor::Emitter::adapt(std::span<const Adapting> products, Act x) {
-  const bool of_logits = buffer(x).rows == Rows::logits;
-  for (std::size_t a = 0; a < ops.mixed_.size() && status.ok(); ++a) {
-    if (!ops.mixed_[a]) continue;
-    const Adapter& adapter = (*ops.options_.rows.adapters)[a];
-    const auto on_device = [&](const auto* host) {
-      using T = std::remove_pointer_t<decltype(host)>;
-      const std::byte* const memory = ops.adapter_memory_[a].data();
-      return reinterpret_cast<T*>(memory + (reinterpret_cast<const std::byte*>(host) - adapter.memory.data()));
-    };
-    gpu::LowRankCall call;
-    for (const Adapting& product : products) {
-      const LowRank* const low = adapter.find(product.weight);
-      if (low == nullptr) continue;
-      gpu::LowRankCall::Part& part = call.parts[call.count++];
-      part = {on_device(low->a), low->a_dtype, on_device(low->b), low->b_stride, 0, 0,
-              low->factor,       product.y,    product.y_stride};
-      part.rank = static_cast<std::int32_t>(low->rank);
-      part.rows = static_cast<std::int32_t>(ops.part(product.weight).rows);
-    }
-    if (call.count == 0) continue;
-    call.x = data(x);
-    call.x_rows = rows(x);
-    call.cols = static_cast<std::int32_t>(cols(x));
-    const auto row = static_cast<std::int64_t>(a) * (of_logits ? ops.logit_rows_ : ops.rows_);
-    call.scales = of_logits ? row_data<float>(ops.pass_rows_.logit_scales) + row
-                            : row_data<float>(ops.pass_rows_.scales) + row + window.first;
-    call.low = ops.at<float>(ops.layout_.low);
-    check(gpu::add_low_rank(call, stream), "adapter");
+/// The call of adapter `a` for products of `x`.
+gpu::LowRankCall GpuExecutor::Emitter::low_rank_call(std::size_t a, std::span<const Adapting> products, Act x) const {
+  const Adapter& adapter = (*ops.options_.rows.adapters)[a];
+  const auto on_device = [&](const auto* host) {
+    using T = std::remove_pointer_t<decltype(host)>;
+    const std::byte* const memory = ops.adapter_memory_[a].data();
+    return reinterpret_cast<T*>(memory + (reinterpret_cast<const std::byte*>(host) - adapter.memory.data()));
+  };
+  gpu::LowRankCall call;
+  for (const Adapting& product : products) {
+    const LowRank* const low = adapter.find(product.weight);
+    if (low == nullptr) continue;
+    gpu::LowRankCall::Part& part = call.parts[call.count++];
+    part = {on_device(low->a), low->a_dtype, on_device(low->b), low->b_stride, 0, 0,
+            low->factor,       product.y,    product.y_stride};
+    part.rank = static_cast<std::int32_t>(low->rank);
+    part.rows = static_cast<std::int32_t>(ops.part(product.weight).rows);
   }
+  call.x = data(x);
+  call.x_rows = rows(x);
+  call.cols = static_cast<std::int32_t>(cols(x));
+  const bool of_logits = buffer(x).rows == Rows::logits;
+  const auto row = static_cast<std::int64_t>(a) * (of_logits ? ops.logit_rows_ : ops.rows_);
+  call.scales = of_logits ? row_data<float>(ops.pass_rows_.logit_scales) + row
+                          : row_data<float>(ops.pass_rows_.scales) + row + window.first;
+  call.low = ops.at<float>(ops.layout_.low);
+  return call;
+}
+
+void GpuExecutor::Emitter::adapt(std::span<const Adapting> products, Act x) {
+  std::array<Adapting, gpu::kMostProducts> behind;
+  std::size_t count = 0;
+  for (const Adapting& product : products)
+    if (!ops.mixed_.empty() && ops.adapted(product.weight, ops.adapts_before_) == Adapted::behind)
+      behind[count++] = product;
+  for (std::size_t a = 0; a < ops.mixed_.size() && count > 0 && status.ok(); ++a) {
+    if (!ops.mixed_[a]) continue;
+    const gpu::LowRankCall call = low_rank_call(a, std::span(behind).first(count), x);
+    if (call.count > 0) check(gpu::add_low_rank(call, stream), "adapter");
+  }
+}
+
+GpuExecutor::Emitter::Addends GpuExecutor::Emitter::adapt_before(std::span<const WeightRef> weights, Act x) {
+  Addends addends{};
+  if (!ops.adapts_before_ || !status.ok()) return addends;
+  const auto a = static_cast<std::size_t>(std::find(ops.mixed_.begin(), ops.mixed_.end(), true) - ops.mixed_.begin());
+  std::array<Adapting, gpu::kMostProducts> products;
+  std::size_t count = 0;
+  auto* to = ops.at<float>(ops.layout_.addends);
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (ops.adapted(weights[i], true) != Adapted::before) continue;
+    if ((*ops.options_.rows.adapters)[a].find(weights[i]) == nullptr) continue;  // another's
+    const std::int64_t columns = ops.part(weights[i]).rows;
+    products[count++] = {weights[i], to, columns};
+    addends[i] = to;
+    to += rows(x) * columns;
+  }
+  if (count == 0) return addends;
+  gpu::LowRankCall call = low_rank_call(a, std::span(products).first(count), x);
+  call.apart = true;
+  check(gpu::add_low_rank(call, stream), "adapter");
+  return addends;
 }
 
 }  // namespace millrace::exec

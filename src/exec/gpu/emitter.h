@@ -176,8 +176,13 @@ struct GpuExecutor::Emitter {
     float* y = nullptr;
     std::int64_t y_stride = 0;
   };
+  gpu::LowRankCall low_rank_call(std::size_t a, std::span<const Adapting> products, Act x) const;
   /// Adds what the pass's adapters give, behind products of `x` (adapters.cpp).
   void adapt(std::span<const Adapting> products, Act x);
+  /// Of each product of `x` that is about to be launched, Product::addend, made of what the pass's adapter gives where
+  /// it has its part before them.
+  using Addends = std::array<const float*, gpu::kMostProducts>;
+  Addends adapt_before(std::span<const WeightRef> weights, Act x);
 
   void emit_product(const Launch& launch);
   /// Gate and up, together or apart.

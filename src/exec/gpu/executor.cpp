@@ -400,18 +400,20 @@ Status GpuExecutor::prepare_given() {
 
 Status GpuExecutor::prepare_launches() {
   for (const bool hidden : {false, true}) {
-    for (const bool adapts : {false, true})
+    for (const Adapted way : {Adapted::no, Adapted::behind, Adapted::before})
       for (const Class of : {kGenerated, kShared, kPrompt}) {
+        const bool adapts = way != Adapted::no, before = way == Adapted::before;
         if ((of == kShared && share_ == nullptr) || (adapts && options_.rows.adapters == nullptr)) continue;
+        if (before && of != kGenerated) continue;
         FuseOptions options;
-        if (adapts) options.adapted = [this](WeightRef ref) { return adapted(ref); };
+        if (adapts) options.adapted = [this, before](WeightRef ref) { return adapted(ref, before); };
         options.neighbours = options_.fuse;
         options.prompt = of == kPrompt;
         options.prompt_dtypes = [this](DType dtype) { return gpu::has_prompt_product(prompt_products_, dtype); };
         options.experts_from_host = options_.experts.slots != nullptr;
         if (of == kShared)
           options.host_rows = [this](WeightRef ref) { return part(ref).rows - weights_.device_rows(ref); };
-        MR_ASSIGN_OR_RETURN(launches_[hidden ? 1 : 0][adapts ? 1 : 0][of],
+        MR_ASSIGN_OR_RETURN(launches_[hidden ? 1 : 0][static_cast<std::size_t>(way)][of],
                             fuse(programs_[hidden ? 1 : 0], units_, options));
       }
   }

@@ -94,13 +94,13 @@ class GpuExecutor final : public Executor {
   // adapters.cpp
   Status prepare_adapters();
   void fill_scales();
-  bool adapted(WeightRef weight) const;
+  Adapted adapted(WeightRef weight, bool before) const;
   bool adapts_shared_gates() const;
   /// Those of the present pass, in a window of prompts' rows or of others.
   const Launches& launches(bool prompt) const {
-    return launches_[batch_->wants_hidden ? 1 : 0][mixed_.empty() ? 0 : 1][prompt    ? kPrompt
-                                                                           : split() ? kShared
-                                                                                     : kGenerated];
+    const Adapted way = mixed_.empty() ? Adapted::no : adapts_before_ ? Adapted::before : Adapted::behind;
+    const Class of = prompt ? kPrompt : split() ? kShared : kGenerated;
+    return launches_[batch_->wants_hidden ? 1 : 0][static_cast<std::size_t>(way)][of];
   }
   Status upload_rows();
   void fill_rope(std::size_t index);
@@ -169,10 +169,10 @@ class GpuExecutor final : public Executor {
   const std::string numerics_;
 
   Program programs_[2];  // of passes whose final states are not wanted, and wanted
-  // Their launches, where rows go through no adapters, and where some do: of rows of generated tokens, of such that the
-  // processor has a part in, and of prompts'.
+  // Their launches, where rows go through no adapters, and by where these have their part (Adapted): of rows of
+  // generated tokens, of such that the processor has a part in, and of prompts'.
   enum Class { kGenerated, kShared, kPrompt, kClasses };
-  Launches launches_[2][2][kClasses];
+  Launches launches_[2][3][kClasses];
   PassShape shape_;
   GpuLayout layout_;
   residency::Reservation reservation_;
@@ -218,7 +218,8 @@ class GpuExecutor final : public Executor {
   std::vector<Attention> sights_;  // Program::sights()
   std::vector<Window> windows_;    // all rows, in order
   StateRunTables states_;
-  std::vector<bool> mixed_;  // mixed_in() of the pass
+  std::vector<bool> mixed_;     // mixed_in() of the pass
+  bool adapts_before_ = false;  // adapters' part of products is made before them
   bool split_ = false;
   bool may_guess_ = false, guessing_ = false;
   bool top_only_ = false, brought_top_only_ = false;

@@ -95,6 +95,8 @@ GpuLayout make_gpu_layout(const PassShape& shape) {
   for (std::uint64_t& padded : layout.padded) padded = take(floats(worked * shape.padded_heads));
   layout.up = take(floats(worked * shape.separate_gate));
   layout.low = take(floats(input_rows * gpu::kMostProducts * shape.adapter_rank));
+  if (shape.adapters > 0)
+    layout.addends = take(floats(gpu::kMatvecRows * std::max(gpu::kMostProducts * shape.widest_output, shape.vocab)));
   layout.logits = take(floats(shape.max_logit_rows * shape.vocab));
   const auto logit_rows = static_cast<std::int32_t>(shape.max_logit_rows);
   layout.candidates = take(static_cast<std::uint64_t>(logit_rows) * sizeof(gpu::Candidates));

@@ -25,6 +25,7 @@ struct GpuLayout {
   std::uint64_t padded[3] = {};  // float [work_rows, padded_heads]: queries or results, keys, values
   std::uint64_t up = 0;          // float [work_rows, separate_gate]: of a gate and up that are launches of their own
   std::uint64_t low = 0;         // LowRankCall::low, of the widest call of adapters
+  std::uint64_t addends = 0;     // Product::addend of the products of a launch, of kMatvecRows rows
   std::uint64_t logits = 0;      // float [max_logit_rows, vocab]
   std::uint64_t candidates = 0, drawn = 0, sample_workspace = 0;
   std::uint64_t attention_workspace = 0, attention_workspace_bytes = 0;

@@ -169,6 +169,9 @@ void GpuExecutor::Emitter::emit_product(const Launch& l) {
   for (std::size_t i = 0; i < count; ++i)
     share_rows(shared, products[i]->weight, {}, products[i]->bias, l.adds ? l.out : products[i]->out);
   hand_out(shared, s.a);
+  std::array<WeightRef, gpu::kMostProducts> weights;
+  for (std::size_t i = 0; i < count; ++i) weights[i] = products[i]->weight;
+  const Addends addends = adapt_before(std::span(weights).first(count), s.a);
   // Products of one dtype share a launch.
   bool done[gpu::kMostProducts] = {};
   for (std::size_t first = 0; first < count; ++first) {
@@ -183,7 +186,7 @@ void GpuExecutor::Emitter::emit_product(const Launch& l) {
       if (done[i] || ops.part(product.weight).dtype != dtype) continue;
       done[i] = true;
       const Act out = l.adds ? l.out : product.out;
-      call.products[call.count++] = {matrix(product.weight), vector(product.bias), data(out), cols(out)};
+      call.products[call.count++] = {matrix(product.weight), vector(product.bias), data(out), cols(out), addends[i]};
       overwritten(out);
     }
     launch(call);
@@ -214,13 +217,14 @@ void GpuExecutor::Emitter::emit_gated(const Launch& l) {
 
 void GpuExecutor::Emitter::launch_gated(const Launch& l) {
   const Step& s = step(l.first);
+  const Addends addends = adapt_before(std::array{s.weight, s.weight2}, s.a);
   gpu::MatmulCall call = call_for(s.a, ops.part(s.weight).dtype);
   call.effect = gpu::Effect::gated;
   call.activation = s.activation;
   call.count = 2;
   const bool floats = l.leaves.floats || l.gathers;
-  call.products[0] = {matrix(s.weight), nullptr, floats ? data(s.out) : nullptr, cols(s.out)};
-  call.products[1] = {matrix(s.weight2), nullptr, nullptr, cols(s.out)};
+  call.products[0] = {matrix(s.weight), nullptr, floats ? data(s.out) : nullptr, cols(s.out), addends[0]};
+  call.products[1] = {matrix(s.weight2), nullptr, nullptr, cols(s.out), addends[1]};
   if (l.gathers) {
     overwritten(s.out);
     return launch_gathered(call, l);
@@ -238,11 +242,12 @@ void GpuExecutor::Emitter::launch_gate_and_up(const Step& s) {
     return;
   }
   auto* const up_out = ops.at<float>(ops.layout_.up);
+  const Addends addends = adapt_before(std::array{s.weight, s.weight2}, s.a);
   for (const bool second : {false, true}) {
     const WeightRef weight = second ? s.weight2 : s.weight;
     gpu::MatmulCall call = call_for(s.a, ops.part(weight).dtype);
     call.count = 1;
-    call.products[0] = {matrix(weight), nullptr, second ? up_out : data(s.out), out_cols};
+    call.products[0] = {matrix(weight), nullptr, second ? up_out : data(s.out), out_cols, addends[second ? 1 : 0]};
     launch(call);
   }
   adapt(std::array{Adapting{s.weight, data(s.out), out_cols}, Adapting{s.weight2, up_out, out_cols}}, s.a);
@@ -253,9 +258,11 @@ void GpuExecutor::Emitter::emit_logits(const Step& s) {
   if (ops.logit_rows_ == 0) return;
   auto* out = ops.at<float>(ops.layout_.logits);
   const bool own = s.vocab > 0;  // rows of the head
+  const Addends addends = adapt_before(std::array{s.weight}, s.a);
   gpu::MatmulCall call = call_for(s.a, ops.part(s.weight).dtype, false);
   call.count = 1;
-  call.products[0] = {matrix(s.weight), nullptr, own ? data(s.out) : out, own ? cols(s.out) : ops.shape_.vocab};
+  call.products[0] = {matrix(s.weight), nullptr, own ? data(s.out) : out, own ? cols(s.out) : ops.shape_.vocab,
+                      addends[0]};
   launch(call);
   adapt(std::array{Adapting{s.weight, call.products[0].y, call.products[0].y_stride}}, s.a);
   if (own && status.ok()) {

@@ -137,8 +137,11 @@ void GpuExecutor::make_windows() {
   }
   // Few rows of generated tokens: of more the processor would be the slower way, and products of prompts are the GPU's.
   // Whoever computes them, the bits are the same.
-  split_ = share_ != nullptr && rows_ <= kSplitRows && !adapts_shared_gates() &&
-           std::none_of(windows_.begin(), windows_.end(), [](const Window& window) { return window.prompt; });
+  const bool generated =
+      std::none_of(windows_.begin(), windows_.end(), [](const Window& window) { return window.prompt; });
+  split_ = share_ != nullptr && rows_ <= kSplitRows && !adapts_shared_gates() && generated;
+  adapts_before_ =
+      std::count(mixed_.begin(), mixed_.end(), true) == 1 && rows_ <= gpu::kMatvecRows && !split_ && generated;
 }
 
 /// Cuts a window's rows into tiles of one sequence for attention, behind those of the windows before it; where there

@@ -13,6 +13,7 @@
 #include "kernels/cuda/attention_q8.cuh"
 #include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/capability.h"
+#include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/kv_bits.cuh"
 #include "kernels/cuda/landing.cuh"
@@ -211,27 +212,6 @@ __device__ __forceinline__ void add_values(const float* weights, const float* v,
 
 // ---------------------------------------------------------------------------------------------------------------------
 // The kernel
-
-__device__ __forceinline__ unsigned in_cluster(const void* shared, int rank) {
-  unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(rank));
-#endif
-  return address;
-}
-__device__ __forceinline__ float load_in_cluster(unsigned address) {
-  float value = 0;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
-#endif
-  return value;
-}
-/// All threads of the cluster's blocks that have not ended.
-__device__ __forceinline__ void sync_cluster() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
-#endif
-}
 
 // The blocks of a row and its `heads` heads from row_head on have their sums ([heads]) and results ([heads, head_dim])
 // in shared memory; each merges some channels, 32 a warp at a time.

@@ -223,12 +223,16 @@ cudaError_t matvec_rows(const MatmulCall& call, const Product* const* picked, in
                         int first, int count, cudaStream_t stream) {
   MatvecArgs a{};
   const DType dtype = picked[0]->weight.dtype;
+  const auto addend_of = [&](const Product& p) {
+    return p.addend == nullptr ? nullptr : p.addend + std::int64_t{first} * p.weight.rows;
+  };
   a.products = products;
   for (int i = 0; i < products; ++i) {
     const Product& p = *picked[i];
     const Product& target = effect == MatvecArgs::kGated ? call.products[0] : p;
     a.weight[i] = p.weight.address;
     a.bias[i] = p.bias;
+    a.addend[i] = addend_of(p);
     a.y_stride[i] = target.y_stride;
     a.y[i] = target.y == nullptr ? nullptr : target.y + first * target.y_stride;
     a.first_row[i + 1] = a.first_row[i] + p.weight.rows;
@@ -236,6 +240,7 @@ cudaError_t matvec_rows(const MatmulCall& call, const Product* const* picked, in
   if (effect == MatvecArgs::kPair) {
     a.up = call.products[1].weight.address;
     a.bias[1] = call.products[1].bias;
+    a.addend[1] = addend_of(call.products[1]);
   }
   a.effect = effect;
   a.activation = call.activation;
@@ -259,6 +264,8 @@ cudaError_t matvec_rows(const MatmulCall& call, const Product* const* picked, in
     return done != cudaSuccess ? done : matvec_rows(call, picked, products, effect, first + half, count - half, stream);
   }
   if (effect == MatvecArgs::kGated) return error;  // whose gate is computed already
+  if (std::any_of(call.products, call.products + call.count, [](const Product& p) { return p.addend != nullptr; }))
+    return cudaErrorInvalidValue;
   MatmulCall one = call;
   one.x_rows = 1;
   one.x = a.x;

@@ -47,6 +47,7 @@ struct MatvecArgs {
   const std::byte* const* weight[kMostProducts];
   const std::byte* const* up;                   // a pair's
   const std::byte* const* bias[kMostProducts];  // a pair: the gate's and the up's
+  const float* addend[kMostProducts];           // likewise
   float* y[kMostProducts];
   std::int64_t y_stride[kMostProducts];
   std::int32_t products;
@@ -384,6 +385,14 @@ __device__ __forceinline__ const T& pick(const T (&of)[kMostProducts], int i) {
   return i == 0 ? of[0] : i == 1 ? of[1] : i == 2 ? of[2] : of[3];
 }
 
+/// Of a product's matrix.
+__device__ __forceinline__ int rows_of(const MatvecArgs& a, int product) {
+  return product == 0   ? a.first_row[1]
+         : product == 1 ? a.first_row[2] - a.first_row[1]
+         : product == 2 ? a.first_row[3] - a.first_row[2]
+                        : a.first_row[4] - a.first_row[3];
+}
+
 /// Where in `chosen` an entry's expert is; negative: it is of the matrix that all rows share.
 __device__ __forceinline__ int chosen_at(const MatvecArgs& a, int entry) {
   if (a.shared[0] == nullptr) return entry;
@@ -616,12 +625,16 @@ __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __g
     const std::byte* const* bias_entry = pick(a.bias, bias_of);
     const float* bias = bias_entry == nullptr ? nullptr : reinterpret_cast<const float*>(*bias_entry) + my_first;
     if (bias != nullptr && experts) bias += static_cast<std::int64_t>(a.chosen[run.entry]) * a.bias_stride;
+    const float* addend = pick(a.addend, bias_of);
+    if (addend != nullptr)
+      addend += static_cast<std::int64_t>(my_m) * (pair ? a.first_row[1] : rows_of(a, run.product)) + my_first;
     float scale = 1;
     const std::byte* const* scale_entry = pair && my_list == 1 ? a.scale[1] : a.scale[0];
     if (scale_entry != nullptr) scale = reinterpret_cast<const float*>(*scale_entry)[a.chosen[run.entry]];
     const int my_rows = adds ? run.list_rows[my_list] - my_row : 0;  // that this lane may add up, by steps of sum_rows
-    float before = 0;
+    float before = 0, plus = 0;
     if (reads_y && my_rows > 0) before = *y;
+    if (addend != nullptr && my_rows > 0) plus = *addend;
 
     int left = run.list_rows[0] * a.segments;  // segments of the longer list, not yet worked
     int fresh = 0;                             // worked and not yet added
@@ -695,6 +708,7 @@ __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __g
           for (int s = 0; s < a.segments; ++s) total += sums[s];
           if (scale_entry != nullptr) total *= scale;
           if (bias != nullptr) total += bias[added];
+          if (addend != nullptr) total += plus;
         }
         if (pair) {
           const float gate = __shfl_sync(0xffffffffu, total, lane - a.sum_rows);
@@ -714,6 +728,7 @@ __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __g
         sums_place += a.sum_rows * a.segments;
         if (sums_place >= a.partial_items) sums_place -= a.partial_items;
         if (reads_y && added < my_rows) before = y[added];
+        if (addend != nullptr && added < my_rows) plus = addend[added];
         __syncwarp();
       }
     }

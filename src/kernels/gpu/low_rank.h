@@ -18,7 +18,8 @@ constexpr int kLowRankSums = 256, kLowRankChunk = 8;
 /// Of each part, y[r] += B (scales[r] * factor * A x[r]), for products that one adapter changes and that read the same
 /// rows. A row whose scale is 0 keeps its bits, and no row's depend on what others go through. A sum over columns adds
 /// its partial sums by a tree in each 32 (16, 8, 4, 2, 1), then those in ascending order; one over the rank is a chain
-/// of fma from 0, and then added to y.
+/// of fma from 0, and then added to y. Apart, for Product::addend: it becomes y, and -0 does where the scale is 0,
+/// which changes nothing that it is added to.
 struct LowRankCall {
   struct Part {
     const std::byte* a = nullptr;  // [rank, cols]
@@ -32,6 +33,7 @@ struct LowRankCall {
   };
   Part parts[kMostProducts];
   int count = 0;
+  bool apart = false;
   const float* x = nullptr;  // [x_rows, cols]
   std::int32_t x_rows = 0, cols = 0;
   const float* scales = nullptr;  // [x_rows]

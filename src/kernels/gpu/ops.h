@@ -93,9 +93,10 @@ struct Matrix {
 };
 
 enum class Effect : std::uint8_t {
-  store,  // y = x w^T (+ bias)
-  add,    // y = y + (x w^T (+ bias)): the residual stream
-  gated,  // y = gated(x w0^T (+ bias), x w1^T (+ bias)): exactly two products, the gate's and the up's, of equal shape
+  store,  // y = x w^T (+ bias (+ addend))
+  add,    // y = y + (x w^T (+ bias (+ addend))): the residual stream
+  gated,  // y = gated(x w0^T (+ bias (+ addend)), x w1^T ...): exactly two products, the gate's and the up's, of equal
+          // shape
 };
 
 struct Product {
@@ -103,7 +104,13 @@ struct Product {
   const std::byte* const* bias = nullptr;  // entry of a float32 [rows] vector, or none
   float* y = nullptr;                      // [x_rows, weight rows], y_stride floats apart; gated: the first's counts
   std::int64_t y_stride = 0;
+  const float* addend = nullptr;  // for matvec, where has_addends(): [x_rows, weight rows], dense; or none
 };
+/// Whether products of such inputs take addends: any GPU's shared memory holds a row of theirs.
+constexpr bool has_addends(DType weight, std::int64_t cols) {
+  const bool floats = weight == DType::f32 || weight == DType::f16 || weight == DType::bf16;
+  return cols <= (floats ? 16384 : 32768);
+}
 
 constexpr int kMostGpus = 8;
 

@@ -1,0 +1,31 @@
+// The blocks of a cluster: what they read of one another's shared memory, and where they wait for each other. In code
+// for less than compute capability 9.0, which has no clusters (overlaps_launches()), none of it does anything.
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace millrace::kernels::cuda {
+
+/// The address in the cluster of what lies at `shared` in the memory of its block number `rank`.
+__device__ __forceinline__ unsigned in_cluster(const void* shared, int rank) {
+  unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(rank));
+#endif
+  return address;
+}
+__device__ __forceinline__ float load_in_cluster(unsigned address) {
+  float value = 0;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+#endif
+  return value;
+}
+/// All threads of the cluster's blocks that have not ended.
+__device__ __forceinline__ void sync_cluster() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
+#endif
+}
+
+}  // namespace millrace::kernels::cuda
