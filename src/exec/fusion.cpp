@@ -59,7 +59,8 @@ class Fuser {
   Adapted adapted(WeightRef ref) const { return options_.adapted ? options_.adapted(ref) : Adapted::no; }
 
   void want(Forms& forms, WeightRef weight, bool prompt) const {
-    if (host_rows(weight) > 0 || adapted(weight) != Adapted::no) forms.floats = true;  // to be handed out, for adapters
+    if (host_rows(weight) > 0) forms.floats = true;                      // to be handed out
+    if (adapted(weight) != Adapted::no && !prompt) forms.floats = true;  // for adapters
     (is_float(dtype(weight)) ? forms.floats : prompt ? forms.bf16 : forms.q8) = true;
   }
 
@@ -444,8 +445,14 @@ class Fuser {
     const Step& s = step(at);
     const DType gate = dtype(s.weight);
     const bool behind = adapted(s.weight) == Adapted::behind || adapted(s.weight2) == Adapted::behind;
-    if (!options_.neighbours || gate != dtype(s.weight2) || behind)
-      return launch(Launch::Kind::gate_and_up, at, at + 1, s.out);
+    if (!options_.neighbours || gate != dtype(s.weight2) || behind) {
+      Launch made = launch(Launch::Kind::gate_and_up, at, at + 1, s.out);
+      // Adapters of prompts may leave that alone.
+      const bool prompt = in_prompt(s.a, s.weight) && in_prompt(s.a, s.weight2) && host_rows(s.weight) == 0;
+      const Forms later = wanted(at, s.out), bf16{false, false, true};
+      if (options_.neighbours && behind && prompt && later == bf16) made.leaves = bf16;
+      return made;
+    }
     if (const std::optional<Launch> made = gathered(Launch::Kind::gated, at, s.out)) return *made;
     Launch made = launch(Launch::Kind::gated, at, at + 1, s.out);
     const Forms later = wanted(at, s.out);

@@ -333,6 +333,7 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
   for (const Step& step : program.steps) {
     for (const Product& product : step.all_products()) input(product.weight), output(product.weight);
     if (step.kind == Kind::gated) output(step.weight);
+    if (step.kind == Kind::matmul || step.kind == Kind::gated || step.kind == Kind::logits) ++shape.product_steps;
     if (step.kind == Kind::gated || step.kind == Kind::logits || step.kind == Kind::moe) input(step.weight);
     if (step.kind == Kind::attention && step.attention.latent_values == 0) {
       const std::int64_t kept = program.layout.group_of(step.layer).v_dim;

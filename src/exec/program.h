@@ -356,6 +356,7 @@ struct PassShape : PassLimits {
   std::int64_t vocab = 0;            // rows of the head: the logits are [max_logit_rows, vocab]
   std::int64_t widest_input = 0;     // largest cols of any product's input, of all heads where each has its own
   std::int64_t widest_output = 0;    // largest rows of any product's matrix, but for the head
+  std::int64_t product_steps = 0;    // that multiply by matrices which adapters may change
   std::int64_t latent_dim = 0;       // the most of any layer that keeps latents
   std::int64_t selected = 0;         // the most keys that attention over selected ones sees, and
   std::int64_t selected_bytes = 0;   // what kernels::kAttentionChunk of them take in the cache's format

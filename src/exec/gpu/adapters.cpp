@@ -1,6 +1,8 @@
 // Adapters of the GPU's executor: their memory in VRAM, and what they add behind products. The order is the CPU
 // executor's: each adapter by itself, in ascending order.
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <set>
 #include <span>
 
@@ -93,6 +95,7 @@ bool GpuExecutor::adapts_shared_gates() const {
 /// How much of each adapter each row has, and each row that wants logits.
 void GpuExecutor::fill_scales() {
   if (mixed_.empty()) return;
+  std::memset(rows_host_.data() + pass_rows_.ready, 0, static_cast<std::size_t>(shape_.product_steps) * 4);
   auto* scale = reinterpret_cast<float*>(rows_host_.data() + pass_rows_.scales);
   auto* logit_scale = reinterpret_cast<float*>(rows_host_.data() + pass_rows_.logit_scales);
   for (std::size_t a = 0; a < mixed_.size(); ++a)
@@ -103,7 +106,7 @@ void GpuExecutor::fill_scales() {
     }
 }
 
-/// The call of adapter `a` for products of `x`.
+/// The call of adapter `a` for products of `x`; what is read of x is still to be said.
 gpu::LowRankCall GpuExecutor::Emitter::low_rank_call(std::size_t a, std::span<const Adapting> products, Act x) const {
   const Adapter& adapter = (*ops.options_.rows.adapters)[a];
   const auto on_device = [&](const auto* host) {
@@ -121,7 +124,6 @@ gpu::LowRankCall GpuExecutor::Emitter::low_rank_call(std::size_t a, std::span<co
     part.rank = static_cast<std::int32_t>(low->rank);
     part.rows = static_cast<std::int32_t>(ops.part(product.weight).rows);
   }
-  call.x = data(x);
   call.x_rows = rows(x);
   call.cols = static_cast<std::int32_t>(cols(x));
   const bool of_logits = buffer(x).rows == Rows::logits;
@@ -133,16 +135,39 @@ gpu::LowRankCall GpuExecutor::Emitter::low_rank_call(std::size_t a, std::span<co
 }
 
 void GpuExecutor::Emitter::adapt(std::span<const Adapting> products, Act x) {
-  std::array<Adapting, gpu::kMostProducts> behind;
-  std::size_t count = 0;
-  for (const Adapting& product : products)
-    if (!ops.mixed_.empty() && ops.adapted(product.weight, ops.adapts_before_) == Adapted::behind)
-      behind[count++] = product;
-  for (std::size_t a = 0; a < ops.mixed_.size() && count > 0 && status.ok(); ++a) {
-    if (!ops.mixed_[a]) continue;
-    const gpu::LowRankCall call = low_rank_call(a, std::span(behind).first(count), x);
-    if (call.count > 0) check(gpu::add_low_rank(call, stream), "adapter");
+  if (ops.mixed_.empty()) return;
+  // Products of prompts read other rows than others do.
+  for (const bool prompt : {false, true}) {
+    std::array<Adapting, gpu::kMostProducts> behind;
+    std::size_t count = 0;
+    for (const Adapting& product : products)
+      if (ops.adapted(product.weight, ops.adapts_before_) == Adapted::behind &&
+          in_prompt(x, ops.part(product.weight).dtype) == prompt)
+        behind[count++] = product;
+    for (std::size_t a = 0; a < ops.mixed_.size() && count > 0 && status.ok(); ++a) {
+      if (!ops.mixed_[a]) continue;
+      gpu::LowRankCall call = low_rank_call(a, std::span(behind).first(count), x);
+      if (call.count == 0) continue;
+      if (prompt)
+        call.x_bf16 = bf16(x);
+      else
+        call.x = data(x);
+      check(gpu::add_low_rank(call, stream), "adapter");
+    }
   }
+}
+
+bool GpuExecutor::Emitter::adapt_gates(const Adapting& gate, const Adapting& up, const Step& s) {
+  if (std::count(ops.mixed_.begin(), ops.mixed_.end(), true) != 1) return false;
+  const auto a = static_cast<std::size_t>(std::find(ops.mixed_.begin(), ops.mixed_.end(), true) - ops.mixed_.begin());
+  gpu::LowRankCall call = low_rank_call(a, std::array{gate, up}, s.a);
+  if (call.count != 2 || cols(s.out) % 2 != 0) return false;
+  if (std::max(call.parts[0].rank, call.parts[1].rank) > gpu::kMostGateRanks) return false;
+  call.x_bf16 = bf16(s.a);
+  call.activation = s.activation;
+  call.gated = make_bf16(slot_beside(s.a, true), s.out);
+  check(gpu::add_low_rank(call, stream), "adapter");
+  return true;
 }
 
 GpuExecutor::Emitter::Addends GpuExecutor::Emitter::adapt_before(std::span<const WeightRef> weights, Act x) {
@@ -162,8 +187,12 @@ GpuExecutor::Emitter::Addends GpuExecutor::Emitter::adapt_before(std::span<const
   }
   if (count == 0) return addends;
   gpu::LowRankCall call = low_rank_call(a, std::span(products).first(count), x);
+  call.x = data(x);
   call.apart = true;
+  call.ready = ops.at<std::int32_t>(ops.layout_.rows + ops.pass_rows_.ready) + fronts++;
   check(gpu::add_low_rank(call, stream), "adapter");
+  told = call.ready;
+  told_at = launches;
   return addends;
 }
 

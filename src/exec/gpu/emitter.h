@@ -40,6 +40,10 @@ struct GpuExecutor::Emitter {
   Form forms[kInputs] = {};
   Form rounded = {};        // what lies in layout.rounded
   gpu::HalfRows half = {};  // the input of the next product, where that is matmul_half()
+  // Of the latest launch of an adapter before a product: MatmulCall::ready, and how many launches there were with it.
+  const std::int32_t* told = nullptr;
+  std::uint64_t told_at = 0;
+  std::size_t fronts = 0;  // such launches
 
   const Step& step(std::size_t i) const { return ops.program_->steps[i]; }
   /// What comes behind the last of a launch's steps.
@@ -179,6 +183,9 @@ struct GpuExecutor::Emitter {
   gpu::LowRankCall low_rank_call(std::size_t a, std::span<const Adapting> products, Act x) const;
   /// Adds what the pass's adapters give, behind products of `x` (adapters.cpp).
   void adapt(std::span<const Adapting> products, Act x);
+  /// What comes of a prompt's gate and up with what the pass's adapter gives, left in bfloat16 alone. False: it is not
+  /// one adapter that changes both.
+  bool adapt_gates(const Adapting& gate, const Adapting& up, const Step& s);
   /// Of each product of `x` that is about to be launched, Product::addend, made of what the pass's adapter gives where
   /// it has its part before them.
   using Addends = std::array<const float*, gpu::kMostProducts>;
@@ -188,7 +195,7 @@ struct GpuExecutor::Emitter {
   /// Gate and up, together or apart.
   void emit_gated(const Launch& launch);
   void launch_gated(const Launch& launch);
-  void launch_gate_and_up(const Step& s);
+  void launch_gate_and_up(const Launch& launch);
   void emit_logits(const Step& s);
 
   // --- Mixtures (mixtures.cpp) ---

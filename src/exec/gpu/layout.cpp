@@ -57,6 +57,7 @@ PassRows make_pass_rows(const PassShape& shape, std::int64_t rows, std::int64_t 
   take(layout.draws, logit_rows, sizeof(kernels::DrawRule));
   take(layout.scales, shape.adapters * rows, sizeof(float));
   take(layout.logit_scales, shape.adapters * logit_rows, sizeof(float));
+  if (shape.adapters > 0) take(layout.ready, shape.product_steps, sizeof(std::int32_t));
   take(layout.chosen, shape.routed_layers * rows * shape.top_k, 4);
   for (const std::int64_t rotary : shape.rotary) take(layout.cos_sin.emplace_back(), rows * rotary, 4);
   for (std::int64_t g = 0; g < shape.kv_groups; ++g)

@@ -60,6 +60,7 @@ struct PassRows {
   std::uint64_t draws = 0;                              // DrawRule [logit rows]
   std::uint64_t scales = 0;                             // of adapters: float [adapters, rows]
   std::uint64_t logit_scales = 0;                       // likewise [adapters, logit rows]
+  std::uint64_t ready = 0;                              // MatmulCall::ready of each product: int32, zeros
   std::uint64_t chosen = 0;                             // int32 [routed layers, rows, top_k]
   std::vector<std::uint64_t> cos_sin;                   // float [rows, rotary / 2, 2] of each rope
   std::vector<std::uint64_t> blocks;                    // of each group: addresses [sequences, max_blocks]

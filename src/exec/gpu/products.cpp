@@ -40,6 +40,7 @@ void GpuExecutor::Emitter::launch(gpu::MatmulCall& call) {
   if (!status.ok()) return;
   if (half.x != nullptr) return check(gpu::matmul_half(call, std::exchange(half, {}), stream), "matmul, half");
   if (call.of_prompt()) return check(gpu::matmul_prompt(call, stream), "matmul, prompt");
+  if (told != nullptr && launches == told_at) call.ready = told;
   const bool few = call.x_rows <= gpu::kMatvecRows;
   check(few ? gpu::matvec(call, stream) : gpu::matmul(call, stream), few ? "matvec" : "matmul");
 }
@@ -211,7 +212,7 @@ void GpuExecutor::Emitter::emit_gated(const Launch& l) {
   if (l.kind == Launch::Kind::gated)
     launch_gated(l);
   else
-    launch_gate_and_up(s);
+    launch_gate_and_up(l);
   take_in(shared, false);
 }
 
@@ -235,7 +236,8 @@ void GpuExecutor::Emitter::launch_gated(const Launch& l) {
   launch(call);
 }
 
-void GpuExecutor::Emitter::launch_gate_and_up(const Step& s) {
+void GpuExecutor::Emitter::launch_gate_and_up(const Launch& l) {
+  const Step& s = step(l.first);
   const auto out_cols = cols(s.out);
   if (ops.shape_.separate_gate < out_cols) {
     broken("gate and up of different dtypes were not prepared for");
@@ -250,7 +252,9 @@ void GpuExecutor::Emitter::launch_gate_and_up(const Step& s) {
     call.products[0] = {matrix(weight), nullptr, second ? up_out : data(s.out), out_cols, addends[second ? 1 : 0]};
     launch(call);
   }
-  adapt(std::array{Adapting{s.weight, data(s.out), out_cols}, Adapting{s.weight2, up_out, out_cols}}, s.a);
+  const Adapting gate{s.weight, data(s.out), out_cols}, up{s.weight2, up_out, out_cols};
+  if (!l.leaves.floats && adapt_gates(gate, up, s)) return;
+  adapt(std::array{gate, up}, s.a);
   check(gpu::gate_mul(s.activation, data(s.out), up_out, window.rows * out_cols, stream), "gate_mul");
 }
 

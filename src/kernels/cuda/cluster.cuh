@@ -21,11 +21,20 @@ __device__ __forceinline__ float load_in_cluster(unsigned address) {
 #endif
   return value;
 }
-/// All threads of the cluster's blocks that have not ended.
-__device__ __forceinline__ void sync_cluster() {
+/// All threads of the cluster's blocks that have not ended. In two steps: between them nothing waits.
+__device__ __forceinline__ void arrive_in_cluster() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
+  asm volatile("barrier.cluster.arrive;" ::: "memory");
 #endif
+}
+__device__ __forceinline__ void wait_for_cluster() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void sync_cluster() {
+  arrive_in_cluster();
+  wait_for_cluster();
 }
 
 }  // namespace millrace::kernels::cuda

@@ -218,9 +218,10 @@ cudaError_t launch_matvec(MatvecArgs& a, DType dtype, int x_rows, int entries, c
   return launch(kernel.function, plan.grid, 32 * plan.warps, plan.shared_bytes, stream, a);
 }
 
-/// x rows [first, first + count) of the products picked, all of one dtype; call.products are those of a pair.
+/// x rows [first, first + count) of the products picked, all of one dtype; call.products are those of a pair. ready: if
+/// the launch before is the one that tells it.
 cudaError_t matvec_rows(const MatmulCall& call, const Product* const* picked, int products, MatvecArgs::Effect effect,
-                        int first, int count, cudaStream_t stream) {
+                        int first, int count, const std::int32_t* ready, cudaStream_t stream) {
   MatvecArgs a{};
   const DType dtype = picked[0]->weight.dtype;
   const auto addend_of = [&](const Product& p) {
@@ -244,6 +245,7 @@ cudaError_t matvec_rows(const MatmulCall& call, const Product* const* picked, in
   }
   a.effect = effect;
   a.activation = call.activation;
+  a.ready = ready;
   a.cols = call.cols;
   a.x_rows = count;
   a.row_bytes = row_bytes(dtype, call.cols);
@@ -260,8 +262,10 @@ cudaError_t matvec_rows(const MatmulCall& call, const Product* const* picked, in
   // Very long rows: fewer at a time, at last as the product of many rows, which holds none of them whole.
   if (count > 1) {
     const int half = count / 2;
-    const cudaError_t done = matvec_rows(call, picked, products, effect, first, half, stream);
-    return done != cudaSuccess ? done : matvec_rows(call, picked, products, effect, first + half, count - half, stream);
+    const cudaError_t done = matvec_rows(call, picked, products, effect, first, half, ready, stream);
+    return done != cudaSuccess
+               ? done
+               : matvec_rows(call, picked, products, effect, first + half, count - half, nullptr, stream);
   }
   if (effect == MatvecArgs::kGated) return error;  // whose gate is computed already
   if (std::any_of(call.products, call.products + call.count, [](const Product& p) { return p.addend != nullptr; }))
@@ -287,11 +291,12 @@ cudaError_t matvec(const MatmulCall& call, cudaStream_t stream) {
   if (call.effect == Effect::gated) {
     const Product *const gate = &call.products[0], *const up = &call.products[1];
     if (call.products[0].weight.dtype == call.products[1].weight.dtype) {
-      return matvec_rows(call, &gate, 1, MatvecArgs::kPair, 0, call.x_rows, stream);
+      return matvec_rows(call, &gate, 1, MatvecArgs::kPair, 0, call.x_rows, call.ready, stream);
     }
     if (call.products[0].y == nullptr) return cudaErrorInvalidValue;
-    const cudaError_t error = matvec_rows(call, &gate, 1, MatvecArgs::kStore, 0, call.x_rows, stream);
-    return error != cudaSuccess ? error : matvec_rows(call, &up, 1, MatvecArgs::kGated, 0, call.x_rows, stream);
+    const cudaError_t error = matvec_rows(call, &gate, 1, MatvecArgs::kStore, 0, call.x_rows, call.ready, stream);
+    return error != cudaSuccess ? error
+                                : matvec_rows(call, &up, 1, MatvecArgs::kGated, 0, call.x_rows, nullptr, stream);
   }
   // One launch a dtype.
   bool done[kMostProducts] = {};
@@ -306,7 +311,8 @@ cudaError_t matvec(const MatmulCall& call, cudaStream_t stream) {
     }
     if (products == 0) continue;
     const auto effect = call.effect == Effect::add ? MatvecArgs::kAdd : MatvecArgs::kStore;
-    const cudaError_t error = matvec_rows(call, picked, products, effect, 0, call.x_rows, stream);
+    const std::int32_t* const ready = p == 0 ? call.ready : nullptr;
+    const cudaError_t error = matvec_rows(call, picked, products, effect, 0, call.x_rows, ready, stream);
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;

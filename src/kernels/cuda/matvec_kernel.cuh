@@ -48,6 +48,7 @@ struct MatvecArgs {
   const std::byte* const* up;                   // a pair's
   const std::byte* const* bias[kMostProducts];  // a pair: the gate's and the up's
   const float* addend[kMostProducts];           // likewise
+  const std::int32_t* ready;                    // MatmulCall::ready
   float* y[kMostProducts];
   std::int64_t y_stride[kMostProducts];
   std::int32_t products;
@@ -592,7 +593,13 @@ __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __g
   if constexpr (grid_points<kType>() > 0) {
     for (int i = threadIdx.x; i < grid_points<kType>(); i += blockDim.x) points[i] = Decoder<kType>::point(i);
   }
-  if (!experts) wait_for_predecessor();
+  if (!experts) {
+    if (a.ready != nullptr) {
+      wait_until_ready(a.ready);
+    } else {
+      wait_for_predecessor();
+    }
+  }
   STAMP(2);
   const int x_row_bytes = a.segments * X::kStride;
   XStaging<kType> staging(a, first_x, x_rows, shared + a.x_at);
@@ -634,7 +641,8 @@ __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __g
     const int my_rows = adds ? run.list_rows[my_list] - my_row : 0;  // that this lane may add up, by steps of sum_rows
     float before = 0, plus = 0;
     if (reads_y && my_rows > 0) before = *y;
-    if (addend != nullptr && my_rows > 0) plus = *addend;
+    bool awaits = a.ready != nullptr;
+    if (!awaits && addend != nullptr && my_rows > 0) plus = *addend;
 
     int left = run.list_rows[0] * a.segments;  // segments of the longer list, not yet worked
     int fresh = 0;                             // worked and not yet added
@@ -701,6 +709,11 @@ __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __g
         tile_heads[0] += a.tile_items * W::kBytes, tile_heads[1] += a.tile_items * W::kBytes;
 
       while (fresh >= a.sum_rows * a.segments || (left <= 0 && fresh > 0)) {
+        if (awaits) {
+          wait_for_predecessor();
+          awaits = false;
+          if (addend != nullptr && my_rows > 0) plus = *addend;
+        }
         float total = 0;
         if (added < my_rows) {
           const float* sums = partial + my_column * a.partial_items + sums_place;

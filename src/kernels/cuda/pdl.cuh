@@ -8,6 +8,7 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdint>
 
 #include "kernels/cuda/capability.h"
 #include "kernels/gpu/launches.h"
@@ -22,6 +23,28 @@ __device__ __forceinline__ void wait_for_predecessor() {
 __device__ __forceinline__ void allow_successor() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/// By one thread, once it has waited: what the kernels before wrote may be read by who sees *ready.
+__device__ __forceinline__ void tell_ready(std::int32_t* ready) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700
+  asm volatile("st.release.gpu.s32 [%0], 1;" ::"l"(ready) : "memory");
+#endif
+}
+/// In place of wait_for_predecessor(), by all threads of a warp, where the kernel before tells when it has waited: what
+/// that one writes comes later. REQUIRES: its blocks all run when this one is launched, as allow_successor() has it.
+__device__ __forceinline__ void wait_until_ready(const std::int32_t* ready) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  if (threadIdx.x % 32 == 0) {
+    std::int32_t seen = 0;
+    for (;;) {
+      asm volatile("ld.acquire.gpu.s32 %0, [%1];" : "=r"(seen) : "l"(ready) : "memory");
+      if (seen != 0) break;
+      __nanosleep(32);
+    }
+  }
+  __syncwarp();
 #endif
 }
 

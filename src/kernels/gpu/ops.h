@@ -144,6 +144,9 @@ struct MatmulCall {
   Bf16* y_bf16 = nullptr;
   std::int32_t y_bf16_cols = 0;  // of the buffer that y_bf16 is part of; 0: `rows`, the result alone
   ProductCopies also;            // of one product, or a pair
+  /// For matvec with addends: becomes 1 when all but these, which the kernel before makes, may be read. None: that
+  /// kernel's end is waited for.
+  const std::int32_t* ready = nullptr;
 };
 
 /// A product of rows with the experts chosen for them, in one launch. An entry is a (row, place) pair; entry e is row
