@@ -527,9 +527,9 @@ class Time(Case):
             with socket.create_connection((server.host, server.port), timeout=60) as client:
                 client.sendall(f"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
                 time.sleep(0.5)
-                before = seconds(server)
-                time.sleep(0.5)
-                works = seconds(server) - before
+                before, end = seconds(server), time.monotonic() + 5  # others may have the processors now
+                while (works := seconds(server) - before) <= 0.1 and time.monotonic() < end:
+                    time.sleep(0.1)
             time.sleep(1)
             before = seconds(server)
             time.sleep(1)
