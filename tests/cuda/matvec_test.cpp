@@ -275,14 +275,14 @@ void Matvec::check_products(const std::vector<DType>& dtypes, const std::vector<
   call.x = x.x.as<float>();
   call.x_stride = x.stride;
   call.x_q8 = x.device_q8();
-  // With biases some products have addends, too, where they may.
+  // Where biases are asked for, some products have addends in their place, if they may.
   const auto adds = [&](std::size_t p) {
     return with_bias && !many && p % 2 == 0 && gpu::has_addends(dtypes[p], cols);
   };
   for (int p = 0; p < std::ssize(dtypes); ++p) {
     const auto i = static_cast<std::size_t>(p);
     call.products[p] = {{addresses.entry(2 * p), dtypes[i], rows[i]},
-                        with_bias ? addresses.entry(2 * p + 1) : nullptr,
+                        with_bias && !adds(i) ? addresses.entry(2 * p + 1) : nullptr,
                         y[i].as<float>(),
                         rows[i] + 1,
                         adds(i) ? added[i].as<float>() : nullptr};
@@ -295,7 +295,7 @@ void Matvec::check_products(const std::vector<DType>& dtypes, const std::vector<
       for (std::int64_t n = 0; n < rows[p]; ++n) {
         float v = contract_dot(dtypes[p], weights[p].data() + n * row_bytes(dtypes[p], cols), cols,
                                x.rows[static_cast<std::size_t>(m)]);
-        if (with_bias) v = v + biases[p][static_cast<std::size_t>(n)];
+        if (with_bias && !adds(p)) v = v + biases[p][static_cast<std::size_t>(n)];
         if (adds(p)) v = v + addends[p][static_cast<std::size_t>(m * rows[p] + n)];
         float& at = expected[static_cast<std::size_t>(m * (rows[p] + 1) + n)];
         at = effect == Effect::add ? at + v : v;
@@ -331,7 +331,8 @@ void Matvec::check_gated(DType gate, DType up, std::int32_t rows, std::int64_t c
   call.x_q8 = x.device_q8();
   call.products[0] = {{addresses.entry(0), gate, rows}, addresses.entry(2), keep_y ? y.as<float>() : nullptr, rows};
   call.products[1] = {{addresses.entry(1), up, rows}, addresses.entry(3), nullptr, 0};
-  for (const int p : {0, 1}) call.products[p].addend = adds ? added[p].as<float>() : nullptr;
+  for (const int p : {0, 1})
+    if (adds) call.products[p].bias = nullptr, call.products[p].addend = added[p].as<float>();
   if (with_q8) call.y_q8 = q8_at(q8.as<std::byte>(), x_rows, rows);
   CUDA_OK(many ? matmul_float(call, nullptr) : matvec(call, nullptr));
   CUDA_OK(cudaDeviceSynchronize());
@@ -340,11 +341,11 @@ void Matvec::check_gated(DType gate, DType up, std::int32_t rows, std::int64_t c
     for (std::int64_t n = 0; n < rows; ++n) {
       const Row& row = x.rows[static_cast<std::size_t>(m)];
       const auto i = static_cast<std::size_t>(n);
-      float g = contract_dot(gate, weights[0].data() + n * row_bytes(gate, cols), cols, row) + biases[0][i];
-      float u = contract_dot(up, weights[1].data() + n * row_bytes(up, cols), cols, row) + biases[1][i];
-      if (adds)
-        g += addends[0][static_cast<std::size_t>(m * rows + n)],
-            u += addends[1][static_cast<std::size_t>(m * rows + n)];
+      const auto at = static_cast<std::size_t>(m * rows + n);
+      float g = contract_dot(gate, weights[0].data() + n * row_bytes(gate, cols), cols, row);
+      float u = contract_dot(up, weights[1].data() + n * row_bytes(up, cols), cols, row);
+      g += adds ? addends[0][at] : biases[0][i];
+      u += adds ? addends[1][at] : biases[1][i];
       expected.push_back(gated(call.activation, g, u));
     }
   }

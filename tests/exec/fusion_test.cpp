@@ -420,6 +420,9 @@ TEST_F(ByHand, AdaptersStandBetweenAProductAndWhatComesOfIt) {
   EXPECT_EQ(launches(options), "norm:floats,q8 gate-and-up product add") << "of the gate, and of what is added";
   change(matrix, Adapted::before);
   EXPECT_EQ(launches(options), "norm:floats,q8 gated:floats,q8 product+") << "made before: only floats are wanted";
+  options.prompt = true;
+  change(matrix, Adapted::behind);
+  EXPECT_EQ(launches(options), "norm:bf16 gate-and-up:bf16 product add") << "of a prompt: they read what products read";
 }
 TEST_F(ByHand, WhatAllDevicesNeedIsGatheredByTheProduct) {
   const Act all = ops.buffer("all", 512), sums = ops.buffer("sums", 256);

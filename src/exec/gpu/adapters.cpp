@@ -62,6 +62,9 @@ Status GpuExecutor::prepare_adapters() {
   adapter_memory_.clear();
   adapter_reservations_.clear();
   if (options_.rows.adapters == nullptr) return {};
+  for (const Step& step : programs_[0].steps)
+    for (const Product& product : step.all_products())
+      if (!product.bias.none()) biased_.insert({product.weight.unit, product.weight.part});
   for (const Adapter& adapter : *options_.rows.adapters) {
     const std::uint64_t bytes = adapter.memory.bytes();
     MR_ASSIGN_OR_RETURN(adapter_reservations_.emplace_back(), vram_.reserve("adapters", bytes));
@@ -77,7 +80,9 @@ Adapted GpuExecutor::adapted(WeightRef weight, bool before) const {
   const bool any = std::any_of(options_.rows.adapters->begin(), options_.rows.adapters->end(),
                                [&](const Adapter& adapter) { return adapter.find(weight) != nullptr; });
   if (!any) return Adapted::no;
-  return before && gpu::has_addends(part(weight).dtype, part(weight).cols) ? Adapted::before : Adapted::behind;
+  const bool takes =
+      gpu::has_addends(part(weight).dtype, part(weight).cols) && !biased_.contains({weight.unit, weight.part});
+  return before && takes ? Adapted::before : Adapted::behind;
 }
 
 /// Whether rows of the pass go through adapters, of which any changes a gate or an up that has rows of the processor's:

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <map>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -203,7 +204,8 @@ class GpuExecutor final : public Executor {
   // Of each adapter, its memory in VRAM.
   std::vector<residency::Reservation> adapter_reservations_;
   std::vector<device::DeviceBuffer> adapter_memory_;
-  std::vector<RouterAhead> routers_;  // of programs_[0], where experts may be guessed
+  std::set<std::pair<std::int32_t, std::int32_t>> biased_;  // by unit and part: weights whose products have a bias
+  std::vector<RouterAhead> routers_;                        // of programs_[0], where experts may be guessed
   PrefetchTrial trial_;
 
   // The pass.

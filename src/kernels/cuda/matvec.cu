@@ -224,24 +224,24 @@ cudaError_t matvec_rows(const MatmulCall& call, const Product* const* picked, in
                         int first, int count, const std::int32_t* ready, cudaStream_t stream) {
   MatvecArgs a{};
   const DType dtype = picked[0]->weight.dtype;
-  const auto addend_of = [&](const Product& p) {
-    return p.addend == nullptr ? nullptr : p.addend + std::int64_t{first} * p.weight.rows;
+  const auto bias_of = [&](const Product& p) {
+    if (p.addend == nullptr) return p.bias;
+    a.addends = true;
+    return reinterpret_cast<const std::byte* const*>(p.addend + std::int64_t{first} * p.weight.rows);
   };
   a.products = products;
   for (int i = 0; i < products; ++i) {
     const Product& p = *picked[i];
     const Product& target = effect == MatvecArgs::kGated ? call.products[0] : p;
     a.weight[i] = p.weight.address;
-    a.bias[i] = p.bias;
-    a.addend[i] = addend_of(p);
+    a.bias[i] = bias_of(p);
     a.y_stride[i] = target.y_stride;
     a.y[i] = target.y == nullptr ? nullptr : target.y + first * target.y_stride;
     a.first_row[i + 1] = a.first_row[i] + p.weight.rows;
   }
   if (effect == MatvecArgs::kPair) {
     a.up = call.products[1].weight.address;
-    a.bias[1] = call.products[1].bias;
-    a.addend[1] = addend_of(call.products[1]);
+    a.bias[1] = bias_of(call.products[1]);
   }
   a.effect = effect;
   a.activation = call.activation;
@@ -288,7 +288,13 @@ cudaError_t matvec_rows(const MatmulCall& call, const Product* const* picked, in
 
 cudaError_t matvec(const MatmulCall& call, cudaStream_t stream) {
   if (call.x_rows == 0 || call.count == 0) return cudaSuccess;
+  // They take each other's place.
+  const auto added = [](const Product& p) { return p.addend != nullptr; };
+  const auto biased = [](const Product& p) { return p.bias != nullptr; };
+  const Product *const first = call.products, *const end = first + call.count;
+  if (std::any_of(first, end, [&](const Product& p) { return added(p) && biased(p); })) return cudaErrorInvalidValue;
   if (call.effect == Effect::gated) {
+    if (std::any_of(first, end, added) && std::any_of(first, end, biased)) return cudaErrorInvalidValue;
     const Product *const gate = &call.products[0], *const up = &call.products[1];
     if (call.products[0].weight.dtype == call.products[1].weight.dtype) {
       return matvec_rows(call, &gate, 1, MatvecArgs::kPair, 0, call.x_rows, call.ready, stream);
@@ -298,13 +304,15 @@ cudaError_t matvec(const MatmulCall& call, cudaStream_t stream) {
     return error != cudaSuccess ? error
                                 : matvec_rows(call, &up, 1, MatvecArgs::kGated, 0, call.x_rows, nullptr, stream);
   }
-  // One launch a dtype.
+  // One launch a dtype, and another where some have biases and others addends.
   bool done[kMostProducts] = {};
   for (int p = 0; p < call.count; ++p) {
     const Product* picked[kMostProducts];
     int products = 0;
     for (int other = p; other < call.count; ++other) {
-      if (!done[other] && call.products[other].weight.dtype == call.products[p].weight.dtype) {
+      const Product &one = call.products[p], &next = call.products[other];
+      if (!done[other] && next.weight.dtype == one.weight.dtype &&
+          (next.addend == nullptr) == (one.addend == nullptr)) {
         picked[products++] = &call.products[other];
         done[other] = true;
       }

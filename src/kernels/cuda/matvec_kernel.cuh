@@ -47,8 +47,8 @@ struct MatvecArgs {
   const std::byte* const* weight[kMostProducts];
   const std::byte* const* up;                   // a pair's
   const std::byte* const* bias[kMostProducts];  // a pair: the gate's and the up's
-  const float* addend[kMostProducts];           // likewise
-  const std::int32_t* ready;                    // MatmulCall::ready
+  bool addends;               // in the place of entries, bias has Product::addend of each: float [x_rows, rows]
+  const std::int32_t* ready;  // MatmulCall::ready
   float* y[kMostProducts];
   std::int64_t y_stride[kMostProducts];
   std::int32_t products;
@@ -630,19 +630,19 @@ __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __g
     if (y != nullptr) y += (run.entry + my_m) * pick(a.y_stride, run.product) + my_first;
     const int bias_of = pair ? my_list : run.product;
     const std::byte* const* bias_entry = pick(a.bias, bias_of);
-    const float* bias = bias_entry == nullptr ? nullptr : reinterpret_cast<const float*>(*bias_entry) + my_first;
+    const float* bias = nullptr;
+    if (bias_entry != nullptr) {
+      bias = a.addends ? reinterpret_cast<const float*>(bias_entry) : reinterpret_cast<const float*>(*bias_entry);
+      if (a.addends) bias += my_m * (pair ? a.first_row[1] : rows_of(a, run.product));
+      bias += my_first;
+    }
     if (bias != nullptr && experts) bias += static_cast<std::int64_t>(a.chosen[run.entry]) * a.bias_stride;
-    const float* addend = pick(a.addend, bias_of);
-    if (addend != nullptr)
-      addend += static_cast<std::int64_t>(my_m) * (pair ? a.first_row[1] : rows_of(a, run.product)) + my_first;
     float scale = 1;
     const std::byte* const* scale_entry = pair && my_list == 1 ? a.scale[1] : a.scale[0];
     if (scale_entry != nullptr) scale = reinterpret_cast<const float*>(*scale_entry)[a.chosen[run.entry]];
     const int my_rows = adds ? run.list_rows[my_list] - my_row : 0;  // that this lane may add up, by steps of sum_rows
-    float before = 0, plus = 0;
+    float before = 0;
     if (reads_y && my_rows > 0) before = *y;
-    bool awaits = a.ready != nullptr;
-    if (!awaits && addend != nullptr && my_rows > 0) plus = *addend;
 
     int left = run.list_rows[0] * a.segments;  // segments of the longer list, not yet worked
     int fresh = 0;                             // worked and not yet added
@@ -709,11 +709,7 @@ __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __g
         tile_heads[0] += a.tile_items * W::kBytes, tile_heads[1] += a.tile_items * W::kBytes;
 
       while (fresh >= a.sum_rows * a.segments || (left <= 0 && fresh > 0)) {
-        if (awaits) {
-          wait_for_predecessor();
-          awaits = false;
-          if (addend != nullptr && my_rows > 0) plus = *addend;
-        }
+        if (a.ready != nullptr && added == 0) wait_for_predecessor();
         float total = 0;
         if (added < my_rows) {
           const float* sums = partial + my_column * a.partial_items + sums_place;
@@ -721,7 +717,6 @@ __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __g
           for (int s = 0; s < a.segments; ++s) total += sums[s];
           if (scale_entry != nullptr) total *= scale;
           if (bias != nullptr) total += bias[added];
-          if (addend != nullptr) total += plus;
         }
         if (pair) {
           const float gate = __shfl_sync(0xffffffffu, total, lane - a.sum_rows);
@@ -741,7 +736,6 @@ __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __g
         sums_place += a.sum_rows * a.segments;
         if (sums_place >= a.partial_items) sums_place -= a.partial_items;
         if (reads_y && added < my_rows) before = y[added];
-        if (addend != nullptr && added < my_rows) plus = addend[added];
         __syncwarp();
       }
     }

@@ -93,10 +93,10 @@ struct Matrix {
 };
 
 enum class Effect : std::uint8_t {
-  store,  // y = x w^T (+ bias (+ addend))
-  add,    // y = y + (x w^T (+ bias (+ addend))): the residual stream
-  gated,  // y = gated(x w0^T (+ bias (+ addend)), x w1^T ...): exactly two products, the gate's and the up's, of equal
-          // shape
+  store,  // y = x w^T (+ bias or addend)
+  add,    // y = y + (x w^T (+ bias or addend)): the residual stream
+  gated,  // y = gated(x w0^T (+ bias or addend), x w1^T ...): exactly two products, the gate's and the up's, of equal
+          // shape, with biases or with addends
 };
 
 struct Product {
@@ -104,7 +104,8 @@ struct Product {
   const std::byte* const* bias = nullptr;  // entry of a float32 [rows] vector, or none
   float* y = nullptr;                      // [x_rows, weight rows], y_stride floats apart; gated: the first's counts
   std::int64_t y_stride = 0;
-  const float* addend = nullptr;  // for matvec, where has_addends(): [x_rows, weight rows], dense; or none
+  /// For matvec, where has_addends() and there is no bias: [x_rows, weight rows], dense; or none.
+  const float* addend = nullptr;
 };
 /// Whether products of such inputs take addends: any GPU's shared memory holds a row of theirs.
 constexpr bool has_addends(DType weight, std::int64_t cols) {
