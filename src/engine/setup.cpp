@@ -363,12 +363,6 @@ Expected<Parts> assemble_cpu_plan(const EngineOptions& options, const DraftModel
   return parts;
 }
 
-/// The parts of the chosen device: a GPU's, ready for a pass if `load` is set, or the CPU's up to the plan.
-struct Taken {
-  Parts parts;
-  bool gpu = false;
-};
-
 /// The CPU's parts, if the model would stream to the GPU and the CPU is predicted to decode faster; otherwise nothing.
 std::optional<Parts> better_on_cpu(const EngineOptions& asked, const DraftModelPlan* draft, const Parts& gpu) {
   const double on_gpu = gpu.plan.predicted_decode_tokens_per_second;
@@ -407,12 +401,10 @@ void say_cpu(const EngineOptions& options, std::string_view why) {
 }
 
 /// Chooses a GPU if the options request one, or if they leave the choice open and a GPU can run the model and is not
-/// predicted to be slower than the CPU; otherwise the CPU, with the reason in the log.
-Expected<Taken> choose_device(const EngineOptions& options, const DraftModelPlan* draft, bool load) {
-  const auto on_cpu = [&]() -> Expected<Taken> {
-    MR_ASSIGN_OR_RETURN(Parts parts, assemble_cpu_plan(options, draft));
-    return Taken{std::move(parts)};
-  };
+/// predicted to be slower than the CPU; otherwise the CPU, with the reason in the log. The parts of a GPU are ready for
+/// a pass if `load` is set; the CPU's are there up to the plan.
+Expected<Parts> choose_device(const EngineOptions& options, const DraftModelPlan* draft, bool load) {
+  const auto on_cpu = [&] { return assemble_cpu_plan(options, draft); };
   if (!options.model.adapters.empty()) MR_RETURN_IF_ERROR(check_adapter_device(options));
   if (options.watch.inputs != nullptr && options.device.choice == DeviceChoice::cuda)
     return error(Code::unsupported, "what products read is seen on the CPU alone; leave --device cuda out");
@@ -444,10 +436,9 @@ Expected<Taken> choose_device(const EngineOptions& options, const DraftModelPlan
     if (open && !for_gpu) better = better_on_cpu(options, draft, gpu);
     return better ? error(Code::cancelled, "the CPU is faster") : Status();
   });
-  if (better) return Taken{std::move(*better)};
-  if (parts.ok()) return Taken{std::move(*parts), true};
+  if (better) return std::move(*better);
   const Code code = parts.status().code();
-  if (!open || (code != Code::out_of_budget && code != Code::unsupported)) return parts.status();
+  if (!open || (code != Code::out_of_budget && code != Code::unsupported)) return parts;
   log::warn("computing on the CPU, not on the GPU: {}", parts.status().message());
   return on_cpu();
 }
@@ -468,8 +459,7 @@ Status check_sizes(const EngineOptions& options) {
 
 Expected<Parts> assemble_plan(const EngineOptions& options, const DraftModelPlan* draft) {
   MR_RETURN_IF_ERROR(check_sizes(options));
-  MR_ASSIGN_OR_RETURN(Taken taken, choose_device(options, draft, false));
-  return std::move(taken.parts);
+  return choose_device(options, draft, false);
 }
 
 /// Refuses a file whose download was interrupted, or which has only a rank's share: it has holes instead of weights.
@@ -485,10 +475,9 @@ static Status check_whole(const EngineOptions& options) {
 Expected<Parts> assemble(const EngineOptions& options, const DraftModelPlan* draft) {
   MR_RETURN_IF_ERROR(check_sizes(options));
   MR_RETURN_IF_ERROR(check_whole(options));
-  MR_ASSIGN_OR_RETURN(Taken taken, choose_device(options, draft, true));
-  Parts& parts = taken.parts;
+  MR_ASSIGN_OR_RETURN(Parts parts, choose_device(options, draft, true));
   parts.trace = options.watch.trace;
-  if (taken.gpu) return std::move(parts);
+  if (parts.vram != nullptr) return parts;  // a GPU computes
   MR_RETURN_IF_ERROR(load_adapters(options, parts));
   residency::StoreOptions store_options;
   store_options.policy = options.experts.policy;
@@ -509,7 +498,7 @@ Expected<Parts> assemble(const EngineOptions& options, const DraftModelPlan* dra
   parts.kv_pool = std::make_shared<kv::BlockPool>(kv_layout(*parts.model, options, kv::kOnHost), *parts.budget);
   finish_kv(options, parts);
   log::info("executor: {}; storage: {}", parts.executor->describe(), parts.backend->traits().name);
-  return std::move(parts);
+  return parts;
 }
 
 }  // namespace millrace::engine
