@@ -66,15 +66,34 @@ GpuPlanner::GpuPlanner(const EngineOptions& options, const Vram& vram, Parts& pa
       vram_(vram),
       parts_(parts),
       layout_(kv_layout(*parts.model, options, options.device.gpu)),
-      ram_(ram_of(options)),
-      program_bytes_(measured_program_bytes(options, ram_, parts)) {
+      all_ram_(ram_of(options)),
+      program_bytes_(measured_program_bytes(options, all_ram_, parts)),
+      ram_(ram_of_one()),
+      rates_(parts.rates) {
+  share_processor();
   const int threads = options.device.threads > 0 ? options.device.threads : ThreadPool::usable_processors();
   threads_bytes_ = static_cast<std::uint64_t>(threads) * kThreadBytes;
   const std::uint64_t most = most_cap(vram_);
-  if (options_.memory.vram_bytes > most)
-    log::warn("--vram {}: only {} of this GPU are free now", format_bytes(options_.memory.vram_bytes),
-              format_bytes(most));
-  cap_ = options_.memory.vram_bytes > 0 ? std::min(options_.memory.vram_bytes, most) : most;
+  std::uint64_t asked = options_.memory.vram_bytes;
+  for (const std::uint64_t beside : options_.memory.vram_beside) asked = std::min(asked, beside);
+  if (asked > most) log::warn("--vram {}: only {} of this GPU are free now", format_bytes(asked), format_bytes(most));
+  cap_ = asked > 0 ? std::min(asked, most) : most;
+}
+
+/// Of several GPUs each has its part of what the program and the words between them leave.
+std::uint64_t GpuPlanner::ram_of_one() const {
+  const std::uint64_t program = std::min(all_ram_, program_bytes_),
+                      words = std::min(all_ram_ - program, vram_.words_bytes);
+  return program + (all_ram_ - program - words) / vram_.gpus;
+}
+
+/// Beside each of several GPUs computes its part of the threads.
+void GpuPlanner::share_processor() {
+  residency::Rates& rates = parts_.rates;
+  rates = rates_;
+  for (double* const rate :
+       {&rates.ram, &rates.cpu_decode, &rates.cpu_decode_busy, &rates.cpu_prefill_macs, &rates.cpu_few_macs})
+    *rate /= static_cast<double>(vram_.gpus);
 }
 
 Status GpuPlanner::plan(const TakenMemory& others) {
@@ -82,8 +101,6 @@ Status GpuPlanner::plan(const TakenMemory& others) {
     return error(Code::unsupported, "{} shares no rows with the processor; leave --cpu-share out",
                  kernels::gpu::offer().name);
   others_ = others;
-  others_.vram_bytes += tower_.vram_bytes + parts_.adapter_bytes;
-  others_.ram_bytes += tower_.ram_bytes + parts_.adapter_bytes;
   front_wanted_ = front_of(options_, parts_);
   if (front_wanted_ != 0 && plan_once().ok() && parts_.plan.front_layers != 0) return {};
   front_wanted_ = 0;
@@ -115,6 +132,13 @@ TakenMemory GpuPlanner::taken_by_drafter() const {
           self_draft_host_bytes(parts_.limits, hp())};
 }
 
+/// By all but weights, activations and KV.
+TakenMemory GpuPlanner::taken() const {
+  const TakenMemory drafter = taken_by_drafter();
+  return {vram_.context_bytes + others_.vram_bytes + tower_.vram_bytes + drafter.vram_bytes + parts_.adapter_bytes,
+          program_bytes_ + others_.ram_bytes + tower_.ram_bytes + drafter.ram_bytes + parts_.adapter_bytes};
+}
+
 Status GpuPlanner::plan_once() {
   demand_ = Demand(options_);
   chose_ = false;
@@ -127,8 +151,7 @@ Status GpuPlanner::plan_once() {
   parts_.plan = residency::plan_homes(units(), homes_, parts_.plan_options, parts_.rates);
   parts_.plan.vram_fixed_bytes = vram_.context_bytes + activation_bytes() + parts_.adapter_bytes;
   parts_.plan.vram_tower_bytes = tower_.vram_bytes;
-  parts_.plan.vram_draft_bytes =
-      others_.vram_bytes - tower_.vram_bytes - parts_.adapter_bytes + taken_by_drafter().vram_bytes;
+  parts_.plan.vram_draft_bytes = others_.vram_bytes + taken_by_drafter().vram_bytes;
   parts_.plan.front_layers = front_layers();
   set_front();
   set_spare();
@@ -180,8 +203,8 @@ void GpuPlanner::share_memory() {
   choose_limits(false);
   const SharedMemory memory{
       .cap_bytes = cap_,
-      .taken_bytes = vram_.context_bytes + others_.vram_bytes + taken_by_drafter().vram_bytes +
-                     residency::device_weight_bytes(units(), homes_.placement) + activation_bytes(),
+      .taken_bytes =
+          taken().vram_bytes + residency::device_weight_bytes(units(), homes_.placement) + activation_bytes(),
       .weights_give_way = units().experts() == 0,
       .kv_bytes = [this](std::int64_t tokens, std::int64_t sequences) {
         std::uint64_t bytes = 0;
@@ -286,11 +309,9 @@ residency::HomesInput GpuPlanner::homes_input() const {
   residency::HomesInput input;
   input.vram_bytes = cap_;
   input.ram_bytes = ram_;
-  const TakenMemory drafter = taken_by_drafter();
-  input.vram_taken_bytes = vram_.context_bytes + exec::gpu_activation_bytes(shape) + others_.vram_bytes +
-                           drafter.vram_bytes + most_kv_bytes();
-  input.ram_taken_bytes =
-      program_bytes_ + residency::kLoadingBytes + kHostMargin + threads_bytes_ + others_.ram_bytes + drafter.ram_bytes;
+  const TakenMemory others = taken();
+  input.vram_taken_bytes = others.vram_bytes + exec::gpu_activation_bytes(shape) + most_kv_bytes();
+  input.ram_taken_bytes = others.ram_bytes + residency::kLoadingBytes + kHostMargin + threads_bytes_;
   input.front_layers = front_wanted_;
   if (units().experts() > 0)
     input.ram_beside_experts_bytes = exec::expert_share_bytes(
@@ -339,14 +360,19 @@ void GpuPlanner::set_plan_options() {
     plan_options.cpu_permille = rounded_share();
 }
 
-/// What a choice depends on: layers or experts lie outside VRAM. True: there are more rates than before.
+/// What a choice depends on: layers or experts lie outside VRAM. Of several GPUs the first one's rates are every one's.
+/// True: there are more rates than before.
 bool GpuPlanner::measure() {
   if (!chose_ || measured_) return false;
   measured_ = true;  // or cannot be: that is asked once
-  const MeasuringRoom room{.host_bytes = ram_ - std::min(ram_, program_bytes_),
+  const MeasuringRoom room{.host_bytes = all_ram_ - std::min(all_ram_, program_bytes_),
                            .device_bytes = cap_ - std::min(cap_, vram_.context_bytes),
                            .gpu = true};
-  return measure_rates(options_, room, parts_);
+  parts_.rates = rates_;
+  const bool more = measure_rates(options_, room, parts_);
+  rates_ = std::move(parts_.rates);
+  share_processor();
+  return more;
 }
 
 /// Rates measured briefly differ a little from run to run: the share is chosen in large steps, so that most runs have

@@ -28,6 +28,8 @@ struct Vram {
   std::uint64_t free_bytes = 0, context_bytes = 0;
   int multiprocessors = 0;
   int processors = 0;  // of the host; 0: those that this process may use
+  // That compute, each with its rows of every matrix; the figures above are then the least or most of any of them.
+  std::uint64_t gpus = 1, words_bytes = 0;  // words_bytes: of RAM, for what they tell each other
 };
 /// Errors: unsupported (there is no such GPU).
 Expected<device::Gpu> find_gpu(int index);
@@ -44,7 +46,8 @@ struct TakenMemory {
 
 class GpuPlanner {
  public:
-  /// parts: with the model; they outlive the object.
+  /// parts: with the model; where there are several GPUs, with the first one's rows of it. Then the plan is of one GPU,
+  /// with its part of RAM and of the processor. They outlive the object.
   GpuPlanner(const EngineOptions& options, const Vram& vram, Parts& parts);
 
   /// Limits, plan options, plan and, where measured, rates, into the parts; anew with each call, and alike for the same
@@ -56,11 +59,8 @@ class GpuPlanner {
 
   // REQUIRES of what follows: plan() was ok.
   std::uint64_t cap_bytes() const { return cap_; }
-  std::uint64_t ram_bytes() const { return ram_; }
   std::uint64_t program_bytes() const { return program_bytes_; }
   bool streams_from_ram() const { return homes_.movers > homes_.on_disk; }
-  /// Something was chosen that goes by rates: not all is at home in VRAM, and no plan was followed.
-  bool chose() const { return chose_; }
   bool knows_rates() const { return parts_.rates.cpu_decode > 0; }
   /// Whether experts are read from the disk again and again: they have slots, and RAM has none for each.
   bool experts_leave_ram() const { return homes_.experts.any() && homes_.experts.ram_slots < units().experts(); }
@@ -75,10 +75,13 @@ class GpuPlanner {
 
  private:
   Status plan_once();
+  std::uint64_t ram_of_one() const;
+  void share_processor();
   void share_memory();
   int front_layers() const;
   void set_front();
   TakenMemory taken_by_drafter() const;
+  TakenMemory taken() const;
   Status place();
   Status choose();
   Status follow();
@@ -107,12 +110,14 @@ class GpuPlanner {
   const Vram vram_;
   Parts& parts_;
   const kv::Layout layout_;
-  const std::uint64_t ram_;  // the cap: the machine is asked once
+  const std::uint64_t all_ram_;  // the cap: the machine is asked once
   const std::uint64_t program_bytes_;
+  const std::uint64_t ram_;          // of the cap, what one GPU has beside the program, and the program
   std::uint64_t threads_bytes_ = 0;  // of those that compute the CPU's share
   std::uint64_t cap_ = 0;
-  TakenMemory others_, tower_;  // others_: the tower's, too
-  int front_wanted_ = 0;        // residency::HomesInput::front_layers
+  TakenMemory others_, tower_;
+  residency::Rates rates_;  // of all of the processor
+  int front_wanted_ = 0;    // residency::HomesInput::front_layers
   residency::Homes homes_;
   bool streams_ = false;  // some layers may
   bool chose_ = false;    // not all is in VRAM, and no plan was followed
