@@ -1,9 +1,7 @@
 #include "residency/gpu/bounce.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "base/bytes.h"
 #include "residency/placement.h"
 
 namespace millrace::residency {
@@ -88,7 +86,7 @@ void BounceBackend::start_chunks() {
     // What lies in the place may still be on its way from there; a copy that failed is told by its own job.
     if (ring_->started() >= kLoadingChunks) (void)device::wait(copied_[ring_->next_slot()]);
     const std::uint64_t at = job.read.offset + job.asked, end = job.read.offset + job.read.bytes;
-    const std::uint64_t bytes = std::min(round_down(at, kChunkBytes) + kChunkBytes, end) - at;
+    const std::uint64_t bytes = chunk_end(at, end) - at;
     ring_->start({job.read.file, at, bytes, nullptr});
     chunks_.push_back(bytes);
     job.asked += bytes;

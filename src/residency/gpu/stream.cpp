@@ -75,7 +75,7 @@ Status DeviceStream::read_ahead() {
   if (chunks_.empty()) return {};
   while (disk_.under_way() < kChunks) {
     const std::size_t at = disk_.next_slot();
-    if (ever_emptied_[at]) {
+    if (disk_.started() >= kChunks) {
       MR_ASSIGN_OR_RETURN(const bool empty, device::is_reached(emptied_[at]));
       if (!empty) {
         // The last chunk landed a moment ago: there are enough reads under way to leave it for later.
@@ -179,7 +179,6 @@ Status DeviceStream::copy_from_disk(std::uint64_t n, bool wait) {
     MR_ASSIGN_OR_RETURN(const std::byte* const from, disk_.take());
     MR_RETURN_IF_ERROR(device::copy_to_device(place_of(n) + landing.group_offset, from, landing.bytes, from_disk_));
     MR_RETURN_IF_ERROR(device::record(emptied_[at], from_disk_));
-    ever_emptied_[at] = true;
     copied_bytes_ += landing.bytes;
     disk_bytes_ += landing.bytes;
     if (!landing.last) continue;

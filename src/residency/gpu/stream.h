@@ -161,9 +161,8 @@ class DeviceStream {
   std::vector<Chunk> chunks_;                   // of one pass
   std::vector<std::size_t> first_chunk_;        // by group
   std::array<device::Event, kChunks> emptied_;  // by place in the ring
-  std::array<bool, kChunks> ever_emptied_{};
-  std::uint64_t chunk_base_ = 0;  // which chunk of a pass number 0 is
-  std::uint64_t disk_copy_ = 0;   // the copy whose chunks land next
+  std::uint64_t chunk_base_ = 0;                // which chunk of a pass number 0 is
+  std::uint64_t disk_copy_ = 0;                 // the copy whose chunks land next
   bool disk_copy_begun_ = false;
 
   std::vector<storage::Read> reads_;  // of one group; keeps its memory
