@@ -226,7 +226,7 @@ struct GpuExecutor::Emitter {
   void take_in_experts(const Step& s, std::uint32_t number, const Experts* ahead);
   /// Between them, of experts without a gate: of all entries, or of the experts of a wave.
   void activate(const gpu::ExpertCall& hidden, const gpu::ExpertCall& down, bool of_wave);
-  /// Between them, of a shard: what all devices made of the hidden layers becomes the input of `down`.
+  /// Between them, beside other GPUs: what all devices made of the hidden layers becomes the input of `down`.
   void gather_hidden(const Step& s, const gpu::ExpertCall& down, bool of_wave);
   /// hidden and down wave by wave, as the experts come.
   void launch_waves(const Step& s, gpu::ExpertCall hidden, gpu::ExpertCall down);

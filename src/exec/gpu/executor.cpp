@@ -190,7 +190,7 @@ std::int64_t gpu_prompt_chunk(const Program& program) {
 }
 
 Status GpuExecutor::takes_pictures(bool sees_ahead) const {
-  if (!sees_ahead || shards_.devices.size() > 1 || options_.blocks.layout)
+  if (!sees_ahead || peers_.devices.size() > 1 || options_.blocks.layout)
     return sees_ahead
                ? error(Code::unsupported,
                        "several GPUs have no pictures whose rows see each other, as this model's do; use one, or "
@@ -481,7 +481,7 @@ Status GpuExecutor::launch_all() {
   Status ended = stream_.synchronise();
   if (has_all_experts()) options_.experts.slots->end_pass();
   if (status.ok()) status = std::move(ended);
-  if (status.ok() && shards_.failed != nullptr && std::atomic_ref(*shards_.failed).load() != 0)
+  if (status.ok() && peers_.failed != nullptr && std::atomic_ref(*peers_.failed).load() != 0)
     status = error(Code::io_error, "another GPU has given the pass up, or did not answer for five minutes");
   if (status.ok()) status = tell_trace();
   return status;

@@ -30,13 +30,16 @@ struct Window {
 };
 
 /// Where the executors of one program, each with rows of its own, store for each other (kernels/gpu/gather.h).
-struct Shards {
+struct Peers {
   struct Device {
     std::byte* memory = nullptr;
     GpuLayout layout;
     const Program* programs = nullptr;  // two, as GpuExecutor::programs_
     kernels::gpu::GatherState* gather_state = nullptr;
     std::byte* gather_words = nullptr;  // GatherCall::Target::words
+
+    std::byte* at(std::uint64_t offset) const { return memory + offset; }
+    float* floats_at(std::uint64_t offset) const { return reinterpret_cast<float*>(at(offset)); }
   };
   std::vector<Device> devices;
   int index = 0;                    // this one's
@@ -68,11 +71,11 @@ class GpuExecutor final : public Executor {
   ExecCounters counters() const override { return counters_; }
   std::string describe() const override;
   /// Of a program with gathers, once all of its executors are prepared: where the others' activations lie.
-  Shards::Device as_shard(kernels::gpu::GatherState* state, std::byte* words) const {
+  Peers::Device as_peer(kernels::gpu::GatherState* state, std::byte* words) const {
     return {memory_.data(), layout_, programs_, state, words};
   }
-  void join(Shards shards) { shards_ = std::move(shards); }
-  // Of shards whose experts flow: the executor of the first GPU leads, and the others follow it.
+  void join(Peers peers) { peers_ = std::move(peers); }
+  // Of several whose experts flow: the executor of the first GPU leads, and the others follow it.
   /// Of all members, in order, so that the processor has whole biases. REQUIRES: this one leads.
   Status add_biases(const GpuExecutor& member);
   Status follow(ExpertShare& leaders);
@@ -200,7 +203,7 @@ class GpuExecutor final : public Executor {
     std::int64_t down_rows = 0;  // those of so many rows of each expert have come
   };
   std::map<std::int32_t, ExpertBiases> expert_biases_;
-  Shards shards_;  // none: the program has no gathers
+  Peers peers_;  // none: the program has no gathers
   // Of each adapter, its memory in VRAM.
   std::vector<residency::Reservation> adapter_reservations_;
   std::vector<device::DeviceBuffer> adapter_memory_;

@@ -294,7 +294,7 @@ void GpuExecutor::Emitter::activate(const gpu::ExpertCall& hidden, const gpu::Ex
   gpu::ActivateEntriesCall call;
   call.activation = hidden.activation;
   call.x = hidden.y;
-  if (hidden.rows == down.cols) call.q8 = down.x_q8;  // else a shard's, to be gathered
+  if (hidden.rows == down.cols) call.q8 = down.x_q8;  // else one GPU's rows, to be gathered
   call.entries = hidden.entries;
   call.cols = hidden.rows;
   if (of_wave) {
@@ -444,14 +444,13 @@ void GpuExecutor::Emitter::gather_hidden(const Step& s, const gpu::ExpertCall& d
     call.end = down.expert_first + down.experts;
   }
   for (int d = 0; d < call.devices; ++d) {
-    const Shards::Device& device = ops.shards_.devices[static_cast<std::size_t>(d)];
+    const Peers::Device& peer = ops.peers_.devices[static_cast<std::size_t>(d)];
     gpu::GatherCall::Target& target = call.targets[d];
-    std::byte* const to = device.memory + device.layout.hidden;
     target.own_cols /= s.experts.top_k;
     if (down.x != nullptr)
-      target.out = reinterpret_cast<float*>(to);
+      target.out = peer.floats_at(peer.layout.hidden);
     else
-      target.q8 = gpu::q8_at(to, call.rows, call.cols);
+      target.q8 = gpu::q8_at(peer.at(peer.layout.hidden), call.rows, call.cols);
   }
   check(gpu::gather(call, stream), "gather");
 }

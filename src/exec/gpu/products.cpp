@@ -273,8 +273,8 @@ void GpuExecutor::Emitter::emit_logits(const Step& s) {
     gpu::GatherCall gather = gather_call(s, s.out);
     gather.cols = static_cast<std::int32_t>(s.vocab);
     for (int d = 0; d < gather.devices; ++d) {
-      const Shards::Device& device = ops.shards_.devices[static_cast<std::size_t>(d)];
-      gather.targets[d].out = reinterpret_cast<float*>(device.memory + device.layout.logits);
+      const Peers::Device& peer = ops.peers_.devices[static_cast<std::size_t>(d)];
+      gather.targets[d].out = peer.floats_at(peer.layout.logits);
     }
     check(gpu::gather(gather, stream), "gather");
   }

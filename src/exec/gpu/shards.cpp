@@ -143,23 +143,23 @@ Status ShardedExecutor::make_gather_memory() {
 
 /// Tells each where the others' memory is.
 Status ShardedExecutor::join() {
-  Shards shards;
+  Peers peers;
   std::set<int> devices;
   for (const Member& member : members_) devices.insert(member.device);
-  shards.one_device = devices.size() < members_.size();
-  shards.through_host = through_host_;
+  peers.one_device = devices.size() < members_.size();
+  peers.through_host = through_host_;
   for (const Member& member : members_)
-    shards.devices.push_back(
-        cuda(member).as_shard(member.state(), member.gathers.data() + kernels::gpu::kGatherStateBytes));
+    peers.devices.push_back(
+        cuda(member).as_peer(member.state(), member.gathers.data() + kernels::gpu::kGatherStateBytes));
   for (const Member& member : members_) {
     const device::OnGpu on(member.device);
     for (std::size_t m = 0; through_host_ && m < members_.size(); ++m) {
-      MR_ASSIGN_OR_RETURN(shards.devices[m].gather_words, device::seen_by_gpu(members_[m].host_words.data()));
+      MR_ASSIGN_OR_RETURN(peers.devices[m].gather_words, device::seen_by_gpu(members_[m].host_words.data()));
     }
     MR_ASSIGN_OR_RETURN(std::byte* const failed, device::seen_by_gpu(failed_.data()));
-    shards.failed = reinterpret_cast<std::uint32_t*>(failed);
-    cuda(member).join(shards);
-    ++shards.index;
+    peers.failed = reinterpret_cast<std::uint32_t*>(failed);
+    cuda(member).join(peers);
+    ++peers.index;
   }
   return {};
 }

@@ -29,25 +29,25 @@ gpu::KvView GpuExecutor::Emitter::kv_view(std::int64_t layer) const {
 }
 
 gpu::GatherCall GpuExecutor::Emitter::gather_call(const Step& s, Act own) const {
-  const Shards& shards = ops.shards_;
+  const Peers& peers = ops.peers_;
   const auto index = static_cast<std::size_t>(&s - ops.program_->steps.data());
   gpu::GatherCall call;
   call.own = data(own);
   call.rows = rows(own);
-  call.devices = static_cast<std::int32_t>(shards.devices.size());
-  call.index = shards.index;
-  call.one_device = shards.one_device;
-  call.through_host = shards.through_host;
+  call.devices = static_cast<std::int32_t>(peers.devices.size());
+  call.index = peers.index;
+  call.one_device = peers.one_device;
+  call.through_host = peers.through_host;
   for (int d = 0; d < call.devices; ++d) {
-    const Shards::Device& device = shards.devices[static_cast<std::size_t>(d)];
-    // Programs of shards differ in their columns alone.
-    const Program& program = device.programs[ops.batch_->wants_hidden ? 1 : 0];
+    const Peers::Device& peer = peers.devices[static_cast<std::size_t>(d)];
+    // Their programs differ in their columns alone.
+    const Program& program = peer.programs[ops.batch_->wants_hidden ? 1 : 0];
     call.targets[d].first = static_cast<std::int32_t>(program.steps[index].first);
     call.targets[d].own_cols = static_cast<std::int32_t>(program.buffer(own).cols);
-    call.targets[d].state = device.gather_state;
-    call.targets[d].words = device.gather_words;
+    call.targets[d].state = peer.gather_state;
+    call.targets[d].words = peer.gather_words;
   }
-  call.failed = shards.failed;
+  call.failed = peers.failed;
   return call;
 }
 
@@ -60,11 +60,11 @@ gpu::GatherCall GpuExecutor::Emitter::gather_call(const Launch& l, const Step& s
   call.meets_first = l.meets_first;
   const std::int64_t first_row = buffer(l.out).rows == Rows::whole ? window.first : 0;
   for (int d = 0; d < call.devices; ++d) {
-    const Shards::Device& device = ops.shards_.devices[static_cast<std::size_t>(d)];
+    const Peers::Device& peer = ops.peers_.devices[static_cast<std::size_t>(d)];
     gpu::GatherCall::Target& target = call.targets[d];
-    const std::uint64_t out = device.layout.buffers[static_cast<std::size_t>(l.out.buffer)];
-    std::byte* const input = device.memory + device.layout.inputs[kGatheredInput];
-    if (l.leaves.floats) target.out = reinterpret_cast<float*>(device.memory + out) + first_row * cols(l.out);
+    const std::uint64_t out = peer.layout.buffers[static_cast<std::size_t>(l.out.buffer)];
+    std::byte* const input = peer.at(peer.layout.inputs[kGatheredInput]);
+    if (l.leaves.floats) target.out = peer.floats_at(out) + first_row * cols(l.out);
     if (l.leaves.q8) target.q8 = gpu::q8_at(input, call.rows, call.cols);
     if (l.leaves.bf16) target.bf16 = reinterpret_cast<gpu::Bf16*>(input);
   }
