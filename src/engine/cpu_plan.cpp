@@ -47,8 +47,7 @@ CpuPlanner::CpuPlanner(const EngineOptions& options, std::uint64_t ram_bytes, st
       .kv_bytes = [this](std::int64_t tokens, std::int64_t sequences) {
         return kv_bytes({tokens, sequences, wanted_rows() * options_.part.ranks});
       }};
-  choose_context(hp, memory, demand_);
-  if (shares_out_) share_out(hp, memory, demand_);
+  share_out(hp, memory, demand_);
 }
 
 bool CpuPlanner::room_to_map() const {
@@ -219,15 +218,6 @@ std::uint64_t CpuPlanner::message_bytes(const Limits& limits) const {
   return exec::stage_message_bytes({hp.model_dim, hp.vocab}, pass_limits(limits), options_.part.ranks);
 }
 
-/// The budget's bytes for KV: BlockPool reserves whole pages for each block.
-std::uint64_t CpuPlanner::kv_bytes(const kv::Load& load) const {
-  std::uint64_t bytes = 0;
-  for (const kv::Group& group : layout_.groups())
-    bytes += static_cast<std::uint64_t>(kv::most_blocks(group, load)) *
-             round_up(static_cast<std::uint64_t>(group.block_bytes()), device::kPageBytes);
-  return bytes;
-}
-
 /// Whether the limits fit when every context is full.
 Status CpuPlanner::try_limits(std::uint64_t spread) {
   const Limits& limits = parts_.limits;
@@ -275,10 +265,8 @@ void CpuPlanner::set_plan_options(std::int64_t kv_tokens, std::uint64_t program_
   plan_options.kv_bytes = kv_bytes(load);
   plan_options.context_tokens = load.tokens;
   plan_options.most_kv_bytes = kv_bytes(kv_load(limits));
-  plan_options.passes.top_k = static_cast<int>(parts_.model->hyperparameters().top_k);
+  plan_options.passes = pass_demand(*parts_.model, layout_);
   plan_options.passes.tokens = limits.batch_tokens;
-  plan_options.passes.attention = attention_costs(parts_.model->program(), layout_);
-  plan_options.passes.steps = step_cost(parts_.model->program(), layout_);
   plan_options.experts.routing = routing_guess(options_, parts_.routing.get());
   plan_options.experts.most_slots = options_.experts.ram_slots;
   plan_options.front_layers = front_layers_;

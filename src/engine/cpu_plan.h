@@ -44,7 +44,7 @@ class CpuPlanner {
   std::uint64_t activation_bytes(const Limits& limits, std::int64_t logit_rows) const;
   std::uint64_t fixed_bytes(const Limits& limits, std::uint64_t program_bytes) const;
   std::uint64_t message_bytes(const Limits& limits) const;
-  std::uint64_t kv_bytes(const kv::Load& load) const;
+  std::uint64_t kv_bytes(const kv::Load& load) const { return kv::most_bytes(layout_, load, device::kPageBytes); }
   std::int64_t affordable_context(std::uint64_t bytes, std::int64_t sequences, std::int64_t most) const;
 
   const EngineOptions options_;

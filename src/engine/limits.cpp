@@ -5,17 +5,12 @@
 
 #include "base/bytes.h"
 #include "engine/draft_choice.h"
-#include "engine/sharing.h"
 
 namespace millrace::engine {
 namespace {
 
 /// KV of all requests to a server where nobody says how much and memory is short.
 constexpr std::int64_t kContextsOfKv = 4;
-
-std::uint64_t half_of_rest(const SharedMemory& memory) {
-  return memory.cap_bytes > memory.taken_bytes ? (memory.cap_bytes - memory.taken_bytes) / 2 : 0;
-}
 
 /// What follows from context and rows.
 void set_shared(const Demand& demand, const LimitRules& rules, Limits& limits) {
@@ -108,22 +103,16 @@ void choose_context(const model::Hyperparameters& hp, const SharedMemory& memory
   const bool pooled = demand.kv_tokens > 0 || shares_out(demand);
   const std::int64_t sharers = pooled ? 1 : std::max<std::int64_t>(1, demand.max_sequences);
   std::int64_t context = std::min(hp.context_length, kLongestAutomaticContext);
-  while (context > kAutomaticContext && memory.kv_bytes(context * sharers, sharers) > half_of_rest(memory))
+  while (context > kAutomaticContext && memory.kv_bytes(context * sharers, sharers) > memory.half_of_rest())
     context /= 2;
   demand.automatic_context = context;
 }
 
-void share_out(const model::Hyperparameters& hp, SharedMemory memory, Demand& demand) {
+void share_out(const model::Hyperparameters& hp, const SharedMemory& memory, Demand& demand) {
+  choose_context(hp, memory, demand);
+  if (!shares_out(demand)) return;
   const std::int64_t context = wanted_context(demand, hp);
-  const std::uint64_t rest = half_of_rest(memory);
-  SharingInput input;
-  input.cap_bytes = memory.cap_bytes;
-  input.taken_bytes = memory.taken_bytes;
-  input.weights_give_way = memory.weights_give_way;
-  input.kv_bytes = std::move(memory.kv_bytes);
-  input.vocab = hp.vocab;
-  input.context_tokens = context;
-  input.most_sequences = demand.max_sequences;
+  SharingInput input{memory, hp.vocab, context, demand.max_sequences};
   const bool by_default = demand.fewer_sequences && demand.kv_tokens == 0;
   if (by_default) input.most_kv_tokens = kContextsOfKv * std::max(demand.context_tokens, kAutomaticContext);
   if (demand.fewer_sequences && !by_default) input.most_kv_tokens = demand.kv_tokens;
@@ -133,7 +122,7 @@ void share_out(const model::Hyperparameters& hp, SharedMemory memory, Demand& de
   // A context for each of them, or the largest half, quarter and so on of that which takes no more than half of what is
   // over: KV grows by use, and requests without room for theirs begin anew.
   std::int64_t tokens = by_default ? sharing.sequences * context : 0;
-  while (tokens > sharing.kv_tokens && input.kv_bytes(tokens, sharing.sequences) > rest) tokens /= 2;
+  while (tokens > sharing.kv_tokens && input.kv_bytes(tokens, sharing.sequences) > memory.half_of_rest()) tokens /= 2;
   demand.kv_tokens = std::max(tokens, sharing.kv_tokens);
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "engine/engine.h"
+#include "engine/sharing.h"
 #include "exec/program.h"
 #include "kv/footprint.h"
 
@@ -69,17 +70,11 @@ Status fit_limits(const Demand& demand, const LimitRules& rules, Limits& limits,
 
 /// Whether the planner chooses how many requests share a pass.
 bool shares_out(const DemandOptions& demand);
-/// A memory of `cap_bytes`, of which `taken_bytes` are not for KV.
-struct SharedMemory {
-  std::uint64_t cap_bytes = 0, taken_bytes = 0;
-  bool weights_give_way = false;
-  std::function<std::uint64_t(std::int64_t tokens, std::int64_t sequences)> kv_bytes;
-};
 /// Chooses the context if the options do not: the model's context if its KV takes at most half of the memory that the
 /// weights leave, otherwise the largest half, quarter and so on that does.
 void choose_context(const model::Hyperparameters& hp, const SharedMemory& memory, Demand& demand);
-/// Chooses how many requests may share passes, up to the options' limits. Called after choose_context().
-void share_out(const model::Hyperparameters& hp, SharedMemory memory, Demand& demand);
+/// Chooses the context and, if the planner chooses that, how many requests may share passes, up to the options' limits.
+void share_out(const model::Hyperparameters& hp, const SharedMemory& memory, Demand& demand);
 /// Halves the number of requests, and their KV, while `plan` returns out_of_budget. open: shares_out() of the user's
 /// demand.
 Status fit_sequences(bool open, Demand& demand, const std::function<Status()>& plan);

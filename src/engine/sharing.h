@@ -6,12 +6,19 @@
 
 namespace millrace::engine {
 
-struct SharingInput {
-  std::uint64_t cap_bytes = 0;    // of the memory that KV lies in
+/// The memory that KV lies in.
+struct SharedMemory {
+  std::uint64_t cap_bytes = 0;
   std::uint64_t taken_bytes = 0;  // of it by weights, activations and the program
   bool weights_give_way = false;  // what does not fit streams
   /// Of KV of so many tokens in so many sequences: grows with both, layers with a window with the sequences alone.
   std::function<std::uint64_t(std::int64_t tokens, std::int64_t sequences)> kv_bytes;
+
+  /// Half of what is not taken.
+  std::uint64_t half_of_rest() const { return cap_bytes > taken_bytes ? (cap_bytes - taken_bytes) / 2 : 0; }
+};
+
+struct SharingInput : SharedMemory {
   std::int64_t vocab = 0;
   std::int64_t context_tokens = 0;  // of one request at most
   std::int64_t most_sequences = 0;  // 0: 64, beyond which more gains little

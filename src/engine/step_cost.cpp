@@ -84,4 +84,10 @@ residency::StepCost step_cost(const exec::Program& program, const kv::Layout& la
   return cost;
 }
 
+residency::PassDemand pass_demand(const model::Model& model, const kv::Layout& layout) {
+  return {.attention = attention_costs(model.program(), layout),
+          .steps = step_cost(model.program(), layout),
+          .top_k = static_cast<int>(model.hyperparameters().top_k)};
+}
+
 }  // namespace millrace::engine

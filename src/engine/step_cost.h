@@ -6,6 +6,7 @@
 
 #include "exec/program.h"
 #include "kv/layout.h"
+#include "model/model.h"
 #include "residency/plan.h"
 
 namespace millrace::engine {
@@ -15,5 +16,8 @@ residency::StepCost step_cost(const exec::Program& program, const kv::Layout& la
 
 /// What attention costs a pass: of its steps, by window, with KV as `layout` keeps it.
 std::vector<residency::AttentionCost> attention_costs(const exec::Program& program, const kv::Layout& layout);
+
+/// What a plan has to know of the model's passes, with KV as `layout` keeps it.
+residency::PassDemand pass_demand(const model::Model& model, const kv::Layout& layout);
 
 }  // namespace millrace::engine

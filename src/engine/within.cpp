@@ -113,13 +113,9 @@ std::uint64_t within_bytes(const EngineOptions& options, const Parts& parts) {
   if (options.speculate.within == Within::self)
     return passes(parts.model->program(), self_draft_limits(parts.limits));  // of all layers: at least as much
   const exec::Program& program = *parts.model->draft_program();
-  std::uint64_t bytes =
-      passes(program, mtp_limits(parts.limits)) + mtp_waiting_bytes(parts.limits, parts.model->hyperparameters());
   const kv::Layout layout = program.layout.with(options.kv.dtype, kv::kOnHost, options.kv.rotation);
-  for (const kv::Group& group : layout.groups())
-    bytes += static_cast<std::uint64_t>(kv::most_blocks(group, kv_load(parts.limits))) *
-             round_up(static_cast<std::uint64_t>(group.block_bytes()), device::kPageBytes);
-  return bytes;
+  return passes(program, mtp_limits(parts.limits)) + mtp_waiting_bytes(parts.limits, parts.model->hyperparameters()) +
+         kv::most_bytes(layout, kv_load(parts.limits), device::kPageBytes);
 }
 
 DraftForecast forecast_within(const EngineOptions& options, const Parts& parts) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/bytes.h"
 #include "kv/layout.h"
 
 namespace millrace::kv {
@@ -28,6 +29,15 @@ inline std::int64_t most_blocks(const Group& group, const Load& load) {
   if (group.ends) return std::min(all, load.sequences * 3 + load.pass_rows / kBlockTokens);  // a pass may begin in one
   const std::int64_t of_window = (group.window + kBlockTokens - 3) / kBlockTokens + 2;
   return std::min(all, load.sequences * of_window + load.pass_rows / kBlockTokens);
+}
+
+/// The most bytes of the blocks of all groups. granule: a block takes whole ones; in host memory, pages.
+inline std::uint64_t most_bytes(const Layout& layout, const Load& load, std::uint64_t granule = 1) {
+  std::uint64_t bytes = 0;
+  for (const Group& group : layout.groups())
+    bytes += static_cast<std::uint64_t>(most_blocks(group, load)) *
+             round_up(static_cast<std::uint64_t>(group.block_bytes()), granule);
+  return bytes;
 }
 
 }  // namespace millrace::kv

@@ -104,9 +104,7 @@ Expected<GpuDraftPlan> plan_gpu_draft(const DraftModelPlan& draft, const device:
   for (const kv::Group& group : opened.layout.groups()) plan.taken.vram_bytes += opened.blocks(group).most_bytes();
   plan.taken.ram_bytes = residency::kLoadingBytes + opened.host_bytes();
   residency::PlanOptions options;
-  options.passes.attention = attention_costs(program, opened.layout);
-  options.passes.steps = step_cost(program, opened.layout);
-  options.passes.top_k = static_cast<int>(parts.model->hyperparameters().top_k);
+  options.passes = pass_demand(*parts.model, opened.layout);
   plan.plan = residency::make_vram_plan(units, opened.placement.homes, options, {});
   return plan;
 }

@@ -207,14 +207,9 @@ void GpuPlanner::share_memory() {
           taken().vram_bytes + residency::device_weight_bytes(units(), homes_.placement) + activation_bytes(),
       .weights_give_way = units().experts() == 0,
       .kv_bytes = [this](std::int64_t tokens, std::int64_t sequences) {
-        std::uint64_t bytes = 0;
-        const std::int64_t rows = parts_.limits.batch_tokens * parts_.limits.passes;
-        for (const kv::Group& group : layout_.groups())
-          bytes += static_cast<std::uint64_t>(kv::most_blocks(group, {tokens, sequences, rows}) * group.block_bytes());
-        return bytes;
+        return kv::most_bytes(layout_, {tokens, sequences, parts_.limits.batch_tokens * parts_.limits.passes});
       }};
-  choose_context(hp(), memory, demand_);
-  if (shares_out(demand_)) share_out(hp(), memory, demand_);
+  share_out(hp(), memory, demand_);
 }
 
 /// The model in VRAM as a whole, or as much of it as fits.
@@ -335,15 +330,10 @@ exec::PassShape GpuPlanner::pass_shape() const {
 void GpuPlanner::set_plan_options() {
   residency::PlanOptions& plan_options = parts_.plan_options;
   plan_options.vram_bytes = cap_;
-  plan_options.kv_bytes = 0;
-  for (const kv::Group& group : layout_.groups())
-    plan_options.kv_bytes += static_cast<std::uint64_t>(blocks(group) * group.block_bytes());
-  plan_options.most_kv_bytes = plan_options.kv_bytes;
+  plan_options.kv_bytes = plan_options.most_kv_bytes = kv::most_bytes(layout_, kv_load(parts_.limits));
   plan_options.context_tokens = parts_.limits.kv_tokens;
-  plan_options.passes.top_k = static_cast<int>(hp().top_k);
+  plan_options.passes = pass_demand(*parts_.model, layout_);
   plan_options.passes.tokens = parts_.limits.batch_tokens;
-  plan_options.passes.attention = attention_costs(parts_.model->program(), layout_);
-  plan_options.passes.steps = step_cost(parts_.model->program(), layout_);
   plan_options.experts.routing = routing_guess(options_, parts_.routing.get());
   const int processors = vram_.processors > 0 ? vram_.processors : ThreadPool::usable_processors();
   plan_options.passes.crowded = residency::threads_beside_gpu(options_.device.threads, processors) >= processors;
