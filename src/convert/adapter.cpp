@@ -1,6 +1,7 @@
 #include "convert/adapter.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -8,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "convert/config.h"
 #include "convert/family.h"
 #include "convert/forms.h"
@@ -17,6 +19,7 @@
 #include "convert/stored.h"
 #include "model/adapter.h"
 #include "modelfile/escape.h"
+#include "modelfile/file_io.h"
 #include "modelfile/gguf_writer.h"
 #include "modelfile/safetensors.h"
 #include "tensor/codec.h"
@@ -30,6 +33,8 @@ using nlohmann::json;
 namespace {
 
 constexpr const char *kConfig = "adapter_config.json", *kWeights = "adapter_model.safetensors";
+
+constexpr std::uint64_t kBytesAByteOfJson = 24;  // as values, with the copies on the way
 
 fs::path folder_of(const std::string& path) {
   std::error_code ignored;
@@ -130,8 +135,12 @@ struct Half {
 
 class AdapterConverter {
  public:
-  AdapterConverter(std::string in, std::string base, std::string out)
-      : in_(std::move(in)), base_path_(std::move(base)), out_(std::move(out)), header_(metadata_, "") {}
+  AdapterConverter(std::string in, std::string base, std::string out, WorkGrant* memory)
+      : in_(std::move(in)),
+        base_path_(std::move(base)),
+        out_(std::move(out)),
+        memory_(UINT64_MAX, memory),
+        header_(metadata_, "") {}
 
   Expected<AdapterReport> run() {
     MR_RETURN_IF_ERROR(open());
@@ -148,6 +157,7 @@ class AdapterConverter {
   };
 
   Status open();
+  Status take_memory(const fs::path& file, std::uint64_t most);
   Status pair_halves();
   Status plan();
   Status plan_group(const Group& group, const std::vector<const Pair*>& pairs, const std::vector<std::string>& names,
@@ -158,6 +168,7 @@ class AdapterConverter {
   Status write();
 
   const std::string in_, base_path_, out_;
+  GrantedBytes memory_;  // outlives what was read
   modelfile::Model base_;
   Metadata metadata_;
   Header header_;
@@ -171,8 +182,32 @@ class AdapterConverter {
   AdapterReport report_;
 };
 
+/// What the file says; reading it checks that.
+Expected<std::uint64_t> header_bytes_of(const std::string& path) {
+  MR_ASSIGN_OR_RETURN(const modelfile::File file, modelfile::File::open_read(path));
+  std::array<std::byte, 8> little_endian;
+  MR_RETURN_IF_ERROR(file.read_at(0, little_endian));
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < little_endian.size(); ++i)
+    bytes |= static_cast<std::uint64_t>(little_endian[i]) << (8 * i);
+  return bytes;
+}
+
+/// For what is made of a file's first `most` bytes, which are JSON.
+Status AdapterConverter::take_memory(const fs::path& file, std::uint64_t most) {
+  std::error_code failure;
+  const std::uint64_t bytes = std::min<std::uint64_t>(fs::file_size(file, failure), most) * kBytesAByteOfJson;
+  if (failure) return error(Code::io_error, "{}: {}", modelfile::escape(file.string()), failure.message());
+  if (memory_.grow(bytes)) return {};
+  return error(Code::out_of_budget, "{}: reading it takes {} of memory, which is not free",
+               modelfile::escape(file.string()), format_bytes(bytes));
+}
+
 Status AdapterConverter::open() {
-  MR_ASSIGN_OR_RETURN(base_, modelfile::Model::open(base_path_));
+  modelfile::OpenOptions no_words;
+  no_words.skip_vocabulary = true;
+  no_words.memory = &memory_;
+  MR_ASSIGN_OR_RETURN(base_, modelfile::Model::open(base_path_, no_words));
   metadata_ = base_.metadata();
   MR_ASSIGN_OR_RETURN(report_.architecture, base_.get_string("general.architecture"));
   header_ = Header(metadata_, report_.architecture);
@@ -186,8 +221,11 @@ Status AdapterConverter::open() {
     if (!fs::exists(folder / name, ignored))
       return error(Code::not_found, "{}: there is no {}; give the folder of an adapter as PEFT saves it",
                    modelfile::escape(folder.empty() ? "." : folder.string()), name);
+  MR_RETURN_IF_ERROR(take_memory(folder / kConfig, kMostJsonBytes));
   MR_ASSIGN_OR_RETURN(const json config, read_json((folder / kConfig).string()));
   MR_ASSIGN_OR_RETURN(scaling_, read_scaling(config));
+  MR_ASSIGN_OR_RETURN(const std::uint64_t header_bytes, header_bytes_of((folder / kWeights).string()));
+  MR_RETURN_IF_ERROR(take_memory(folder / kWeights, header_bytes));
   MR_ASSIGN_OR_RETURN(checkpoint_, modelfile::Checkpoint::open((folder / kWeights).string()));
   MR_ASSIGN_OR_RETURN(files_, modelfile::open_files(checkpoint_.paths()));
   return {};
@@ -348,8 +386,9 @@ bool is_peft_adapter(const std::string& path) {
          fs::exists(folder_of(path) / kConfig, ignored);
 }
 
-Expected<AdapterReport> convert_adapter(const std::string& in, const std::string& base, const std::string& out) {
-  return AdapterConverter(in, base, out).run();
+Expected<AdapterReport> convert_adapter(const std::string& in, const std::string& base, const std::string& out,
+                                        WorkGrant* memory) {
+  return AdapterConverter(in, base, out, memory).run();
 }
 
 }  // namespace millrace::convert

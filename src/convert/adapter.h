@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "base/work_grant.h"
 
 namespace millrace::convert {
 
@@ -22,7 +23,9 @@ bool is_peft_adapter(const std::string& path);
 /// `in`: as above. `base`: the GGUF file of the model. `out`: the file, which appears when it is whole. Errors:
 /// not_found (adapter_config.json, the weights); unsupported (a kind of adapter other than LoRA, DoRA, whole modules or
 /// biases beside it, a tensor that the family's table lacks, or one whose form no two products give: each named);
-/// corrupt (a half without the other, a wrong shape); invalid_argument (an adapter of another model); io_error.
-Expected<AdapterReport> convert_adapter(const std::string& in, const std::string& base, const std::string& out);
+/// corrupt (a half without the other, a wrong shape); invalid_argument (an adapter of another model); io_error;
+/// out_of_budget (`memory`, where given, is charged for what is read of the files, and refuses).
+Expected<AdapterReport> convert_adapter(const std::string& in, const std::string& base, const std::string& out,
+                                        WorkGrant* memory = nullptr);
 
 }  // namespace millrace::convert

@@ -28,6 +28,12 @@ std::string name_of(const AdapterOptions& adapter) {
   return last.extension() == ".gguf" ? last.stem().string() : last.string();
 }
 
+/// How the user named it, for an error.
+template <typename Named>  // AdapterOptions, AdapterState
+std::string given_as(const Named& adapter) {
+  return (adapter.of_model ? "ADAPTER " : "--lora ") + modelfile::escape(adapter.path, 200);
+}
+
 Status no_number(float scale) {
   return error(Code::invalid_argument, "an adapter's scale has to be a number, and is {}; give one such as 0.5", scale);
 }
@@ -74,17 +80,17 @@ Status read_adapters(const EngineOptions& options, const modelfile::Model& file,
     const std::string name = name_of(adapter);
     const auto is_it = [&](const AdapterState& other) { return other.name == name; };
     if (std::any_of(parts.adapter_states.begin(), parts.adapter_states.end(), is_it))
-      return error(Code::invalid_argument, "--lora {}: there is an adapter named {} already; rename the file",
-                   modelfile::escape(adapter.path, 200), modelfile::escape(name, 80));
+      return error(Code::invalid_argument, "{}: there is an adapter named {} already; rename the file",
+                   given_as(adapter), modelfile::escape(name, 80));
     if (!std::isfinite(adapter.scale)) return no_number(adapter.scale);
     MR_ASSIGN_OR_RETURN(const model::AdapterFile opened, model::AdapterFile::open(adapter.path));
-    if (const Status fits = opened.check(file); !fits.ok())
-      return fits.with_context("--lora " + modelfile::escape(adapter.path, 200));
+    if (const Status fits = opened.check(file); !fits.ok()) return fits.with_context(given_as(adapter));
     parts.adapter_bytes += opened.memory_bytes();
     parts.adapts_embedding = parts.adapts_embedding || opened.adapts_embedding();
     for (const residency::WeightRef ref : opened.weights(*parts.model)) parts.adapted_weights.push_back(ref);
     parts.limits.adapter_rank = std::max(parts.limits.adapter_rank, opened.most_rank());
-    parts.adapter_states.push_back({name, adapter.path, adapter.scale, adapter.scale == 0 ? 1 : adapter.scale});
+    parts.adapter_states.push_back(
+        {name, adapter.path, adapter.scale, adapter.scale == 0 ? 1 : adapter.scale, adapter.of_model});
   }
   return {};
 }
@@ -98,9 +104,9 @@ Status load_adapters(const EngineOptions& options, Parts& parts) {
   for (const AdapterState& state : parts.adapter_states) {
     MR_ASSIGN_OR_RETURN(const model::AdapterFile opened, model::AdapterFile::open(state.path));
     auto adapter = opened.load(file, *parts.model, *parts.budget);
-    if (!adapter.ok()) return adapter.status().with_context("--lora " + modelfile::escape(state.path, 200));
+    if (!adapter.ok()) return adapter.status().with_context(given_as(state));
     if (opened.most_rank() > parts.limits.adapter_rank)
-      return error(Code::io_error, "--lora {}: the file changed while it was read; try again", state.path);
+      return error(Code::io_error, "{}: the file changed while it was read; try again", given_as(state));
     adapter->name = state.name;
     log::info("adapter {}: {} matrices, {}", state.name, opened.tensors().size(), format_bytes(opened.memory_bytes()));
     parts.adapters->push_back(std::move(*adapter));

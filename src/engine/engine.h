@@ -115,8 +115,9 @@ struct Request {
 /// An adapter of the model.
 struct AdapterState {
   std::string name, path;
-  float scale = 1;  // of requests that do not say; the one field that changes
-  float alone = 1;  // of requests that name it alone
+  float scale = 1;        // of requests that do not say; the one field that changes
+  float alone = 1;        // of requests that name it alone
+  bool of_model = false;  // part of the model, so that these have it, too
 };
 
 struct Result {

@@ -56,15 +56,30 @@ std::uint64_t ModelManager::body_bytes() const {
 
 ModelManager::~ModelManager() { shutdown(std::chrono::milliseconds(0)); }
 
-std::string ModelManager::file_at(const std::string& path) {
-  std::error_code failure;
-  const std::filesystem::path file = std::filesystem::weakly_canonical(path, failure);
-  return failure ? path : file.string();
+std::string ModelManager::Source::key() const {
+  const auto resolved = [](const std::string& given) {
+    std::error_code failure;
+    const std::filesystem::path file = std::filesystem::weakly_canonical(given, failure);
+    return failure ? given : file.string();
+  };
+  std::string key = resolved(path);
+  for (const AdapterOptions& adapter : adapters) key += '\0' + resolved(adapter.path);
+  return key;
 }
 
-std::list<ModelManager::Entry>::iterator ModelManager::find(const std::string& file) {
+bool ModelManager::is_given(const Source& source) const {
+  const ModelOptions& given = options_.engine.model;
+  if (source.path != given.path) return false;
+  std::vector<std::string> own, theirs;
+  for (const AdapterOptions& adapter : given.adapters)
+    if (adapter.of_model) own.push_back(adapter.path);
+  for (const AdapterOptions& adapter : source.adapters) theirs.push_back(adapter.path);
+  return own == theirs;
+}
+
+std::list<ModelManager::Entry>::iterator ModelManager::find(const std::string& key) {
   return std::find_if(entries_.begin(), entries_.end(),
-                      [&](const Entry& entry) { return entry.loaded->file == file && !entry.leaving; });
+                      [&](const Entry& entry) { return entry.loaded->key == key && !entry.leaving; });
 }
 
 ModelManager::Use ModelManager::use_of(Entry& entry, const std::string& name, bool loaded_now,
@@ -92,18 +107,19 @@ void ModelManager::end_use(const Loaded* loaded) {
   changed_.notify_all();
 }
 
-Expected<ModelManager::Use> ModelManager::use(const std::string& name, const std::string& path,
-                                              std::optional<Duration> keep_alive, const Wanted& asked) {
+Expected<ModelManager::Use> ModelManager::use(const Source& source, std::optional<Duration> keep_alive,
+                                              const Wanted& asked) {
+  const std::string &name = source.name, &path = source.path;
   const std::int64_t wanted = options_.engine.demand.context_tokens > 0 ? 0 : asked.context_tokens;
   if (options_.engine.part.cluster != nullptr && path != options_.engine.model.path)
     return error(Code::unsupported, "{}: over several processes only the model of the command line is served", name);
-  const std::string file = file_at(path);
+  const std::string key = source.key();
   MutexLock lock(mutex_);
-  auto entry = find(file);
+  auto entry = find(key);
   const bool sees_now = asked.sight && entry != entries_.end() && could_see(*entry->loaded);
   for (;;) {
     if (stopping_) return error(Code::unavailable, "the server is shutting down");
-    entry = find(file);
+    entry = find(key);
     const bool is_loaded = entry != entries_.end();
     if (is_loaded && wanted > entry->loaded->context_asked) {
       entry->next_context = std::max(entry->next_context, wanted);
@@ -129,7 +145,7 @@ Expected<ModelManager::Use> ModelManager::use(const std::string& name, const std
       log::info("{} is loaded anew, to see pictures", entry->loaded->name);
     let_go(entry);
   }
-  Expected<std::shared_ptr<Loaded>> loaded = load_what_fits(name, path, context);
+  Expected<std::shared_ptr<Loaded>> loaded = load_what_fits(source, context);
   if (loaded.ok() && options_.on_loaded) {
     const MutexUnlock unlocked(mutex_);  // it may write to a pipe that nobody reads
     options_.on_loaded(**loaded);
@@ -160,20 +176,19 @@ void ModelManager::let_go(std::list<Entry>::iterator entry) {
 }
 
 /// Half the context while it does not fit, and at last what the planner takes by itself.
-Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load_what_fits(const std::string& name,
-                                                                             const std::string& path,
+Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load_what_fits(const Source& source,
                                                                              std::int64_t context_tokens) {
   std::int64_t tried = context_tokens;
-  Expected<std::shared_ptr<Loaded>> loaded = load(name, path, tried);
+  Expected<std::shared_ptr<Loaded>> loaded = load(source, tried);
   while (!loaded.ok() && loaded.status().code() == Code::out_of_budget && tried > 0) {
     tried = tried / 2 >= kLeastContext ? tried / 2 : 0;
-    loaded = load(name, path, tried);
+    loaded = load(source, tried);
   }
   if (!loaded.ok()) return loaded;
   Loaded& it = **loaded;
   it.context_asked = std::max(context_tokens, it.service->engine().context_tokens());
   if (it.service->engine().context_tokens() < context_tokens)
-    log::warn("{}: a request asked for a context of {} tokens; {} fit", name, context_tokens,
+    log::warn("{}: a request asked for a context of {} tokens; {} fit", source.name, context_tokens,
               it.service->engine().context_tokens());
   return loaded;
 }
@@ -229,14 +244,15 @@ std::string ModelManager::mmproj_of(const std::string& path, vision::MmprojFolde
   return vision::mmproj_for(path, asked_mmproj(path), folders);
 }
 
-Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(const std::string& name, const std::string& path,
-                                                                   std::int64_t context_tokens) {
+Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(const Source& source, std::int64_t context_tokens) {
+  const std::string &name = source.name, &path = source.path;
   const auto deadline = std::chrono::steady_clock::now() + options_.patience;
   for (;;) {
     auto loaded = std::make_shared<Loaded>();
     {
       const MutexUnlock unlocked(mutex_);
       loaded->file_bytes = file_bytes_of(path);
+      for (const AdapterOptions& adapter : source.adapters) loaded->file_bytes += file_bytes_of(adapter.path);
     }
     const std::uint64_t wanted =
         loaded->file_bytes / 10 * 12 + std::max(loaded->file_bytes / 2, std::uint64_t{kRoomForContext});
@@ -246,7 +262,7 @@ Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(const std::st
     const bool alone = entries_.empty();
     if (status.ok()) {
       if (path != options.model.path) options.planning.follow = nullptr;  // another model's plan
-      if (path != options.model.path) options.model.adapters.clear();     // another model's
+      if (!is_given(source)) options.model.adapters = source.adapters;
       options.model.mmproj = asked_mmproj(path);
       options.model.path = path;
       if (context_tokens > 0) options.demand.context_tokens = context_tokens;
@@ -273,7 +289,7 @@ Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(const std::st
       if (status.ok()) {
         loaded->name = name;
         loaded->path = path;
-        loaded->file = file_at(path);
+        loaded->key = source.key();
         loaded->mmproj = options.model.mmproj;
         loaded->service = std::move(*service);
         loaded->loaded_at = Clock::now();
@@ -303,10 +319,9 @@ std::shared_ptr<const ModelManager::Loaded> ModelManager::remove(std::list<Entry
   return loaded;
 }
 
-bool ModelManager::unload(const std::string& path) {
-  const std::string file = file_at(path);
+bool ModelManager::unload_key(const std::string& key) {
   const MutexLock lock(mutex_);
-  const auto entry = find(file);
+  const auto entry = find(key);
   if (entry == entries_.end()) return false;
   entry->leaving = true;
   changed_.notify_all();

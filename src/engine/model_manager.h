@@ -28,6 +28,13 @@ class ModelManager {
   static constexpr Duration kForever = Duration::max();
 
   struct Loaded;
+  /// A model to load.
+  struct Source {
+    std::string name, path;
+    std::vector<AdapterOptions> adapters = {};  // that are part of the model
+    /// All names and links of the same files have the same key, by which loaded models are found.
+    std::string key() const;
+  };
   struct Options {
     EngineOptions engine;  // for every model, except the path; all models share ram_bytes (0: what is free)
     Duration keep_alive = std::chrono::minutes(5);
@@ -41,7 +48,7 @@ class ModelManager {
   /// A loaded model, which exists as long as it is held.
   struct Loaded {
     std::string name, path;  // from the use() that loaded it
-    std::string file;        // the resolved path: all names and links of one file share a loaded model
+    std::string key;         // Source::key()
     std::string mmproj;      // the mmproj file that it was loaded with; empty: none
     std::shared_ptr<Service> service;
     std::uint64_t ram_bytes = 0;  // its cap
@@ -83,24 +90,30 @@ class ModelManager {
     std::int64_t context_tokens = 0;
     bool sight = false;  // it has pictures
   };
-  /// The model at `path`, loaded if necessary; all paths that resolve to one file share it. `keep_alive`, if set,
-  /// applies from this use on. A loaded model is reloaded once it is idle in two cases: its context is shorter than
-  /// requested and the options name none (it then gets as much as fits), or the request has pictures and an mmproj file
-  /// has been added beside a model without one. Requests that arrive meanwhile wait. Errors: those of Engine::create;
-  /// unavailable (no memory while other models are busy, or shut down); cancelled.
-  Expected<Use> use(const std::string& name, const std::string& path, std::optional<Duration> keep_alive,
-                    const Wanted& wanted);
+  /// The model, loaded if necessary; all sources with one key share it. `keep_alive`, if set, applies from this use on.
+  /// The options' adapters that are no part of a model are loaded with the options' model. A loaded model is reloaded
+  /// once it is idle in two cases: its context is shorter than requested and the options name none (it then gets as
+  /// much as fits), or the request has pictures and an mmproj file has been added beside a model without one. Requests
+  /// that arrive meanwhile wait. Errors: those of Engine::create; unavailable (no memory while other models are busy,
+  /// or shut down); cancelled.
+  Expected<Use> use(const Source& source, std::optional<Duration> keep_alive, const Wanted& wanted);
   Expected<Use> use(const std::string& name, const std::string& path, std::optional<Duration> keep_alive = {}) {
-    return use(name, path, keep_alive, Wanted());
+    return use({name, path}, keep_alive, Wanted());
   }
-  /// The path with all links resolved.
-  static std::string file_at(const std::string& path);
+  Expected<Use> use(const std::string& name, const std::string& path, std::optional<Duration> keep_alive,
+                    const Wanted& wanted) {
+    return use({name, path}, keep_alive, wanted);
+  }
   /// The mmproj file that the model at `path` is loaded with: that of the options for the options' model, otherwise the
   /// one in the model's folder; empty: none.
   std::string mmproj_of(const std::string& path, vision::MmprojFolders& folders) const;
   /// Unloads the model once it is idle; false: it is not loaded.
-  bool unload(const std::string& path);
+  bool unload(const Source& source) { return unload_key(source.key()); }
+  bool unload(const std::string& path) { return unload(Source{"", path}); }
+  bool unload_key(const std::string& key);  // as a source had it before its links went
   std::vector<Running> running() const;
+  /// Whether the source is the options' model, with which adapters that are no part of it are loaded, too.
+  bool is_given(const Source& source) const;
   /// Whether any model is loaded. Does not block.
   bool has_loaded() const { return loaded_ > 0; }
   /// Waits up to `grace` for requests to end, then cancels them.
@@ -123,7 +136,7 @@ class ModelManager {
     std::int64_t next_context = 0;  // with this; 0: with what it was asked for
   };
 
-  std::list<Entry>::iterator find(const std::string& file) MR_REQUIRES(mutex_);  // end(): none, or it is leaving
+  std::list<Entry>::iterator find(const std::string& key) MR_REQUIRES(mutex_);  // end(): none, or it is leaving
   /// Whether there is an mmproj file beside a model that was loaded without one. Releases the mutex meanwhile.
   bool could_see(const Loaded& loaded) MR_REQUIRES(mutex_);
   Use use_of(Entry& entry, const std::string& name, bool loaded_now, std::optional<Duration> keep_alive)
@@ -134,10 +147,9 @@ class ModelManager {
   std::uint64_t free_bytes() const MR_REQUIRES(mutex_);
   // These functions release the mutex while they wait, read or unload.
   Status make_room(std::uint64_t wanted, std::uint64_t& granted) MR_REQUIRES(mutex_);
-  Expected<std::shared_ptr<Loaded>> load(const std::string& name, const std::string& path, std::int64_t context_tokens)
+  Expected<std::shared_ptr<Loaded>> load(const Source& source, std::int64_t context_tokens) MR_REQUIRES(mutex_);
+  Expected<std::shared_ptr<Loaded>> load_what_fits(const Source& source, std::int64_t context_tokens)
       MR_REQUIRES(mutex_);
-  Expected<std::shared_ptr<Loaded>> load_what_fits(const std::string& name, const std::string& path,
-                                                   std::int64_t context_tokens) MR_REQUIRES(mutex_);
   void let_go(std::list<Entry>::iterator entry) MR_REQUIRES(mutex_);
   std::shared_ptr<const Loaded> remove(std::list<Entry>::iterator entry) MR_REQUIRES(mutex_);
   void reap();

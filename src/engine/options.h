@@ -35,6 +35,7 @@ struct AdapterOptions {
   std::string name;             // by which requests ask for it; empty: the file's, without folder and ending
   float scale = 1;              // of requests that do not say; 0: they go without it
   std::shared_ptr<void> keeps;  // the file, where it was made for this run; may be null
+  bool of_model = false;        // part of a stored model (ADAPTER), not added with --lora
 };
 /// "FILE" or "FILE=SCALE", with its name. Errors: invalid_argument.
 Expected<AdapterOptions> parse_adapter(std::string_view text);

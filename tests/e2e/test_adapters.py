@@ -1,5 +1,7 @@
 """LoRA adapters: PEFT's as GGUF files, beside a model and merged into it, and what a server answers with several."""
+import hashlib
 import json
+import os
 import pathlib
 import random
 import struct
@@ -211,6 +213,76 @@ class Served(Case):
         answers = {line["custom_id"]: line["response"]["body"]["choices"][0]["text"]
                    for line in map(json.loads, (self.folder / "answers.jsonl").read_text().splitlines())}
         self.assertEqual([answers[str(i)] for i in range(4)], [content[""], content["pirate"], content["poet"], content[""]])
+
+    def test_an_adapter_becomes_part_of_a_model(self):
+        """ADAPTER of a Modelfile and `adapters` of /api/create, in GGUF and as PEFT saves it."""
+        store = self.folder / "store"
+        env = {**os.environ, "MILLRACE_MODELS": str(store)}
+        recipe = self.folder / "Modelfile"
+        text = lambda model, *flags: self.ok("run", model, "-q", "--temp", "0", "--max-tokens", "24", "--raw", "-p", "Once upon a time",
+                                             *flags, env=env).out
+        plain, pirate, poet = self.text(), self.text("--lora", self.adapters[0]), self.text("--lora", self.adapters[1])
+        both = self.text("--lora", self.adapters[0], "--lora", self.adapters[1])
+        for name, body in (("plain", ""), ("pirate", "ADAPTER pirate.gguf\n"), ("poet", f"ADAPTER {self.folder}/poet.peft\n"),
+                           ("both", "ADAPTER ./pirate.gguf\nADAPTER poet.peft/adapter_model.safetensors\n")):
+            recipe.write_text(f"FROM {DEMO}\n{body}")
+            self.ok("create", name, "-f", recipe, env=env)
+        self.assertEqual([text(name) for name in ("plain", "pirate", "poet", "both")], [plain, pirate, poet, both])
+        self.assertEqual(text("pirate", "--lora", self.adapters[1]), both)
+        shown = self.ok("show", "both", env=env).out
+        self.assertIn("Adapters\n", shown)
+        self.assertRegex(shown, r"pirate +.*/pirate\.gguf")
+        recipe.write_text(self.ok("show", "both", "--modelfile", env=env).out)
+        self.ok("create", "again", "-f", recipe, env=env)
+        self.assertEqual(text("again"), both)
+        merged, of_model = self.folder / "by-flag.gguf", self.folder / "of-model.gguf"
+        self.ok("export-lora", DEMO, "--lora", self.adapters[0], "-o", merged)
+        self.ok("export-lora", "pirate", "-o", of_model, env=env)
+        self.assertEqual(merged.read_bytes(), of_model.read_bytes())
+        self.refused("export-lora", "plain", "-o", of_model, says="--lora", env=env)
+
+        with Server("-m", "pirate", env=env) as server:
+            def answer(model, **more):
+                status, body = server.json("POST", "/api/generate", {"model": model, "prompt": "Once upon a time", "raw": True, "stream": False,
+                                                                    "options": {"num_predict": 24, "temperature": 0}, **more})
+                self.assertEqual(status, 200, body)
+                return body["response"]
+
+            answers = {name: answer(name) for name in ("pirate", "plain", "poet", "both")}
+            for name, told in (("pirate", pirate), ("plain", plain), ("poet", poet), ("both", both)):
+                self.assertIn(answers[name].strip(), told)
+            self.assertEqual(len(set(answers.values())), len({plain, pirate, poet, both}))
+            self.assertEqual({name: answer(name) for name in answers}, answers)  # each is loaded by itself
+            self.assertEqual(server.json("POST", "/completion", {"model": "pirate", "prompt": "Once upon a time", "n_predict": 24,
+                                                                 "temperature": 0, "lora": []})[1]["content"], answers["plain"])
+            self.assertEqual(server.json("POST", "/api/show", {"model": "both"})[1]["adapters"], ["pirate", "poet.peft"])
+            self.assertNotIn("adapters", server.json("POST", "/api/show", {"model": "plain"})[1])
+
+            def upload(path):
+                data = path.read_bytes()
+                digest = "sha256:" + hashlib.sha256(data).hexdigest()
+                self.assertIn(server.request("POST", f"/api/blobs/{digest}", data)[0], (200, 201))
+                return digest
+
+            peft = {name: upload(self.folder / "poet.peft" / name) for name in ("adapter_config.json", "adapter_model.safetensors")}
+            create = lambda **more: server.json("POST", "/api/create", {"model": "made", "stream": False, **more})
+            for adapters, name in (({"pirate.gguf": upload(self.adapters[0])}, "pirate"), (peft, "poet")):
+                status, body = create(**{"from": "plain", "adapters": adapters})
+                self.assertEqual(status, 200, body)
+                self.assertEqual(answer("made"), answers[name])
+            status, body = create(files={"demo.gguf": upload(pathlib.Path(DEMO))}, adapters=peft)
+            self.assertEqual(status, 200, body)
+            self.assertEqual(answer("made"), answers["poet"])
+            for adapters in ({}, [], {"a.gguf": "sha256:0"}, {"a": peft["adapter_config.json"]}, {**peft, "b": peft["adapter_config.json"]},
+                             {"../a.gguf": peft["adapter_config.json"]}, {"a": peft["adapter_config.json"], "b": peft["adapter_config.json"]}):
+                status, body = create(**{"from": "plain", "adapters": adapters})
+                self.assertEqual(status, 400, body)
+                self.assertIn("adapter", body["error"])
+            self.assertEqual(create(**{"from": "plain", "adapters": {"a.gguf": "sha256:" + "0" * 64}})[0], 404)
+            self.assertEqual(create(modelfile=f"FROM plain\nADAPTER {self.adapters[0]}\n")[0], 400)
+            self.assertEqual(answer("made"), answers["poet"])
+            self.assertEqual(server.request("DELETE", "/api/delete", {"model": "made"})[0], 200)
+        self.assertEqual(list((store / "partial").iterdir()), [])
 
     def test_a_merged_file_answers_as_the_model_beside_its_adapter(self):
         merged = self.folder / "merged.gguf"

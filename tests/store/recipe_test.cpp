@@ -48,6 +48,17 @@ TEST(Recipe, ChecksMessages) {
     EXPECT_FALSE(check_messages(json::parse(text)).ok()) << text;
 }
 
+TEST(Recipe, HasAdapters) {
+  const std::string text = "FROM base\nADAPTER ./a.gguf\nADAPTER \"my folder/peft\"\n";
+  const auto recipe = parse_recipe(text);
+  ASSERT_TRUE(recipe.ok()) << recipe.status().message();
+  ASSERT_EQ(recipe->adapters.size(), 2u);
+  EXPECT_EQ(recipe->adapters[0].path, "./a.gguf");
+  EXPECT_EQ(recipe->adapters[1].path, "my folder/peft");
+  EXPECT_EQ(parse_recipe(to_text(*recipe))->adapters[1].path, "my folder/peft");
+  EXPECT_NE(parse_recipe("FROM base\nADAPTER\n").status().message().find("line 2"), std::string::npos);
+}
+
 TEST(Recipe, RefusesTemplatesThatCannotBeRead) {
   EXPECT_TRUE(check_template("{% for m in messages %}{{ m.content }}{% endfor %}").ok());
   EXPECT_TRUE(check_template("").ok());

@@ -8,6 +8,7 @@
 
 #include "app/cli/adapter_files.h"
 #include "app/cli/command.h"
+#include "app/store/adapters.h"
 #include "base/bytes.h"
 #include "device/gpu.h"
 #include "residency/small_file.h"
@@ -156,7 +157,9 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
   options.model.mmproj = flags.mmproj;
   if (!flags.adapters.empty() && flags.model.empty())
     return error(Code::invalid_argument, "--lora is for a model: name it with --model");
-  MR_ASSIGN_OR_RETURN(options.model.adapters, read_adapters(flags.adapters, resolved.path));
+  options.model.adapters = store::adapters_of(store::Store(), resolved.manifest.name, resolved.manifest.files);
+  MR_ASSIGN_OR_RETURN(auto added, read_adapters(flags.adapters, resolved.path));
+  std::move(added.begin(), added.end(), std::back_inserter(options.model.adapters));
   if (std::error_code code;
       !flags.mmproj.empty() && flags.mmproj != "off" && !std::filesystem::exists(flags.mmproj, code))
     return error(Code::not_found, "--mmproj {}: there is no such file", flags.mmproj);

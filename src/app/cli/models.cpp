@@ -12,6 +12,7 @@
 #include "app/cli/command.h"
 #include "app/cli/progress.h"
 #include "app/cli/pull.h"
+#include "app/store/adapters.h"
 #include "app/store/files.h"
 #include "app/store/pull.h"
 #include "base/bytes.h"
@@ -85,8 +86,15 @@ int execute_list(bool json) {
   return 0;
 }
 
+std::vector<engine::AdapterOptions> adapters_of(const store::Manifest& manifest) {
+  return store::adapters_of(store::Store(), manifest.name, manifest.files);
+}
+
 store::Recipe recipe_of(const store::Manifest& manifest, const std::string& path) {
-  return {path, manifest.parameters, manifest.system, manifest.chat_template, manifest.license, manifest.messages};
+  store::Recipe recipe{
+      path, manifest.parameters, manifest.system, manifest.chat_template, manifest.license, manifest.messages};
+  for (const engine::AdapterOptions& adapter : adapters_of(manifest)) recipe.adapters.push_back({.path = adapter.path});
+  return recipe;
 }
 
 void print_line(const char* what, const std::string& value) {
@@ -150,6 +158,9 @@ void print_model(const store::Resolved& resolved, const modelfile::Model& model)
   if (chat.find("think") != std::string::npos) fmt::print("  thinking\n");
   if (const std::string mmproj = vision::mmproj_for(resolved.path, ""); !mmproj.empty())
     fmt::print("  vision ({})\n", mmproj);
+  const auto adapters = adapters_of(manifest);
+  if (!adapters.empty()) fmt::print("\nAdapters\n");
+  for (const engine::AdapterOptions& adapter : adapters) print_line(adapter.name.c_str(), adapter.path);
   if (!manifest.parameters.empty()) fmt::print("\nParameters\n");
   for (const auto& [name, value] : manifest.parameters.items()) print_line(name.c_str(), value.dump());
   if (!manifest.system.empty()) {

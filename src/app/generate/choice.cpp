@@ -218,10 +218,15 @@ static Expected<std::optional<kv::AdapterMix>> mix_of(const engine::Engine& engi
   if (job.adapter.empty()) return job.adapters;
   if (job.adapters)
     return error(Code::invalid_argument, "lora: the model's name says already which adapter it is; leave one out");
-  const auto& all = engine.adapters();
-  for (std::size_t i = 0; i < all.size(); ++i)
-    if (all[i].name == job.adapter) return std::optional(kv::AdapterMix{{static_cast<std::int32_t>(i), all[i].alone}});
-  return error(Code::not_found, "model: it has no adapter '{}'", job.adapter);
+  bool found = false;
+  kv::AdapterMix mix;
+  for (const engine::AdapterState& one : engine.adapters()) {
+    const auto index = static_cast<std::int32_t>(&one - engine.adapters().data());
+    if (one.of_model || one.name == job.adapter) mix.push_back({index, one.alone});
+    found = found || one.name == job.adapter;
+  }
+  if (!found) return error(Code::not_found, "model: it has no adapter '{}'", job.adapter);
+  return std::optional(std::move(mix));
 }
 
 Expected<Prepared> prepare(const engine::Engine& engine, const Job& job, const text::Prompt& prompt,

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "app/server/file_identity.h"
+#include "app/store/adapters.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/os/calendar.h"
@@ -159,8 +160,11 @@ std::optional<ModelInfo> Catalog::describe_stored(const store::Name& name, const
   std::optional<ModelInfo> info = describe(store_.file_path(name, outline.files.front()));
   if (!info) return info;
   info->name = name.text();
-  for (const store::ModelFile& file : outline.files)
+  for (const store::ModelFile& file : outline.files) {
     if (&file != &outline.files.front() && vision::is_mmproj_name(file.name)) info->mmproj_bytes += file.bytes;
+    if (file.adapter) info->adapter_bytes += file.bytes;
+  }
+  info->adapters = store::adapters_of(store_, name, outline.files);
   info->digest = outline.digest;
   info->stored = true;
   if (const auto modified = os::parse_utc(outline.modified); modified)

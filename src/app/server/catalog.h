@@ -15,6 +15,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/work_grant.h"
+#include "engine/model_manager.h"
 
 namespace millrace::server {
 
@@ -25,6 +26,8 @@ struct ModelInfo {
   std::string digest;  // 64 hex digits
   std::uint64_t bytes = 0;
   std::uint64_t mmproj_bytes = 0;  // of the mmproj file that the store keeps with it
+  std::uint64_t adapter_bytes = 0;
+  std::vector<engine::AdapterOptions> adapters;  // that are part of it
   std::chrono::system_clock::time_point modified;
   std::string architecture, parameter_size, quantization;  // "qwen3moe", "12.3M", "Q4_K_M"
   std::int64_t context_length = 0;
@@ -38,6 +41,7 @@ struct ModelInfo {
   std::string system, license, chat_template;
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();  // a chat begins with them
 
+  engine::ModelManager::Source source() const { return {name, path, adapters}; }
   /// What the Modelfile gives every conversation.
   generate::Defaults defaults() const { return {system, chat_template, messages}; }
 };

@@ -51,7 +51,7 @@ bool Turns::is_on(const std::uint64_t& place) const {
 }
 
 Expected<ModelInfo> info_of(Context& context, const engine::ModelManager::Loaded& loaded, const std::string& name) {
-  const auto same = [&](const ModelInfo& info) { return engine::ModelManager::file_at(info.path) == loaded.file; };
+  const auto same = [&](const ModelInfo& info) { return info.source().key() == loaded.key; };
   Expected<ModelInfo> info = context.catalog.find_outline(name);
   if (info.ok() && same(*info)) return info;
   MR_ASSIGN_OR_RETURN(auto all, context.catalog.list(&Connection::current().memory()));
@@ -68,10 +68,10 @@ Expected<ModelInfo> with_adapter(Context& context, const std::string& name, Expe
   if (found.ok() || found.status().code() != Code::not_found || colon == std::string::npos) return found;
   const std::string adapter = name.substr(colon + 1);
   const engine::ModelOptions& given = context.models.options().engine.model;
-  const auto has_name = [&](const engine::AdapterOptions& one) { return one.name == adapter; };
+  const auto has_name = [&](const engine::AdapterOptions& one) { return one.name == adapter && !one.of_model; };
   if (std::none_of(given.adapters.begin(), given.adapters.end(), has_name)) return found;
   auto base = context.catalog.find(name.substr(0, colon), &Connection::current().memory());
-  if (!base.ok() || base->path != given.path) return found;
+  if (!base.ok() || !context.models.is_given(base->source())) return found;
   base->adapter = adapter;
   return base;
 }
@@ -101,7 +101,7 @@ Expected<ModelInfo> model_meant(Context& context, const std::string& name) {
 Expected<engine::ModelManager::Use> use_found(Context& context, const ModelInfo& info, KeepAlive keep_alive,
                                               const Wanted& wanted) {
   context.last_model.set(info.name);
-  return context.models.use(info.name, info.path, keep_alive, wanted);
+  return context.models.use(info.source(), keep_alive, wanted);
 }
 
 Expected<engine::ModelManager::Use> use_model(Context& context, const std::string& name, KeepAlive keep_alive,

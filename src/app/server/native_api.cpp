@@ -16,9 +16,9 @@ using httplib::Response;
 
 /// Null where the model is not loaded.
 std::shared_ptr<const engine::ModelManager::Loaded> loaded_of(Context& context, const ModelInfo& info) {
-  const std::string file = engine::ModelManager::file_at(info.path);
+  const std::string key = info.source().key();
   for (const auto& running : context.models.running())
-    if (running.loaded->file == file) return running.loaded;
+    if (running.loaded->key == key) return running.loaded;
   return nullptr;
 }
 

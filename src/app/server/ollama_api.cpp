@@ -123,8 +123,8 @@ void load_or_unload(Context& context, const OllamaRequest& asked, const ModelInf
                     Response& response) {
   const bool unload = asked.keep_alive && *asked.keep_alive == engine::ModelManager::Duration::zero();
   if (unload) {
-    context.models.unload(info.path);
-  } else if (const auto use = context.models.use(info.name, info.path, asked.keep_alive, wanted_by(info, asked.job));
+    context.models.unload(info.source());
+  } else if (const auto use = context.models.use(info.source(), asked.keep_alive, wanted_by(info, asked.job));
              !use.ok()) {
     return fail(Api::ollama, response, use.status());
   }

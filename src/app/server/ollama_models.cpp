@@ -34,7 +34,7 @@ void tags(Context& context, const Request&, Response& response) {
     models.push_back({{"name", info.name},
                       {"model", info.name},
                       {"modified_at", rfc3339(info.modified)},
-                      {"size", info.bytes + info.mmproj_bytes},
+                      {"size", info.bytes + info.mmproj_bytes + info.adapter_bytes},
                       {"digest", info.digest},
                       {"details", details(info)}});
   }
@@ -137,6 +137,7 @@ void show(Context& context, const Request& request, Response& response) {
   out["model_info"] = std::move(file->metadata);
   out["digest"] = info->digest;
   if (!info->system.empty()) out["system"] = info->system;
+  for (const engine::AdapterOptions& adapter : info->adapters) out["adapters"].push_back(adapter.name);
   reply(response, out);
 }
 

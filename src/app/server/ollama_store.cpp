@@ -217,15 +217,14 @@ void remove(Context& context, const Request& request, Response& response) {
     return fail(Api::ollama, response,
                 error(Code::invalid_argument, "model '{}' is a file of yours, not the store's: remove it yourself",
                       asked->second));
-  const std::string file = info.ok() ? engine::ModelManager::file_at(info->path) : std::string();
+  const std::string key = info.ok() ? info->source().key() : std::string();
   const Status status = context.catalog.store().remove(asked->second);
   if (!status.ok()) return fail(Api::ollama, response, status);
   // What is loaded stays where the file has another name still.
   const auto rest = context.catalog.list(&Connection::current().memory());
-  const bool named = rest.ok() && std::any_of(rest->begin(), rest->end(), [&](const ModelInfo& other) {
-                       return engine::ModelManager::file_at(other.path) == file;
-                     });
-  if (info.ok() && !named) context.models.unload(file);
+  const bool named = rest.ok() && std::any_of(rest->begin(), rest->end(),
+                                              [&](const ModelInfo& other) { return other.source().key() == key; });
+  if (info.ok() && !named) context.models.unload_key(key);
   response.status = 200;
 }
 
@@ -249,6 +248,51 @@ void copy(Context& context, const Request& request, Response& response) {
   response.status = 200;
 }
 
+/// The uploaded files that a field maps to their digests; none where it is not there. `wants`: what the field is, for
+/// an error, with room for the name. Errors: invalid_argument.
+Expected<std::vector<store::ModelFile>> uploaded(const Json& body, const char* field, std::string_view wants) {
+  std::vector<store::ModelFile> files;
+  const auto found = body.find(field);
+  if (found == body.end() || found->is_null()) return files;
+  if (!found->is_object() || found->empty() || found->size() > 2)
+    return error(Code::invalid_argument, "{}: {}", field, wants);
+  for (const auto& [name, digest] : found->items()) {
+    store::ModelFile file;
+    file.name = name;
+    file.sha256 = digest.is_string() ? digest.get<std::string>() : std::string();
+    if (file.sha256.starts_with("sha256:")) file.sha256.erase(0, 7);
+    if (!store::is_safe_file_name(file.name) || !store::is_sha256(file.sha256))
+      return error(Code::invalid_argument, "{}: wants a file's name and a digest, sha256: and 64 hexadecimal digits",
+                   field);
+    files.push_back(std::move(file));
+  }
+  return files;
+}
+
+/// The files that a model is to be made of.
+Expected<std::vector<store::ModelFile>> uploaded_model(const Json& body) {
+  MR_ASSIGN_OR_RETURN(
+      std::vector<store::ModelFile> files,
+      uploaded(
+          body, "files",
+          "maps the name of one GGUF file to its digest, and maybe that of its mmproj file; 'millrace merge' makes "
+          "one of several parts, and 'millrace convert' one of safetensors"));
+  for (store::ModelFile& file : files) {
+    if (!file.name.ends_with(".gguf")) file.name += ".gguf";
+    if (!store::is_safe_file_name(file.name))
+      return error(Code::invalid_argument, "files: '{}' is no name of a file", modelfile::escape(file.name, 100));
+  }
+  return files;
+}
+
+/// Those of an adapter of it.
+Expected<std::vector<store::ModelFile>> uploaded_adapter(const Json& body) {
+  return uploaded(
+      body, "adapters",
+      "maps the name of one GGUF file to its digest, or adapter_config.json and adapter_model.safetensors as "
+      "PEFT saves them");
+}
+
 Expected<store::Recipe> recipe_of(const Json& body) {
   store::Recipe recipe;
   Fields fields(body);
@@ -257,16 +301,20 @@ Expected<store::Recipe> recipe_of(const Json& body) {
   fields.text("from", recipe.from);
   fields.text("system", recipe.system);
   fields.text("template", recipe.chat_template);
-  for (const char* field : {"adapters", "quantize"})
-    if (fields.has(field))
-      fields.fail(field, "is not supported; 'millrace quantize' and 'millrace convert' make files of other types");
+  if (fields.has("quantize"))
+    fields.fail("quantize", "is not supported; 'millrace quantize' and 'millrace convert' make files of other types");
   MR_RETURN_IF_ERROR(fields.status());
   if (!modelfile.empty()) {
     MR_ASSIGN_OR_RETURN(recipe, store::parse_recipe(modelfile));
     if (!recipe.mmproj.empty())
       return error(Code::invalid_argument, "FROM {}: upload an mmproj file, and name both files in files",
                    modelfile::escape(recipe.mmproj, 100));
+    if (!recipe.adapters.empty())
+      return error(Code::invalid_argument, "ADAPTER {}: upload the adapter, and name its files in adapters",
+                   modelfile::escape(recipe.adapters.front().path, 100));
   }
+  MR_ASSIGN_OR_RETURN(std::vector<store::ModelFile> adapter, uploaded_adapter(body));
+  if (!adapter.empty()) recipe.adapters.push_back({.uploaded = std::move(adapter)});
   if (const Json* license = fields.find("license"); license != nullptr && license->is_string())
     recipe.license = *license;
   if (const Json* parameters = fields.find("parameters"); parameters != nullptr) {
@@ -281,45 +329,21 @@ Expected<store::Recipe> recipe_of(const Json& body) {
   return recipe;
 }
 
-/// The uploaded files that a model is to be made of; none where `files` is not there. Errors: invalid_argument.
-Expected<std::vector<store::ModelFile>> uploaded_files(const Json& body) {
-  std::vector<store::ModelFile> uploaded;
-  const auto files = body.find("files");
-  if (files == body.end() || files->is_null()) return uploaded;
-  if (!files->is_object() || files->empty() || files->size() > 2)
-    return error(Code::invalid_argument,
-                 "files: maps the name of one GGUF file to its digest, and maybe that of its mmproj file; 'millrace "
-                 "merge' makes "
-                 "one of several parts, and 'millrace convert' one of safetensors");
-  for (const auto& [name, digest] : files->items()) {
-    store::ModelFile file;
-    file.name = name;
-    file.sha256 = digest.is_string() ? digest.get<std::string>() : std::string();
-    if (file.sha256.starts_with("sha256:")) file.sha256.erase(0, 7);
-    if (!file.name.ends_with(".gguf")) file.name += ".gguf";
-    if (!store::is_safe_file_name(file.name) || !store::is_sha256(file.sha256))
-      return error(Code::invalid_argument,
-                   "files: wants a file's name and a digest, sha256: and 64 hexadecimal digits");
-    uploaded.push_back(std::move(file));
-  }
-  return uploaded;
-}
-
 void create(Context& context, const Request& request, Response& response) {
   const auto asked = named(request, response);
   if (!asked) return;
   const auto recipe = recipe_of(asked->first);
   if (!recipe.ok()) return fail(Api::ollama, response, recipe.status());
-  auto files = uploaded_files(asked->first);
+  auto files = uploaded_model(asked->first);
   if (!files.ok()) return fail(Api::ollama, response, files.status());
   if (!files->empty()) {
     if (!recipe->from.empty())
       return fail(Api::ollama, response, error(Code::invalid_argument, "from and files name two models; give one"));
     return tell(context, response, streams(asked->first),
                 [&context, recipe = *recipe, files = *files, name = asked->second](
-                    const Telling::Say& say, const std::atomic<bool>&, RequestMemory&) {
+                    const Telling::Say& say, const std::atomic<bool>&, RequestMemory& memory) {
                   say({{"status", "parsing GGUF"}});
-                  Status status = context.catalog.store().create_from_blobs(name, recipe, files).status();
+                  Status status = context.catalog.store().create_from_blobs(name, recipe, files, &memory).status();
                   if (status.ok()) say({{"status", "success"}});
                   return status;
                 });
@@ -328,12 +352,12 @@ void create(Context& context, const Request& request, Response& response) {
   const auto base = context.catalog.find_outline(recipe->from);
   if (!base.ok()) return fail(Api::ollama, response, base.status());
   tell(context, response, streams(asked->first),
-       [&context, recipe = *recipe, base = *base, name = asked->second](const Telling::Say& say,
-                                                                        const std::atomic<bool>&, RequestMemory&) {
+       [&context, recipe = *recipe, base = *base, name = asked->second](
+           const Telling::Say& say, const std::atomic<bool>&, RequestMemory& memory) {
          say({{"status", "writing manifest"}});
          store::Store& store = context.catalog.store();
-         Status status = base.stored ? store.create_from_name(name, recipe, base.name).status()
-                                     : store.create_from_file(name, recipe, base.path).status();
+         Status status = base.stored ? store.create_from_name(name, recipe, base.name, &memory).status()
+                                     : store.create_from_file(name, recipe, base.path, &memory).status();
          if (status.ok()) say({{"status", "success"}});
          return status;
        });

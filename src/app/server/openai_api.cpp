@@ -53,8 +53,9 @@ std::vector<ModelInfo> adapted(const Context& context, const ModelInfo& info) {
   std::vector<ModelInfo> all;
   const engine::ModelOptions& given = context.models.options().engine.model;
   constexpr std::string_view kLatest = ":latest";
+  if (!context.models.is_given(info.source())) return all;
   for (const engine::AdapterOptions& adapter : given.adapters) {
-    if (info.path != given.path) break;
+    if (adapter.of_model) continue;
     ModelInfo& one = all.emplace_back(info);
     if (one.name.ends_with(kLatest)) one.name.resize(one.name.size() - kLatest.size());
     one.name += ":" + adapter.name;

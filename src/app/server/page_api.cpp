@@ -88,6 +88,7 @@ Expected<Json> plan_model(Context& context, const ModelInfo& info) {
   RequestMemory& memory = Connection::current().memory();
   engine::EngineOptions options = context.options.models.engine;
   options.model.path = info.path;
+  options.model.adapters = info.adapters;
   options.model.most_header_bytes = memory.cap_bytes() / 2;
   if (!memory.take(options.model.most_header_bytes)) return memory.refusal();
   options = engine::with_kept_rates(std::move(options));
@@ -103,9 +104,9 @@ void fit(Context& context, const Request& request, Response& response) {
   if (!model) return;
   const auto info = context.catalog.find_outline(*model);
   if (!info.ok()) return fail(Api::ollama, response, info.status());
-  const std::string file = engine::ModelManager::file_at(info->path);
+  const std::string key = info->source().key();
   for (const auto& running : context.models.running()) {
-    if (running.loaded->file != file) continue;
+    if (running.loaded->key != key) continue;
     const engine::Engine& engine = running.loaded->service->engine();
     return reply(response, forecast(info->name, true, engine.context_tokens(), engine.plan()));
   }

@@ -223,7 +223,7 @@ Expected<std::unique_ptr<Server>> Server::start(ServerOptions options) {
     loaded.set_value({});
   else
     server->loader_ = std::thread([&context, preload = std::move(*preload), loaded = std::move(loaded)]() mutable {
-      const Status status = context.models.use(preload.name, preload.path, engine::ModelManager::kForever).status();
+      const Status status = context.models.use(preload.source(), engine::ModelManager::kForever, {}).status();
       context.preloading = false;
       loaded.set_value(status);
     });

@@ -20,6 +20,7 @@ json body_of(const Manifest& manifest) {
     json entry = {{"name", file.name}, {"bytes", file.bytes}};
     if (!file.sha256.empty()) entry["sha256"] = file.sha256;
     if (!file.path.empty()) entry["path"] = file.path;
+    if (file.adapter) entry["adapter"] = true;
     files.push_back(std::move(entry));
   }
   return {{"version", 1},
@@ -39,13 +40,21 @@ Status check_file(const ModelFile& file) {
   return {};
 }
 
-Expected<ModelFile> parse_file(const json& entry) {
+/// Errors: corrupt.
+Status check_files(const std::vector<ModelFile>& files) {
+  if (files.empty() || files.front().adapter)
+    return error(Code::corrupt, "it names no files of a model; pull or create the model again");
+  for (const ModelFile& file : files) MR_RETURN_IF_ERROR(check_file(file));
+  return {};
+}
+
+ModelFile parse_file(const json& entry) {
   ModelFile file;
   file.name = entry.at("name").get<std::string>();
   file.bytes = entry.at("bytes").get<std::uint64_t>();
   file.sha256 = entry.value("sha256", "");
   file.path = entry.value("path", "");
-  MR_RETURN_IF_ERROR(check_file(file));
+  file.adapter = entry.value("adapter", false);
   return file;
 }
 
@@ -68,7 +77,10 @@ class OutlineReader final : public nlohmann::json_sax<json> {
   explicit OutlineReader(ManifestOutline& out) : out_(out) {}
 
   bool null() override { return true; }
-  bool boolean(bool) override { return true; }
+  bool boolean(bool value) override {
+    if (in_file() && key_ == "adapter") out_.files.back().adapter = value;
+    return true;
+  }
   bool number_integer(number_integer_t) override { return true; }
   bool number_unsigned(number_unsigned_t value) override {
     if (in_file() && key_ == "bytes") out_.files.back().bytes = value;
@@ -130,8 +142,7 @@ Expected<ManifestOutline> outline_of(std::string_view text) {
   OutlineReader reader(outline);
   const Status damaged = error(Code::corrupt, "it cannot be read; pull or create the model again");
   if (nests_too_deep(text) || !json::sax_parse(text.begin(), text.end(), &reader)) return damaged;
-  if (outline.files.empty()) return error(Code::corrupt, "it names no files; pull or create the model again");
-  for (const ModelFile& file : outline.files) MR_RETURN_IF_ERROR(check_file(file));
+  MR_RETURN_IF_ERROR(check_files(outline.files));
   outline.digest = digest_of(text);
   return outline;
 }
@@ -150,11 +161,8 @@ Expected<Manifest> parse_manifest(std::string_view text, const Name& name) {
     Manifest manifest;
     manifest.name = name;
     manifest.format = whole.at("format").get<std::string>();
-    for (const json& entry : whole.at("files")) {
-      MR_ASSIGN_OR_RETURN(ModelFile file, parse_file(entry));
-      manifest.files.push_back(std::move(file));
-    }
-    if (manifest.files.empty()) return error(Code::corrupt, "it names no files; pull or create the model again");
+    for (const json& entry : whole.at("files")) manifest.files.push_back(parse_file(entry));
+    MR_RETURN_IF_ERROR(check_files(manifest.files));
     manifest.modified = whole.value("modified", "");
     manifest.from = whole.value("from", "");
     manifest.parameters = whole.value("parameters", json::object());

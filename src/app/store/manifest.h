@@ -20,7 +20,8 @@ struct ModelFile {
   std::string name;         // "model-00001-of-00002.gguf": safe as the name of a file
   std::uint64_t bytes = 0;  // of the whole file
   std::string sha256;       // the blob's name; empty for a file that lies elsewhere
-  std::string path;         // of a file outside the store; empty for a blob
+  std::string path = {};    // of a file outside the store; empty for a blob
+  bool adapter = false;     // a LoRA adapter (GGUF) that the model is loaded with; never the first file
 };
 
 struct Manifest {

@@ -185,8 +185,6 @@ Status apply(Recipe& recipe, std::string_view instruction, std::string_view rest
     return same_word(instruction, "PARAMETER") ? add_parameter(recipe, std::string(word), value)
                                                : add_message(recipe, std::string(word), std::move(value));
   }
-  if (same_word(instruction, "ADAPTER"))
-    return error(Code::unsupported, "ADAPTER: adapters are not supported; merge it into the model and use FROM alone");
   MR_ASSIGN_OR_RETURN(std::string value, reader.value(rest));
   if (same_word(instruction, "FROM")) {
     std::string& place = value.ends_with(".gguf") && vision::is_mmproj_name(value) ? recipe.mmproj : recipe.from;
@@ -194,6 +192,9 @@ Status apply(Recipe& recipe, std::string_view instruction, std::string_view rest
       return error(Code::invalid_argument, "FROM {} comes after FROM {}; give one model, and maybe its mmproj file",
                    modelfile::escape(value, 100), modelfile::escape(place, 100));
     place = std::move(value);
+  } else if (same_word(instruction, "ADAPTER")) {
+    if (value.empty()) return error(Code::invalid_argument, "ADAPTER: name a GGUF file or a folder that PEFT saved");
+    recipe.adapters.push_back({.path = std::move(value)});
   } else if (same_word(instruction, "SYSTEM")) {
     recipe.system = std::move(value);
   } else if (same_word(instruction, "TEMPLATE")) {
@@ -206,7 +207,7 @@ Status apply(Recipe& recipe, std::string_view instruction, std::string_view rest
               modelfile::escape(instruction, 20), modelfile::escape(value, 60));
   } else {
     return error(Code::invalid_argument,
-                 "'{}' is no instruction; use FROM, PARAMETER, SYSTEM, TEMPLATE, LICENSE or MESSAGE",
+                 "'{}' is no instruction; use FROM, ADAPTER, PARAMETER, SYSTEM, TEMPLATE, LICENSE or MESSAGE",
                  instruction.substr(0, 60));
   }
   return {};
@@ -287,6 +288,7 @@ Expected<Recipe> parse_recipe(std::string_view text) {
 
 std::string to_text(const Recipe& recipe) {
   std::string out = "FROM " + recipe.from + "\n";
+  for (const AdapterSource& adapter : recipe.adapters) out += "ADAPTER " + adapter.path + "\n";
   const auto one = [&](const std::string& name, const json& value) {
     out += fmt::format("PARAMETER {} {}\n", name, value.is_string() ? quoted(value.get<std::string>()) : value.dump());
   };

@@ -1,15 +1,23 @@
-// A Modelfile: FROM, PARAMETER, SYSTEM, TEMPLATE, LICENSE, MESSAGE, one instruction a line; a value may stand in quotes
-// or over many lines in triple quotes; '#' begins a comment line. Source: Ollama's documentation of the format.
-// Thread-safety: values.
+// A Modelfile: FROM, ADAPTER, PARAMETER, SYSTEM, TEMPLATE, LICENSE, MESSAGE, one instruction a line; a value may stand
+// in quotes or over many lines in triple quotes; '#' begins a comment line. Source: Ollama's documentation of the
+// format. Thread-safety: values.
 #pragma once
 
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "app/store/manifest.h"
 #include "base/status.h"
 
 namespace millrace::store {
+
+/// A LoRA adapter that becomes part of a model: a GGUF file, or what PEFT saved.
+struct AdapterSource {
+  std::string path = {};                 // the file, or PEFT's folder
+  std::vector<ModelFile> uploaded = {};  // or blobs by name: one GGUF file, or both of PEFT's files
+};
 
 struct Recipe {
   std::string from;
@@ -17,9 +25,10 @@ struct Recipe {
   std::string system, chat_template, license;
   nlohmann::json messages = nlohmann::json::array();
   std::string mmproj = {};  // of another FROM, whose file is called like an mmproj file; empty: none
+  std::vector<AdapterSource> adapters = {};
 };
 
-/// Errors: invalid_argument with the line's number (also of a FROM too many); unsupported (ADAPTER, a template in Go's
+/// Errors: invalid_argument with the line's number (also of a FROM too many); unsupported (a template in Go's
 /// language).
 Expected<Recipe> parse_recipe(std::string_view text);
 

@@ -12,15 +12,15 @@ namespace {
 
 constexpr int kTries = 64;  // of folders
 
-bool is_mmproj(const HubFile& file) { return vision::is_mmproj_name(file.path); }
-bool is_mmproj(const ModelFile& file) { return vision::is_mmproj_name(file.name); }
+bool is_beside(const HubFile& file) { return vision::is_mmproj_name(file.path); }
+bool is_beside(const ModelFile& file) { return file.adapter || vision::is_mmproj_name(file.name); }
 
-/// Hashes of all files of a model, which an mmproj file beside it is none of; empty: one is not known.
+/// Hashes of all files of a model, which an mmproj file and adapters beside it are none of; empty: one is not known.
 template <typename Files>
 std::string hashes_of(const Files& files) {
   std::string hashes;
   for (const auto& file : files) {
-    if (&file != &files.front() && is_mmproj(file)) continue;
+    if (&file != &files.front() && is_beside(file)) continue;
     if (file.sha256.empty()) return "";
     hashes += (hashes.empty() ? "" : " ") + file.sha256;
   }

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "app/store/adapters.h"
 #include "app/store/aliases.h"
 #include "app/store/digest.h"
 #include "app/store/files.h"
@@ -402,25 +403,29 @@ Status Store::copy(const std::string& from, const std::string& to) {
 Expected<Manifest> Store::create(const std::string& name, const Recipe& recipe, const std::string& folder) {
   const fs::path beside = fs::path(folder) / recipe.from;
   if (!recipe.mmproj.empty()) MR_RETURN_IF_ERROR(check_mmproj(beside, fs::path(folder) / recipe.mmproj));
+  Recipe located = recipe;
+  for (AdapterSource& adapter : located.adapters) adapter.path = (fs::path(folder) / adapter.path).string();
   return looks_like_a_path(recipe.from) || file_bytes(beside.string())
-             ? create_from_file(name, recipe, beside.lexically_normal().string())
-             : create_from_name(name, recipe, recipe.from);
+             ? create_from_file(name, located, beside.lexically_normal().string())
+             : create_from_name(name, located, recipe.from);
 }
 
-Expected<Manifest> Store::create_from_name(const std::string& text, const Recipe& recipe, const std::string& base) {
+Expected<Manifest> Store::create_from_name(const std::string& text, const Recipe& recipe, const std::string& base,
+                                           WorkGrant* memory) {
   MR_ASSIGN_OR_RETURN(const Name name, new_name(text));
   MR_ASSIGN_OR_RETURN(Manifest manifest, find(base));
   MR_RETURN_IF_ERROR(check_files(manifest));
   manifest.from = manifest.name.text();
-  return create(name, recipe, std::move(manifest));
+  return create(name, recipe, std::move(manifest), memory);
 }
 
-Expected<Manifest> Store::create_from_file(const std::string& text, const Recipe& recipe, const std::string& path) {
+Expected<Manifest> Store::create_from_file(const std::string& text, const Recipe& recipe, const std::string& path,
+                                           WorkGrant* memory) {
   MR_ASSIGN_OR_RETURN(const Name name, new_name(text));
   Manifest manifest;
   MR_ASSIGN_OR_RETURN(manifest.files, files_at(path));
   manifest.from = manifest.files.front().path;
-  return create(name, recipe, std::move(manifest));
+  return create(name, recipe, std::move(manifest), memory);
 }
 
 namespace {
@@ -437,8 +442,8 @@ Expected<bool> holds_tower(const std::string& path) {
 
 }  // namespace
 
-Expected<Manifest> Store::create_from_blobs(const std::string& text, const Recipe& recipe,
-                                            std::vector<ModelFile> files) {
+Expected<Manifest> Store::create_from_blobs(const std::string& text, const Recipe& recipe, std::vector<ModelFile> files,
+                                            WorkGrant* memory) {
   MR_ASSIGN_OR_RETURN(const Name name, new_name(text));
   Manifest manifest;
   std::optional<ModelFile> mmproj;
@@ -462,16 +467,23 @@ Expected<Manifest> Store::create_from_blobs(const std::string& text, const Recip
   manifest.from = manifest.files.front().name;
   if (mmproj) MR_RETURN_IF_ERROR(vision::check_fits(blob_path(mmproj->sha256), model_path).with_context(mmproj->name));
   if (mmproj) manifest.files.push_back(std::move(*mmproj));
-  return create(name, recipe, std::move(manifest));
+  return create(name, recipe, std::move(manifest), memory);
 }
 
 /// Nothing is stored that could not be read again.
-Expected<Manifest> Store::create(const Name& name, const Recipe& recipe, Manifest manifest) {
+Expected<Manifest> Store::create(const Name& name, const Recipe& recipe, Manifest manifest, WorkGrant* memory) {
   MR_RETURN_IF_ERROR(check_template(recipe.chat_template));
   MR_RETURN_IF_ERROR(check_messages(recipe.messages));
   Recipe checked = recipe;
   MR_ASSIGN_OR_RETURN(checked.parameters, check_parameters(recipe.parameters));
   lay_over(manifest, checked);
+  const ModelFile& model = manifest.files.front();
+  const std::string model_path = model.path.empty() ? blob_path(model.sha256) : model.path;
+  for (const AdapterSource& source : recipe.adapters) {
+    MR_ASSIGN_OR_RETURN(ModelFile kept, keep_adapter(*this, source, model_path, memory));
+    give_free_name(kept, manifest.files);
+    manifest.files.push_back(std::move(kept));
+  }
   manifest.name = name;
   manifest.modified = now_rfc3339();
   const std::string text = to_json(manifest);

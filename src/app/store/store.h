@@ -71,16 +71,21 @@ class Store {
   /// Errors: not_found, invalid_argument, io_error.
   Status copy(const std::string& from, const std::string& to);
   /// Makes (or replaces) a model from a recipe; FROM is a name or a path, relative to `folder`. A GGUF file stays where
-  /// it is. Errors: not_found, invalid_argument, corrupt (FROM is no GGUF file), io_error.
+  /// it is; of adapters the store keeps copies. Errors: not_found, invalid_argument, corrupt (FROM is no GGUF file),
+  /// io_error, and those of keep_adapter().
   Expected<Manifest> create(const std::string& name, const Recipe& recipe, const std::string& folder);
   /// As create(), where FROM is the name of a stored model, or a file that the caller chose: for who takes names from
   /// others, and would not open a path that they write. recipe.from is not looked at.
-  Expected<Manifest> create_from_name(const std::string& name, const Recipe& recipe, const std::string& base);
-  Expected<Manifest> create_from_file(const std::string& name, const Recipe& recipe, const std::string& path);
+  /// `memory`, where given, is charged for what adapters take while they are read.
+  Expected<Manifest> create_from_name(const std::string& name, const Recipe& recipe, const std::string& base,
+                                      WorkGrant* memory = nullptr);
+  Expected<Manifest> create_from_file(const std::string& name, const Recipe& recipe, const std::string& path,
+                                      WorkGrant* memory = nullptr);
 
   /// As create(), of a blob that is here, and maybe another one that is its mmproj file. Errors: not_found (a blob),
   /// corrupt (it is no GGUF file of its own), invalid_argument (several models), and those of vision::check_fits.
-  Expected<Manifest> create_from_blobs(const std::string& name, const Recipe& recipe, std::vector<ModelFile> files);
+  Expected<Manifest> create_from_blobs(const std::string& name, const Recipe& recipe, std::vector<ModelFile> files,
+                                       WorkGrant* memory = nullptr);
 
   /// Writes links and manifest of a model whose blobs are in place. Errors: io_error.
   Status publish(const Manifest& manifest);
@@ -95,7 +100,7 @@ class Store {
  private:
   Expected<Manifest> read(const Name& name, WorkGrant* grant = nullptr) const;
   Expected<Name> locate(const Name& wanted) const;
-  Expected<Manifest> create(const Name& name, const Recipe& recipe, Manifest base);
+  Expected<Manifest> create(const Name& name, const Recipe& recipe, Manifest base, WorkGrant* memory);
   Status check_files(const Manifest& manifest) const;
   Status write_model(const Manifest& manifest);
   std::vector<std::string> linked_blobs(const Name& name) const;

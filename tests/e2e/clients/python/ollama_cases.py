@@ -133,7 +133,7 @@ ASIDE = [
     refuses("push", lambda: CLIENT.push(MODEL), "/api/push: there is no such path"),
     refuses("generate with a suffix", generate(suffix="x"), "suffix"),
     refuses("create with quantize", lambda: CLIENT.create(model="made", from_=MODEL, quantize="q4_K_M"), "quantize"),
-    refuses("create with adapters", lambda: CLIENT.create(model="made", from_=MODEL, adapters={"a.gguf": "sha256:" + "0" * 64}), "adapters"),
+    refuses("create with an adapter that was not uploaded", lambda: CLIENT.create(model="made", from_=MODEL, adapters={"a.gguf": "sha256:" + "0" * 64}), "upload"),
 ]
 if __name__ == "__main__":
     run("ollama", ROWS, ASIDE)
