@@ -185,11 +185,22 @@ void add_within(const EngineOptions& options, Parts& parts, SpeculateOptions& sp
   log::warn("{} is left out: {}", seat.what, seat.words);
 }
 
+/// Where control vectors have been tried. Errors: unsupported.
+Status check_control_device(const EngineOptions& options) {
+  if (options.model.control.empty()) return {};
+  if (options.part.cluster != nullptr || options.part.ranks > 1 || !options.part.stage.whole())
+    return error(Code::unsupported, "control vectors are for one process, not for several; leave one of both out");
+  if (!options.device.gpus_beside.empty())
+    return error(Code::unsupported, "control vectors are for one GPU, not for several; name one, or use --device cpu");
+  return {};
+}
+
 }  // namespace
 
 Expected<std::unique_ptr<Engine>> Engine::create(const EngineOptions& asked) {
   const EngineOptions options = with_kept_rates(asked);
   if (!options.model.adapters.empty()) MR_RETURN_IF_ERROR(check_adapter_device(options));
+  MR_RETURN_IF_ERROR(check_control_device(options));
   if (options.part.cluster != nullptr) {
     MR_ASSIGN_OR_RETURN(Parts parts, assemble_cluster(options));
     MR_RETURN_IF_ERROR(open_pictures(options, parts));
@@ -232,6 +243,7 @@ Planned planned_from(Parts parts) {
 Expected<Planned> plan_only(const EngineOptions& asked) {
   const EngineOptions options = with_kept_rates(asked);
   if (!options.model.adapters.empty()) MR_RETURN_IF_ERROR(check_adapter_device(options));
+  MR_RETURN_IF_ERROR(check_control_device(options));
   const std::optional<DraftModelPlan> draft = plan_draft(options);
   MR_ASSIGN_OR_RETURN(Parts parts, assemble_plan(options, draft ? &*draft : nullptr));
   return planned_from(std::move(parts));

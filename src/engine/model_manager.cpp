@@ -262,7 +262,10 @@ Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(const Source&
     const bool alone = entries_.empty();
     if (status.ok()) {
       if (path != options.model.path) options.planning.follow = nullptr;  // another model's plan
-      if (!is_given(source)) options.model.adapters = source.adapters;
+      if (!is_given(source)) {
+        options.model.adapters = source.adapters;
+        options.model.control.clear();
+      }
       options.model.mmproj = asked_mmproj(path);
       options.model.path = path;
       if (context_tokens > 0) options.demand.context_tokens = context_tokens;

@@ -47,6 +47,8 @@ struct ModelOptions {
   bool mmproj_found = false;  // found, not named by the user: if it cannot be used, it is left out with a warning
   std::string overlay;        // a file whose tensors replace the model's (modelfile/overlay.h); empty: none
   std::vector<AdapterOptions> adapters;
+  std::string control;                       // what control vectors add (model/control_vector.h); empty: nothing
+  std::shared_ptr<void> control_keeps = {};  // that file, where it was made for this run
   /// Fetches the tensors that the engine needs, if only the file's header is on the disk; empty: the file is complete.
   std::function<Status(const residency::UnitTable& units)> fetch;
   std::string identity;                 // what ranks compare instead of pages of their files; empty: those pages

@@ -23,6 +23,7 @@
 #include "engine/usage_keeper.h"
 #include "engine/within.h"
 #include "kv/model_identity.h"
+#include "model/control_vector.h"
 #include "model/tensor_rows.h"
 #include "modelfile/overlay.h"
 
@@ -162,9 +163,13 @@ Expected<modelfile::Model> open_file(const EngineOptions& options, const modelfi
   modelfile::OpenOptions bounded = how;
   if (bounded.memory == nullptr) bounded.memory = &memory;
   MR_ASSIGN_OR_RETURN(modelfile::Model model, modelfile::Model::open(options.model.path, bounded));
-  if (options.model.overlay.empty()) return model;
-  MR_ASSIGN_OR_RETURN(const modelfile::Model over, modelfile::Model::open(options.model.overlay));
-  return modelfile::lay_over(std::move(model), over);
+  for (const auto& [path, may_add] : {std::pair(options.model.overlay, modelfile::MayAdd()),
+                                      std::pair(options.model.control, modelfile::MayAdd(model::is_control_tensor))}) {
+    if (path.empty()) continue;
+    MR_ASSIGN_OR_RETURN(const modelfile::Model over, modelfile::Model::open(path));
+    MR_ASSIGN_OR_RETURN(model, modelfile::lay_over(std::move(model), over, may_add));
+  }
+  return model;
 }
 
 Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, bool draft_block, Parts& parts,
@@ -191,8 +196,9 @@ Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, bool d
   if (chat_template.ok()) parts.chat_template = std::move(*chat_template);
   parts.rank_head = model::read_rank_head(file, parts.model->hyperparameters());
   parts.model_paths = paths = file.paths();
+  parts.control_keeps = options.model.control_keeps;
   if (!options.kv.prompt_cache.empty()) {
-    auto identity = kv::model_identity(file);
+    auto identity = kv::model_identity(file, options.model.control);
     if (!identity.ok()) log::warn("prompt cache off: {}", identity.status().message());
     if (identity.ok()) parts.identity = std::move(*identity);
     if (identity.ok() && parts.model->hyperparameters().beyond_original) parts.identity += " beyond its first context";

@@ -68,6 +68,7 @@ struct Parts {
   std::vector<residency::WeightRef> adapted_weights;  // that they change
   bool adapts_embedding = false;                      // one of them does
   std::unique_ptr<exec::Adapters> adapters;           // null: none
+  std::shared_ptr<void> control_keeps;                // ModelOptions::control_keeps
   residency::Reservation program;                     // code, tokenizer, threads, tables: measured
   residency::Reservation mapped;                      // the model's pages, if storage maps the file
   residency::Reservation draft_model;                 // of a draft model on the CPU, if a GPU computes this model

@@ -60,16 +60,18 @@ Status add_file(const modelfile::Model& model, int number, bool times, Hash& has
   return {};
 }
 
-Expected<std::string> identity(const modelfile::Model& model, bool times) {
+Expected<std::string> identity(const modelfile::Model& model, bool times, std::string_view made = {}) {
   Hash hash;
   for (int file = 0; file < static_cast<int>(model.paths().size()); ++file)
-    MR_RETURN_IF_ERROR(add_file(model, file, times, hash));
+    MR_RETURN_IF_ERROR(add_file(model, file, times && model.paths()[static_cast<std::size_t>(file)] != made, hash));
   return hash.hex();
 }
 
 }  // namespace
 
-Expected<std::string> model_identity(const modelfile::Model& model) { return identity(model, true); }
+Expected<std::string> model_identity(const modelfile::Model& model, std::string_view made) {
+  return identity(model, true, made);
+}
 Expected<std::string> copy_identity(const modelfile::Model& model) { return identity(model, false); }
 
 }  // namespace millrace::kv

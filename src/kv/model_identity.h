@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "base/status.h"
 #include "modelfile/gguf.h"
@@ -10,8 +11,9 @@
 namespace millrace::kv {
 
 /// A hash of each file's size, time of change and head (metadata and tensor table), and of a page of every tensor.
-/// Reads the head and a page a tensor. Errors: io_error, corrupt.
-Expected<std::string> model_identity(const modelfile::Model& model);
+/// Reads the head and a page a tensor. `made`: the one of the files, maybe, that each run makes anew, whose age does
+/// not count. Errors: io_error, corrupt.
+Expected<std::string> model_identity(const modelfile::Model& model, std::string_view made = {});
 /// The same without times: equal for copies of a model on several machines.
 Expected<std::string> copy_identity(const modelfile::Model& model);
 

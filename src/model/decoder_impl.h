@@ -46,6 +46,7 @@ struct LayerWeights {
   WeightRef router_norm, experts_norm, dense_result_norm, experts_result_norm;  // of one beside a dense feed-forward
   WeightRef per_layer_gate, per_layer_out, per_layer_norm;
   WeightRef output_scale;
+  WeightRef control_one, control_sum;  // what control vectors add behind the layer (model/control_vector.h)
   StreamWeights streams;
   WeightRef laurel_down, laurel_up, laurel_norm;
   exec::Experts experts;

@@ -63,6 +63,8 @@ void Decoder::record() {
     ops_.begin_layer();
     mix_tokens(index);
     if (spec_.layers[static_cast<std::size_t>(index)].feeds_forward()) feed_forward(index);
+    if (const LayerWeights& layer = layers_[static_cast<std::size_t>(index)]; !layer.control_sum.none())
+      ops_.scale(x_, layer.control_one, layer.control_sum);
     if (index < hp_.deepstack_layers) ops_.add_picture(x_, h_, (1 + index) * hp_.model_dim);
   }
   if (ends())

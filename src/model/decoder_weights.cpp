@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "model/control_vector.h"
 #include "model/decoder_impl.h"
 
 namespace millrace::model {
@@ -172,6 +173,13 @@ void Decoder::list_results(UnitBuilder& units, int index, LayerWeights& weights)
     weights.per_layer_norm = units.vector(name("post_norm.weight"), hp_.model_dim);
   }
   if (spec.output_scale) weights.output_scale = units.vector(name("layer_output_scale.weight"), 1);
+  if (!units.has(name(kControlSum))) return;
+  if (spec_.streams > 1)
+    units.fail(error(Code::unsupported,
+                     "control vectors are for models with one residual stream, and this one has {}; leave them out",
+                     spec_.streams));
+  weights.control_one = units.vector(name(kControlOne), 1);
+  weights.control_sum = units.vector(name(kControlSum), hp_.model_dim);
 }
 
 void Decoder::list_dense(UnitBuilder& units, int index, LayerWeights& weights) const {

@@ -549,13 +549,14 @@ Expected<Model> GgufParser::join(std::vector<Model> splits) {
   return whole;
 }
 
-Expected<Model> GgufParser::lay_over(Model model, const Model& over) {
+Expected<Model> GgufParser::lay_over(Model model, const Model& over, const MayAdd& may_add) {
   const auto file = static_cast<int>(model.paths_.size());
   std::set<std::string> scales;  // of weights that `over` brings
   for (const TensorInfo& tensor : over.tensors_)
     if (may_have_scale(tensor.name)) scales.insert(scale_name(tensor.name));
   for (const TensorInfo& tensor : over.tensors_) {
-    if (scales.contains(tensor.name) && !model.by_name_.contains(tensor.name)) {
+    const bool added = scales.contains(tensor.name) || (may_add && may_add(tensor.name));
+    if (added && !model.by_name_.contains(tensor.name)) {
       model.by_name_.emplace(tensor.name, model.tensors_.size());
       model.tensors_.push_back(tensor);
       model.tensors_.back().file = file;
@@ -574,6 +575,8 @@ Expected<Model> GgufParser::lay_over(Model model, const Model& over) {
   return model;
 }
 
-Expected<Model> lay_over(Model model, const Model& over) { return GgufParser::lay_over(std::move(model), over); }
+Expected<Model> lay_over(Model model, const Model& over, const MayAdd& may_add) {
+  return GgufParser::lay_over(std::move(model), over, may_add);
+}
 
 }  // namespace millrace::modelfile

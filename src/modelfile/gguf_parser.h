@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "modelfile/file_io.h"
 #include "modelfile/gguf.h"
+#include "modelfile/overlay.h"
 
 namespace millrace::modelfile {
 
@@ -54,7 +55,7 @@ class GgufParser {
   static Expected<Model> join(std::vector<Model> splits);
 
   /// As lay_over().
-  static Expected<Model> lay_over(Model model, const Model& over);
+  static Expected<Model> lay_over(Model model, const Model& over, const MayAdd& may_add);
 
  private:
   Status parse();

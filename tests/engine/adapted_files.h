@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/checkpoint_path.h"
 #include "modelfile/gguf.h"
 #include "modelfile/gguf_writer.h"
 #include "modelfile/mixtures.h"
@@ -36,8 +37,6 @@ inline double distance(const std::vector<float>& a, const std::vector<float>& b)
   }
   return std::sqrt(difference / norm);
 }
-
-inline std::string reference(const std::string& name) { return MILLRACE_TEST_DATA "/reference/" + name + ".gguf"; }
 
 struct Adapting {
   std::uint32_t seed = 1;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/checkpoint_path.h"
 #include "engine/rank_threads.h"
 #include "engine/support.h"
 
@@ -100,8 +101,6 @@ TEST(Cluster, ConversationsGoOn) {
   };
   EXPECT_EQ(talk(**engine), talk(*alone));
 }
-
-std::string reference(const std::string& name) { return MILLRACE_TEST_DATA "/reference/" + name + ".gguf"; }
 
 /// The logits of 90 tokens, and of what is generated behind them.
 std::vector<float> logits_of_any(Engine& engine) {

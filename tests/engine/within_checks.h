@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "engine/checkpoint_path.h"
 #include "engine/drafters.h"
 
 namespace millrace::engine::test {
@@ -23,8 +24,6 @@ inline EngineOptions several(const std::string& path) {
   options.kv.share_prefixes = true;
   return options;
 }
-
-inline std::string reference(const std::string& name) { return MILLRACE_TEST_DATA "/reference/" + name + ".gguf"; }
 
 /// The smallest budget that a model of these options runs under, and so much more.
 inline std::uint64_t ram_above_smallest(EngineOptions options, double factor) {

@@ -13,6 +13,13 @@ namespace millrace::cli {
 
 namespace fs = std::filesystem;
 
+std::shared_ptr<void> removal_of(const std::string& path) {
+  return {nullptr, [path](void*) {
+            std::error_code ignored;
+            fs::remove(path, ignored);
+          }};
+}
+
 CLI::Option* add_adapter_option(CLI::App& command, std::vector<std::string>& adapters) {
   return command
       .add_option("--lora", adapters,
@@ -40,10 +47,7 @@ Expected<std::vector<engine::AdapterOptions>> read_adapters(const std::vector<st
       if (!report.ok()) return report.status().with_context("--lora " + modelfile::escape(adapter.path, 200));
       log::info("--lora {}: {} matrices converted to {}", adapter.path, report->matrices, made.string());
       adapter.path = made.string();
-      adapter.keeps = std::shared_ptr<void>(nullptr, [made](void*) {
-        std::error_code ignored;
-        fs::remove(made, ignored);
-      });
+      adapter.keeps = removal_of(made.string());
     } else if (fs::is_directory(adapter.path, failure)) {
       return error(Code::invalid_argument,
                    "--lora {}: there is no adapter_config.json in this folder; give an adapter's",

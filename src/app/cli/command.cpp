@@ -11,6 +11,7 @@
 #include <random>
 
 #include "app/cli/adapter_files.h"
+#include "app/cli/control_vectors.h"
 #include "app/cli/progress.h"
 #include "base/bytes.h"
 #include "base/log.h"
@@ -142,6 +143,7 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command.add_option("--mmproj", flags.mmproj,
                      "The vision tower: an mmproj file (default: the one in the model's folder that fits), or off");
   add_adapter_option(command, flags.adapters);
+  add_control_options(command, flags.control);
   command.add_option("--kv", flags.kv, "Format of the KV cache: f16, q8_0, q4_0, q3, q2, f32 (default: f16)");
   command.add_option("--isa", flags.isa, "Kernels: auto, plain, avx2, avx512")->capture_default_str();
   command

@@ -45,6 +45,12 @@ Status check_model_outputs(std::vector<std::string> outputs, const engine::Engin
 /// Of a file that `millrace calibrate --out` wrote. Errors: not_found, corrupt.
 Expected<residency::Rates> read_rates(const std::string& path);
 
+/// --control-vector, --control-vector-scaled and --control-vector-layer-range.
+struct ControlFlags {
+  std::vector<std::string> vectors, scaled;  // FILE,FILE; FILE:SCALE,FILE:SCALE
+  std::vector<std::int64_t> layers;          // the first and the last; empty: all
+};
+
 /// The options that choose the model, the device and the memory limits.
 struct ModelFlags {
   std::string model;
@@ -56,6 +62,7 @@ struct ModelFlags {
   std::int64_t context = 0, batch = 0, expert_slots = 0;
   int threads = 0;
   std::vector<std::string> faults, adapters;
+  ControlFlags control;
   bool no_graphs = false, no_fuse = false, no_peer = false, fetch_share = false;
   std::shared_ptr<store::Share> share;      // of the model, once open_share() was called; null: its file is whole
   std::vector<const CLI::Option*> options;  // all but the model

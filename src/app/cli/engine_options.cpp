@@ -2,12 +2,14 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <string_view>
 #include <vector>
 
 #include "app/cli/adapter_files.h"
 #include "app/cli/command.h"
+#include "app/cli/control_vectors.h"
 #include "app/store/adapters.h"
 #include "base/bytes.h"
 #include "device/gpu.h"
@@ -160,6 +162,7 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
   options.model.adapters = store::adapters_of(store::Store(), resolved.manifest.name, resolved.manifest.files);
   MR_ASSIGN_OR_RETURN(auto added, read_adapters(flags.adapters, resolved.path));
   std::move(added.begin(), added.end(), std::back_inserter(options.model.adapters));
+  MR_RETURN_IF_ERROR(read_control_vectors(flags.control, options.model));
   if (std::error_code code;
       !flags.mmproj.empty() && flags.mmproj != "off" && !std::filesystem::exists(flags.mmproj, code))
     return error(Code::not_found, "--mmproj {}: there is no such file", flags.mmproj);

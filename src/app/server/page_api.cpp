@@ -88,7 +88,10 @@ Expected<Json> plan_model(Context& context, const ModelInfo& info) {
   RequestMemory& memory = Connection::current().memory();
   engine::EngineOptions options = context.options.models.engine;
   options.model.path = info.path;
-  options.model.adapters = info.adapters;
+  if (!context.models.is_given(info.source())) {
+    options.model.adapters = info.adapters;
+    options.model.control.clear();
+  }
   options.model.most_header_bytes = memory.cap_bytes() / 2;
   if (!memory.take(options.model.most_header_bytes)) return memory.refusal();
   options = engine::with_kept_rates(std::move(options));

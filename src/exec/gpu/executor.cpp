@@ -308,6 +308,8 @@ Status check_gpu(const Program& program, const residency::UnitTable& units, cons
     if (by_erf || step.experts.activation == Activation::gelu_erf || step.xielu)
       return error(Code::unsupported,
                    "the GPU part has GELU in its tanh form alone, and no xIELU yet; use --device cpu");
+    if (step.kind == Step::Kind::scale && step.weight.none() && !step.weight2.none())
+      return error(Code::unsupported, "the GPU part adds no vector alone to rows yet; use --device cpu");
     if (step.row_of != RowOf::token)
       return error(Code::unsupported, "the GPU part has no embeddings of positions or types yet; use --device cpu");
     if (step.kind == Step::Kind::sigmoid_gate && program.buffer(step.b).cols != 1 &&
