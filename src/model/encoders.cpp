@@ -1,9 +1,9 @@
 // Encoders, whose tokens see the whole text and which give its states instead of a next token. BERT and the models
 // made of it (MiniLM, BGE, E5, XLM-RoBERTa): learned positions, a norm behind each addition to the residual stream,
-// biases everywhere. Nomic's rotates, has gates and no biases. ModernBERT is a pre-norm model whose layers see a window
-// on both sides, but for each third. EuroBERT is Llama and EmbeddingGemma is Gemma 3, not causal. Sources: BERT
-// (arXiv:1810.04805), Nomic Embed (arXiv:2402.01613), ModernBERT (arXiv:2412.13663), EuroBERT (arXiv:2503.05500),
-// EmbeddingGemma (arXiv:2509.20354).
+// biases everywhere. Jina's second has ALiBi and gates. Nomic's rotates, has gates and no biases. ModernBERT is a
+// pre-norm model whose layers see a window on both sides, but for each third. EuroBERT is Llama and EmbeddingGemma is
+// Gemma 3, not causal. Sources: BERT (arXiv:1810.04805), Jina Embeddings 2 (arXiv:2310.19923), Nomic Embed
+// (arXiv:2402.01613), ModernBERT (arXiv:2412.13663), EuroBERT (arXiv:2503.05500), EmbeddingGemma (arXiv:2509.20354).
 #include "model/architectures.h"
 #include "model/hyperparameters.h"
 #include "model/rope.h"
@@ -51,6 +51,20 @@ Expected<DecoderSpec> nomic_bert_spec(const modelfile::Model& file, const Hyperp
   MR_ASSIGN_OR_RETURN(DecoderSpec spec, encoder(file, hp));
   MR_ASSIGN_OR_RETURN(spec.ropes.emplace_back(), read_rope(file, hp));
   spec.ropes.front().neox = true;
+  return spec;
+}
+
+/// BERT's with gates, and with ALiBi in the place of a table of positions.
+Expected<DecoderSpec> jina_bert_v2_spec(const modelfile::Model& file, const Hyperparameters& hp) {
+  constexpr float kMaxBias = 8;
+  MR_ASSIGN_OR_RETURN(DecoderSpec spec, encoder(file, hp));
+  for (LayerSpec& layer : spec.layers) {
+    layer.attention.may_have_biases = true;
+    layer.attention.rope = kNoRope;
+    layer.attention.max_bias = kMaxBias;
+    layer.activation = kernels::Activation::gelu_erf;
+    layer.ff_biases = true;
+  }
   return spec;
 }
 

@@ -150,6 +150,7 @@ INSTANTIATE_TEST_SUITE_P(Reference, Encoders,
                                          Encoder{"nomic-bert", Pooling::mean}, Encoder{"modern-bert", Pooling::mean},
                                          Encoder{"xlm-roberta", Pooling::first}, Encoder{"eurobert", Pooling::mean},
                                          Encoder{"gemma-embedding", Pooling::mean},
+                                         Encoder{"jina-bert-v2", Pooling::mean},
                                          Encoder{"nomic-bert-moe", Pooling::mean}),
                          [](const auto& info) {
                            std::string name = info.param.name;

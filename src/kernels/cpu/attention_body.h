@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <utility>
 
@@ -138,11 +139,12 @@ inline Visible within_block(const Visible& keys, std::int64_t block) {
   return seen.empty() ? Visible{} : seen;
 }
 
-/// What scores lose by the distance of their keys. query: of the tile, over rows and heads.
+/// What scores lose by the distance of their keys, before or behind the query. query: of the tile, over rows and heads.
 inline void lean(const AttentionArgs& args, std::int64_t query, std::int64_t block, float* scores) {
   const float slope = args.slopes[query % args.group];
   const std::int64_t nearest = block * kKvBlock - args.positions[query / args.group];
-  for (std::int64_t i = 0; i < kKvBlock; ++i) scores[i] = fused(slope, static_cast<float>(nearest + i), scores[i]);
+  for (std::int64_t i = 0; i < kKvBlock; ++i)
+    scores[i] = fused(slope, static_cast<float>(-std::abs(nearest + i)), scores[i]);
 }
 
 /// Scaled scores of one query in a block are finished: capped, leaned, those of keys that it does not see -inf.
