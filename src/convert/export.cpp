@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -45,6 +47,11 @@ struct Wanted {
   std::size_t declared = 0;  // its first place among what is written; of MXFP4 and NVFP4 others stand behind it
   Target target;             // its rows, from those of the file
   float factor = 1;          // of NVFP4
+  std::int64_t lanes = 1;    // Target::lanes
+
+  std::int64_t rows() const {
+    return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()) / cols;
+  }
 };
 
 class Exporter {
@@ -83,7 +90,7 @@ class Exporter {
   Status write_decay(const Wanted& wanted, const modelfile::CheckpointWriter& writer) const;
   bool any_values_are_keys() const;
   std::string torch_dtype() const;
-  json nvfp4_config() const;
+  json quantization_config() const;
   DType dtype_for(const modelfile::TensorInfo& tensor) const;
 
   const std::string in_, out_;
@@ -124,7 +131,7 @@ DType Exporter::dtype_for(const modelfile::TensorInfo& tensor) const {
   return info(tensor.dtype).block_elements == 1 || mxfp4 || nvfp4 ? tensor.dtype : options_.quantized;
 }
 
-/// The first of the family's rules that can be written; experts of gpt-oss are written as MXFP4 alone.
+/// The first of the family's rules that can be written; of gpt-oss's experts the one of MXFP4, or that of floats.
 const NameRule* Exporter::rule_for(std::size_t index, std::int64_t& layer) const {
   const modelfile::TensorInfo& tensor = model_.tensors()[index];
   for (const OurName& name : rules_of(tensor.name, *family_)) {
@@ -174,7 +181,11 @@ Status Exporter::plan_tensor(std::size_t index, const Geometry& geometry) {
       return error(Code::corrupt, "tensor '{}' does not fit the others of '{}'", modelfile::escape(tensor.name, 80),
                    name);
     if (wanted.dtype != dtype_for(tensor)) wanted.dtype = DType::f32;
-    wanted.parts.insert(wanted.parts.end(), placed[part].begin(), placed[part].end());
+    for (Placed one : placed[part]) {
+      one.first += one.lane * wanted.rows();
+      wanted.lanes = one.lanes;
+      wanted.parts.push_back(one);
+    }
     wanted.change = target.change == Change::plus_one    ? Change::minus_one
                     : target.change == Change::minus_exp ? Change::log_of_minus
                                                          : Change::none;
@@ -215,12 +226,11 @@ Status Exporter::plan_target(Wanted& wanted) {
   target.name = wanted.name;
   target.shape = wanted.shape;
   target.cols = wanted.cols;
-  target.rows = 1;
-  for (const std::int64_t dim : wanted.shape) target.rows *= dim;
-  target.rows /= wanted.cols;
+  target.rows = wanted.rows();
   target.change = wanted.change;
   target.columns = wanted.columns;
   target.columns_each = wanted.columns_each;
+  target.lanes = wanted.lanes;
   target.factor_beside = true;
   std::int64_t row = 0;
   for (const Placed& part : wanted.parts) {
@@ -328,7 +338,8 @@ Expected<json> Exporter::config() const {
   if (const modelfile::TensorInfo* const low = model_.find("blk.0.laurel_l.weight"); low != nullptr)
     config["laurel_rank"] = low->rows();
   if (any_values_are_keys()) config["attention_k_eq_v"] = true;
-  if (const json quantization = nvfp4_config(); !quantization.is_null()) config["quantization_config"] = quantization;
+  if (const json quantization = quantization_config(); !quantization.is_null())
+    config["quantization_config"] = quantization;
   config["torch_dtype"] = torch_dtype();
   MR_RETURN_IF_ERROR(write_rotations(
       *header_, [&](std::string_view name) { return factors(name); }, config));
@@ -370,8 +381,11 @@ Element element_of(DType dtype) {
   return dtype == DType::f16 ? Element::f16 : dtype == DType::bf16 ? Element::bf16 : Element::f32;
 }
 
-/// What loaders of ModelOpt's checkpoints ask for, with the matrices that are no NVFP4; null where none is.
-json Exporter::nvfp4_config() const {
+/// What loaders of gpt-oss's MXFP4 ask for, or those of ModelOpt's checkpoints, with the matrices that are no NVFP4;
+/// null where there is neither.
+json Exporter::quantization_config() const {
+  if (std::any_of(wanted_.begin(), wanted_.end(), [](const Wanted& one) { return one.dtype == DType::mxfp4; }))
+    return {{"quant_method", "mxfp4"}, {"modules_to_not_convert", json::array()}};
   json others = json::array();
   bool any = false;
   for (const Wanted& wanted : wanted_) {

@@ -401,6 +401,8 @@ Expected<Shape> their_shape(const NameRule& rule, const Geometry& g, std::span<c
     case Form::turned:
     case Form::even_turned:
     case Form::odd_turned:
+      if (shape.size() != 3) return error(Code::corrupt, "{} is not the matrices of experts", rule.ours);
+      return Shape{shape[0], shape[2], rule.form == Form::turned ? shape[1] : 2 * shape[1]};
     case Form::first_half_turned:
     case Form::second_half_turned:
     case Form::behind_padding:
@@ -417,7 +419,8 @@ std::vector<std::vector<Placed>> invert(const Target& target, std::int32_t first
   for (const Run& run : target.runs) {
     auto& list = placed[static_cast<std::size_t>(run.source - first_source)];
     if (run.base >= 0) {
-      list.push_back({run.base, {ours, 0, 1, target.cols, row}});
+      const bool takes_turns = run.step > 1;
+      list.push_back({run.base, {ours, 0, 1, target.cols, row}, takes_turns ? run.first : 0, run.step});
     } else if (run.step == 1) {
       list.push_back({run.first, {ours, row, 1, run.rows}});
     } else {

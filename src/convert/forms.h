@@ -42,10 +42,12 @@ Expected<Target> build(const NameRule& rule, const Geometry& geometry, std::span
 Expected<std::vector<std::int64_t>> their_shape(const NameRule& rule, const Geometry& geometry,
                                                 std::span<const std::int64_t> shape);
 
-/// A part of a checkpoint's tensor that a GGUF file's has: where in it `run`'s rows stand.
+/// A part of a checkpoint's tensor that a GGUF file's has: where in it `run`'s rows stand, and which of `lanes` its
+/// columns are (Target::lanes).
 struct Placed {
   std::int64_t first = 0;
   Run run;
+  std::int64_t lane = 0, lanes = 1;
 };
 
 /// The way back: parts of the checkpoint's tensors that the target's rows are, by the source that build() read them

@@ -306,9 +306,25 @@ void apply(Change change, std::span<float> numbers) {
   }
 }
 
+/// The lanes' rows one after the other.
+Target lanes_apart(const Target& target) {
+  Target apart = target;
+  apart.lanes = 1;
+  apart.rows *= target.lanes;
+  apart.cols /= target.lanes;
+  return apart;
+}
+
 }  // namespace
 
 Status check_target(Target& target, std::span<const Source> sources) {
+  if (target.lanes > 1) {
+    Target apart = lanes_apart(target);
+    MR_RETURN_IF_ERROR(check_target(apart, sources));
+    target.begins = std::move(apart.begins);
+    target.piece_rows = std::max<std::int64_t>(1, kPieceElements / target.cols);
+    return {};
+  }
   target.begins.clear();
   if (target.cols <= 0 || target.cols > kMostCols || target.rows <= 0)
     return error(Code::corrupt, "tensor '{}' would be {} rows of {} numbers, which cannot be",
@@ -361,6 +377,7 @@ std::vector<float> factors_of(const Target& target, std::span<const Source> sour
 }
 
 bool is_copy(const Target& target, std::span<const Source> sources, DType dtype) {
+  if (target.lanes > 1) return false;
   const bool moves_blocks = target.columns.empty() || target.columns_each % info(dtype).block_elements == 0;
   const bool multiplied = std::any_of(target.runs.begin(), target.runs.end(), [&](const Run& run) {
     const Source& source = sources[static_cast<std::size_t>(run.source)];
@@ -413,6 +430,15 @@ Status gather_bytes(const Target& target, std::span<const Source> sources, DType
 
 Status gather_floats(const Target& target, std::span<const Source> sources, std::int64_t first, std::int64_t count,
                      Scratch& scratch, float* out) {
+  if (target.lanes > 1) {
+    const Target apart = lanes_apart(target);
+    std::vector<float> lane(static_cast<std::size_t>(count * apart.cols));
+    for (std::int64_t l = 0; l < target.lanes; ++l) {
+      MR_RETURN_IF_ERROR(gather_floats(apart, sources, l * target.rows + first, count, scratch, lane.data()));
+      for (std::size_t i = 0; i < lane.size(); ++i) out[static_cast<std::int64_t>(i) * target.lanes + l] = lane[i];
+    }
+    return {};
+  }
   MR_RETURN_IF_ERROR(
       each_part(target, first, count, [&](const Run& run, std::int64_t skipped, std::int64_t rows, std::int64_t at) {
         const Source& source = sources[static_cast<std::size_t>(run.source)];

@@ -59,13 +59,14 @@ struct Target {
   std::string name;                 // in the file that is written
   std::vector<std::int64_t> shape;  // in that file's order of dimensions
   std::int64_t rows = 0, cols = 0;  // as it is gathered: its elements are rows x cols
-  std::vector<Run> runs;            // its rows in order
+  std::vector<Run> runs;            // its rows in order; of lanes, each row is cols / lanes long
   Change change = Change::none;
   std::vector<std::int32_t> columns = {};  // groups of columns in order; empty: as they come
   std::int64_t columns_each = 1;           // of a group
-  bool factor_beside = false;              // of NVFP4: the file has one for the whole tensor, whatever it is
-  std::vector<std::int64_t> begins = {};   // of runs, where their rows stand: check_target() fills it
-  std::int64_t piece_rows = 0;             // the rows of a piece of work; check_target() fills it, too
+  std::int64_t lanes = 1;      // columns of so many take turns: runs have the rows of the first, then those of the next
+  bool factor_beside = false;  // of NVFP4: the file has one for the whole tensor, whatever it is
+  std::vector<std::int64_t> begins = {};  // of runs, where their rows stand: check_target() fills it
+  std::int64_t piece_rows = 0;            // the rows of a piece of work; check_target() fills it, too
 };
 
 struct Scratch {

@@ -44,7 +44,6 @@ Status write_gpt_oss(const Header& header, nlohmann::json& config) {
   config["layer_types"] = gpt_oss_kinds(header.layers());
   config["swiglu_limit"] = 7.0;
   config["attention_bias"] = true;
-  config["quantization_config"] = {{"quant_method", "mxfp4"}, {"modules_to_not_convert", nlohmann::json::array()}};
   return {};
 }
 

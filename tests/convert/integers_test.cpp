@@ -333,7 +333,8 @@ std::string parameter_name(const testing::TestParamInfo<std::tuple<std::string, 
   return name;
 }
 
-/// But for those that are not exported, and GPT-2's, whose matrices are floats alone: they are turned.
+/// But for those that are not exported, and those whose matrices are turned, of floats alone: GPT-2's, gpt-oss's
+/// experts.
 std::vector<std::string> exported_references() {
   std::vector<std::string> names = all_references();
   std::erase_if(names, [](const std::string& name) {

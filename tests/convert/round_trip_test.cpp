@@ -27,7 +27,6 @@ using modelfile::Model;
 // What is refused, and the word that says so.
 const std::map<std::string, std::string> kRefused = {
     {"deepseek-v2-lite-unsplit", "attn_kv_b"},
-    {"gpt-oss-f16", "not written in the form of a checkpoint"},
     {"llama4", "not written in the form of a checkpoint"},
     {"bailingmoe", "not exported"},
     {"chatglm", "attn_qkv"},
