@@ -7,7 +7,7 @@
 #include <tuple>
 
 #include "base/bytes.h"
-#include "cuda_engine/synth_file.h"
+#include "engine/synth_file.h"
 #include "engine/paper.h"
 #include "engine/setup.h"
 #include "residency/predict.h"

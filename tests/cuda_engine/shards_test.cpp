@@ -8,7 +8,7 @@
 
 #include "base/bytes.h"
 #include "cuda_engine/on_gpu.h"
-#include "cuda_engine/synth_file.h"
+#include "engine/synth_file.h"
 #include "engine/support.h"
 
 namespace millrace::engine {
