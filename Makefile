@@ -61,7 +61,7 @@ test-gpu-80: setup-dev ## the same with code for compute capability 8.0 and bloc
 
 test-hostile: setup-dev ## odd fields and HTTP at every route, rude clients, damaged files and pictures, full disks, small memory; a tenth of it is in `make test`
 	@TESTS=ON scripts/build.sh release
-	@cd build/release && MILLRACE_STORM=10000 MILLRACE_ODD=10000 MILLRACE_DAMAGED=60 MILLRACE_PICTURES=3000 ctest --output-on-failure -R '^e2e_test_(storm|hostile|bad_input|damaged_pictures|limits|pull)$$'
+	@cd build/release && MILLRACE_STORM=10000 MILLRACE_ODD=10000 MILLRACE_DAMAGED=60 MILLRACE_PICTURES=3000 MILLRACE_SIZES=10 ctest --output-on-failure -R '^e2e_test_(storm|hostile|bad_input|bounds|damaged_pictures|limits|pull)$$'
 
 test-asan: setup-dev ## every test under AddressSanitizer and UBSan
 	@TESTS=ON scripts/build.sh asan

@@ -25,6 +25,8 @@ from serving import Server
 MODEL = "demo-moe-q4_k_m"
 HI = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "stream": False, "max_tokens": 2, "options": {"num_predict": 2}}
 RAM = 40_000_000
+# Of texts and lists, in every field of every route; `make test-hostile` sends ten.
+SIZES = [round(10_000 * 200 ** (i / (count - 1))) for count in [int(os.environ.get("MILLRACE_SIZES", "2"))] for i in range(count)]
 
 
 class Served(Case):
@@ -129,7 +131,7 @@ class Memory(Served):
             if verb != "POST" or path == "/api/pull" or "/blobs/" in path:
                 continue
             for name in good:
-                for size in (10_000, 2_000_000):
+                for size in SIZES:
                     for large in ("x" * size, ["a"] * (size // 5)):
                         body = {**good, name: large}
                         status = server.request(verb, path.replace("ID", "x"), body)[0]

@@ -59,6 +59,14 @@ class Install(unittest.TestCase):
         self.assertGreater(len(names), 20)
         self.assertEqual([name for name in names if not name.startswith("millrace_")], [])
 
+    def test_its_name_on_pypi_is_its_own(self):
+        """`millrace` is another product there."""
+        project = (ROOT / "python/pyproject.toml").read_text()
+        self.assertRegex(project, r'(?m)^name = "millrace-llm"$')
+        self.assertRegex(project, r'(?m)^packages = \["millrace"\]$')
+        for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), ROOT / "python/README.md"):
+            self.assertNotRegex(page.read_text(), r"pip install (?:\./)?millrace(?![-_]llm)", page)
+
     def test_the_version_is_one(self):
         version = re.search(r"^project\(millrace VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text(), re.M)[1]
         self.assertEqual(self.call(MILLRACE, "--version").strip(), f"millrace {version}")

@@ -66,6 +66,22 @@ std::vector<double> plain_losses(const TextWindows& windows, PlainLlama& plain) 
   return losses;
 }
 
+/// Whoever says nothing of --ram gets a run beside which other programs have room, too.
+TEST(Quality, LogitsTakeAFractionOfWhatAModelTakes) {
+  std::string text;
+  while (text.size() < 2'000'000) text += stories();
+  const auto tokenizer = tokenizer_of(draft_path());
+  Expected<TextWindows> windows = TextWindows::cut(*tokenizer, text, {.context = 100'000, .most = 1});
+  ASSERT_TRUE(windows.ok()) << windows.status().message();
+  EngineOptions options;
+  options.model.path = draft_path();
+  ASSERT_TRUE(prepare_engine(*windows, options).ok());
+  const std::int64_t row_bytes = windows->vocabulary() * static_cast<std::int64_t>(sizeof(float));
+  ASSERT_GT(windows->counted() * row_bytes, 256 << 20) << "a window's rows were to be more";
+  EXPECT_LE(options.demand.logit_rows * row_bytes, 128 << 20);
+  EXPECT_GE(options.demand.logit_rows, 32);
+}
+
 TEST(Quality, PerplexityIsThatOfAPlainModel) {
   const TextWindows windows = windows_of(draft_path(), {.context = 65, .most = 3});
   PlainLlama plain(draft_path());

@@ -504,6 +504,34 @@ TEST(WeightStore, APlanForAnotherModelIsRefused) {
   EXPECT_FALSE(WeightStore::create(model.units, plan, *model.backend, model.budget, {}).ok());
 }
 
+/// A first run: experts that all have a place are read before they are asked for, in the order in which layers use
+/// them.
+TEST(WeightStore, ExpertsThatAllFitComeInTheOrderOfUse) {
+  Model model({.layers = 3, .experts = 6, .tile_bytes = 64 << 10});
+  const auto experts = expert_tiles(model.units);
+  GatedBackend gated(model.file->path());
+  const Plan plan = expert_store_plan(model.units, static_cast<int>(experts.size()));
+  auto made = WeightStore::create(model.units, plan, gated, model.budget, {.experts_only = true});
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  WeightStore& store = **made;
+  std::vector<std::uint64_t> expected, asked;
+  for (const std::int32_t tile : experts)
+    for (const Span& span : model.units.tiles()[static_cast<std::size_t>(tile)].spans)
+      expected.push_back(span.file_offset);
+  for (std::size_t pass = 0; pass < experts.size(); ++pass) {
+    store.begin_pass();
+    const std::vector<std::uint64_t> held = gated.held_offsets();
+    asked.insert(asked.end(), held.begin(), held.end());
+    gated.let_go();
+    store.end_pass();
+  }
+  gated.open_gate(true);
+  EXPECT_EQ(asked, expected);
+  store.begin_pass();
+  for (const std::int32_t tile : experts) EXPECT_TRUE(store.present(tile));
+  store.end_pass();
+}
+
 /// Beside a GPU the store keeps experts alone, in page-locked memory that somebody else has paid for.
 TEST(WeightStore, ExpertsAloneInMemoryThatIsGiven) {
   Model model({.layers = 3, .experts = 5, .tile_bytes = 64 << 10});
