@@ -36,13 +36,13 @@ RECORDS = {
     "posix": (0, 0),
     "cuda": (0, 0),
     "cuda_files": (0, 0),
-    "planning": (4432, 2600),  # 4,281 before demand was a value of its own, KV was counted by chunks, and encoders had no longer contexts than positions; then vision towers, on the GPU too, and what more memory would bring; then rates that name DirectStorage; then GPUs by Vulkan, which share no rows and are named, and the memory of adapters, in VRAM too; then control vectors
-    "moving": (3028, 1900),
+    "planning": (4676, 2600),  # 4,281 before demand was a value of its own, KV was counted by chunks, and encoders had no longer contexts than positions; then vision towers, on the GPU too, and what more memory would bring; then rates that name DirectStorage; then GPUs by Vulkan, which share no rows and are named, and the memory of adapters, in VRAM too; 4,425 before the assembly over several GPUs was counted; then control vectors
+    "moving": (3019, 1900),
     "options": (12, 12),
-    "expert": (205, 90),  # 189 before readers, families of mixtures and options had files of their own; then encoders of mixtures; then CUDA's launchers apart from the contracts; then Vulkan's mixtures, and launches that it lacks, and adapters of experts; then Llama 4, a mixture with files of its own in model/ and convert/
-    "draft": (84, 45),
-    "shard": (32, 12),
-    "lines": (161_000, None),  # to the next thousand; 132,000 before the architectures beyond the first 22, 134,000 before indexers, 135,000 before GPT-2 to Apertus, 136,000 before encoders and their tokenizers, 137,000 before pictures, cross-encoders and prompts by int8, 143,000 before Gemma 4's towers and mmproj files by convert, 145,000 before pictures in chats and by URL, 146,000 before towers that see tiles, GLM's and Kimi's, 147,000 before towers on the GPU, and base/os for Windows, 150,000 before the page's first run and its history, and storage and memory on Windows, 153,000 before Vulkan, thinking budgets, plans for other machines, an editor of lines and LoRA adapters, 159,000 before Gemma 3n and Llama 4, 160,000 before adapters of stored models and control vectors
+    "expert": (204, 90),  # 189 before readers, families of mixtures and options had files of their own; then encoders of mixtures; then CUDA's launchers apart from the contracts; then Vulkan's mixtures, and launches that it lacks, and adapters of experts; then Llama 4, a mixture with files of its own in model/ and convert/
+    "draft": (82, 45),
+    "shard": (24, 12),
+    "lines": (162_000, None),  # to the next thousand; 132,000 before the architectures beyond the first 22, 134,000 before indexers, 135,000 before GPT-2 to Apertus, 136,000 before encoders and their tokenizers, 137,000 before pictures, cross-encoders and prompts by int8, 143,000 before Gemma 4's towers and mmproj files by convert, 145,000 before pictures in chats and by URL, 146,000 before towers that see tiles, GLM's and Kimi's, 147,000 before towers on the GPU, and base/os for Windows, 150,000 before the page's first run and its history, and storage and memory on Windows, 153,000 before Vulkan, thinking budgets, plans for other machines, an editor of lines and LoRA adapters, 159,000 before Gemma 3n and Llama 4, 160,000 before adapters of stored models, and of few rows in front of products, 161,000 before control vectors and jina-bert-v2
 }
 
 
