@@ -93,7 +93,7 @@ inline void expect_budgets_to_serve(EngineOptions options, std::uint64_t MemoryO
     EXPECT_EQ(result.tokens, tokens);
     EXPECT_LE(budget_of(**engine, cap)->reserved_bytes(), bytes);
   }
-  EXPECT_GE(accepted, kBudgets / 2);
+  EXPECT_GE(accepted, kBudgets / 4);  // states and KV of qwen35moe are more than its weights: 16 in RAM
 }
 
 }  // namespace millrace::engine::test
