@@ -2,11 +2,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <new>
@@ -22,28 +19,15 @@
 #include "base/os/heap.h"
 #include "base/os/signals.h"
 #include "base/say.h"
+#include "base/spare_memory.h"
 #include "device/cpu.h"
 
 namespace {
 
-/// Destructors of JSON take memory, and one that gets none ends the process. While an exception leaves the stack, most
-/// likely for lack of memory, they get what is held back here.
-std::array<std::atomic<void*>, 16> held_back;
-
-void hold_back() {
-  constexpr std::size_t kPiece = 64 << 10;
-  for (std::atomic<void*>& piece : held_back)
-    if (piece == nullptr)
-      if (void* const bytes = std::malloc(kPiece); bytes != nullptr) std::free(piece.exchange(bytes));
-}
-
 void on_no_memory() {
-  if (std::uncaught_exceptions() == 0) {
-    hold_back();  // what was given out before may be free again
-    throw std::bad_alloc();
-  }
-  for (std::atomic<void*>& piece : held_back)
-    if (void* const bytes = piece.exchange(nullptr); bytes != nullptr) return std::free(bytes);
+  // An exception leaves the stack, or is handled, as containers do to destroy what they made so far.
+  const bool leaves = std::uncaught_exceptions() > 0 || std::current_exception() != nullptr;
+  if (leaves && millrace::give_spare_memory()) return;
   throw std::bad_alloc();
 }
 
@@ -154,7 +138,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   millrace::os::keep_heap_small();
-  hold_back();
+  millrace::hold_back_memory();
   std::set_new_handler(on_no_memory);
   millrace::os::let_failed_writes_return();
   try {

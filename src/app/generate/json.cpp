@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "app/generate/take_apart.h"
+
 namespace millrace::generate {
 namespace {
 
@@ -45,6 +47,14 @@ void settle_twins(Members& members) {
   members = std::move(kept);
 }
 
+/// Room for twice as many. std::vector copies pairs of a constant key with their values, whatever these hold.
+void widen(Members& members) {
+  Members wider;
+  wider.reserve(std::max<std::size_t>(4, 2 * members.size()));
+  for (auto& [key, value] : members) wider.emplace_back(key, std::move(value));
+  members = std::move(wider);
+}
+
 /// Builds the value, and appends members without looking for their keys until their object ends.
 class Builder final : public nlohmann::json_sax<Json> {
  public:
@@ -59,6 +69,7 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool binary(binary_t&) override { return false; }
   bool key(string_t& name) override {
     auto& members = open_.back()->get_ref<Members&>();
+    if (members.size() == members.capacity()) widen(members);
     members.emplace_back(std::move(name), nullptr);
     return true;
   }
@@ -146,9 +157,24 @@ Json parse_json(std::string_view text, std::size_t* bad_at) {
   if (mended) text = *mended;  // of the same length
   Json value;
   Builder builder(value);
-  if (Json::sax_parse(text.begin(), text.end(), &builder)) return value;
+  try {
+    if (Json::sax_parse(text.begin(), text.end(), &builder)) return value;
+  } catch (...) {
+    take_apart(value);
+    throw;
+  }
   if (bad_at != nullptr) *bad_at = builder.bad_at();
   return Json(Json::value_t::discarded);
+}
+
+void take_apart(Json& value) noexcept {
+  if (auto* const items = value.get_ptr<Json::array_t*>(); items != nullptr) {
+    for (Json& item : *items) take_apart(item);
+    items->clear();
+  } else if (auto* const members = value.get_ptr<Json::object_t*>(); members != nullptr) {
+    for (auto& [name, member] : *members) take_apart(member);
+    members->clear();
+  }
 }
 
 std::string word(const Json& object, const char* name) {

@@ -177,7 +177,7 @@ Expected<std::unique_ptr<generate::Run>> start_run(Context& context, generate::J
 
 Expected<Begun> begin_run(Context& context, const httplib::Request& request,
                           const std::function<Expected<generate::Job>(const Json& body)>& parse) {
-  MR_ASSIGN_OR_RETURN(const Json body, read_prompt_body(request));
+  MR_ASSIGN_OR_RETURN(const LargeJson body, read_prompt_body(request));
   Begun begun;
   MR_ASSIGN_OR_RETURN(begun.job, parse(body));
   MR_ASSIGN_OR_RETURN(begun.run, start_run(context, begun.job, request));
@@ -188,13 +188,15 @@ std::string sse(const Json& data) { return "data: " + dump(data) + "\n\n"; }
 
 std::string client_of(const httplib::Request&) { return Connection::current().client(); }
 
-Expected<Json> read_body(const httplib::Request& request) {
-  return generate::parse_object(request.body, &Connection::current().memory());
+Expected<LargeJson> read_body(const httplib::Request& request) {
+  MR_ASSIGN_OR_RETURN(Json body, generate::parse_object(request.body, &Connection::current().memory()));
+  return LargeJson(std::move(body));
 }
 
-Expected<Json> read_prompt_body(const httplib::Request& request) {
-  return generate::parse_object(request.body, &Connection::current().memory(),
-                                generate::WorkOnTexts::granted_with_the_prompt);
+Expected<LargeJson> read_prompt_body(const httplib::Request& request) {
+  MR_ASSIGN_OR_RETURN(Json body, generate::parse_object(request.body, &Connection::current().memory(),
+                                                        generate::WorkOnTexts::granted_with_the_prompt));
+  return LargeJson(std::move(body));
 }
 
 Expected<std::vector<generate::Answer>> collect(generate::Run& run, int choices) {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "app/generate/run.h"
+#include "app/generate/take_apart.h"
 #include "app/server/catalog.h"
 #include "app/server/guard.h"
 #include "app/server/http.h"
@@ -23,6 +24,7 @@
 namespace millrace::server {
 
 using generate::Json;
+using generate::LargeJson;
 
 /// A queue that admits a fixed number of users at once, in order of arrival. Thread-safe.
 class Turns {
@@ -119,9 +121,9 @@ Expected<Begun> begin_run(Context& context, const httplib::Request& request,
                           const std::function<Expected<generate::Job>(const Json& body)>& parse);
 
 /// Parses the request's JSON, charged to the memory for requests. Errors: those of generate::parse_object.
-Expected<Json> read_body(const httplib::Request& request);
+Expected<LargeJson> read_body(const httplib::Request& request);
 /// That of a request for a prompt: generate::make_prompt() has the work on its texts granted.
-Expected<Json> read_prompt_body(const httplib::Request& request);
+Expected<LargeJson> read_prompt_body(const httplib::Request& request);
 /// All of the answers, granted likewise. Errors: those of generate::collect.
 Expected<std::vector<generate::Answer>> collect(generate::Run& run, int choices);
 

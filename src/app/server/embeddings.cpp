@@ -50,7 +50,7 @@ Expected<Embeddings> embed(Context& context, const ModelManager::Use& model, con
 }
 
 Status answer_openai(Context& context, const Request& request, Response& response) {
-  MR_ASSIGN_OR_RETURN(const Json body, read_body(request));
+  MR_ASSIGN_OR_RETURN(const LargeJson body, read_body(request));
   MR_ASSIGN_OR_RETURN(openai::EmbeddingJob job, openai::parse_embeddings(body));
   MR_RETURN_IF_ERROR(check_no_adapter(context, job.model));
   MR_ASSIGN_OR_RETURN(const ModelManager::Use model, use_model(context, job.model));
@@ -80,7 +80,7 @@ struct OllamaAnswer {
 Expected<OllamaAnswer> ollama_embed(Context& context, const Request& request, const char* field) {
   const Clock::time_point begin = Clock::now();
   OllamaAnswer out;
-  MR_ASSIGN_OR_RETURN(const Json body, read_body(request));
+  MR_ASSIGN_OR_RETURN(const LargeJson body, read_body(request));
   MR_ASSIGN_OR_RETURN(out.model, ollama_model(body));
   MR_ASSIGN_OR_RETURN(const OllamaEmbedRequest asked, parse_ollama_embed(body, field));
   MR_RETURN_IF_ERROR(check_no_adapter(context, out.model));

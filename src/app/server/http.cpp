@@ -3,15 +3,18 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
-#include <system_error>
+#include <new>
+#include <string>
 #include <thread>
 
 #include "app/server/accept_encoding.h"
 #include "app/server/framing.h"
 #include "base/mutex.h"
 #include "base/os/socket.h"
+#include "base/spare_memory.h"
 
 namespace millrace::server {
 namespace {
@@ -39,6 +42,14 @@ class AtOnce final : public httplib::TaskQueue {
   const std::function<void()> end_;
 };
 
+/// Where memory is short, the body is read without: then that fails, and is answered.
+void reserve_body(std::string& body, std::uint64_t bytes) {
+  try {
+    body.reserve(bytes);
+  } catch (const std::bad_alloc&) {
+  }
+}
+
 }  // namespace
 
 /// A thread for each request, which leaves with it: what a waiting thread's malloc keeps to itself would add up over
@@ -56,7 +67,8 @@ class ConnectionThreads {
     try {
       std::thread([this] { work(); }).detach();
       ++threads_;
-    } catch (const std::system_error&) {  // no more threads now: those there are come to it, or this one does it
+    } catch (const std::exception&) {
+      // No thread can begin now, or has no memory: those there are come to it, or this one does it.
       if (threads_ > 0) return;
       os::Socket first = take();
       lock.unlock();
@@ -241,8 +253,13 @@ void Connection::get_local_ip_and_port(std::string& ip, int& port) const {
 // --- The server ---
 
 HttpServer::HttpServer(HttpLimits limits, residency::Budget& memory) : limits_(limits), memory_(memory) {
-  threads_ = std::make_unique<ConnectionThreads>(limits_.max_connections, waiting_,
-                                                 [this](os::Socket socket) { serve(std::move(socket)); });
+  threads_ = std::make_unique<ConnectionThreads>(limits_.max_connections, waiting_, [this](os::Socket socket) {
+    try {
+      serve(std::move(socket));
+    } catch (const std::bad_alloc&) {
+      hold_back_memory();  // not even an answer had room: this connection has ended, the others go on
+    }
+  });
   lobby_ = std::make_unique<Lobby>(limits_.idle_time, limits_.max_idle, stopping_,
                                    [this](os::Socket socket) { threads_->add(std::move(socket)); });
   new_task_queue = [this] {
@@ -314,7 +331,7 @@ void HttpServer::serve(os::Socket socket) {
     const auto framing = read_framing(request);
     if (!framing.ok() || !framing->expects_body || is_upload(request)) return;
     const std::uint64_t length = framing->content_length.value_or(0);
-    if (length <= std::min<std::uint64_t>(limits_.body_bytes, memory_.cap_bytes())) request.body.reserve(length);
+    if (length <= std::min<std::uint64_t>(limits_.body_bytes, memory_.cap_bytes())) reserve_body(request.body, length);
   };
   // httplib 0.11 asks the stream for its addresses, 0.18 is told them.
   const auto process = [&](auto& server, bool& closed) {

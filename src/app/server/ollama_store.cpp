@@ -143,7 +143,7 @@ std::optional<std::pair<Json, std::string>> named(const Request& request, Respon
     fail(Api::ollama, response, name.status());
     return std::nullopt;
   }
-  return std::pair(std::move(*body), std::move(*name));
+  return std::pair(Json(std::move(static_cast<Json&>(*body))), std::move(*name));
 }
 
 bool streams(const Json& body) {

@@ -22,7 +22,7 @@ std::vector<std::size_t> best_first(const std::vector<double>& scores) {
 }
 
 Status answer(Context& context, const Request& request, Response& response) {
-  MR_ASSIGN_OR_RETURN(const Json body, read_body(request));
+  MR_ASSIGN_OR_RETURN(const LargeJson body, read_body(request));
   MR_ASSIGN_OR_RETURN(const openai::RerankJob job, openai::parse_rerank(body));
   MR_RETURN_IF_ERROR(check_no_adapter(context, job.model));
   MR_ASSIGN_OR_RETURN(const engine::ModelManager::Use model, use_model(context, job.model));

@@ -108,7 +108,7 @@ struct Asked {
 
 Expected<Asked> read_request(Context& context, const Request& request) {
   Asked asked;
-  MR_ASSIGN_OR_RETURN(Json body, read_prompt_body(request));
+  MR_ASSIGN_OR_RETURN(LargeJson body, read_prompt_body(request));
   MR_ASSIGN_OR_RETURN(asked.link, openai::parse_link(body));
   asked.link.place = place_of(request);
   Turn& turn = asked.turn;

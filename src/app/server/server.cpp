@@ -11,6 +11,7 @@
 #include "app/server/framing.h"
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/spare_memory.h"
 
 namespace millrace::server {
 namespace {
@@ -158,6 +159,7 @@ void on_exception(const Request& request, Response& response, const std::excepti
     return fail(api_of(request.path), response, 400,
                 error(Code::invalid_argument, "the request's JSON is not as expected ({})", bad.what()));
   } catch (const std::bad_alloc&) {
+    hold_back_memory();  // the request has let go of its own
     return fail(api_of(request.path), response, 503, error(Code::unavailable, "out of memory; try again later"));
   } catch (const std::exception& unexpected) {
     what = unexpected.what();
