@@ -7,9 +7,9 @@
 #include <tuple>
 
 #include "base/bytes.h"
-#include "engine/synth_file.h"
 #include "engine/paper.h"
 #include "engine/setup.h"
+#include "engine/synth_file.h"
 #include "residency/predict.h"
 #include "residency/rates.h"
 

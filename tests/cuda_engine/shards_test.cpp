@@ -8,8 +8,8 @@
 
 #include "base/bytes.h"
 #include "cuda_engine/on_gpu.h"
-#include "engine/synth_file.h"
 #include "engine/support.h"
+#include "engine/synth_file.h"
 
 namespace millrace::engine {
 namespace {
