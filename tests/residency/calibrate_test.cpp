@@ -147,7 +147,8 @@ TEST_F(CalibrateTest, WithoutAHomeThereIsAWord) {
   millrace::test::set_variable("HOME", kept.c_str());
 }
 
-/// The thread that launches a GPU's kernels polls: with as many threads as processors it would take one from the others.
+/// The thread that launches a GPU's kernels polls: with as many threads as processors it would take one from the
+/// others.
 TEST(ThreadsBesideGpu, LeaveAProcessorToTheThreadThatLaunches) {
   EXPECT_EQ(threads_beside_gpu(0, 8), 7);
   EXPECT_EQ(threads_beside_gpu(0, 16), 15);
