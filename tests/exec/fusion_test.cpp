@@ -155,6 +155,7 @@ const std::vector<Known>& architectures() {
 /// Those that no launches are made of: with LayerNorm, heads that are normalised and not rotated, gates of whole heads,
 /// or keys and values of two sizes; and encoders.
 constexpr const char* kRefused[] = {"../encoders/bert",
+                                    "../encoders/jina-bert-v2",
                                     "../encoders/modern-bert",
                                     "../encoders/nomic-bert",
                                     "../encoders/nomic-bert-moe",

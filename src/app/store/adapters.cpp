@@ -18,8 +18,6 @@
 namespace millrace::store {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr std::uint64_t kDiskReserve = 64 * kMiB;  // left free
 constexpr std::uint64_t kCopyBytes = 256 << 10;
 
@@ -32,7 +30,7 @@ class Aside {
   }
   ~Aside() {
     std::error_code ignored;
-    fs::remove_all(path_, ignored);
+    std::filesystem::remove_all(path_, ignored);
   }
   Aside(const Aside&) = delete;
   Aside& operator=(const Aside&) = delete;
@@ -86,9 +84,10 @@ Expected<ModelFile> copy_to_blobs(const Store& store, const std::string& path) {
 }
 
 /// Of a folder all of its name, of PEFT's file that of its folder.
-std::string name_of(const fs::path& path) {
-  const fs::path whole = path.lexically_normal();
-  const fs::path named = whole.has_filename() && whole.extension() != ".safetensors" ? whole : whole.parent_path();
+std::string name_of(const std::filesystem::path& path) {
+  const std::filesystem::path whole = path.lexically_normal();
+  const std::filesystem::path named =
+      whole.has_filename() && whole.extension() != ".safetensors" ? whole : whole.parent_path();
   const std::string name = named.extension() == ".gguf" ? named.stem().string() : named.filename().string();
   return is_safe_file_name(name) ? name : "adapter";
 }
@@ -117,7 +116,7 @@ Expected<ModelFile> keep_uploaded(const Store& store, const std::vector<ModelFil
                                   const std::string& model_path, WorkGrant* memory) {
   std::error_code ignored;
   for (const ModelFile& file : uploaded)
-    if (!fs::is_regular_file(store.blob_path(file.sha256), ignored))
+    if (!std::filesystem::is_regular_file(store.blob_path(file.sha256), ignored))
       return error(Code::not_found, "adapters: there is no blob sha256:{}; upload it first", file.sha256);
   if (uploaded.size() > 1) {
     const Aside folder(store);
@@ -130,7 +129,7 @@ Expected<ModelFile> keep_uploaded(const Store& store, const std::vector<ModelFil
   const std::string path = store.blob_path(kept.sha256);
   MR_RETURN_IF_ERROR(
       check_fits(path, model_path, memory).with_context("adapters: " + modelfile::escape(kept.name, 100)));
-  kept.bytes = fs::file_size(path, ignored);
+  kept.bytes = std::filesystem::file_size(path, ignored);
   if (!kept.name.ends_with(".gguf")) kept.name += ".gguf";
   return kept;
 }
@@ -138,9 +137,9 @@ Expected<ModelFile> keep_uploaded(const Store& store, const std::vector<ModelFil
 Expected<ModelFile> keep_file(const Store& store, const std::string& path, const std::string& model_path,
                               WorkGrant* memory) {
   std::error_code failure;
-  if (!fs::exists(path, failure)) return error(Code::not_found, "there is no such file");
+  if (!std::filesystem::exists(path, failure)) return error(Code::not_found, "there is no such file");
   const bool peft = convert::is_peft_adapter(path);
-  if (!peft && fs::is_directory(path, failure))
+  if (!peft && std::filesystem::is_directory(path, failure))
     return error(Code::invalid_argument, "there is no adapter_config.json in this folder; name an adapter's");
   if (!peft) MR_RETURN_IF_ERROR(check_fits(path, model_path, memory));
   MR_ASSIGN_OR_RETURN(ModelFile kept,
@@ -178,7 +177,7 @@ std::vector<engine::AdapterOptions> adapters_of(const Store& store, const Name& 
     if (!file.adapter) continue;
     engine::AdapterOptions one;
     one.path = store.file_path(name, file);
-    one.name = fs::path(file.name).stem().string();
+    one.name = std::filesystem::path(file.name).stem().string();
     one.of_model = true;
     adapters.push_back(std::move(one));
   }
