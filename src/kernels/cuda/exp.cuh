@@ -96,6 +96,26 @@ __device__ __forceinline__ void for_activation_or_erf(Activation activation, con
   for_activation(activation, work);
 }
 
+/// On the host: launch(std::integral_constant<Activation, activation>()), where each gate has a kernel of its own.
+/// cudaErrorInvalidValue: another, which the executor refuses.
+template <typename Launch>
+cudaError_t launch_for_activation(Activation activation, const Launch& launch) {
+  switch (activation) {
+    case Activation::silu:
+      return launch(std::integral_constant<Activation, Activation::silu>());
+    case Activation::gelu:
+      return launch(std::integral_constant<Activation, Activation::gelu>());
+    case Activation::relu_squared:
+      return launch(std::integral_constant<Activation, Activation::relu_squared>());
+    case Activation::clamped:
+      return launch(std::integral_constant<Activation, Activation::clamped>());
+    case Activation::gelu_erf:
+      return launch(std::integral_constant<Activation, Activation::gelu_erf>());
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
 /// For the odd value: gates other than SiLU stay out of the way.
 __device__ __noinline__ inline float gated_otherwise(Activation activation, float g, float u) {
   float result = 0;

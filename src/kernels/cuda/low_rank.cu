@@ -68,14 +68,10 @@ __device__ __forceinline__ int find_part(const LowRankCall& call, int& tile, int
   return part;
 }
 
-/// Channels of the parts in front of part p, and of all.
-__device__ __forceinline__ int channels_before(const LowRankCall& call, int p, int& all) {
+/// Channels of the parts in front of part p; of all parts for call.count.
+__host__ __device__ __forceinline__ int channels_before(const LowRankCall& call, int p) {
   int before = 0;
-  all = 0;
-  for (int i = 0; i < call.count; ++i) {
-    if (i < p) before += call.parts[i].rank;
-    all += call.parts[i].rank;
-  }
+  for (int i = 0; i < p; ++i) before += call.parts[i].rank;
   return before;
 }
 
@@ -85,9 +81,16 @@ struct Channel {
   DType dtype;
   float factor;
 };
+__device__ __forceinline__ std::int64_t row_bytes(const LowRankCall& call, DType dtype) {
+  return (dtype == DType::f32 ? 4 : 2) * static_cast<std::int64_t>(call.cols);
+}
 __device__ __forceinline__ Channel channel_of(const LowRankCall& call, const LowRankCall::Part& part, int i) {
-  const std::int64_t size = part.a_dtype == DType::f32 ? 4 : 2;
-  return {part.a + i * size * call.cols, part.a_dtype, part.factor};
+  return {part.a + i * row_bytes(call, part.a_dtype), part.a_dtype, part.factor};
+}
+/// Number c of all parts' channels.
+__device__ __forceinline__ Channel channel_at(const LowRankCall& call, int c) {
+  const int p = find_part(call, c, 1, [](const LowRankCall::Part& part) { return part.rank; });
+  return channel_of(call, call.parts[p], c);
 }
 
 /// sums[warp][r * kRanks + j]: what each warp has of the sum over columns of row r and channel j; the caller
@@ -160,8 +163,7 @@ __global__ void __launch_bounds__(kThreads) low_kernel(const LowRankCall call) {
   int tile = static_cast<int>(blockIdx.x);
   const int p = find_part(call, tile, kRanks, [](const LowRankCall::Part& part) { return part.rank; });
   const LowRankCall::Part& part = call.parts[p];
-  int all = 0;
-  const int before = channels_before(call, p, all);
+  const int before = channels_before(call, p), all = channels_before(call, call.count);
   const int rank0 = tile * kRanks, row0 = static_cast<int>(blockIdx.y) * kRows;
   Channel channels[kRanks];
 #pragma unroll
@@ -228,8 +230,7 @@ __global__ void __launch_bounds__(kThreads) add_kernel(const LowRankCall call) {
   int tile = static_cast<int>(blockIdx.x);
   const int p = find_part(call, tile, kThreads, [](const LowRankCall::Part& part) { return part.rows; });
   const LowRankCall::Part& part = call.parts[p];
-  int all = 0;
-  const int before = channels_before(call, p, all);
+  const int before = channels_before(call, p), all = channels_before(call, call.count);
   const int thread = static_cast<int>(threadIdx.x), row0 = static_cast<int>(blockIdx.y) * kRows;
   const int column = tile * kThreads + thread, rows = min(kRows, call.x_rows - row0);
   float sums[kRows] = {};
@@ -252,10 +253,6 @@ __global__ void __launch_bounds__(kThreads) add_kernel(const LowRankCall call) {
   put_column(call, part, row0, column, sums);
 }
 
-__device__ __forceinline__ std::int64_t row_bytes(const LowRankCall& call, DType dtype) {
-  return (dtype == DType::f32 ? 4 : 2) * static_cast<std::int64_t>(call.cols);
-}
-
 /// y = B low, of at most kRows rows. Each block of a cluster sums some of the channels of all parts, kTogether of them
 /// at a time, and reads the others' from the blocks beside it; then it has columns. A is copied to shared memory, and
 /// B's first rows are read, before the kernels before end.
@@ -266,17 +263,12 @@ __global__ void __launch_bounds__(kThreads) apart_kernel(const LowRankCall call,
   __shared__ float own[kMostOwn * kRows], low[kCluster * kMostOwn * kRows];
   allow_successor();
   const int thread = static_cast<int>(threadIdx.x), block = static_cast<int>(blockIdx.y);
-  int all = 0;
-  channels_before(call, 0, all);
+  const int all = channels_before(call, call.count);
   const int each = (all + kCluster - 1) / kCluster, first = block * each, end = min(first + each, all);
   auto* const a_rows = reinterpret_cast<std::byte*>(staged);
-  const auto channel_at = [&](int c) {
-    const int p = find_part(call, c, 1, [](const LowRankCall::Part& part) { return part.rank; });
-    return channel_of(call, call.parts[p], c);
-  };
   if (a_stride > 0) {
     for (int c = first; c < end; ++c) {
-      const Channel channel = channel_at(c);
+      const Channel channel = channel_at(call, c);
       const int bytes = static_cast<int>(row_bytes(call, channel.dtype));
       for (int at = 16 * thread; at < bytes; at += 16 * kThreads)
         copy_16(a_rows + (c - first) * a_stride + at, channel.a + at);
@@ -301,7 +293,7 @@ __global__ void __launch_bounds__(kThreads) apart_kernel(const LowRankCall call,
 #pragma unroll
     for (int j = 0; j < kTogether; ++j) {
       const int c = min(c0 + j, end - 1);
-      channels[j] = channel_at(c);
+      channels[j] = channel_at(call, c);
       if (a_stride > 0) channels[j].a = a_rows + (c - first) * a_stride;
     }
     sum_columns<kRows, kTogether, kAligned>(call, 0, channels, sums);
@@ -309,7 +301,8 @@ __global__ void __launch_bounds__(kThreads) apart_kernel(const LowRankCall call,
     if (thread < kRows * kTogether) {
       const int row = thread / kTogether, c = c0 + thread % kTogether;
       if (row < call.x_rows && c < end)
-        own[(c - first) * kRows + row] = __fmul_rn(whole_sum(sums, thread), channel_at(c).factor * call.scales[row]);
+        own[(c - first) * kRows + row] =
+            __fmul_rn(whole_sum(sums, thread), channel_at(call, c).factor * call.scales[row]);
     }
     __syncthreads();
   }
@@ -324,8 +317,7 @@ __global__ void __launch_bounds__(kThreads) apart_kernel(const LowRankCall call,
     int tile = at;
     const int p = part_of(tile);
     const LowRankCall::Part& part = call.parts[p];
-    int sum = 0;
-    const int before = channels_before(call, p, sum), column = tile * kThreads + thread;
+    const int before = channels_before(call, p), column = tile * kThreads + thread;
     float columns[kRows] = {};
     for (int k0 = 0; k0 < part.rank; k0 += kRanksAtOnce) {
       if (at != first_tile || k0 != 0) load_b(part, k0, column, b);
@@ -347,7 +339,7 @@ constexpr int kWarpColumns = 32, kColumns = kWarpColumns * kWarps;
 constexpr int kApartRows = 4;  // floats that keep rows of shared memory in different banks
 __host__ __device__ constexpr int padded_ranks(int rank) { return (rank + 7) / 8 * 8; }
 
-/// low = scale * factor * A x of kPromptRows rows, and 8 * kTiles channels of all parts. A warp has every eighth step
+/// low = scale * factor * A x of kPromptRows rows, and 8 * kTiles channels of all parts. A warp has every 16th step
 /// of columns; the warps' sums are added in ascending order. kHalves: A is of 2 bytes an element, in each part.
 template <int kTiles, bool kHalves>
 __global__ void __launch_bounds__(kPromptThreads) low_prompt_kernel(const LowRankCall call) {
@@ -357,15 +349,10 @@ __global__ void __launch_bounds__(kPromptThreads) low_prompt_kernel(const LowRan
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const int row = lane / 4, column = lane % 4 * kChunk;
   const int row0 = static_cast<int>(blockIdx.x) * kPromptRows, first = static_cast<int>(blockIdx.y) * kChannels;
-  int all = 0;
-  channels_before(call, 0, all);
-  const auto channel_at = [&](int c) {
-    const int p = find_part(call, c, 1, [](const LowRankCall::Part& part) { return part.rank; });
-    return channel_of(call, call.parts[p], c);
-  };
+  const int all = channels_before(call, call.count);
   Channel channels[kTiles];
 #pragma unroll
-  for (int t = 0; t < kTiles; ++t) channels[t] = channel_at(min(first + 8 * t + row, all - 1));
+  for (int t = 0; t < kTiles; ++t) channels[t] = channel_at(call, min(first + 8 * t + row, all - 1));
   const Bf16* x[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h)
@@ -417,7 +404,7 @@ __global__ void __launch_bounds__(kPromptThreads) low_prompt_kernel(const LowRan
     float sum = sums[0][r][i % kChannels];
     for (int w = 1; w < kPromptWarps; ++w) sum += sums[w][r][i % kChannels];
     call.low[static_cast<std::int64_t>(row0 + r) * all + c] =
-        __fmul_rn(sum, channel_at(c).factor * call.scales[row0 + r]);
+        __fmul_rn(sum, channel_at(call, c).factor * call.scales[row0 + r]);
   }
 }
 
@@ -452,8 +439,7 @@ __global__ void __launch_bounds__(kThreads) add_prompt_kernel(const LowRankCall 
   int tile = static_cast<int>(blockIdx.x);
   const int p = kGates ? 0 : find_part(call, tile, kColumns, [](const LowRankCall::Part& part) { return part.rows; });
   const LowRankCall::Part &part = call.parts[p], &up = call.parts[kGates ? 1 : p];
-  int all = 0;
-  const int before = channels_before(call, p, all);
+  const int before = channels_before(call, p), all = channels_before(call, call.count);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32,
             row0 = static_cast<int>(blockIdx.y) * kAddedRows;
   const int stride = padded_ranks(part.rank) + kApartRows, up_stride = padded_ranks(up.rank) + kApartRows;
@@ -515,23 +501,24 @@ __global__ void __launch_bounds__(kThreads) add_prompt_kernel(const LowRankCall 
 bool is_whole(const void* at) { return reinterpret_cast<std::uintptr_t>(at) % 16 == 0; }
 
 bool is_aligned(const LowRankCall& call) {
-  const auto whole = is_whole;
-  bool aligned = call.cols % kChunk == 0 && whole(call.x) && whole(call.x_bf16);
-  for (int i = 0; i < call.count; ++i) aligned = aligned && whole(call.parts[i].a);
+  bool aligned = call.cols % kChunk == 0 && is_whole(call.x) && is_whole(call.x_bf16);
+  for (int i = 0; i < call.count; ++i) aligned = aligned && is_whole(call.parts[i].a);
   return aligned;
 }
 
 unsigned divided(std::int64_t a, std::int64_t b) { return static_cast<unsigned>((a + b - 1) / b); }
 
-unsigned tiles_of(const LowRankCall& call) {
+/// Of the columns of all parts.
+unsigned tiles_of(const LowRankCall& call, int columns = kThreads) {
   unsigned tiles = 0;
-  for (int i = 0; i < call.count; ++i) tiles += divided(call.parts[i].rows, kThreads);
+  for (int i = 0; i < call.count; ++i) tiles += divided(call.parts[i].rows, columns);
   return tiles;
 }
-int channels_of(const LowRankCall& call) {
-  int channels = 0;
-  for (int i = 0; i < call.count; ++i) channels += call.parts[i].rank;
-  return channels;
+int channels_of(const LowRankCall& call) { return channels_before(call, call.count); }
+/// Whether A is of 2 bytes an element, in each part.
+bool has_halves(const LowRankCall& call) {
+  return std::none_of(call.parts, call.parts + call.count,
+                      [](const LowRankCall::Part& part) { return part.a_dtype == DType::f32; });
 }
 
 template <int kRows, int kRanks, int kRowsAdded>
@@ -555,10 +542,7 @@ cudaError_t run_apart(const LowRankCall& call, int own, cudaStream_t stream) {
   constexpr unsigned kMostClusters = 16;
   constexpr std::int64_t kMostStaged = 64 * 1024;
   const unsigned tiles = tiles_of(call), clusters = std::min(divided(tiles, kCluster), kMostClusters);
-  int widest = 2;
-  for (int i = 0; i < call.count; ++i)
-    if (call.parts[i].a_dtype == DType::f32) widest = 4;
-  std::int64_t stride = std::int64_t{call.cols} * widest;
+  std::int64_t stride = std::int64_t{call.cols} * (has_halves(call) ? 2 : 4);
   if (!kAligned || own * stride > kMostStaged) stride = 0;
   const auto kernel = apart_kernel<kRows, kTogether, kAligned>;
   const std::size_t bytes = static_cast<std::size_t>(own * stride);
@@ -598,42 +582,28 @@ cudaError_t run_gates(const LowRankCall& call, cudaStream_t stream) {
   const dim3 grid(divided(call.parts[0].rows, kColumns), divided(call.x_rows, kAddedRows));
   const std::size_t bytes =
       staged_bytes(padded_ranks(call.parts[0].rank) + padded_ranks(call.parts[1].rank) + 2 * kApartRows);
-  const auto run = [&](auto kernel) { return launch(kernel, grid, dim3(kThreads), bytes, stream, call); };
-  switch (call.activation) {
-    case Activation::silu:
-      return run(add_prompt_kernel<true, Activation::silu>);
-    case Activation::gelu:
-      return run(add_prompt_kernel<true, Activation::gelu>);
-    case Activation::relu_squared:
-      return run(add_prompt_kernel<true, Activation::relu_squared>);
-    case Activation::clamped:
-      return run(add_prompt_kernel<true, Activation::clamped>);
-    case Activation::gelu_erf:
-      return run(add_prompt_kernel<true, Activation::gelu_erf>);
-    default:  // the executor refuses programs with others
-      return cudaErrorInvalidValue;
-  }
+  return launch_for_activation(call.activation, [&](auto which) {
+    return launch(add_prompt_kernel<true, decltype(which)::value>, grid, dim3(kThreads), bytes, stream, call);
+  });
 }
 
 cudaError_t run_prompt(const LowRankCall& call, cudaStream_t stream) {
-  bool halves = true, pairs = true;  // columns of y come by twos
+  bool pairs = true;  // columns of y come by twos
   int widest = 0;
-  unsigned tiles = 0;
   for (int i = 0; i < call.count; ++i) {
     const LowRankCall::Part& part = call.parts[i];
-    halves = halves && part.a_dtype != DType::f32;
     pairs = pairs && part.rows % 2 == 0 && part.y_stride % 2 == 0 && reinterpret_cast<std::uintptr_t>(part.y) % 8 == 0;
     widest = std::max(widest, padded_ranks(part.rank));
-    tiles += divided(part.rows, kColumns);
   }
   if (!is_aligned(call)) return cudaErrorInvalidValue;
-  const cudaError_t error = halves ? run_prompt_sums<true>(call, stream) : run_prompt_sums<false>(call, stream);
+  const cudaError_t error =
+      has_halves(call) ? run_prompt_sums<true>(call, stream) : run_prompt_sums<false>(call, stream);
   if (error != cudaSuccess) return error;
   if (call.gated != nullptr) return pairs ? run_gates(call, stream) : cudaErrorInvalidValue;
   if (!pairs || widest > gpu::kMostGateRanks)
     return launch(add_kernel<8>, dim3(tiles_of(call), divided(call.x_rows, 8)), dim3(kThreads), 0, stream, call);
-  return launch(add_prompt_kernel<false>, dim3(tiles, divided(call.x_rows, kAddedRows)), dim3(kThreads),
-                staged_bytes(widest + kApartRows), stream, call);
+  return launch(add_prompt_kernel<false>, dim3(tiles_of(call, kColumns), divided(call.x_rows, kAddedRows)),
+                dim3(kThreads), staged_bytes(widest + kApartRows), stream, call);
 }
 
 }  // namespace

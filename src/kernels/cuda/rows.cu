@@ -611,20 +611,8 @@ cudaError_t add(float* x, const float* y, std::int64_t n, cudaStream_t stream) {
 }
 
 cudaError_t gate_mul(Activation activation, float* gate, const float* up, std::int64_t n, cudaStream_t stream) {
-  switch (activation) {
-    case Activation::silu:
-      return elementwise<GateMul<Activation::silu>>(gate, up, n, stream);
-    case Activation::gelu:
-      return elementwise<GateMul<Activation::gelu>>(gate, up, n, stream);
-    case Activation::relu_squared:
-      return elementwise<GateMul<Activation::relu_squared>>(gate, up, n, stream);
-    case Activation::clamped:
-      return elementwise<GateMul<Activation::clamped>>(gate, up, n, stream);
-    case Activation::gelu_erf:
-      return elementwise<GateMul<Activation::gelu_erf>>(gate, up, n, stream);
-    default:  // the executor refuses programs with others
-      return cudaErrorInvalidValue;
-  }
+  return launch_for_activation(
+      activation, [&](auto which) { return elementwise<GateMul<decltype(which)::value>>(gate, up, n, stream); });
 }
 
 cudaError_t to_bf16(const float* x, std::int64_t n, Bf16* out, cudaStream_t stream) {
