@@ -61,6 +61,7 @@ Status check_gpu_adapters(const Program& program, const residency::UnitTable& un
 Status GpuExecutor::prepare_adapters() {
   adapter_memory_.clear();
   adapter_reservations_.clear();
+  biased_.clear();
   if (options_.rows.adapters == nullptr) return {};
   for (const Step& step : programs_[0].steps)
     for (const Product& product : step.all_products())
@@ -83,6 +84,12 @@ Adapted GpuExecutor::adapted(WeightRef weight, bool before) const {
   const bool takes =
       gpu::has_addends(part(weight).dtype, part(weight).cols) && !biased_.contains({weight.unit, weight.part});
   return before && takes ? Adapted::before : Adapted::behind;
+}
+
+std::optional<std::size_t> GpuExecutor::only_adapter() const {
+  const auto first = std::find(mixed_.begin(), mixed_.end(), true);
+  if (first == mixed_.end() || std::find(first + 1, mixed_.end(), true) != mixed_.end()) return {};
+  return static_cast<std::size_t>(first - mixed_.begin());
 }
 
 /// Whether rows of the pass go through adapters, of which any changes a gate or an up that has rows of the processor's:
@@ -163,9 +170,9 @@ void GpuExecutor::Emitter::adapt(std::span<const Adapting> products, Act x) {
 }
 
 bool GpuExecutor::Emitter::adapt_gates(const Adapting& gate, const Adapting& up, const Step& s) {
-  if (std::count(ops.mixed_.begin(), ops.mixed_.end(), true) != 1) return false;
-  const auto a = static_cast<std::size_t>(std::find(ops.mixed_.begin(), ops.mixed_.end(), true) - ops.mixed_.begin());
-  gpu::LowRankCall call = low_rank_call(a, std::array{gate, up}, s.a);
+  const std::optional<std::size_t> a = ops.only_adapter();
+  if (!a) return false;
+  gpu::LowRankCall call = low_rank_call(*a, std::array{gate, up}, s.a);
   if (call.count != 2 || cols(s.out) % 2 != 0) return false;
   if (std::max(call.parts[0].rank, call.parts[1].rank) > gpu::kMostGateRanks) return false;
   call.x_bf16 = bf16(s.a);
@@ -178,7 +185,7 @@ bool GpuExecutor::Emitter::adapt_gates(const Adapting& gate, const Adapting& up,
 GpuExecutor::Emitter::Addends GpuExecutor::Emitter::adapt_before(std::span<const WeightRef> weights, Act x) {
   Addends addends{};
   if (!ops.adapts_before_ || !status.ok()) return addends;
-  const auto a = static_cast<std::size_t>(std::find(ops.mixed_.begin(), ops.mixed_.end(), true) - ops.mixed_.begin());
+  const std::size_t a = *ops.only_adapter();
   std::array<Adapting, gpu::kMostProducts> products;
   std::size_t count = 0;
   auto* to = ops.at<float>(ops.layout_.addends);

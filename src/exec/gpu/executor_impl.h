@@ -3,6 +3,7 @@
 
 #include <array>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <vector>
@@ -99,6 +100,8 @@ class GpuExecutor final : public Executor {
   Status prepare_adapters();
   void fill_scales();
   Adapted adapted(WeightRef weight, bool before) const;
+  /// Of the pass, where it is one alone.
+  std::optional<std::size_t> only_adapter() const;
   bool adapts_shared_gates() const;
   /// Those of the present pass, in a window of prompts' rows or of others.
   const Launches& launches(bool prompt) const {

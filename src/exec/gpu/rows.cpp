@@ -140,8 +140,7 @@ void GpuExecutor::make_windows() {
   const bool generated =
       std::none_of(windows_.begin(), windows_.end(), [](const Window& window) { return window.prompt; });
   split_ = share_ != nullptr && rows_ <= kSplitRows && !adapts_shared_gates() && generated;
-  adapts_before_ =
-      std::count(mixed_.begin(), mixed_.end(), true) == 1 && rows_ <= gpu::kMatvecRows && !split_ && generated;
+  adapts_before_ = only_adapter().has_value() && rows_ <= gpu::kMatvecRows && !split_ && generated;
 }
 
 /// Cuts a window's rows into tiles of one sequence for attention, behind those of the windows before it; where there
