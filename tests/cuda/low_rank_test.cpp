@@ -25,6 +25,17 @@ class CudaLowRank : public test::OnDevice {
   std::mt19937 random_{20261130};
 };
 
+/// Rows of `cols` floats in a dtype; the floats become what they are then.
+std::vector<std::byte> encoded(std::vector<float>& rows, std::int64_t cols, DType dtype) {
+  const std::int64_t count = std::ssize(rows) / cols, bytes = row_bytes(dtype, cols);
+  std::vector<std::byte> all(static_cast<std::size_t>(count * bytes));
+  for (std::int64_t i = 0; i < count; ++i) {
+    encode_row(dtype, rows.data() + i * cols, cols, all.data() + i * bytes);
+    decode_row(dtype, all.data() + i * bytes, cols, rows.data() + i * cols);
+  }
+  return all;
+}
+
 /// One matrix's halves, on the host and on the device.
 struct Half {
   std::vector<float> a, b;  // [rank, cols], [rank, stride]
@@ -60,12 +71,7 @@ TEST_F(CudaLowRank, AddsToTheRowsThatHaveAScale) {
           half.factor = 2.0f / static_cast<float>(half.rank);
           half.a = floats(std::int64_t{half.rank} * cols, 1 / std::sqrt(static_cast<float>(cols)));
           half.b = floats(half.rank * half.stride, 0.3f);
-          half.encoded.resize(static_cast<std::size_t>(half.rank * row_bytes(half.dtype, cols)));
-          for (std::int64_t j = 0; j < half.rank; ++j) {
-            std::byte* const row = half.encoded.data() + j * row_bytes(half.dtype, cols);
-            encode_row(half.dtype, half.a.data() + j * cols, cols, row);
-            decode_row(half.dtype, row, cols, half.a.data() + j * cols);
-          }
+          half.encoded = encoded(half.a, cols, half.dtype);
           y.push_back(floats(std::int64_t{x_rows} * half.stride, 1));
           a_at.push_back(std::make_unique<Array<std::byte>>(half.encoded));
           b_at.push_back(std::make_unique<Array<float>>(half.b));
@@ -166,14 +172,9 @@ TEST_F(CudaLowRank, RowsOfPromptsAreSummedByTensorCores) {
           std::vector<std::unique_ptr<Array<float>>> b_at, y_at, alone_at;
           for (int i = 0; i < 2; ++i) {
             a.push_back(floats(std::int64_t{kRank} * cols, 1 / std::sqrt(static_cast<float>(cols))));
-            std::vector<std::byte> encoded(static_cast<std::size_t>(kRank * row_bytes(dtype, cols)));
-            for (std::int64_t j = 0; j < kRank; ++j) {
-              encode_row(dtype, a[i].data() + j * cols, cols, encoded.data() + j * row_bytes(dtype, cols));
-              decode_row(dtype, encoded.data() + j * row_bytes(dtype, cols), cols, a[i].data() + j * cols);
-            }
             b.push_back(floats(std::int64_t{kRank} * outs, 0.3f));
             y.push_back(floats(std::int64_t{x_rows} * outs, 1));
-            a_at.push_back(std::make_unique<Array<std::byte>>(encoded));
+            a_at.push_back(std::make_unique<Array<std::byte>>(encoded(a[i], cols, dtype)));
             b_at.push_back(std::make_unique<Array<float>>(b[i]));
             y_at.push_back(std::make_unique<Array<float>>(y[i]));
             alone_at.push_back(std::make_unique<Array<float>>(y[i]));
@@ -242,11 +243,8 @@ TEST_F(CudaLowRank, RowsOfPromptsAreSummedByTensorCores) {
 TEST_F(CudaLowRank, AProductAddsWhatTheLaunchBeforeItMakes) {
   constexpr std::int32_t kCols = 1024, kRows = 2048, kRank = 8;
   constexpr int kTimes = 60;
-  const auto weights = floats(std::int64_t{kRows} * kCols, 0.03f);
-  std::vector<std::byte> encoded(static_cast<std::size_t>(kRows * row_bytes(DType::q8_0, kCols)));
-  for (std::int64_t n = 0; n < kRows; ++n)
-    encode_row(DType::q8_0, weights.data() + n * kCols, kCols, encoded.data() + n * row_bytes(DType::q8_0, kCols));
-  const Array<std::byte> weight(encoded);
+  auto weights = floats(std::int64_t{kRows} * kCols, 0.03f);
+  const Array<std::byte> weight(encoded(weights, kCols, DType::q8_0));
   const test::Entry address(weight.get());
   const Array<float> a(floats(std::int64_t{kRank} * kCols, 0.03f)), b(floats(std::int64_t{kRank} * kRows, 0.3f));
   const Array<float> x(floats(std::int64_t{kTimes} * kCols, 1)), sums(floats(kCols, 1)), one(std::vector<float>{1.0f});
