@@ -20,9 +20,9 @@ struct AdapterSource {
 };
 
 struct Recipe {
-  std::string from;
+  std::string from = {};
   nlohmann::json parameters = nlohmann::json::object();
-  std::string system, chat_template, license;
+  std::string system = {}, chat_template = {}, license = {};
   nlohmann::json messages = nlohmann::json::array();
   std::string mmproj = {};  // of another FROM, whose file is called like an mmproj file; empty: none
   std::vector<AdapterSource> adapters = {};
