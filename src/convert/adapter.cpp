@@ -41,13 +41,13 @@ fs::path folder_of(const std::string& path) {
   return fs::is_directory(path, ignored) ? fs::path(path) : fs::path(path).parent_path();
 }
 
-/// One of PEFT's names: the module's, and which half it is.
+/// A PEFT tensor name, parsed: the module, and which factor (A or B) it is.
 struct HalfName {
   std::string module;
   bool a = false, table = false;
 };
 
-/// Nothing: it is no half of a LoRA matrix.
+/// nullopt: not a factor of a LoRA matrix.
 std::optional<HalfName> parse_half(std::string_view name) {
   struct Ending {
     std::string_view text;
@@ -66,10 +66,10 @@ std::optional<HalfName> parse_half(std::string_view name) {
   return std::nullopt;
 }
 
-/// What config.json says of how much adapters count.
+/// The scale of the adapter's products, from adapter_config.json.
 struct Scaling {
   double alpha = 0;
-  bool by_root = false;  // divided by the rank's root (rsLoRA), not by the rank
+  bool by_root = false;  // alpha is divided by the square root of the rank (rsLoRA), not by the rank
   std::map<std::string, double> of_modules;
 
   double alpha_of(const std::string& module) const {
@@ -126,7 +126,7 @@ Expected<Scaling> read_scaling(const json& config) {
   return scaling;
 }
 
-/// A half of the file in the making.
+/// A factor to write.
 struct Half {
   Target target;
   DType dtype = DType::f32;
@@ -182,7 +182,7 @@ class AdapterConverter {
   AdapterReport report_;
 };
 
-/// What the file says; reading it checks that.
+/// The file's header. Reading checks it.
 Expected<std::uint64_t> header_bytes_of(const std::string& path) {
   MR_ASSIGN_OR_RETURN(const modelfile::File file, modelfile::File::open_read(path));
   std::array<std::byte, 8> little_endian;
@@ -193,7 +193,7 @@ Expected<std::uint64_t> header_bytes_of(const std::string& path) {
   return bytes;
 }
 
-/// For what is made of a file's first `most` bytes, which are JSON.
+/// Reserves memory for the values parsed from a file's first `most` bytes, which are JSON.
 Status AdapterConverter::take_memory(const fs::path& file, std::uint64_t most) {
   std::error_code failure;
   const std::uint64_t bytes = std::min<std::uint64_t>(fs::file_size(file, failure), most) * kBytesAByteOfJson;
@@ -288,7 +288,7 @@ Status AdapterConverter::plan_group(const Group& group, const std::vector<const 
   const std::string shown = modelfile::escape(first, 120);
   Form form = group.rule->form;
   switch (form) {
-    case Form::transposed:  // of the weights: halves are PyTorch's in any case
+    case Form::transposed:  // concerns the weights only: factors always have PyTorch's order
       form = Form::same;
       break;
     case Form::same:

@@ -1,5 +1,5 @@
-// A LoRA adapter as PEFT saves it (adapter_config.json, adapter_model.safetensors) as an adapter's GGUF file
-// (model/adapter.h): names and the order of rows follow from the model that it is for, as those of its weights do.
+// Converts a LoRA adapter that PEFT saved (adapter_config.json, adapter_model.safetensors) to a GGUF adapter
+// (model/adapter.h). The base model's family gives tensor names and row order, as for the model's own weights.
 // Thread-safety: functions without shared state.
 #pragma once
 
@@ -17,14 +17,15 @@ struct AdapterReport {
   std::int64_t most_rank = 0;
 };
 
-/// Whether this is an adapter of PEFT's: its folder, or the safetensors file in it.
+/// True if `path` is a PEFT adapter: its folder, or the safetensors file in it.
 bool is_peft_adapter(const std::string& path);
 
-/// `in`: as above. `base`: the GGUF file of the model. `out`: the file, which appears when it is whole. Errors:
-/// not_found (adapter_config.json, the weights); unsupported (a kind of adapter other than LoRA, DoRA, whole modules or
-/// biases beside it, a tensor that the family's table lacks, or one whose form no two products give: each named);
-/// corrupt (a half without the other, a wrong shape); invalid_argument (an adapter of another model); io_error;
-/// out_of_budget (`memory`, where given, is charged for what is read of the files, and refuses).
+/// `in`: a path for which is_peft_adapter() is true. `base`: the model's GGUF file. `out`: the file to write, which
+/// appears only when it is complete. Errors: not_found (adapter_config.json, the weights); unsupported (an adapter
+/// other than LoRA; DoRA, whole modules or biases beside it; a tensor that the family's table lacks, or whose form
+/// cannot be written as two factors; each named); corrupt (a factor without the other, a wrong shape); invalid_argument
+/// (an adapter for another model); io_error; out_of_budget (`memory`, if not null, is charged for the bytes read, and
+/// refuses).
 Expected<AdapterReport> convert_adapter(const std::string& in, const std::string& base, const std::string& out,
                                         WorkGrant* memory = nullptr);
 

@@ -73,7 +73,7 @@ Config::Config(json read, const ConfigClass* known)
     for (const auto& [alias, name] : aliases.items())
       if (const std::string& field = name.get_ref<const std::string&>(); read.contains(alias) && !read.contains(field))
         read[field] = read[alias];
-  // None is a value, but for a rotation: there it means the class's.
+  // null is a value, except for RoPE parameters, where it means the class's default.
   for (auto& [key, value] : read.items())
     if (!value.is_null() || key != "rope_parameters") json_[key] = std::move(value);
 }
@@ -97,7 +97,7 @@ void Config::disregard(std::initializer_list<std::string_view> keys) {
 
 void Config::refuse_the_rest() {
   if (known_ == nullptr) return;
-  // Felt by tensors that are there or not: one that a family has no place for is refused by its name.
+  // These change which tensors exist; a tensor that the family does not know is refused by name.
   static constexpr std::string_view kByTensors[] = {
       "attention_bias",  "mlp_bias",        "use_bias",        "use_conv_bias",    "use_qk_norm",        "vocab_size",
       "mamba_conv_bias", "mamba_proj_bias", "moe_latent_size", "n_shared_experts", "tie_word_embeddings"};

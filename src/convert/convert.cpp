@@ -35,14 +35,14 @@ namespace {
 
 constexpr std::int64_t kMostLayers = 10'000, kMostDraftBlocks = 16;
 
-/// What config.json says of what writes.
+/// The language model's part of config.json.
 struct ModelConfig {
   json config;
   std::string type;
   const Family* family = nullptr;
 };
 
-/// Of a model that sees, what writes; what the whole says of it, too, where that says nothing.
+/// The text_config of a vision model, completed by keys of the whole config that it lacks.
 Expected<ModelConfig> read_model_config(const fs::path& folder) {
   std::error_code ignored;
   const fs::path path = folder / "config.json";
@@ -69,11 +69,11 @@ Expected<ModelConfig> read_model_config(const fs::path& folder) {
                modelfile::escape(path.string()), modelfile::escape(model.type, 60), known_families());
 }
 
-/// A tensor of the file in the making.
+/// A tensor of the output file.
 struct Planned {
   Target target;
   DType dtype = DType::f32;
-  int factors = -1;  // its weights are divided by those numbers, found when it is made; -1: by none
+  int factors = -1;  // index of the tensor with the factors that its weights are divided by; -1: none
 };
 
 class Converter {
@@ -135,7 +135,7 @@ class Converter {
   ConvertReport report_;
 };
 
-/// config.json first: a folder without one is told so, whatever else it lacks.
+/// Reads config.json first, so that a folder without one gets that error.
 Status Converter::open() {
   std::error_code ignored;
   if (!fs::exists(in_, ignored))
@@ -173,7 +173,7 @@ void Converter::set_keys(Keys rules, Config& config) {
   }
 }
 
-/// Heads are as wide as the model's width gives, unless the file says otherwise.
+/// The head dim is the model dim divided by the heads, unless config.json has another.
 void Converter::set_heads() {
   Config& config = *config_;
   const std::int64_t heads = header_.integer("attention.head_count");
@@ -204,8 +204,8 @@ Status Converter::read_config() {
   return config.status();
 }
 
-/// MLX stores norms' weights with the 1 that others leave out where it stores convolutions as [channels, taps, 1], and
-/// tells the two kinds of checkpoints apart by that itself.
+/// MLX stores weight + 1 for norms in checkpoints whose convolutions are [channels, taps, 1]; MLX itself distinguishes
+/// them that way.
 bool norms_are_shifted(const std::vector<NamedTensor>& tensors) {
   return std::any_of(tensors.begin(), tensors.end(), [](const NamedTensor& tensor) {
     const auto& shape = tensor.stored.shape;
@@ -244,7 +244,7 @@ Status Converter::plan_tensors() {
   return {};
 }
 
-/// Whether both targets have the same numbers.
+/// True if both targets hold the same numbers.
 Expected<bool> same_numbers(const Target& a, const Target& b, std::span<const Source> sources) {
   if (a.rows != b.rows || a.cols != b.cols) return false;
   const std::int64_t step = std::max<std::int64_t>(1, (1 << 18) / a.cols);
@@ -261,15 +261,15 @@ Expected<bool> same_numbers(const Target& a, const Target& b, std::span<const So
   return true;
 }
 
-/// Some checkpoints that say their head is the embedding have one of their own, which transformers then takes. One that
-/// is the embedding again is left out.
+/// Some checkpoints with tied embeddings also contain a head, which transformers then uses. A head that equals the
+/// embedding is not written.
 Status Converter::check_head(bool tied) {
   const auto find = [&](std::string_view name) {
     return std::find_if(planned_.begin(), planned_.end(), [&](const Planned& one) { return one.target.name == name; });
   };
   const auto head = find("output.weight");
   if (head == planned_.end()) {
-    if (tied || report_.model_type != family_->model_type) return {};  // what sees says it of the whole
+    if (tied || report_.model_type != family_->model_type) return {};  // vision models have it in the whole config
     return error(Code::corrupt,
                  "the checkpoint has no lm_head.weight, and config.json does not tie it to the embedding "
                  "(tie_word_embeddings); download all of its files");
@@ -280,7 +280,7 @@ Status Converter::check_head(bool tied) {
   return {};
 }
 
-/// Of classifiers, one that ranks is converted: its label says how well a text answers another.
+/// Only rerankers are converted among classifiers: models with one label, the relevance of a text.
 Status Converter::check_labels() const {
   for (const Planned& one : planned_)
     if (one.target.name == "cls.output.weight" && one.target.rows != 1)
@@ -301,8 +301,8 @@ Status Converter::plan_group(const Group& group, const std::vector<NamedTensor>&
   return {};
 }
 
-/// What keeps the weights of all parts as they are. Blocks that cannot be taken as they are, or are of several types,
-/// are encoded again with more bits.
+/// The type that keeps the weights of all parts. Blocks that cannot be kept, or have several types, are re-encoded with
+/// more bits.
 Expected<DType> Converter::kept_dtype(const Target& target, const std::vector<Stored>& parts) const {
   DType dtype = parts.front().source.dtype;
   bool blocks = true;
@@ -324,7 +324,7 @@ Expected<DType> Converter::kept_dtype(const Target& target, const std::vector<St
   return target.cols % info(DType::q8_0).block_elements == 0 ? DType::q8_0 : DType::bf16;
 }
 
-/// What quantize's rules give, and where weights are kept what they are: but for those that are floats in every file.
+/// The type by quantize's rules, or the source's type if weights are kept; some tensors are floats in every file.
 DType Converter::dtype_for(const Target& target, DType stored, const modelfile::MixtureContext& context) const {
   const DType source = stored == DType::f64 ? DType::f32 : stored;
   const modelfile::TensorInfo tensor{target.name, source, target.shape, 0, 0, 0};
@@ -332,7 +332,7 @@ DType Converter::dtype_for(const Target& target, DType stored, const modelfile::
   return options_.type && stored != DType::mxfp4 ? choose_dtype(*options_.type, tensor, context) : source;
 }
 
-/// What most of the weights are.
+/// The type of most weights.
 DType most_of(const std::vector<Planned>& planned) {
   std::map<DType, std::int64_t> elements;
   for (const Planned& one : planned) elements[one.dtype] += one.target.rows * one.target.cols;
@@ -342,7 +342,7 @@ DType most_of(const std::vector<Planned>& planned) {
   return most;
 }
 
-/// general.file_type of weights that are kept.
+/// general.file_type if weights are kept.
 std::uint32_t file_type_of(DType most) {
   static const std::map<DType, std::uint32_t> kTypes = {{DType::f16, 1},   {DType::q4_0, 2},  {DType::q4_1, 3},
                                                         {DType::q8_0, 7},  {DType::bf16, 32}, {DType::mxfp4, 38},
@@ -351,8 +351,8 @@ std::uint32_t file_type_of(DType most) {
   return type == kTypes.end() ? 0 : type->second;
 }
 
-/// What bytes of NVFP4 leave out, beside each such tensor: NAME.scale for NAME.weight, of experts a number each. Of
-/// those that are encoded here it is not yet known.
+/// Adds NAME.scale for each NVFP4 tensor NAME.weight, with one number per matrix, because the bytes of NVFP4 do not
+/// include this factor. For tensors encoded here, the factor is found later.
 void Converter::plan_factors() {
   for (Planned& one : planned_) {
     if (one.dtype != DType::nvfp4) continue;
@@ -406,7 +406,7 @@ Status Converter::write_factor(std::size_t index, modelfile::Writer& writer) con
   return writer.write_range(place.file, place.offset, std::as_bytes(std::span(factors_[index].floats)));
 }
 
-/// The file as it stands has its header and no weights: what reads models says what is wrong with it.
+/// Loads the file, which has its header and no weights yet, as a model, to find errors in it.
 Status Converter::check_header(const modelfile::Writer& writer) const {
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, modelfile::Model::open(writer.paths().front() + ".partial"));
   if (const auto tokenizer = text::Tokenizer::from_model(file); !tokenizer.ok()) return tokenizer.status();
@@ -443,7 +443,7 @@ Status Converter::write_tensors(modelfile::Writer& writer) {
   return {};
 }
 
-/// Empty: all columns alike. Counts those that would be encoded and are not in the matrix.
+/// Empty: all columns equally. Counts the tensors that will be encoded but are missing in the importance matrix.
 Expected<std::vector<float>> Converter::importance_of(const Planned& planned, std::int64_t& unknown) const {
   const bool encoded = info(planned.dtype).block_elements > 1 && !is_copy(planned.target, sources_, planned.dtype);
   if (options_.importance == nullptr || !encoded) return std::vector<float>();

@@ -1,5 +1,5 @@
-// DeepSeek V2, V3, V3.2 and R1, Kimi K2, GLM-4.7-Flash, GLM-5, Mistral Small 4: latent attention, whose kv_b_proj is in
-// two in GGUF.
+// DeepSeek V2, V3, V3.2 and R1, Kimi K2, GLM-4.7-Flash, GLM-5, Mistral Small 4: latent attention. GGUF splits kv_b_proj
+// in two.
 #include <algorithm>
 
 #include "convert/names.h"
@@ -31,7 +31,7 @@ constexpr NameRule kIndexer[] = {
 };
 constexpr Names kIndexedNames[] = {kTopNames,    kAttentionNames,     kLatent,    kIndexer, kFfnNorm, kDenseNames,
                                    kExpertNames, kSharedExpertsNames, kDraftNames};
-/// Experts whose gates and ups are in one in GGUF, too.
+/// Experts whose gates and ups are joined in GGUF, too.
 constexpr NameRule kJoinedExperts[] = {
     {"model.layers.#.mlp.gate.weight", "blk.#.ffn_gate_inp.weight"},
     {"model.layers.#.mlp.experts.gate_up_proj", "blk.#.ffn_gate_up_exps.weight"},
@@ -55,7 +55,7 @@ constexpr KeyRule kDeepseek2Keys[] = {{"n_routed_experts", "expert_count"},
 
 constexpr std::int64_t kDeepseek2Most = 1 << 16;
 
-/// Dense layers come first; GLM's class has a list where the others have their number.
+/// The number of leading dense layers; GLM's class has a list of layer types instead.
 void prepare_glm(Config& config) {
   const auto kinds = config.texts("mlp_layer_types");
   std::size_t dense = 0;
@@ -69,13 +69,13 @@ void prepare_glm(Config& config) {
   config.set("first_k_dense_replace", kinds.empty() ? 1 : dense);
 }
 
-/// The same where a list is one of two ways to say it.
+/// The same, where the config may have either form.
 void prepare_indexed(Config& config) {
   if (config.has("mlp_layer_types")) prepare_glm(config);
-  config.disregard({"layer_types", "head_dim"});  // the class makes both of others
+  config.disregard({"layer_types", "head_dim"});  // the class derives both from other fields
 }
 
-/// Which layers have an indexer, by a list, by a pattern or by each how many-th has one.
+/// The layers with an indexer, given by a list, a pattern or a period.
 void prepare_glm_dsa(Config& config) {
   prepare_indexed(config);
   if (config.has("indexer_types")) return;
@@ -92,7 +92,7 @@ void prepare_glm_dsa(Config& config) {
   config.set("indexer_types", kinds);
 }
 
-/// Heads rotate as many channels as qk_rope_head_dim says: the part of them says the same.
+/// Checks that partial_rotary_factor agrees with qk_rope_head_dim.
 void prepare_mistral4(Config& config) {
   nlohmann::json rope = nlohmann::json::object();
   if (const nlohmann::json* whole = config.find("rope_parameters"); whole != nullptr && whole->is_object())
@@ -109,7 +109,7 @@ void read_deepseek2(Config& config, Header& header) {
                       "attention keeps for positions"));
   const std::int64_t rank = config.required("kv_lora_rank", 1, kDeepseek2Most),
                      turned = config.required("qk_rope_head_dim", 2, kDeepseek2Most);
-  header.set_integer("attention.head_count_kv", 1);  // latents are the keys of all heads
+  header.set_integer("attention.head_count_kv", 1);  // all heads share the latent as their key
   header.set_integer("attention.key_length", rank + turned);
   header.set_integer("attention.value_length", rank);
   header.set_integer("attention.key_length_mla", config.required("qk_nope_head_dim", 1, kDeepseek2Most) + turned);
@@ -120,7 +120,7 @@ void read_deepseek2(Config& config, Header& header) {
   config.expect("hidden_act", "silu");
 }
 
-/// Sigmoids, a bias for the choice, groups.
+/// Routers with sigmoids, a bias for the selection, and groups.
 void read_v3(Config& config, Header& header) {
   read_deepseek2(config, header);
   header.set_integer("expert_gating_func", kSigmoidGating);
@@ -140,14 +140,14 @@ void read_glm_dsa(Config& config, Header& header) {
   header.set("attention.indexer.types", modelfile::array_value(own));
 }
 
-/// A softmax over the experts, and queries that grow with their position.
+/// Routers with a softmax, and queries scaled by position.
 void read_mistral4(Config& config, Header& header) {
   read_deepseek2(config, header);
   header.set_integer("expert_gating_func", kSoftmaxGating);
   header.set("expert_weights_norm", config.flag("norm_topk_prob", true));
   header.set_integer("expert_group_count", config.optional("n_group", 1, 1, 1024));
   header.set_integer("expert_group_used_count", config.optional("topk_group", 1, 1, 1024));
-  config.expect("n_group", 1);  // the best of a group are ranked otherwise than DeepSeek V2's
+  config.expect("n_group", 1);  // groups are scored otherwise than DeepSeek V2's
   Config rope = rotation_of(config);
   const double beta = rope.number("llama_4_scaling_beta", 0);
   if (beta != 0) {
@@ -159,7 +159,7 @@ void read_mistral4(Config& config, Header& header) {
 
 void read_v2(Config& config, Header& header) {
   read_deepseek2(config, header);
-  config.disregard({"head_dim", "n_group", "topk_group"});  // groups count by their method alone
+  config.disregard({"head_dim", "n_group", "topk_group"});  // groups apply with another topk_method only
   header.set_integer("expert_gating_func", kSoftmaxGating);
   config.expect("norm_topk_prob", false);
   config.expect("scoring_func", "softmax");
@@ -209,7 +209,7 @@ Status write_glm_dsa(const Header& header, nlohmann::json& config) {
 Status write_mistral4(const Header& header, nlohmann::json& config) {
   MR_RETURN_IF_ERROR(write_deepseek2(header, config));
   nlohmann::json& rope = config["rope_parameters"];
-  // transformers multiplies by both, whether they are there or not.
+  // transformers applies both factors even if the config lacks them.
   rope["llama_4_scaling_beta"] = header.number("attention.temperature_scale", 0);
   if (!rope.contains("original_max_position_embeddings"))
     rope["original_max_position_embeddings"] =

@@ -1,5 +1,5 @@
-// Encoders: BERT and the models made of it, RoBERTa and XLM-RoBERTa, Nomic's, ModernBERT. What no sentence vector goes
-// through, a pooler and what predicts masked words, is left out. They are not exported.
+// Encoders: BERT and its derivatives, RoBERTa and XLM-RoBERTa, Nomic's, ModernBERT. Tensors that embeddings do not use
+// (poolers, masked-token heads) are skipped. Encoders are not exported.
 #include <algorithm>
 
 #include "convert/names.h"
@@ -50,7 +50,7 @@ constexpr KeyRule kBertKeys[] = {{"layer_norm_eps", "attention.layer_norm_epsilo
 constexpr std::string_view kBertUnused[] = {"pooler.", "cls.", "lm_head."};
 
 void read_bert(Config& config, Header& header) {
-  config.expect("hidden_act", "gelu");  // by erf, as GGUF's architecture has it
+  config.expect("hidden_act", "gelu");  // the erf form, which GGUF's architecture implies
   config.expect("position_embedding_type", "absolute");
   config.expect("is_decoder", false);
   config.expect("add_cross_attention", false);
@@ -65,7 +65,7 @@ void read_roberta(Config& config, Header& header) {
   header.set_integer("context_length", config.required("max_position_embeddings", 3, 1 << 28) - 2);
 }
 
-// By transformers' names, and by those of Nomic's own code, which its models are published with.
+// transformers' names, and those of Nomic's own code, which its published models use.
 constexpr NameRule kNomicNames[] = {
     {"emb_ln.weight", "token_embd_norm.weight"},
     {"emb_ln.bias", "token_embd_norm.bias"},
@@ -111,7 +111,7 @@ void prepare_nomic(Config& config) {
   for (const auto& [from, to] : kSame) rename(config, from, to);
   if (config.text("hidden_act", "") == "swiglu") config.set("hidden_act", "silu");
   constexpr std::int64_t kMost = 1 << 28;
-  // Beyond those that it was trained with, positions turn by other angles, which no reader of GGUF knows.
+  // Beyond the trained context, Nomic's code scales RoPE dynamically, which GGUF cannot express.
   const std::int64_t trained = config.optional("max_trained_positions", kMost, 1, kMost);
   config.set("max_position_embeddings", std::min(trained, config.required("max_position_embeddings", 1, kMost)));
   for (const char* key : {"qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "prenorm", "parallel_block", "causal",
@@ -181,7 +181,7 @@ constexpr Names kEuroNames[] = {kTopNames, kAttentionNames, kFfnNorm, kDenseName
 
 bool never(const Header&) { return false; }
 
-// Cross-encoders: what scores a pair of texts. BERT's reads the first token's state through its pooler.
+// Cross-encoders score a pair of texts. BERT's head reads the first token's state through the pooler.
 constexpr NameRule kBertHead[] = {
     {"pooler.dense.weight", "cls.weight"},
     {"pooler.dense.bias", "cls.bias"},

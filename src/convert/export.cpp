@@ -34,7 +34,7 @@ using nlohmann::json;
 
 namespace {
 
-/// A checkpoint's tensor in the making: parts of tensors of the file.
+/// A tensor of the checkpoint to write, assembled from parts of the file's tensors.
 struct Wanted {
   std::string name;
   std::vector<std::int64_t> shape;  // PyTorch's order
@@ -44,7 +44,7 @@ struct Wanted {
   Change change = Change::none;
   std::vector<std::int32_t> columns;
   std::int64_t columns_each = 1;
-  std::size_t declared = 0;  // its first place among what is written; of MXFP4 and NVFP4 others stand behind it
+  std::size_t declared = 0;  // index of its first tensor in the checkpoint; MXFP4 and NVFP4 have several
   Target target;             // its rows, from those of the file
   float factor = 1;          // of NVFP4
   std::int64_t lanes = 1;    // Target::lanes
@@ -107,7 +107,7 @@ class Exporter {
   ExportReport report_;
 };
 
-/// Rotations' factors stand in config.json.
+/// RoPE factors go to config.json, not to a tensor.
 bool is_factors(std::string_view name) { return name.starts_with("rope_"); }
 
 Status Exporter::open() {
@@ -125,13 +125,13 @@ Status Exporter::open() {
   return {};
 }
 
-/// Floats stay what they are, MXFP4 in the form that gpt-oss has, and NVFP4 in ModelOpt's.
+/// Keeps floats, MXFP4 in gpt-oss's layout, and NVFP4 in ModelOpt's.
 DType Exporter::dtype_for(const modelfile::TensorInfo& tensor) const {
   const bool mxfp4 = tensor.dtype == DType::mxfp4 && family_ == &kGptOss, nvfp4 = tensor.dtype == DType::nvfp4;
   return info(tensor.dtype).block_elements == 1 || mxfp4 || nvfp4 ? tensor.dtype : options_.quantized;
 }
 
-/// The first of the family's rules that can be written; of gpt-oss's experts the one of MXFP4, or that of floats.
+/// The family's first rule that can be written; for gpt-oss's experts, the rule for MXFP4 or for floats.
 const NameRule* Exporter::rule_for(std::size_t index, std::int64_t& layer) const {
   const modelfile::TensorInfo& tensor = model_.tensors()[index];
   for (const OurName& name : rules_of(tensor.name, *family_)) {
@@ -152,7 +152,7 @@ Status Exporter::plan_tensor(std::size_t index, const Geometry& geometry) {
                  family_->model_type);
   auto shape = their_shape(*rule, geometry, tensor.shape);
   if (!shape.ok()) return shape.status().with_context(modelfile::escape(tensor.name, 80));
-  // Built forward from checkpoint's tensors that are not there yet, then turned around.
+  // Builds the GGUF tensor from the checkpoint's tensors, which do not exist yet, and inverts the result.
   const std::size_t count = rule->form == Form::experts ? static_cast<std::size_t>(geometry.experts) : 1;
   Stored stored;
   stored.shape = *shape;
@@ -197,8 +197,8 @@ Status Exporter::plan_tensor(std::size_t index, const Geometry& geometry) {
   return {};
 }
 
-/// Whether the tensor is NAME.scale beside NAME.weight, by whose numbers that one's matrices are multiplied, or says
-/// how others round activations, which nobody needs. Errors: corrupt, io_error.
+/// True if the tensor is NAME.scale, the factors of NAME.weight's matrices, or a scale of activations, which is not
+/// exported. Errors: corrupt, io_error.
 Expected<bool> Exporter::take_factors(std::size_t index) {
   const modelfile::TensorInfo& tensor = model_.tensors()[index];
   constexpr std::string_view kScale = ".scale";
@@ -218,7 +218,7 @@ Expected<bool> Exporter::take_factors(std::size_t index) {
   return true;
 }
 
-/// A tensor's rows in order, and whether it can stay NVFP4: as whole blocks of one factor.
+/// Orders a tensor's rows, and decides if it can stay NVFP4, which needs whole blocks with one factor.
 Status Exporter::plan_target(Wanted& wanted) {
   std::sort(wanted.parts.begin(), wanted.parts.end(),
             [](const Placed& a, const Placed& b) { return a.first < b.first; });
@@ -353,11 +353,11 @@ Expected<json> Exporter::config() const {
     if (const auto id = model_.get_int(ours); id.ok())
       config[theirs] = *id;
     else
-      config[theirs] = nullptr;  // a class's own may be none of this vocabulary
+      config[theirs] = nullptr;  // the class's default id may lie outside this vocabulary
   return config;
 }
 
-/// Whether a layer has keys and no values.
+/// True if some layer has keys but no values.
 bool Exporter::any_values_are_keys() const {
   for (std::int64_t i = 0; i < header_->layers(); ++i)
     if (model_.find(fmt::format("blk.{}.attn_k.weight", i)) != nullptr &&
@@ -366,7 +366,7 @@ bool Exporter::any_values_are_keys() const {
   return false;
 }
 
-/// What most of the floats are: transformers loads all of them as that.
+/// The type of most floats; transformers loads all floats as this type.
 std::string Exporter::torch_dtype() const {
   std::map<DType, std::int64_t> elements;
   for (const Wanted& wanted : wanted_)
@@ -381,8 +381,8 @@ Element element_of(DType dtype) {
   return dtype == DType::f16 ? Element::f16 : dtype == DType::bf16 ? Element::bf16 : Element::f32;
 }
 
-/// What loaders of gpt-oss's MXFP4 ask for, or those of ModelOpt's checkpoints, with the matrices that are no NVFP4;
-/// null where there is neither.
+/// The quantization_config for gpt-oss's MXFP4, or for ModelOpt's NVFP4 with the list of matrices in other types; null
+/// if the model has neither.
 json Exporter::quantization_config() const {
   if (std::any_of(wanted_.begin(), wanted_.end(), [](const Wanted& one) { return one.dtype == DType::mxfp4; }))
     return {{"quant_method", "mxfp4"}, {"modules_to_not_convert", json::array()}};
@@ -428,7 +428,7 @@ Status Exporter::declare(modelfile::CheckpointWriter& writer) {
   return writer.begin();
 }
 
-/// The blocks' nibbles in the order of pairs of neighbours, and their exponents apart.
+/// Writes MXFP4 blocks as gpt-oss does: nibbles of adjacent elements in a byte, exponents in another tensor.
 Status write_blocks(std::span<const std::byte> bytes, std::uint64_t offset, std::size_t declared,
                     const modelfile::CheckpointWriter& writer) {
   const std::size_t blocks = bytes.size() / sizeof(BlockMXFP4), first = offset / sizeof(BlockMXFP4);
@@ -446,7 +446,7 @@ Status write_blocks(std::span<const std::byte> bytes, std::uint64_t offset, std:
   return writer.write(declared + 1, first * (kBlock / 2), pairs);
 }
 
-/// The same of NVFP4: pairs of neighbours, and the scales of 16 numbers apart.
+/// The same for NVFP4, with the scales of 16 numbers in another tensor.
 Status write_nvfp4(std::span<const std::byte> bytes, std::uint64_t offset, std::size_t declared,
                    const modelfile::CheckpointWriter& writer) {
   constexpr std::size_t kPairs = kNvfp4Block / 2, kScales = kNvfp4Block / kNvfp4Group;
@@ -464,7 +464,7 @@ Status write_nvfp4(std::span<const std::byte> bytes, std::uint64_t offset, std::
   return writer.write(declared + 1, first * kScales, scales);
 }
 
-/// Logarithms in 64 bits, so that their exponentials are the file's numbers again.
+/// Logarithms in double, so that their exponentials round to the file's numbers.
 Status Exporter::write_decay(const Wanted& wanted, const modelfile::CheckpointWriter& writer) const {
   Scratch scratch;
   Target target = wanted.target;

@@ -9,7 +9,7 @@
 namespace millrace::convert {
 namespace {
 
-// Of families that one GGUF file might be, the first that matches is exported.
+// If several families match a GGUF file, export uses the first.
 constexpr std::array kFamilies{&kLlama,
                                &kLlama4,
                                &kMixtral,
@@ -93,7 +93,7 @@ constexpr std::array kFamilies{&kLlama,
                                &kModernBert,
                                &kEuroBert};
 
-/// Of models that see and hear, the part that writes; and names of one thing.
+/// Model types of the language model within multimodal ones, and aliases.
 struct Alias {
   std::string_view model_type, is;
 };
@@ -159,7 +159,7 @@ void read_windows(Config& config, Header& header) {
   const auto kinds = config.texts("layer_types");
   const std::int64_t window = config.optional("sliding_window", 0, 0, 1 << 28);
   const bool any = std::find(kinds.begin(), kinds.end(), "sliding_attention") != kinds.end();
-  // Where layer_types is absent, a period says which see all; null is none.
+  // Without layer_types, a period gives the layers with full attention; null means none.
   const std::int64_t given = config.optional("sliding_window_pattern", 0, 0, 1 << 16);
   if (window == 0 || (!kinds.empty() && !any)) return;
   header.set_integer("attention.sliding_window", window);
@@ -195,7 +195,7 @@ void write_windows(const Header& header, std::int64_t usual_period, nlohmann::js
 void expect_mixtures_alone(Config& config) {
   config.expect("decoder_sparse_step", 1);
   config.expect("mlp_only_layers", nlohmann::json::array());
-  config.disregard({"intermediate_size"});  // of dense layers, which are none
+  config.disregard({"intermediate_size"});  // of dense layers; there are none
 }
 
 void write_mixtures_alone(const Header& header, nlohmann::json& config) {

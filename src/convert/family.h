@@ -1,7 +1,6 @@
-// What a family of checkpoints is called, by its own files and by GGUF's: names of tensors, keys of config.json, and in
-// which order rows stand. A family is a table and, for what no row of a table says, two functions. The tables are read
-// in both directions: convert.cpp and export.cpp know nothing of a family beside them.
-// Thread-safety: constants and pure functions.
+// How a family of checkpoints maps to GGUF: names of tensors, keys of config.json, and the order of rows. A family is a
+// table, and two functions for what a table cannot express. convert.cpp and export.cpp read the tables in opposite
+// directions and contain no code for a single family. Thread-safety: constants and pure functions.
 #pragma once
 
 #include <array>
@@ -18,54 +17,55 @@
 
 namespace millrace::convert {
 
-/// How a checkpoint's tensors make one of a GGUF file.
+/// How tensors of a checkpoint become one tensor of a GGUF file.
 enum class Form : std::uint8_t {
   same,
   norm,        // Family::norm_shift is added
-  queries,     // rows of heads: where Family::neighbours, halves of a head come to stand side by side; halves: apart
-  keys,        // the same of KV heads
-  experts,     // one matrix an expert (* in the name), joined to [experts, rows, cols]
-  padded,      // as many rows as the vocabulary has: those that are missing are the first once more
-  first_half,  // of the rows of each expert's matrix, or of one matrix: gates in front of ups
+  queries,     // rows of query heads, reordered for RoPE: Family::neighbours interleaves a head's halves, ::halves
+               // separates them
+  keys,        // the same for KV heads
+  experts,     // one matrix per expert (* in the name), joined to [experts, rows, cols]
+  padded,      // as many rows as the vocabulary: missing rows repeat the first
+  first_half,  // of the rows of each expert's matrix, or of one matrix: gates before ups
   second_half,
-  even,  // each second row (or number of a bias), from the first or the second on
+  even,  // every second row (or element of a bias), from the first or the second
   odd,
-  turned,  // [experts, inputs, outputs]: a matrix's columns are rows here
+  turned,  // [experts, inputs, outputs]: each matrix is transposed
   even_turned,
   odd_turned,
   first_half_turned,  // of the columns
   second_half_turned,
   vector,          // [1, n] as [n]
-  behind_padding,  // a table's rows but the first two: RoBERTa counts positions from its padding's id, which is 1, on
-  taps,            // a convolution's [channels, 1, taps], or MLX's [channels, taps, 1], without the one
+  behind_padding,  // a table without its first two rows: RoBERTa counts positions from its padding id, 1
+  taps,            // a convolution's [channels, 1, taps], or MLX's [channels, taps, 1], as [channels, taps]
   column,          // [n] as [n, 1]
   groups,          // [n] as [groups, n / groups]
   decay,           // -exp(x)
   decay_column,    // the same, as [n, 1]
-  latent_keys,     // of each head's rows of kv_b_proj those for keys, turned
+  latent_keys,     // the rows of kv_b_proj for keys, transposed per head
   latent_values,
-  transposed,   // [inputs, outputs]: the matrix's columns are rows here
-  grouped_qkv,  // of each KV head its queries' rows, its key's and its value's, as all q, k, v
-  mixed_qkv,    // Qwen3-Next's projections, one key head after the other, as q, k, v
-  mixed_z,      // and z
-  tiled_qkv,    // Qwen3.5's value heads: head h reads key head h mod key heads
+  transposed,   // [inputs, outputs]: the matrix is transposed
+  grouped_qkv,  // per KV head: rows of queries, key, value; becomes all q, all k, all v
+  mixed_qkv,    // Qwen3-Next's projections, grouped by key head; becomes all q, all k, all v
+  mixed_z,      // the same, of z
+  tiled_qkv,    // Qwen3.5's value heads: value head h uses key head h mod key heads
   tiled_taps,
   tiled_heads,  // rows of value heads
-  tiled_each,   // one row or number a value head
+  tiled_each,   // one row or element per value head
   tiled_decay,
   tiled_columns,
 };
 
-/// A tensor: `theirs` with # for the layer's number and * for an expert's, `ours` with # for the layer's. Of rows with
-/// one `ours` the first is the one that is exported.
+/// Maps the checkpoint's tensor `theirs` (# is the layer's number, * an expert's) to GGUF's `ours`. If several rules
+/// have the same `ours`, export uses the first.
 struct NameRule {
   std::string_view theirs, ours;
   Form form = Form::same;
 };
 using Names = std::span<const NameRule>;
 
-/// A key of config.json and of GGUF (there with the architecture before it) that hold the same. What config.json lacks
-/// is left out.
+/// Maps a key of config.json to a GGUF key (with the architecture as its prefix). A key that config.json lacks is not
+/// written.
 struct KeyRule {
   enum class Kind : std::uint8_t { integer, number, flag };
   std::string_view theirs, ours;
@@ -75,62 +75,62 @@ using Keys = std::span<const KeyRule>;
 
 struct Family {
   std::string_view model_type;    // in config.json
-  std::string_view model_class;   // in its "architectures", for export
+  std::string_view model_class;   // written to "architectures" by export
   std::string_view architecture;  // GGUF's
-  std::string_view mixture = "";  // GGUF's of those with experts, where it is another
+  std::string_view mixture = "";  // GGUF's for models with experts, if it differs
   std::span<const Names> names;
-  std::array<Keys, 3> keys = {};       // beside those that all have
-  std::string_view config_class = "";  // the class of transformers that reads its config.json; empty: model_type's
-  bool neighbours = false;             // GGUF turns channels (2i, 2i + 1), the checkpoint (i, i + n / 2)
-  bool halves = false;                 // the other way round, of the n that are turned
+  std::array<Keys, 3> keys = {};       // in addition to common_keys()
+  std::string_view config_class = "";  // the transformers class that reads its config.json; empty: that of model_type
+  bool neighbours = false;             // RoPE pairs channels (2i, 2i + 1) in GGUF, (i, i + n / 2) in the checkpoint
+  bool halves = false;                 // the opposite, for the n rotated channels
   float norm_shift = 0;
-  std::string_view prefix = "";   // of names that checkpoints may leave out
-  std::string_view wrapper = "";  // of names in checkpoints that have a head, too: the rules leave it out
-  std::span<const std::string_view> unused = {};  // what names begin with that are left out, behind the wrapper
-  bool has_head = true;                           // false: an encoder's, which gives states
-  bool draft_apart = false;   // the block that guesses is "mtp." in the checkpoint, not a layer behind the last
-  std::string_view pre = "";  // the name of its pre-tokenizer, where several cut alike
-  /// Brings what config.json spells in several ways into one, before any key is read.
+  std::string_view prefix = "";                   // of names; checkpoints may omit it
+  std::string_view wrapper = "";                  // of names in checkpoints with a head; rules omit it
+  std::span<const std::string_view> unused = {};  // prefixes (after the wrapper) of tensors to skip
+  bool has_head = true;                           // false: an encoder, which returns states
+  bool draft_apart = false;   // the MTP block is "mtp." in the checkpoint, not a layer after the last
+  std::string_view pre = "";  // the pre-tokenizer to choose if several split text alike
+  /// Normalises keys that config.json spells in several ways, before any key is read.
   void (*prepare)(Config& config) = nullptr;
-  /// The family of those without experts, where their tensors go by other names.
+  /// The family for models without experts, if their tensors have other names.
   const Family* dense = nullptr;
-  /// The family of those with a classifier's head, of a class that ends in "ForSequenceClassification".
+  /// The family for models with a classification head, whose class ends in "ForSequenceClassification".
   const Family* classifier = nullptr;
-  /// What no row of `keys` says, into GGUF's keys and back. Errors by Config::fail(); of the way back by return.
+  /// Convert what `keys` cannot express, to GGUF's keys and back. read() reports errors by Config::fail().
   void (*read)(Config& config, Header& header) = nullptr;
   Status (*write)(const Header& header, nlohmann::json& config) = nullptr;
-  /// Of families that share an architecture: whether a GGUF file is exported as this one. nullptr: always.
+  /// For families that share an architecture: true if a GGUF file is exported as this family. nullptr: always.
   bool (*matches)(const Header& header) = nullptr;
 };
 
-/// nullptr: none. `model_type` is that of the text model, in one that sees, too.
+/// nullptr: unknown. `model_type`: that of the text model, for vision models too.
 const Family* family_of_checkpoint(std::string_view model_type);
 const Family* family_of_file(const Header& header);
-/// GGUF's architecture of a checkpoint of this family.
+/// The GGUF architecture for a checkpoint of this family.
 std::string architecture_of(const Family& family, const Config& config);
-/// A list of layers' kinds by the names of transformers 5, whichever the file has.
+/// The list of layer types at `key`, in the names of transformers 5.
 std::vector<std::string> layer_kinds(Config& config, std::string_view key);
-/// Of architectures whose readers know of no window: a context no longer than it. Says so.
+/// For architectures whose readers support no window: shortens the context to the window, and logs it.
 void shorten_to_window(Config& config, Header& header);
-/// Which layers attend, those with KV heads, as config.json's layer_types has it; and how many heads these have.
+/// Writes layer_types (layers with KV heads are `attends`, the rest `other`) and the number of KV heads.
 void write_layer_types(const Header& header, std::string_view attends, std::string_view other, nlohmann::json& config);
-/// Of layers of which each `period`-th attends to all: their layer_types.
+/// layer_types for layers of which every `period`-th has full attention.
 nlohmann::json periodic_layer_types(const Header& header, std::int64_t period, std::string_view other);
-/// Which channels of a head turn by a picture's time, height and width: of Qwen's models that see.
+/// The RoPE sections of Qwen's vision models: channels rotated by a picture's time, height and width.
 void read_sections(Config& config, Header& header);
 void write_sections(const Header& header, bool interleaved, nlohmann::json& config);
-/// The window of layers and which of them have one, as GGUF has it: a period where layer_types has one, else a list.
+/// The sliding window and the layers that have one: a period in GGUF if layer_types is periodic, else a list.
 void read_windows(Config& config, Header& header);
 void write_windows(const Header& header, std::int64_t usual_period, nlohmann::json& config);
-/// Of Qwen's keys for layers that are no mixture: there are none.
+/// Qwen's keys for dense layers within a mixture: fails unless all layers are mixtures.
 void expect_mixtures_alone(Config& config);
 void write_mixtures_alone(const Header& header, nlohmann::json& config);
 /// Keys that nearly all families have.
 Keys common_keys();
-/// The model types there are, for messages.
+/// All model types, for messages.
 std::string known_families();
 
-// Each family's file has its table.
+// Each table is in its family's file.
 extern const Family kLlama, kLlama4, kMistral, kMinistral3, kMixtral;
 extern const Family kSmolLm3, kArcee, kErnie45, kGlm4, kGlm4v, kChatGlm, kGemma, kHunyuanDense, kOlmo2, kOlmo3,
     kExaone4;

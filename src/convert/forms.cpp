@@ -24,7 +24,7 @@ Status wrong_shape(const Stored& part, std::string_view wanted) {
                shape.empty() ? "one number" : shape, wanted);
 }
 
-/// One target in the making.
+/// Builds one target.
 class Builder {
  public:
   Builder(const NameRule& rule, const Geometry& geometry, std::span<const Stored> parts, std::vector<Source>& sources)
@@ -45,7 +45,7 @@ class Builder {
   const Shape& shape() const { return part().shape; }
   std::int64_t rows() const { return part().source.rows; }
   std::int64_t cols() const { return part().source.cols; }
-  /// All but the last two dimensions, or but the last of a bias's.
+  /// The product of all dimensions except the last two, or the last of a bias.
   bool is_bias() const { return rule_.ours.ends_with(".bias"); }
 
   /// The gathered matrix, and the shape in PyTorch's order.
@@ -63,7 +63,7 @@ class Builder {
     target_.change = change;
     return {};
   }
-  /// Where rows change their places, a vector is a matrix of one column.
+  /// If rows are reordered, a vector counts as a matrix of one column.
   Status as_numbers() {
     Source& source = sources_[static_cast<std::size_t>(first_)];
     if (source.packing != Packing::plain) return wrong_shape(part(), "numbers of this kind have scales of their own");
@@ -71,7 +71,7 @@ class Builder {
     source.cols = 1;
     return {};
   }
-  /// A row a channel, wherever the shape has its one.
+  /// One row per channel, wherever the shape has its 1.
   Status as_channels() {
     MR_RETURN_IF_ERROR(as_numbers());
     Source& source = sources_[static_cast<std::size_t>(first_)];
@@ -104,8 +104,7 @@ class Builder {
   Target target_;
 };
 
-/// Channels i and i + n / 2 of each head side by side; or, of its first ones, those that are side by side half of these
-/// apart.
+/// Interleaves each head's channels i and i + n / 2, or de-interleaves its first g_.halves channels.
 Status Builder::heads(std::int64_t count) {
   if (!g_.neighbours && g_.halves == 0) return whole(shape());
   MR_RETURN_IF_ERROR(rows_of_vector());
@@ -138,7 +137,7 @@ Status Builder::joined() {
   return {};
 }
 
-/// Of each matrix's rows (of a bias: its numbers) one half: those from offset_halves halves on, or each second one.
+/// One half of each matrix's rows (or of a bias's elements): a contiguous half, or every second row.
 Status Builder::half(std::int64_t offset_halves, std::int64_t step) {
   const std::size_t axes = is_bias() ? 1 : 2;
   if (shape().size() < axes || shape()[shape().size() - axes] % 2 != 0)
@@ -153,7 +152,7 @@ Status Builder::half(std::int64_t offset_halves, std::int64_t step) {
   return {};
 }
 
-/// Of each matrix's columns one part of `parts`: each `step`-th from the first of part `index` on, as rows.
+/// Part `index` of `parts` of each matrix's columns, every `step`-th, as rows.
 Status Builder::turned(std::int64_t index, std::int64_t step, std::int64_t parts) {
   if (shape().size() != 3 || cols() % parts != 0 || part().source.packing != Packing::plain)
     return wrong_shape(part(), "its shape must be [experts, inputs, outputs]");
@@ -181,7 +180,7 @@ Status Builder::behind_padding() {
 }
 
 Status Builder::padded() {
-  const std::int64_t wanted = std::max(rows(), g_.vocab);  // a file may not name its vocabulary, and then pads nothing
+  const std::int64_t wanted = std::max(rows(), g_.vocab);  // if the file does not give the vocabulary, no row is padded
   if (shape().size() != 2) return wrong_shape(part(), "a table is expected");
   is({wanted, cols()}, wanted, cols());
   take(0, rows());
@@ -189,7 +188,7 @@ Status Builder::padded() {
   return {};
 }
 
-/// Of each KV head [q of its queries' heads | k | v].
+/// Rows per KV head: [q of its query heads | k | v].
 Status Builder::grouped() {
   MR_RETURN_IF_ERROR(rows_of_vector());
   const std::int64_t kv_heads = g_.kv_heads > 0 ? g_.kv_heads : std::max<std::int64_t>(1, g_.heads);
@@ -220,7 +219,7 @@ Status Builder::latent(bool keys) {
   return {};
 }
 
-/// Of each key head [q | k | v of its value heads | z of them].
+/// Rows per key head: [q | k | v of its value heads | z of its value heads].
 Status Builder::mixed(bool gate) {
   const std::int64_t values = g_.value_heads / g_.key_heads * g_.state_values;
   const std::int64_t each = 2 * g_.state_keys + 2 * values;
@@ -241,7 +240,8 @@ Status Builder::mixed(bool gate) {
   return {};
 }
 
-/// Rows of value heads, `rows_each` a head, behind `before` others: [key heads, heads of each] turned around.
+/// Rows of value heads, `rows_each` per head, after `before` other rows: transposes [key heads, value heads per key
+/// head].
 Status Builder::tiled(std::int64_t before, std::int64_t rows_each, const Shape& shape, Change change) {
   MR_RETURN_IF_ERROR(rows_of_vector());
   const std::int64_t each = g_.value_heads / g_.key_heads;

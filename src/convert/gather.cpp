@@ -19,7 +19,7 @@ Status not_finite(const Source& source) {
                modelfile::escape(source.name, 120));
 }
 
-/// No exponent of all ones among the elements.
+/// True if all elements are finite.
 template <typename T, T kExponent>
 bool all_finite(const std::byte* bytes, std::int64_t count) {
   bool finite = true;
@@ -75,7 +75,7 @@ Status read_eights(const Source& source, std::int64_t row, std::int64_t col, std
   return source.scales.file == nullptr ? Status() : multiply_by_scales(source, row, col, count, scratch, out);
 }
 
-/// The nibbles of 32 elements, in the order of pairs of neighbours, in GGUF's: element i beside element i + 16.
+/// Reorders the nibbles of 32 elements from adjacent pairs to GGUF's order: element i beside element i + 16.
 void repack_nibbles(const std::byte* pairs, std::uint8_t* out) {
   const auto nibble = [&](int i) { return static_cast<std::uint8_t>(pairs[i / 2]) >> (i % 2 * 4) & 0xf; };
   for (int i = 0; i < kBlock / 2; ++i) out[i] = static_cast<std::uint8_t>(nibble(i) | nibble(i + kBlock / 2) << 4);
@@ -106,7 +106,7 @@ Status check_scale(const Source& source, std::uint8_t scale) {
   return {};
 }
 
-/// The nibbles and the scales of `groups` of 16 numbers from the first-th on.
+/// Reads the nibbles and scales of `groups` groups of 16 numbers, from group `first`.
 struct Nvfp4Groups {
   std::span<std::byte> nibbles, scales;
   std::uint8_t nibble(std::int64_t i) const {
@@ -130,7 +130,7 @@ Expected<Nvfp4Groups> read_nvfp4_groups(const Source& source, std::int64_t first
   return read;
 }
 
-/// Whole blocks, without the factor.
+/// Whole blocks, not multiplied by the factor.
 Status read_nvfp4(const Source& source, std::int64_t first, std::int64_t blocks, Scratch& scratch, std::byte* out) {
   constexpr int kSubs = kNvfp4Block / kNvfp4Group;
   MR_ASSIGN_OR_RETURN(const Nvfp4Groups read, read_nvfp4_groups(source, first * kSubs, blocks * kSubs, scratch));
@@ -147,7 +147,7 @@ Status read_nvfp4(const Source& source, std::int64_t first, std::int64_t blocks,
   return {};
 }
 
-/// Elements [col, col + count) of a row, of whatever length, without the factor.
+/// Elements [col, col + count) of a row, not multiplied by the factor.
 Status read_nvfp4_floats(const Source& source, std::int64_t row, std::int64_t col, std::int64_t count, Scratch& scratch,
                          float* out) {
   const std::int64_t begin = col / kNvfp4Group, end = (col + count + kNvfp4Group - 1) / kNvfp4Group;
@@ -196,7 +196,7 @@ Status read_part(const Source& source, std::int64_t row, std::int64_t col, std::
   return {};
 }
 
-/// Numbers of 64 bits, of which floats are made behind the change, where that is one that would lose bits.
+/// Reads doubles and rounds them to float after the change, if rounding first would lose bits.
 Status read_doubles(const Source& source, std::int64_t row, std::int64_t count, Change change, Scratch& scratch,
                     float* out) {
   const auto bytes = room(scratch, row_bytes(DType::f64, count * source.cols));
@@ -210,7 +210,7 @@ Status read_doubles(const Source& source, std::int64_t row, std::int64_t count, 
   return {};
 }
 
-/// `count` rows from `row` on, which stand side by side.
+/// `count` contiguous rows from `row`.
 Status read_rows(const Source& source, std::int64_t row, std::int64_t count, Change change, Scratch& scratch,
                  float* out) {
   if (source.packing == Packing::plain && source.dtype == DType::f64)
@@ -227,8 +227,7 @@ Status read_rows(const Source& source, std::int64_t row, std::int64_t count, Cha
   return {};
 }
 
-/// Calls part(run, first of its rows, how many, where in the target they stand) for what of [first, first + count) lies
-/// in each run.
+/// Calls part(run, first row within the run, count, row in the target) for each run's part of [first, first + count).
 template <typename Part>
 Status each_part(const Target& target, std::int64_t first, std::int64_t count, const Part& part) {
   const auto behind = std::upper_bound(target.begins.begin(), target.begins.end(), first);
@@ -242,7 +241,7 @@ Status each_part(const Target& target, std::int64_t first, std::int64_t count, c
   return {};
 }
 
-/// Columns of a matrix as rows.
+/// Gathers columns of a matrix as rows.
 Status gather_columns(const Target& target, const Source& source, const Run& run, std::int64_t skipped,
                       std::int64_t count, Scratch& scratch, float* out) {
   const std::int64_t col = run.first + skipped * run.step, width = (count - 1) * run.step + 1;
@@ -260,7 +259,7 @@ float factor_of(const Source& source, std::int64_t row) {
   return matrices == 0 ? source.factor : source.factors[static_cast<std::size_t>(row / (source.rows / matrices))];
 }
 
-/// Rows [skipped, skipped + count) of the run, gathered to `out`.
+/// Gathers rows [skipped, skipped + count) of the run to `out`.
 void multiply_by_factors(const Target& target, const Source& source, const Run& run, std::int64_t skipped,
                          std::int64_t count, float* out) {
   if (source.factors.empty() && source.factor == 1) return;
@@ -272,7 +271,7 @@ void multiply_by_factors(const Target& target, const Source& source, const Run& 
   }
 }
 
-/// Groups of columns, `bytes_each` long.
+/// Reorders groups of columns of `bytes_each` bytes.
 void sort_columns(const Target& target, std::int64_t count, std::int64_t bytes_each, Scratch& scratch,
                   std::byte* rows) {
   const std::int64_t row_length = static_cast<std::int64_t>(target.columns.size()) * bytes_each;
@@ -284,7 +283,7 @@ void sort_columns(const Target& target, std::int64_t count, std::int64_t bytes_e
   }
 }
 
-/// In double, so that what is undone comes back with the same bits.
+/// Computed in double, so that the inverse restores the same bits.
 void apply(Change change, std::span<float> numbers) {
   for (float& x : numbers) {
     switch (change) {
@@ -306,7 +305,7 @@ void apply(Change change, std::span<float> numbers) {
   }
 }
 
-/// The lanes' rows one after the other.
+/// Interleaves the rows of the lanes.
 Target lanes_apart(const Target& target) {
   Target apart = target;
   apart.lanes = 1;

@@ -1,5 +1,5 @@
-// Gemma 2, and Gemma 3, its text: four norms a layer, whose weights count from 1; five layers with a window (Gemma 2:
-// one), then one that sees all.
+// Gemma 2 and the language model of Gemma 3: four norms per layer, which store weight - 1; five layers with a window
+// (Gemma 2: one), then one with full attention.
 #include <algorithm>
 
 #include "convert/names.h"
@@ -19,7 +19,7 @@ constexpr KeyRule kGemma3Keys[] = {{"sliding_window", "attention.sliding_window"
 
 constexpr std::int64_t kGemma3UsualPeriod = 6, kLayersOf27B = 62;
 
-/// Of how many layers the last sees all, by the list of their kinds.
+/// The period of layers with full attention, from the list of layer types.
 std::int64_t period_of(Config& config, const std::vector<std::string>& kinds) {
   const auto first = std::find(kinds.begin(), kinds.end(), "full_attention");
   const std::int64_t period = first - kinds.begin() + 1;
@@ -41,7 +41,7 @@ void read_gemma3(Config& config, Header& header) {
   const std::int64_t period = kinds.empty() ? config.optional("sliding_window_pattern", kGemma3UsualPeriod, 1, 1 << 16)
                                             : period_of(config, kinds);
   if (period != kGemma3UsualPeriod) header.set_integer("attention.sliding_window_pattern", period);
-  // What the scores are divided by is no key of GGUF's: readers know it by the number of layers.
+  // GGUF has no key for the divisor of the scores: readers derive it from the number of layers.
   const bool by_width = header.layers() == kLayersOf27B;
   const std::int64_t scaled =
       by_width ? header.integer("embedding_length") / std::max<std::int64_t>(1, header.integer("attention.head_count"))
@@ -74,7 +74,7 @@ std::int64_t scaled_of_2(const Header& header) {
              : header.integer("attention.key_length");
 }
 
-/// Caps are written where there is none, too: readers take an absent key for the published models' cap.
+/// Writes caps of 0, too: readers use the published models' cap if the key is absent.
 void read_2(Config& config, Header& header) {
   const auto kinds = config.texts("layer_types");
   if (!kinds.empty() && period_of(config, kinds) != kPeriodOf2)

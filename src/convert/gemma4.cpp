@@ -1,7 +1,7 @@
-// Gemma 4, its text: layers with a window and layers that see all, with heads of two widths and rotations of two kinds.
-// 26B-A4B and 31B: values that are the keys in layers that see all; 26B-A4B: experts beside the dense feed-forward. E2B
-// and E4B: last layers without keys and values of their own, and an embedding of its own for each layer. Gemma 3n: the
-// same two, and several residual streams.
+// The language models of Gemma 4: layers with a window and layers with full attention differ in head dim and RoPE.
+// 26B-A4B and 31B use keys as values in layers with full attention; 26B-A4B has experts beside the dense feed-forward.
+// E2B and E4B have last layers that share the KV of earlier ones, and per-layer embeddings. Gemma 3n has both of these,
+// and several residual streams.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -86,11 +86,11 @@ void set_local(const std::vector<std::string>& kinds, Header& header) {
 
 std::vector<std::string> gemma4_kinds(Config& config) {
   std::vector<std::string> kinds = kinds_of_layers(config, kGemma4UsualPeriod);
-  if (!kinds.empty()) kinds.back() = kGlobal;  // transformers forces the last layer to see all
+  if (!kinds.empty()) kinds.back() = kGlobal;  // transformers forces full attention in the last layer
   return kinds;
 }
 
-/// What transformers 5 saves as overrides of single layers becomes the two keys that published files have.
+/// Replaces the per-layer overrides that transformers 5 saves by the two keys of published files.
 void read_overrides(Config& config, const std::vector<std::string>& kinds) {
   const nlohmann::json* const overrides = config.find("per_layer_config");
   if (overrides == nullptr || !overrides->is_object()) return;
@@ -116,7 +116,7 @@ void read_overrides(Config& config, const std::vector<std::string>& kinds) {
 }
 
 void prepare_gemma4(Config& config) {
-  // 12B's class has no embeddings of layers, and so its files do not say that there are none.
+  // 12B's class has no per-layer embeddings, so its files have no key that excludes them.
   if (config.text("model_type", "") == "gemma4_unified_text") config.set("hidden_size_per_layer_input", 0);
   if (!config.flag("enable_moe_block", false))
     for (const char* key : {"num_experts", "top_k_experts", "moe_intermediate_size"}) config.drop(key);
@@ -133,7 +133,7 @@ void read_gemma4(Config& config, Header& header) {
   for (const char* key : {"attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"})
     header.set_integer(key, local_head);
   set_local(kinds, header);
-  // Readers take 30 for a key that is absent.
+  // Readers assume 30 if the key is absent.
   if (!header.has("final_logit_softcapping")) header.set_number("final_logit_softcapping", 0);
 
   const std::int64_t heads = header.integer("attention.head_count_kv");
@@ -151,7 +151,7 @@ void read_gemma4(Config& config, Header& header) {
     header.set_integers("feed_forward_length", all);
   }
   config.expect("hidden_activation", "gelu_pytorch_tanh");
-  if (config.text("use_bidirectional_attention", "vision") != "vision")  // of pictures alone
+  if (config.text("use_bidirectional_attention", "vision") != "vision")  // for pictures only
     config.expect("use_bidirectional_attention", nullptr);
   config.disregard({"vocab_size_per_layer_input"});  // the embedding's rows
 }
@@ -186,7 +186,7 @@ constexpr double kSparsityOf3n = 0.95;
 
 double share_below(double deviations) { return 0.5 * std::erfc(-deviations / std::sqrt(2.0)); }
 
-/// Below so many standard deviations above the mean lies this share of normal numbers; -infinity: none.
+/// The quantile of the standard normal distribution for this share; -infinity for none.
 double deviations_of(double share) {
   if (share <= 0) return -std::numeric_limits<double>::infinity();
   double least = -40, most = 40;
@@ -194,7 +194,7 @@ double deviations_of(double share) {
   return most;
 }
 
-/// A feed-forward's width may be a list, of which the common keys know nothing.
+/// The width of the feed-forward may be a list, which common_keys() does not handle.
 void prepare_gemma3n(Config& config) {
   const nlohmann::json* const widths = config.find("intermediate_size");
   if (widths == nullptr || !widths->is_array()) return;
@@ -241,7 +241,7 @@ Status write_gemma3n(const Header& header, nlohmann::json& config) {
     return error(Code::corrupt, "the file lacks which of Gemma 3n's layers have a window, or their sparsity");
   nlohmann::json kinds = nlohmann::json::array(), sparsity = nlohmann::json::array();
   for (const std::int64_t is_local : local) kinds.push_back(is_local != 0 ? kLocal : kGlobal);
-  constexpr double kDigits = 1e6;  // more than configurations have
+  constexpr double kDigits = 1e6;  // more digits than configs have
   for (const double each : deviations) sparsity.push_back(std::round(share_below(each) * kDigits) / kDigits);
   config["layer_types"] = kinds;
   config["activation_sparsity_pattern"] = sparsity;

@@ -1,5 +1,5 @@
-// Decoders of before Llama: GPT-2 and StarCoder, GPT-NeoX, Falcon, BLOOM, MPT. Most have q, k and v in one matrix, of
-// one head or group of heads after the other.
+// Decoders from before Llama: GPT-2 and StarCoder, GPT-NeoX, Falcon, BLOOM, MPT. Most have q, k and v in one matrix,
+// grouped by head or group of heads.
 #include "convert/names.h"
 
 namespace millrace::convert {
@@ -79,7 +79,7 @@ constexpr NameRule kSelfAttention[] = {
 };
 constexpr Names kBloomNames[] = {kSelfAttention, kGptTop};
 
-/// Falcon of 40 and 180 billion: a norm each for attention and for the feed-forward, which GGUF names the first.
+/// Falcon 40B and 180B have separate norms: GGUF's attn_norm is the feed-forward's, attn_norm_2 that of attention.
 constexpr NameRule kTwoNorms[] = {
     {"transformer.h.#.ln_mlp.weight", "blk.#.attn_norm.weight"},
     {"transformer.h.#.ln_mlp.bias", "blk.#.attn_norm.bias"},
@@ -98,7 +98,7 @@ constexpr NameRule kMptOwn[] = {
 };
 constexpr Names kMptNames[] = {kMptOwn, kGptTop};
 
-/// Names of what all families have, as these spell it.
+/// These families' spellings of common keys.
 struct Spelling {
   const char *theirs, *common;
 };
@@ -128,7 +128,7 @@ void spell_back(std::span<const Spelling> spellings, nlohmann::json& config) {
   }
 }
 
-/// Nothing is rotated, and heads are as wide as the model's width gives.
+/// No RoPE; the head dim is the model dim divided by the heads.
 void leave_out_what_they_lack(nlohmann::json& config) {
   for (const char* key : {"rope_parameters", "rope_theta", "rope_scaling", "head_dim", "hidden_act"}) config.erase(key);
 }
@@ -141,7 +141,7 @@ void prepare_bloom(Config& config) {
 void prepare_mpt(Config& config) { spell(config, kMptSpelling); }
 void prepare_falcon(Config& config) { spell(config, kFalconSpelling); }
 
-/// The feed-forward is four times as wide as the model, where nothing says otherwise.
+/// The feed-forward is four times as wide as the model by default.
 void set_ff(Config& config, Header& header) {
   const std::int64_t usual = 4 * header.integer("embedding_length");
   header.set_integer("feed_forward_length", config.optional("intermediate_size", usual, 1, kMost));
@@ -151,7 +151,7 @@ constexpr KeyRule kEps[] = {{"layer_norm_epsilon", "attention.layer_norm_epsilon
 constexpr KeyRule kNeoxKeys[] = {{"layer_norm_eps", "attention.layer_norm_epsilon", KeyRule::Kind::number},
                                  {"use_parallel_residual", "use_parallel_residual", KeyRule::Kind::flag}};
 
-/// Readers of GGUF take GELU in its tanh form.
+/// Readers of GGUF compute GELU in its tanh form.
 void expect_tanh(Config& config, std::string_view key) {
   const std::string activation = config.text(key, "gelu_new");
   if (activation != "gelu_new" && activation != "gelu_fast") config.expect(key, "gelu_pytorch_tanh");

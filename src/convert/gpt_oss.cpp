@@ -1,4 +1,4 @@
-// gpt-oss: MXFP4 experts as they are published (or in floats, as others publish them again), biases everywhere, sinks.
+// gpt-oss: experts in MXFP4 as published (or in floats, as others republish them), biases everywhere, attention sinks.
 #include "convert/names.h"
 
 namespace millrace::convert {
@@ -8,7 +8,7 @@ constexpr NameRule kGptOssOwn[] = {
     {"model.layers.#.self_attn.sinks", "blk.#.attn_sinks.weight"},
     {"model.layers.#.mlp.router.weight", "blk.#.ffn_gate_inp.weight"},
     {"model.layers.#.mlp.router.bias", "blk.#.ffn_gate_inp.bias"},
-    // NAME_blocks and NAME_scales count as NAME; gates and ups take turns.
+    // NAME_blocks and NAME_scales are read as NAME; gates and ups alternate.
     {"model.layers.#.mlp.experts.gate_up_proj_mxfp4", "blk.#.ffn_gate_exps.weight", Form::even},
     {"model.layers.#.mlp.experts.gate_up_proj_mxfp4", "blk.#.ffn_up_exps.weight", Form::odd},
     {"model.layers.#.mlp.experts.down_proj_mxfp4", "blk.#.ffn_down_exps.weight"},

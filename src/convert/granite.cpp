@@ -1,5 +1,5 @@
-// Granite 3, dense and with experts: Llama's tensors and four factors, as MiniCPM has them by other names. Granite 4 H:
-// Mamba-2 in most of the places of attention, a shared feed-forward beside a mixture (or alone).
+// Granite 3, dense and mixtures: Llama's tensors and four scaling factors, which MiniCPM has under other names. Granite
+// 4 H: Mamba-2 in place of most attention layers, and a shared feed-forward beside the mixture (or alone).
 #include <algorithm>
 #include <cmath>
 
@@ -42,7 +42,7 @@ constexpr KeyRule kGraniteMoeKeys[] = {{"num_local_experts", "expert_count"},
                                        {"num_experts_per_tok", "expert_used_count"},
                                        {"shared_intermediate_size", "expert_shared_feed_forward_length"}};
 
-/// GGUF's mixture is as wide as its feed-forward.
+/// In GGUF, the width of an expert is that of the feed-forward.
 void read_granite_moe(Config& config, Header& header) {
   read_granite(config, header);
   config.expect("hidden_act", "silu");

@@ -1,4 +1,4 @@
-// A GGUF file's keys as families read and write them: without the architecture before their names.
+// A GGUF file's keys as families read and write them: without the architecture as a prefix.
 // Thread-safety: one thread calls.
 #pragma once
 
@@ -30,21 +30,21 @@ class Header {
   void set_number(std::string_view key, double value) { set(key, static_cast<float>(value)); }
   void set_integers(std::string_view key, const std::vector<std::int64_t>& values);
 
-  /// Where the key is absent or holds something else: the fallback.
+  /// Return the fallback if the key is absent or has another type.
   std::int64_t integer(std::string_view key, std::int64_t fallback = 0) const;
-  /// The shortest decimal number that gives the file's float.
+  /// The shortest decimal number that rounds to the file's float.
   double number(std::string_view key, double fallback = 0) const;
   bool flag(std::string_view key, bool fallback = false) const;
   std::string text(std::string_view key, std::string_view fallback = "") const;
-  /// One for each of the file's layers, from a list or from a number that all have; empty where there is neither.
+  /// One per layer of the file, from a list or from one number for all; empty if the key holds neither.
   std::vector<std::int64_t> of_layers(std::string_view key) const;
-  /// A list of whole numbers or booleans; empty where there is none.
+  /// A list of integers or booleans; empty if there is none.
   std::vector<std::int64_t> integers(std::string_view key) const;
 
-  /// A list of floats; empty where there is none.
+  /// A list of floats; empty if there is none.
   std::vector<double> numbers(std::string_view key) const;
 
-  /// Layers, without the blocks behind them that guess.
+  /// The number of layers, without the MTP blocks after them.
   std::int64_t layers() const { return integer("block_count") - integer("nextn_predict_layers"); }
 
  private:

@@ -1,11 +1,10 @@
-// Which tensors of a checkpoint are integers with scales, and how they are laid out:
-//   MLX                NAME.weight in words, NAME.scales, NAME.biases; "quantization" in config.json has bits and
-//   groups,
-//                      also of single matrices; of mode "mxfp4" scales are exponents
-//   GPTQ               NAME.qweight, NAME.qzeros, NAME.scales, NAME.g_idx, all turned but the last
-//   AWQ                the same without g_idx, rows interleaved
-//   compressed-tensors NAME.weight_packed with NAME.weight_shape, or NAME.weight of int8; NAME.weight_scale, perhaps
-//                      NAME.weight_zero_point and NAME.weight_g_idx
+// Recognises a checkpoint's tensors of integers with scales, and their layouts:
+//   MLX                NAME.weight in words, NAME.scales, NAME.biases. "quantization" in config.json has bits and
+//                      groups, also for single matrices; with mode "mxfp4", scales are exponents
+//   GPTQ               NAME.qweight, NAME.qzeros, NAME.scales, NAME.g_idx, all but the last transposed
+//   AWQ                the same without g_idx, with interleaved rows
+//   compressed-tensors NAME.weight_packed with NAME.weight_shape, or NAME.weight of int8; NAME.weight_scale,
+//                      optionally NAME.weight_zero_point and NAME.weight_g_idx
 // Thread-safety: immutable once made.
 #pragma once
 
@@ -26,18 +25,20 @@ namespace millrace::convert {
 
 class IntegerLayouts {
  public:
-  /// All outlive the object.
+  /// The arguments outlive the object.
   IntegerLayouts(const modelfile::Checkpoint& checkpoint, const std::vector<modelfile::File>& files,
                  const Config& config)
       : checkpoint_(checkpoint), files_(files), config_(config) {}
 
-  /// What config.json says of them all. Errors: unsupported (a quant_method, a form of one), corrupt.
+  /// Reads the quantization of the whole checkpoint from config.json. Errors: unsupported (a quant_method, or a variant
+  /// of one), corrupt.
   Status check_config();
 
-  /// Whether it belongs to another tensor: scales, zeros, or a bias of zeros beside a matrix of GPTQ. Errors: io_error.
+  /// True if the tensor is part of another: scales, zeros, or an all-zero bias of a GPTQ matrix. Errors: io_error.
   Expected<bool> is_beside(const modelfile::CheckpointTensor& tensor) const;
 
-  /// nullopt: it holds no integers of a matrix. Errors: corrupt (a shape, a missing tensor, named), unsupported.
+  /// nullopt: the tensor does not hold a matrix of integers. Errors: corrupt (a shape, a missing tensor, named),
+  /// unsupported.
   Expected<std::optional<NamedTensor>> read(const modelfile::CheckpointTensor& tensor) const;
 
  private:

@@ -1,7 +1,7 @@
-// Matrices of whole numbers of 4 or 8 bits whose groups of columns have a scale and a zero or an offset: how MLX, GPTQ,
-// AWQ and compressed-tensors store them. They are unpacked some rows at a time, and become GGUF's blocks of the same
-// numbers, or floats. Source: the packing code of each of these projects.
-// Thread-safety: an Integers is read by many threads; a Panel belongs to one.
+// Matrices of 4-bit or 8-bit integers with a scale and a zero point or an offset per group of columns, as MLX, GPTQ,
+// AWQ and compressed-tensors store them. They are unpacked a few rows at a time, to GGUF blocks with the same integers
+// or to floats. Source: the packing code of these projects. Thread-safety: an Integers is read by many threads; a Panel
+// belongs to one.
 #pragma once
 
 #include <cstddef>
@@ -15,25 +15,25 @@
 
 namespace millrace::convert {
 
-/// Which numbers of a matrix share a word of 32 bits, the first in its lowest bits: n = 32 / bits.
+/// Which numbers share a 32-bit word, the first in its lowest bits. n = 32 / bits.
 enum class WordOrder : std::uint8_t {
   cols_of_row,        // [rows, cols / n]
   rows_of_col,        // [rows / n, cols]
-  turned_cols,        // [cols / n, rows]: columns of a row, but words stand as in the turned matrix
+  turned_cols,        // [cols / n, rows]: a word has columns of one row, and the matrix of words is transposed
   turned_rows,        // [cols, rows / n]
   turned_interleaved  // [cols, rows / 8], rows in the order 0, 2, 4, 6, 1, 3, 5, 7
 };
 
-/// A tensor of words with whole numbers.
+/// A tensor of words that hold integers.
 struct Packed {
   const modelfile::File* file = nullptr;  // nullptr: none
   std::uint64_t offset = 0;
   WordOrder order = WordOrder::cols_of_row;
   std::uint32_t add = 0;   // to each word
-  bool has_signs = false;  // of 8 bits, cols_of_row: in two's complement; 128 is added to each number
+  bool has_signs = false;  // 8 bits, cols_of_row: two's complement; 128 is added to each number
 };
 
-/// Floats, one for each row and group: [rows, groups], or turned [groups, rows].
+/// One float per row and group: [rows, groups], or [groups, rows] if turned.
 struct GroupFloats {
   const modelfile::File* file = nullptr;  // nullptr: none
   std::uint64_t offset = 0;
@@ -42,19 +42,19 @@ struct GroupFloats {
   bool one = false;  // one number for all
 };
 
-/// w = scale * (q - zero), or scale * q + offset where there are offsets.
+/// w = scale * (q - zero), or scale * q + offset if there are offsets.
 struct Integers {
   std::string name;  // for messages
   std::int64_t rows = 0, cols = 0, groups = 1;
   int bits = 4;
   Packed numbers, zeros;  // zeros: [rows, groups]
-  int zero = 0;           // where there are neither zeros nor offsets
+  int zero = 0;           // used if there are neither zeros nor offsets
   GroupFloats scales, offsets;
-  std::vector<std::int32_t> group_of = {};  // of columns; empty: cols / groups side by side have one
-  bool in_blocks = true;                    // 32 columns side by side are of one group
+  std::vector<std::int32_t> group_of = {};  // the group of each column; empty: cols / groups adjacent columns per group
+  bool in_blocks = true;                    // any 32 aligned columns belong to one group
 };
 
-/// Some rows of it, unpacked.
+/// Some rows of a matrix, unpacked.
 struct Panel {
   const Integers* of = nullptr;
   std::int64_t first = 0, rows = 0, stride = 0;
@@ -63,20 +63,21 @@ struct Panel {
   std::vector<std::byte> bytes;       // as read
 };
 
-/// How many rows are unpacked at a time, beginning with a multiple of that.
+/// The number of rows in a panel; a panel's first row is a multiple of it.
 std::int64_t panel_rows(std::int64_t cols);
 
-/// Makes the panel one that has `row`. Errors: io_error, corrupt (a scale that is NaN or infinite).
+/// Fills the panel with the rows around `row`, unless it has them. Errors: io_error, corrupt (a scale that is NaN or
+/// infinite).
 Status read_panel(const Integers& integers, std::int64_t row, Panel& panel);
 
-/// Whether blocks of `dtype` hold the same numbers, with scales that are rounded to float16 and no further loss.
+/// True if blocks of `dtype` can hold the same integers; rounding the scales to float16 is then the only loss.
 bool has_blocks(const Integers& integers, DType dtype);
-/// The smallest of such types; Q8_0 where there is none.
+/// The smallest type for which has_blocks() is true; Q8_0 if there is none.
 DType best_blocks(const Integers& integers);
 
-/// A row's blocks. REQUIRES: the panel has the row; has_blocks(). Errors: unsupported (a scale beyond float16).
+/// Writes a row as blocks. REQUIRES: the panel has the row; has_blocks(). Errors: unsupported (a scale beyond float16).
 Status row_as_blocks(const Panel& panel, std::int64_t row, DType dtype, std::byte* out);
-/// Columns [col, col + count) of a row. REQUIRES: the panel has the row.
+/// Writes columns [col, col + count) of a row as floats. REQUIRES: the panel has the row.
 void row_as_floats(const Panel& panel, std::int64_t row, std::int64_t col, std::int64_t count, float* out);
 
 }  // namespace millrace::convert

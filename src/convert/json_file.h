@@ -1,4 +1,4 @@
-// JSON files of a checkpoint, written.
+// Writes a checkpoint's JSON files.
 // Thread-safety: pure functions.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace millrace::convert {
 
-/// Bytes that are no UTF-8 become U+FFFD. Errors: io_error.
+/// Invalid UTF-8 becomes U+FFFD. Errors: io_error.
 Status write_json(const std::string& path, const nlohmann::json& value);
 
 }  // namespace millrace::convert

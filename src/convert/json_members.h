@@ -1,4 +1,4 @@
-// Members of JSON that may hold anything: what is missing, or is something else, is as good as empty.
+// Reads members of untrusted JSON: a missing member, or one of another type, counts as empty.
 // Thread-safety: pure functions.
 #pragma once
 
@@ -11,7 +11,7 @@ inline std::string text_of(const nlohmann::json& object, const char* key) {
   return object.is_object() && object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "";
 }
 
-/// What is there, by reference: a vocabulary is not copied. Null where there is nothing.
+/// The member by reference, so that a vocabulary is not copied; null if there is none.
 inline const nlohmann::json& member(const nlohmann::json& object, const char* key) {
   static const nlohmann::json none;
   if (!object.is_object()) return none;

@@ -1,4 +1,4 @@
-// LFM2, dense and with experts: short convolutions in most of the places of attention.
+// LFM2, dense and mixtures: short convolutions in place of most attention layers.
 #include <algorithm>
 
 #include "convert/names.h"
@@ -37,7 +37,7 @@ constexpr KeyRule kLfm2Keys[] = {{"norm_eps", "attention.layer_norm_rms_epsilon"
                                  {"conv_L_cache", "shortconv.l_cache"}};
 constexpr KeyRule kLfm2MoeKeys[] = {{"num_dense_layers", "leading_dense_block_count"}};
 
-/// The names that files had before transformers knew the model.
+/// Tensor names of files from before transformers supported the model.
 void prepare_lfm2(Config& config) {
   if (const nlohmann::json* width = config.find("block_ff_dim"); width != nullptr)
     config.set("intermediate_size", nlohmann::json(*width));
@@ -46,7 +46,7 @@ void prepare_lfm2(Config& config) {
   config.disregard({"full_attn_idxs", "block_ffn_dim_multiplier", "block_multiple_of"});  // read where they count
 }
 
-/// Layers that attend, by layer_types or by their numbers.
+/// The layers with attention, from layer_types or a list of indices.
 std::vector<std::int64_t> kv_heads_of(Config& config, const Header& header) {
   const std::int64_t heads = header.integer("attention.head_count_kv");
   std::vector<std::int64_t> kv_heads(static_cast<std::size_t>(header.layers()), 0);

@@ -1,4 +1,4 @@
-// Llama 2 to 3.3, Mistral 7B and Nemo, Ministral 3, Mixtral, and what is made of them.
+// Llama 2 to 3.3, Mistral 7B and Nemo, Ministral 3, Mixtral, and their derivatives.
 #include "convert/names.h"
 #include "convert/rope.h"
 
@@ -11,7 +11,7 @@ constexpr Names kMixtralNames[] = {kTopNames, kAttentionNames, kFfnNorm, kMixtra
 constexpr KeyRule kMixtralKeys[] = {{"num_local_experts", "expert_count"},
                                     {"num_experts_per_tok", "expert_used_count"}};
 
-/// GGUF's llama has no window: contexts are as long as the window, beyond which answers would differ.
+/// GGUF's llama has no sliding window, so the context is limited to the window; beyond it, answers would differ.
 void read_plain(Config& config, Header& header) {
   header.set_integer("rope.dimension_count", header.integer("attention.key_length"));
   shorten_to_window(config, header);
@@ -28,7 +28,7 @@ void read_ministral3(Config& config, Header& header) {
 
 Status write_ministral3(const Header& header, nlohmann::json& config) {
   nlohmann::json& rope = config["rope_parameters"];
-  // transformers multiplies by both, whether they are there or not.
+  // transformers applies both factors even if the config lacks them.
   rope["llama_4_scaling_beta"] = header.number("attention.temperature_scale", 0);
   if (!rope.contains("original_max_position_embeddings"))
     rope["original_max_position_embeddings"] = header.integer("context_length");
@@ -37,7 +37,7 @@ Status write_ministral3(const Header& header, nlohmann::json& config) {
   return {};
 }
 
-/// The file has no window, and Mistral's class has one of 4096 where config.json says nothing.
+/// Writes sliding_window as null: Mistral's class assumes 4096 without it, and the file has none.
 Status write_windowless(const Header&, nlohmann::json& config) {
   config["sliding_window"] = nullptr;
   return {};

@@ -1,4 +1,4 @@
-// Llama 4, its text: joined experts whose matrices are turned, a dense feed-forward of another width between mixtures.
+// The language model of Llama 4: joined, transposed experts, and dense layers of another width between mixtures.
 #include <algorithm>
 
 #include "convert/names.h"
@@ -30,7 +30,7 @@ constexpr KeyRule kLlama4Keys[] = {{"num_local_experts", "expert_count"},
 
 constexpr std::int64_t kPeriodOfLlama4 = 4, kExpertsOfMaverick = 128;
 
-/// What readers know of layers by their numbers alone.
+/// Properties that readers derive from the layer's index.
 void expect_layers(Config& config, const Header& header) {
   const std::int64_t layers = header.layers(), step = header.integer("interleave_moe_layer_step", 1);
   nlohmann::json rotated = nlohmann::json::array(), kinds = nlohmann::json::array(), mixtures = nlohmann::json::array();

@@ -1,4 +1,4 @@
-// What families with Mamba-2 layers have in common.
+// Shared by families with Mamba-2 layers.
 // Thread-safety: constants and pure functions.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace millrace::convert {
 
-/// What stands before, between and behind the layers, in files of the models' makers.
+/// Tensors outside the mixers, as in the original checkpoints.
 inline constexpr NameRule kBackboneNames[] = {
     {"backbone.embeddings.weight", "token_embd.weight"},
     {"backbone.norm_f.weight", "output_norm.weight"},
@@ -14,7 +14,7 @@ inline constexpr NameRule kBackboneNames[] = {
     {"backbone.layers.#.norm.weight", "blk.#.attn_norm.weight"},
 };
 
-// Rows of a table of names: the mixer's tensors behind `prefix`, a literal such as "model.layers.#.mamba.".
+// NameRules of a mixer's tensors; `prefix` is a literal such as "model.layers.#.mamba.".
 #define MR_MAMBA2_NAMES(prefix)                                                                                      \
   {prefix "in_proj.weight", "blk.#.ssm_in.weight"}, {prefix "conv1d.weight", "blk.#.ssm_conv1d.weight", Form::taps}, \
       {prefix "conv1d.bias", "blk.#.ssm_conv1d.bias"}, {prefix "dt_bias", "blk.#.ssm_dt.bias"},                      \
@@ -23,7 +23,7 @@ inline constexpr NameRule kBackboneNames[] = {
     prefix "out_proj.weight", "blk.#.ssm_out.weight"                                                                 \
   }
 
-/// Fails unless time_step_limit bounds no time step.
+/// Fails if time_step_limit bounds any time step.
 void expect_endless_time_steps(Config& config);
 
 }  // namespace millrace::convert

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kMostLayers = 10'000, kMostExperts = 1 << 14;
 
-/// A number in front of a dot or at the end; -1: none.
+/// The number at the beginning, before a dot or the end; -1: none.
 std::int64_t number_of(std::string_view word) {
   std::int64_t number = -1;
   const auto [end, failure] = std::from_chars(word.data(), word.data() + word.size(), number);
@@ -45,7 +45,7 @@ constexpr std::string_view kDraftRule = "model.layers.#.mtp.", kLayerRule = "mod
 
 using RuleTable = std::unordered_map<std::string_view, std::vector<std::pair<std::size_t, const NameRule*>>>;
 
-/// Rules by their patterns, each with its place in the tables.
+/// Rules by pattern, each with its index in the tables.
 RuleTable table_of(const Family& family) {
   RuleTable table;
   std::size_t place = 0;
@@ -54,7 +54,7 @@ RuleTable table_of(const Family& family) {
   return table;
 }
 
-/// Where a tensor stands in the file: the embedding, the layers, what comes behind them.
+/// A tensor's position in the file: the embedding, the layers, the rest.
 std::int64_t rank_of(const NameRule& rule, std::int64_t layer) {
   if (rule.ours == "token_embd.weight") return -1;
   return layer >= 0 ? layer : kMostLayers;

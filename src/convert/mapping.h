@@ -1,4 +1,4 @@
-// Which tensors of a checkpoint make which of a GGUF file, by a family's table.
+// Maps a checkpoint's tensors to those of a GGUF file by a family's table.
 // Thread-safety: pure functions.
 #pragma once
 
@@ -13,51 +13,50 @@
 
 namespace millrace::convert {
 
-/// A checkpoint's name with its numbers taken out: "model.layers.#.mlp.experts.*.up_proj.weight".
+/// A checkpoint's tensor name with placeholders for its numbers: "model.layers.#.mlp.experts.*.up_proj.weight".
 struct ParsedName {
   std::string pattern;
   std::int64_t layer = -1, expert = -1;  // -1: none
 };
-/// Models that see and hear name the part that writes in several ways; here it is always "model.". `layers`: how many
-/// there are: the blocks of "mtp." stand behind them, where the family has them apart.
+/// Multimodal models have several prefixes for the language model; the result always has "model.". `layers`: the number
+/// of layers; if Family::draft_apart, the blocks of "mtp." are numbered after them.
 ParsedName parse_name(std::string_view name, const Family& family, std::int64_t layers);
 
-/// The checkpoint's name of a rule's tensor.
+/// The checkpoint's name for a rule's tensor.
 std::string their_name(const NameRule& rule, const Family& family, std::int64_t layers, std::int64_t layer,
                        std::int64_t expert);
-/// GGUF's.
+/// GGUF's name for it.
 std::string our_name(const NameRule& rule, std::int64_t layer);
 
 enum class Duty : std::uint8_t {
-  weight,   // has its place in the table
-  beside,   // of a part that this version does not run: what sees and hears
-  nothing,  // nothing that a model computes with: scales of activations, frequencies that the config says, numbers of
-            // positions
+  weight,   // the table has it
+  beside,   // belongs to a part that this function does not convert: vision or audio
+  nothing,  // not needed to compute: scales of activations, frequencies that follow from the config, position ids
   unknown
 };
-/// What becomes of a checkpoint's tensor that no rule of the family has.
+/// What to do with a checkpoint's tensor for which the family has no rule.
 Duty duty_of(std::string_view name);
 
-/// One tensor of the GGUF file and those of the checkpoint that it is made of, as positions in a list of names.
+/// A tensor of the GGUF file, and the indices (into the list of names) of the checkpoint's tensors that make it.
 struct Group {
   const NameRule* rule = nullptr;
   std::int64_t layer = -1;
-  std::vector<std::size_t> parts;  // of experts: in their order
+  std::vector<std::size_t> parts;  // for experts: in order
 };
 
 struct Mapping {
-  std::vector<Group> groups;  // in the order of the file: embedding, layers, what is behind them
-  std::size_t hears = 0;      // tensors of what hears, which are left out
-  std::size_t unused = 0;     // and of Family::unused
+  std::vector<Group> groups;  // in the file's order: embedding, layers, the rest
+  std::size_t hears = 0;      // skipped audio tensors
+  std::size_t unused = 0;     // skipped tensors of Family::unused
   std::int64_t draft_blocks = 0;
 };
 
-/// `names`: all tensors, without the scales that belong to others. Errors: unsupported (a tensor that the family does
-/// not know, named), corrupt (an expert that is missing or there twice, a layer behind the last).
+/// `names`: all tensors except scales that are part of others. Errors: unsupported (a tensor that the family does not
+/// know, named), corrupt (a missing or duplicate expert, a layer after the last).
 Expected<Mapping> map_names(const std::vector<std::string>& names, const Family& family, std::int64_t layers,
                             std::int64_t most_draft_blocks);
 
-/// The rule and the layer of a GGUF file's tensor; no rule where the family's table has none.
+/// A rule and layer for a tensor of a GGUF file; rule is null if the family has none.
 struct OurName {
   const NameRule* rule = nullptr;
   std::int64_t layer = -1;

@@ -14,7 +14,7 @@ constexpr Names kSharedNames[] = {kTopNames,    kAttentionNames,     kFfnNorm,  
 
 constexpr KeyRule kOlmoeKeys[] = {{"num_experts", "expert_count"}, {"num_experts_per_tok", "expert_used_count"}};
 
-/// Experts are as wide as config.json says a feed-forward is.
+/// The width of an expert is intermediate_size.
 void read_olmoe(Config& config, Header& header) {
   header.set_integer("expert_feed_forward_length", header.integer("feed_forward_length"));
   config.expect("hidden_act", "silu");
@@ -94,7 +94,7 @@ constexpr KeyRule kBailingKeys[] = {{"num_experts", "expert_count"},
                                     {"first_k_dense_replace", "leading_dense_block_count"},
                                     {"routed_scaling_factor", "expert_weights_scale", KeyRule::Kind::number}};
 
-/// Ling 1 goes by the same model_type, without norms of heads.
+/// Ling 1 has the same model_type, and no norms of heads.
 void read_bailing(Config& config, Header& header) {
   if (!config.flag("use_qk_norm", false))
     config.fail(error(Code::unsupported, "use_qk_norm in config.json is not true: this version converts Ling 2 alone"));
@@ -139,7 +139,7 @@ void read_ernie(Config& config, Header& header) {
                       "moe_layer_end_index in config.json is {}: this version has no dense layers behind mixtures",
                       end));
   config.expect("hidden_act", "silu");
-  config.disregard({"moe_norm_min", "use_bias"});  // far below any sum; told by the tensors
+  config.disregard({"moe_norm_min", "use_bias"});  // far below any sum; follows from the tensors
 }
 
 Status write_ernie(const Header& header, nlohmann::json& config) {
@@ -160,7 +160,7 @@ constexpr NameRule kHunyuanMoeOwn[] = {
 constexpr Names kHunyuanMoeNames[] = {kTopNames, kAttentionNames, kHunyuanMoeOwn, kFfnNorm, kExpertNames};
 constexpr KeyRule kHunyuanKeys[] = {{"num_experts", "expert_count"}, {"moe_topk", "expert_used_count"}};
 
-/// Lists, one for each layer, that all say the same.
+/// Per-layer lists with equal elements.
 void prepare_hunyuan(Config& config) {
   for (const char* key : {"num_experts", "moe_topk", "moe_intermediate_size", "num_shared_expert"}) {
     const nlohmann::json* list = config.find(key);
@@ -195,10 +195,10 @@ constexpr Names kHy3Names[] = {kTopNames,    kAttentionNames,     kFfnNorm, kDen
                                kExpertNames, kSharedExpertsNames, kHy3,     kDraftNames};
 constexpr KeyRule kHy3Keys[] = {{"router_scaling_factor", "expert_weights_scale", KeyRule::Kind::number}};
 
-/// Dense layers come first, as mlp_layer_types or a number says.
+/// The number of leading dense layers, from mlp_layer_types or a count.
 std::int64_t leading_dense(Config& config, std::int64_t usual) {
   const auto kinds = config.texts("mlp_layer_types");
-  config.disregard({"first_k_dense_replace"});  // the list goes before it
+  config.disregard({"first_k_dense_replace"});  // the list takes precedence
   const auto first = std::find(kinds.begin(), kinds.end(), "sparse");
   if (std::find(first, kinds.end(), "dense") != kinds.end())
     config.fail(error(Code::unsupported,
@@ -270,7 +270,7 @@ constexpr NameRule kTrinity[] = {
 constexpr Names kTrinityNames[] = {kTrinity,    kTopNames,    kAttentionNames,    kPostAttentionNorm,
                                    kDenseNames, kExpertNames, kSharedExpertsNames};
 
-/// Readers scale embeddings by the root of their width, and know which layers see all: every fourth.
+/// Readers scale embeddings by the square root of their width, and assume full attention in every fourth layer.
 void read_trinity(Config& config, Header& header) {
   header.set_integer("expert_gating_func", kSigmoidGating);
   header.set("expert_weights_norm", true);
@@ -278,7 +278,7 @@ void read_trinity(Config& config, Header& header) {
   config.expect("mup_enabled", true);
   config.expect("hidden_act", "silu");
   config.expect("n_group", 1);
-  config.disregard({"global_attn_every_n_layers"});  // layer_types goes before it
+  config.disregard({"global_attn_every_n_layers"});  // layer_types takes precedence
   if (!config.flag("mup_enabled", false))
     config.fail(error(Code::unsupported, "mup_enabled in config.json is not true: such models' embeddings are scaled"));
 }
@@ -294,7 +294,7 @@ constexpr Names kCohereNames[] = {kTopNames, kAttentionNames, kDenseNames, kExpe
 constexpr KeyRule kCohereExpertKeys[] = {{"num_experts", "expert_count"}, {"num_experts_per_tok", "expert_used_count"}};
 constexpr std::int64_t kSoftmaxOfChosen = 3;  // expert_gating_func
 
-/// Dense layers first, whose width has a key of its own, then experts beside a shared one.
+/// Leading dense layers, with their own key for the width, then experts beside a shared one.
 void read_cohere2moe(Config& config, Header& header) {
   constexpr std::int64_t kMost = 1 << 20;
   header.set_integer("rope.dimension_count", header.integer("attention.key_length"));
@@ -351,14 +351,14 @@ constexpr NameRule kPhiMoeBiases[] = {
 constexpr Names kPhiMoeNames[] = {kTopNames, kAttentionNames, kFfnNorm, kPhiMoeBiases, kMixtralExperts};
 constexpr KeyRule kPhiMoeKeys[] = {{"num_local_experts", "expert_count"}, {"num_experts_per_tok", "expert_used_count"}};
 
-/// Both sets of factors go with one magnitude in GGUF.
+/// GGUF has one attention factor for both sets of RoPE factors.
 void read_phimoe(Config& config, Header& header) {
   header.set_integer("rope.dimension_count", header.integer("attention.key_length"));
   shorten_to_window(config, header);
   config.expect("hidden_act", "silu");
   config.expect("router_jitter_noise", 0.01);
   config.expect("num_experts_per_tok", 2);
-  config.disregard({"attention_bias", "lm_head_bias"});  // there are such tensors, or none
+  config.disregard({"attention_bias", "lm_head_bias"});  // follow from the tensors
   config.disregard({"input_jitter_noise"});              // of training
   Config rope = rotation_of(config);
   if (!rope.has("short_mscale")) return;

@@ -28,7 +28,7 @@ using modelfile::Value;
 
 constexpr std::array<std::string_view, 4> kBounds = {"input_min", "input_max", "output_min", "output_max"};
 
-/// A name as the rules have it, and its number.
+/// A name with its number replaced as in the rules, and the number.
 struct TowerName {
   std::string pattern;
   std::int64_t number = -1;
@@ -38,7 +38,7 @@ void drop(std::string& name, std::string_view what, std::string_view by) {
   if (const std::size_t at = name.find(what); at != std::string::npos) name.replace(at, what.size(), by);
 }
 
-/// Files of several years and of transformers 5 differ in what stands in front.
+/// Removes the prefix, which depends on the version of transformers.
 TowerName parse(std::string_view given) {
   TowerName parsed{std::string(given)};
   std::string& name = parsed.pattern;
@@ -75,7 +75,7 @@ struct PlannedTower {
   DType dtype = DType::f32;
 };
 
-/// The type of most weights; places stay floats in any file.
+/// The type of most weights. Position embeddings are always floats.
 DType most_of_tower(const std::vector<PlannedTower>& planned) {
   std::map<DType, std::int64_t> elements;
   for (const PlannedTower& one : planned)
@@ -137,7 +137,7 @@ class TowerConverter {
   MmprojReport report_;
 };
 
-/// Nothing that sees, or none that this version computes: no family.
+/// nullptr: no vision tower, or one that this version does not support.
 Status TowerConverter::open() {
   std::error_code ignored;
   const fs::path folder = fs::is_directory(in_, ignored) ? fs::path(in_) : fs::path(in_).parent_path();
@@ -173,7 +173,7 @@ Config TowerConverter::pixels_config() const {
   return Config(json.is_object() ? std::move(json) : nlohmann::json::object());
 }
 
-/// What the processor does, where its file says so: else what published ones do.
+/// The settings of the processor's file, with the published models' defaults.
 void TowerConverter::read_pixels(Config& config) {
   const vision::Spec usual = vision::usual_spec(family_->projector);
   const auto channels = [&](const char* key, const std::array<float, 3>& fallback) {
@@ -183,7 +183,7 @@ void TowerConverter::read_pixels(Config& config) {
     for (std::size_t c = 0; c < 3; ++c) values.push_back(whole ? static_cast<float>(given[c]) : fallback[c]);
     return values;
   };
-  // Gemma 4's towers take pixels of [0, 1], and do the rest themselves.
+  // Gemma 4's towers take pixels in [0, 1] and normalise them themselves.
   const bool raw = family_->projector == vision::Projector::gemma4 || family_->projector == vision::Projector::gemma4u;
   header_.set("vision.image_mean",
               modelfile::array_value(raw ? std::vector<float>{0, 0, 0} : channels("image_mean", usual.mean)));
@@ -203,13 +203,13 @@ Status TowerConverter::read_keys() {
   metadata_["general.type"] = Value(std::string("mmproj"));
   metadata_["general.name"] = Value(options_.name.empty() ? fs::path(model_).stem().string() : options_.name);
   report_.projector = vision::projector_name(family_->projector);
-  // Of files that may hold what hears, too, the key says which of both it names.
+  // In files that may have an audio tower, too, the key is specific to vision.
   const bool own = family_->projector == vision::Projector::gemma4 || family_->projector == vision::Projector::gemma4u;
   header_.set(own ? "vision.projector_type" : "projector_type", report_.projector);
   header_.set("has_vision_encoder", true);
   vision_ = std::make_unique<Config>(config_->within("vision_config"));
   Config text = config_->within(config_->has("llm_config") ? "llm_config" : "text_config");
-  Config& has_width = text.has("hidden_size") ? text : *config_;  // files of 2024 have no part for what writes
+  Config& has_width = text.has("hidden_size") ? text : *config_;  // configs of 2024 have no text_config
   Config pixels = pixels_config();
   TowerConfig config{*config_, *vision_, pixels, has_width.required("hidden_size", 1, 1 << 20)};
   MR_RETURN_IF_ERROR(has_width.status());
@@ -225,12 +225,12 @@ Status TowerConverter::plan() {
   for (const modelfile::CheckpointTensor& tensor : checkpoint_.tensors())
     if (sees(tensor.name)) MR_RETURN_IF_ERROR(plan_tensor(tensor));
   std::stable_sort(planned_.begin(), planned_.end(), [](const PlannedTower& a, const PlannedTower& b) {
-    return a.target.name < b.target.name;  // tensors of a layer together, whichever file has them
+    return a.target.name < b.target.name;  // keeps the tensors of a layer together, whichever file has them
   });
   return {};
 }
 
-/// `ending`: what the checkpoint's name has behind what the rule says.
+/// `ending`: the rest of the checkpoint's name after the rule's.
 Expected<std::string> TowerConverter::our_name(const TowerRule& rule, const TowerName& theirs,
                                                std::string_view ending) const {
   std::string name(rule.ours);
@@ -275,7 +275,7 @@ Status TowerConverter::plan_tensor(const modelfile::CheckpointTensor& tensor) {
     const auto held = std::span(bytes).first(static_cast<std::size_t>(row_bytes(source.dtype, 1)));
     MR_RETURN_IF_ERROR(source.file->read_at(source.offset, held));
     decode_row(source.dtype, held.data(), 1, &bound);
-    if (std::isinf(bound)) return {};  // it bounds nothing
+    if (std::isinf(bound)) return {};  // no bound
   }
   return make(*found, ours, named.stored);
 }
@@ -309,7 +309,7 @@ Target target_of(const std::vector<std::int64_t>& theirs, std::int64_t rows, std
   return target;
 }
 
-/// By forms that checkpoints of text have, too.
+/// Forms that language models have, too.
 Status TowerConverter::make_alike(const TowerRule& rule, std::string name, const Stored& stored) {
   const Form form = rule.form == TowerForm::neighbours ? Form::queries
                     : rule.form == TowerForm::plus_one ? Form::norm
@@ -404,7 +404,7 @@ Status TowerConverter::make(const TowerRule& rule, const std::string& name, cons
   }
 }
 
-/// Towers are small beside their models and lose much by few bits: those types that others publish, too.
+/// Towers are small beside their models and lose much quality in few bits: these are the types that are published.
 DType TowerConverter::dtype_for(const Target& target, DType stored) const {
   const std::string_view name = target.name;
   const modelfile::TensorInfo tensor{target.name, DType::f32, target.shape, 0, 0, 0};

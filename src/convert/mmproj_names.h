@@ -1,4 +1,4 @@
-// How checkpoints that see call their towers' tensors, and what of config.json becomes which key: a table a family.
+// Tensor names and config keys of vision towers in checkpoints, one table per family.
 // Sources: the vision models of Hugging Face transformers; tensor and key names as llama.cpp writes them.
 // Thread-safety: constants and pure functions.
 #pragma once
@@ -13,30 +13,30 @@
 
 namespace millrace::convert {
 
-/// How a checkpoint's tensor becomes one or more of an mmproj file.
+/// How a tensor of a checkpoint becomes one or more of an mmproj file.
 enum class TowerForm : std::uint8_t {
   same,
-  plus_one,    // a norm that counts from 1
-  neighbours,  // rows of heads whose halves come to stand side by side
-  thirds,      // rows of queries, keys and values, which become a tensor each
-  frames,      // [rows, channels, 2, height, width]: of two pictures, which become a tensor each
-  pixels,      // columns are [height, width, channels] and become [channels, height, width]
-  tables,      // [places, axes, columns], which become [axes, places, columns]
-  square,      // [rows, columns, channels] of places, which become [rows * columns, channels]
+  plus_one,    // a norm that stores weight - 1
+  neighbours,  // rows of heads, whose halves are interleaved
+  thirds,      // rows of queries, keys and values, split into three tensors
+  frames,      // [rows, channels, 2, height, width]: two frames, split into two tensors
+  pixels,      // columns [height, width, channels] become [channels, height, width]
+  tables,      // [positions, axes, columns] become [axes, positions, columns]
+  square,      // position embeddings [rows, columns, channels] become [rows * columns, channels]
 };
 
-/// `theirs`: without "model." in front, with # for a number. Either is a whole name, or one without its last word
-/// (weight, bias, input_min), which both then have.
+/// `theirs`: without the prefix "model.", with # for a number. Both names are complete, or both lack the last word
+/// (weight, bias, input_min), which is then the same.
 struct TowerRule {
   std::string_view theirs, ours;
   TowerForm form = TowerForm::same;
 };
 
-/// What the keys are made of.
+/// The files that keys are read from.
 struct TowerConfig {
   Config& whole;   // config.json
   Config& vision;  // its vision_config
-  Config& pixels;  // preprocessor_config.json, or what processor_config.json has in its place; empty without either
+  Config& pixels;  // preprocessor_config.json, or its counterpart in processor_config.json; empty if there is neither
   std::int64_t text_width = 0;
 };
 
@@ -48,7 +48,7 @@ struct TowerFamily {
   void (*read)(TowerConfig& config, Header& header);
 };
 
-/// nullptr: none of such checkpoints is converted.
+/// nullptr: towers of this model type are not supported.
 const TowerFamily* tower_family(std::string_view model_type);
 
 }  // namespace millrace::convert

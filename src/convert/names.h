@@ -1,4 +1,4 @@
-// Rows that families' tables have in common.
+// Rules that several families share.
 // Thread-safety: constants.
 #pragma once
 
@@ -28,11 +28,11 @@ inline constexpr NameRule kAttentionNames[] = {
     {"model.layers.#.self_attn.o_proj.bias", "blk.#.attn_output.bias"},
 };
 
-/// The norm in front of the feed-forward, by the name that most files have.
+/// The norm before the feed-forward, by its most common name.
 inline constexpr NameRule kFfnNorm[] = {
     {"model.layers.#.post_attention_layernorm.weight", "blk.#.ffn_norm.weight", Form::norm},
 };
-/// And by the one of others.
+/// The same norm by its other name.
 inline constexpr NameRule kPostAttentionNorm[] = {
     {"model.layers.#.post_attention_layernorm.weight", "blk.#.post_attention_norm.weight", Form::norm},
 };
@@ -43,7 +43,7 @@ inline constexpr NameRule kDenseNames[] = {
     {"model.layers.#.mlp.down_proj.weight", "blk.#.ffn_down.weight"},
 };
 
-/// Experts one by one, as most are published, or joined.
+/// Experts as separate matrices, as most checkpoints have them, or joined.
 inline constexpr NameRule kExpertNames[] = {
     {"model.layers.#.mlp.gate.weight", "blk.#.ffn_gate_inp.weight"},
     {"model.layers.#.mlp.gate.e_score_correction_bias", "blk.#.exp_probs_b.bias"},
@@ -69,14 +69,14 @@ inline constexpr NameRule kMixtralExperts[] = {
     {"model.layers.#.block_sparse_moe.switch_mlp.down_proj.weight", "blk.#.ffn_down_exps.weight"},
 };
 
-/// One expert that every token goes through.
+/// An expert that every token uses.
 inline constexpr NameRule kSharedExpertsNames[] = {
     {"model.layers.#.mlp.shared_experts.gate_proj.weight", "blk.#.ffn_gate_shexp.weight"},
     {"model.layers.#.mlp.shared_experts.up_proj.weight", "blk.#.ffn_up_shexp.weight"},
     {"model.layers.#.mlp.shared_experts.down_proj.weight", "blk.#.ffn_down_shexp.weight"},
 };
 
-/// The same with a gate of its own, as Qwen names it.
+/// The same with its own gate, by Qwen's names.
 inline constexpr NameRule kSharedExpertNames[] = {
     {"model.layers.#.mlp.shared_expert.gate_proj.weight", "blk.#.ffn_gate_shexp.weight"},
     {"model.layers.#.mlp.shared_expert.up_proj.weight", "blk.#.ffn_up_shexp.weight"},
@@ -84,7 +84,7 @@ inline constexpr NameRule kSharedExpertNames[] = {
     {"model.layers.#.mlp.shared_expert_gate.weight", "blk.#.ffn_gate_inp_shexp.weight", Form::vector},
 };
 
-/// Blocks behind the layers that guess further tokens, as DeepSeek and GLM publish them.
+/// MTP blocks after the layers, as DeepSeek and GLM publish them.
 inline constexpr NameRule kDraftNames[] = {
     {"model.layers.#.eh_proj.weight", "blk.#.nextn.eh_proj.weight"},
     {"model.layers.#.enorm.weight", "blk.#.nextn.enorm.weight"},
@@ -94,7 +94,7 @@ inline constexpr NameRule kDraftNames[] = {
     {"model.layers.#.shared_head.norm.weight", "blk.#.nextn.shared_head_norm.weight"},
 };
 
-/// Keys of most mixtures.
+/// Keys that most mixtures have.
 inline constexpr KeyRule kMixtureKeys[] = {
     {"num_experts", "expert_count"},
     {"num_experts_per_tok", "expert_used_count"},

@@ -1,4 +1,4 @@
-// How a checkpoint's states become a text's vector: the folders that sentence-transformers puts beside its model.
+// Reads how a sentence-transformers checkpoint pools states to an embedding, from the module folders beside its model.
 // Thread-safety: pure functions.
 #pragma once
 
@@ -9,9 +9,8 @@
 
 namespace millrace::convert {
 
-/// Sets pooling_type where the folder says how its model pools, and shortens context_length to what it is given at
-/// most; else nothing. Errors: unsupported (a pooling that GGUF has no number for, or a module behind it that changes
-/// vectors, named), those of reading.
+/// Sets pooling_type and shortens context_length to max_seq_length, if the folder names them. Errors: unsupported (a
+/// pooling for which GGUF has no number, or a later module that changes vectors; each named), those of read_json().
 Status read_pooling(const std::string& folder, Header& header);
 
 }  // namespace millrace::convert

@@ -1,6 +1,6 @@
-// Which of the pre-tokenizers that have a name cuts text as a tokenizer.json says. Published files spell one thing in
-// many ways, so what they do is compared, not how they are written: on every row of up to three characters of each kind
-// that any of the patterns tells apart, and on long ones drawn from them. Thread-safety: pure functions.
+// Finds the named pre-tokenizer that splits text as a tokenizer.json does. Published files spell the same patterns in
+// many ways, so results are compared, not spellings: on every sequence of up to three characters from each class that
+// any pattern distinguishes, and on long random sequences of them. Thread-safety: pure functions.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,11 +11,11 @@
 
 namespace millrace::convert {
 
-/// The name (of text/pretokenizer.h) for a byte-level tokenizer.json. `preferred`: taken where several are alike.
-/// Errors: unsupported (a kind of pre-tokenizer or normalizer, named; cuts that no known one makes), corrupt.
+/// The name (of text/pretokenizer.h) for a byte-level tokenizer.json. `preferred`: chosen if several split alike.
+/// Errors: unsupported (a kind of pre-tokenizer or normalizer, named; a split that no known one makes), corrupt.
 Expected<std::string> match_pretokenizer(const nlohmann::json& tokenizer, std::string_view preferred);
 
-/// The way back: a "pre_tokenizer" that cuts as the named one does. Errors: unsupported (no such name).
+/// The inverse: a "pre_tokenizer" that splits as the named one does. Errors: unsupported (no such name).
 Expected<nlohmann::json> pretokenizer_json(std::string_view name);
 
 }  // namespace millrace::convert

@@ -14,8 +14,8 @@ namespace {
 constexpr std::int64_t kMostContext = 1 << 28;
 constexpr float kNeverTurns = 1e30f;
 
-/// What Llama 3 divides frequencies by: those whose waves are longer than the old context by the factor, those that are
-/// much shorter by nothing, and between by something between.
+/// Llama 3's divisors of frequencies: the factor for wavelengths beyond the original context, 1 for much shorter ones,
+/// and an interpolation between.
 struct Llama3 {
   double factor = 8, low = 1, high = 4, original = 8192;
   std::vector<float> factors(double theta, std::int64_t rotary) const {
@@ -34,7 +34,7 @@ std::vector<float> floats_of(const std::vector<double>& numbers) { return {numbe
 
 double growth(double factor, double multiplier) { return factor <= 1 ? 1 : 0.1 * multiplier * std::log(factor) + 1; }
 
-/// What Gemma 4 divides frequencies by: the first part of a head's channels turns, the others stand still.
+/// Gemma 4's divisors of frequencies: the first part of a head's channels is rotated, the others are not.
 std::vector<float> proportional_factors(std::int64_t head_dim, double part) {
   std::vector<float> all(static_cast<std::size_t>(head_dim / 2), kNeverTurns);
   const auto turned = static_cast<std::ptrdiff_t>(part * static_cast<double>(head_dim) / 2);
@@ -42,8 +42,7 @@ std::vector<float> proportional_factors(std::int64_t head_dim, double part) {
   return all;
 }
 
-/// What transformers multiplies sines and cosines by, as readers of GGUF have it: a factor on what they take
-/// themselves.
+/// The factor of transformers' sines and cosines, relative to the one that readers of GGUF apply themselves.
 void read_yarn(Config& config, Config& rope, Header& header) {
   const std::int64_t original = rope.required("original_max_position_embeddings", 1, kMostContext);
   const double factor =
@@ -59,7 +58,7 @@ void read_yarn(Config& config, Config& rope, Header& header) {
   constexpr std::string_view kLatent[] = {"deepseek2", "deepseek32", "glm-dsa", "mistral4"};
   const bool latent = std::ranges::find(kLatent, header.architecture()) != std::end(kLatent);
   double taken = growth(factor, 1);
-  if (all != 0 && latent) {  // scores grow by it, rotations do not
+  if (all != 0 && latent) {  // it scales scores, not rotations
     header.set_number("rope.scaling.yarn_log_multiplier", 0.1 * all);
     taken = 1;
   } else if (all != 0 && header.architecture() == "mistral3") {
@@ -92,12 +91,12 @@ std::vector<Factors> read_longrope(Config& config, Config& rope, Header& header)
 
 }  // namespace
 
-/// As transformers 5 puts it together: rope_scaling goes before rope_parameters, the base and the part beside it count
-/// where it names none, and a context beside it goes before its own.
+/// Merged as in transformers 5: rope_scaling takes precedence over rope_parameters; the top-level base and rotary
+/// factor apply if neither has one; a top-level context takes precedence.
 Config rotation_of(const Config& config) {
   json rope = json::object();
   const json *whole = config.find("rope_parameters"), *scaling = config.find("rope_scaling");
-  const bool two = config.has("rope_local_base_freq");  // of windows another
+  const bool two = config.has("rope_local_base_freq");  // another base for layers with a window
   if (whole != nullptr && whole->is_object())
     rope = whole->contains("full_attention") ? (*whole)["full_attention"] : *whole;
   if (!rope.is_object()) rope = json::object();
@@ -165,7 +164,7 @@ std::vector<Factors> read_rotations(Config& config, Header& header) {
 
 namespace {
 
-/// Of these factors, found again among those that models are published with.
+/// Finds the scaling with these factors among those of published models.
 Expected<Llama3> llama3_of(const std::vector<float>& factors, double theta) {
   const auto rotary = static_cast<std::int64_t>(factors.size()) * 2;
   Llama3 llama3;
@@ -235,7 +234,7 @@ Status write_rotations(const Header& header,
   }
   config["rope_theta"] = theta;
   if (!scaling.empty()) config["rope_scaling"] = scaling;
-  // The same as files since 2025 say it.
+  // The same in the form of files since 2025.
   json whole = scaling;
   if (!whole.contains("rope_type")) whole["rope_type"] = "default";
   whole["rope_theta"] = theta;

@@ -1,7 +1,6 @@
-// How a checkpoint scales its rotations, into GGUF's keys and tensors and back. Config files say it in two ways: as
-// rope_theta and rope_scaling beside each other, and (since 2025) as rope_parameters, for each kind of layer where they
-// differ. Sources: transformers' documentation of RoPE; as in model/rope.h.
-// Thread-safety: pure functions.
+// Converts a checkpoint's RoPE scaling to GGUF's keys and tensors and back. Config files have it either as rope_theta
+// and rope_scaling or, since 2025, as rope_parameters, one for each type of layer if they differ. Sources:
+// transformers' documentation of RoPE; as in model/rope.h. Thread-safety: pure functions.
 #pragma once
 
 #include <functional>
@@ -17,21 +16,21 @@
 
 namespace millrace::convert {
 
-/// A small tensor of a GGUF file that no tensor of the checkpoint holds: [floats.size()] of F32.
+/// A small F32 tensor [floats.size()] of a GGUF file, without a counterpart in the checkpoint.
 struct Factors {
   std::string name;
   std::vector<float> floats;
 };
 
-/// The rotation of layers that see all, in one object, however config.json spells it.
+/// The RoPE parameters of layers with full attention in one object, whichever way config.json spells them.
 Config rotation_of(const Config& config);
 
-/// Sets keys "rope." and gives the factors that stand in tensors. Errors: unsupported (a scaling, named) by
+/// Sets the keys "rope." and returns the factors that GGUF stores in tensors. Errors: unsupported (a scaling, named) by
 /// config.fail().
 std::vector<Factors> read_rotations(Config& config, Header& header);
 
-/// The way back, into rope_theta and rope_scaling. `factors(name)` reads one of these tensors, empty if there is none.
-/// Errors: unsupported (factors of which nobody can tell how they were made).
+/// The inverse, to rope_theta and rope_scaling. `factors(name)` reads such a tensor, and returns nothing if there is
+/// none. Errors: unsupported (factors that no known scaling produces).
 Status write_rotations(const Header& header,
                        const std::function<Expected<std::vector<float>>(std::string_view name)>& factors,
                        nlohmann::json& config);

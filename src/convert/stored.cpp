@@ -41,7 +41,7 @@ std::int64_t rows_of(std::span<const std::int64_t> shape) {
   return std::accumulate(shape.begin(), shape.end() - 1, std::int64_t{1}, std::multiplies<>());
 }
 
-/// One tensor of a checkpoint as a source.
+/// Reads one tensor of a checkpoint as a source.
 class Reader {
  public:
   Reader(const Checkpoint& checkpoint, const std::vector<modelfile::File>& files, const Config& config)
@@ -88,7 +88,7 @@ class Reader {
         shown(tensor), element_name(tensor.element));
   }
 
-  /// Whether it belongs to another tensor.
+  /// True if it is part of another tensor.
   bool is_beside(const CheckpointTensor& tensor) const {
     for (const std::string_view ending : {"_scale_inv", "_global_scale", "_scale_2", "_scale"}) {
       if (!tensor.name.ends_with(ending)) continue;
@@ -106,7 +106,7 @@ class Reader {
     return files_[static_cast<std::size_t>(tensor.file)];
   }
 
-  /// NAME_scale_inv: of blocks; NAME_scale: of all, of rows or of blocks. Both multiply.
+  /// NAME_scale_inv: per block; NAME_scale: per tensor, row or block. Weights are multiplied by both.
   Status find_scales(const CheckpointTensor& tensor, Source& source) const {
     const CheckpointTensor* found = checkpoint_.find(tensor.name + "_scale_inv");
     if (found == nullptr) found = checkpoint_.find(tensor.name + "_scale");
@@ -125,7 +125,7 @@ class Reader {
       source.scales.rows_each = 1;
       return {};
     }
-    // Of several matrices in one tensor each has blocks of its own.
+    // If a tensor holds several matrices, each has its own blocks.
     const std::int64_t rows = tensor.shape.size() < 2 ? source.rows : tensor.shape[tensor.shape.size() - 2];
     const bool fits = block_rows_ > 0 && block_cols_ > 0 && cols == parts(source.cols, block_cols_) &&
                       count / cols == source.rows / rows * parts(rows, block_rows_) &&
@@ -162,17 +162,17 @@ class Reader {
     return {};
   }
 
-  /// "model.layers.0.mlp.up_proj.weight" of the name that stands in the checkpoint.
+  /// "model.layers.0.mlp.up_proj.weight" from the name in the checkpoint.
   static std::string nvfp4_stem(const CheckpointTensor& tensor) {
     const std::string_view name = tensor.name;
     return std::string(name.substr(0, name.size() - (name.ends_with(kPacked) ? kPacked.size() : 0)));
   }
-  /// Those of NVFP4: 8-bit floats, one for 16 numbers. nullptr: it has none.
+  /// The scales of NVFP4, one 8-bit float per 16 numbers. nullptr: none.
   const CheckpointTensor* nvfp4_scales(const CheckpointTensor& tensor) const {
     const CheckpointTensor* scales = checkpoint_.find(nvfp4_stem(tensor) + "_scale");
     return scales != nullptr && scales->element == Element::f8_e4m3 ? scales : nullptr;
   }
-  /// ModelOpt's factor of all numbers, or compressed-tensors' divisor; 1 where there is none.
+  /// ModelOpt's factor of all numbers, or the inverse of compressed-tensors' divisor; 1 if there is none.
   Status read_factor(const std::string& stem, float& factor) const {
     const CheckpointTensor* by = checkpoint_.find(stem + "_scale_2");
     const bool divides = by == nullptr;
@@ -223,7 +223,7 @@ Expected<std::vector<NamedTensor>> stored_tensors(const Checkpoint& checkpoint,
     MR_ASSIGN_OR_RETURN(const bool of_integers, layouts.is_beside(tensor));
     if (of_integers) continue;
     if (duty_of(tensor.name) != Duty::unknown) {
-      all.push_back({tensor.name, {}});  // nobody reads it: map_names() counts it
+      all.push_back({tensor.name, {}});  // not read: map_names() counts it
       continue;
     }
     MR_ASSIGN_OR_RETURN(std::optional<NamedTensor> integers, layouts.read(tensor));

@@ -1,5 +1,5 @@
-// A checkpoint's tensors as sources: what belongs together (8-bit floats and their scales, MXFP4's blocks and
-// exponents, integers with scales and zeros) is one. Thread-safety: pure functions.
+// A checkpoint's tensors as sources. Tensors that belong together (8-bit floats and their scales, MXFP4's blocks and
+// exponents, integers with scales and zeros) become one source. Thread-safety: pure functions.
 #pragma once
 
 #include <string>
@@ -14,16 +14,16 @@
 namespace millrace::convert {
 
 struct NamedTensor {
-  std::string name;  // of MXFP4: what stands before "_blocks", and "_mxfp4"
+  std::string name;  // for MXFP4: the part before "_blocks", with "_mxfp4" appended
   Stored stored;
 };
 
-/// `files`: those of the checkpoint, which outlive what is returned. Errors: unsupported (elements that are no weights;
-/// another quant_method), corrupt (scales of a wrong shape, or none), each with the name.
+/// `files`: those of the checkpoint; they outlive the result. Errors: unsupported (elements of a type that weights do
+/// not have; another quant_method), corrupt (scales missing or of a wrong shape); each names the tensor.
 Expected<std::vector<NamedTensor>> stored_tensors(const modelfile::Checkpoint& checkpoint,
                                                   const std::vector<modelfile::File>& files, const Config& config);
 
-/// One of them, which is not of integers.
+/// One tensor, which does not hold integers with scales.
 Expected<NamedTensor> stored_tensor(const modelfile::Checkpoint& checkpoint, const std::vector<modelfile::File>& files,
                                     const Config& config, const modelfile::CheckpointTensor& tensor);
 

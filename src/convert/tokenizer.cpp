@@ -29,7 +29,7 @@ namespace {
 
 constexpr std::int64_t kMostTokens = 1 << 24;
 
-/// Added tokens that their file does not call special, but that are.
+/// Added tokens that are special although their file does not mark them.
 bool looks_special(std::string_view text) {
   const auto between = [&](std::string_view front, std::string_view back) {
     return text.size() >= front.size() + back.size() && text.starts_with(front) && text.ends_with(back);
@@ -40,7 +40,7 @@ bool looks_special(std::string_view text) {
 
 bool is_byte_piece(std::string_view text) { return text::Vocabulary::byte_value(text).has_value(); }
 
-/// A vocabulary's texts, which the JSON keeps, with their numbers: by name, or in a list with scores.
+/// The vocabulary's texts (owned by the JSON) and ids, from a map or from a list with scores.
 using Numbered = std::vector<std::pair<std::string_view, std::int64_t>>;
 Expected<Numbered> numbered(const json& vocabulary) {
   Numbered all;
@@ -81,7 +81,7 @@ Expected<json> TokenizerReader::read_optional(const char* name) const {
 Status TokenizerReader::read_all() {
   const json& model = member(tokenizer_, "model");
   const std::string type = text_of(model, "type");
-  // The oldest files do not say it.
+  // The oldest files lack it.
   if (type == "WordPiece") return read_word_pieces(model);
   if (type == "Unigram") return read_unigram(model);
   if (type != "BPE" && !(type.empty() && model.contains("merges")))
@@ -122,7 +122,7 @@ Status TokenizerReader::put(std::int64_t id, std::string text, TokenType type) {
   return {};
 }
 
-/// Added tokens that are special or look so are control tokens, others user-defined, with their spaces as spaces.
+/// Added tokens that are or look special become control tokens. Others become user-defined, with plain spaces.
 Status TokenizerReader::read_words(const json& model) {
   if (rows_ > kMostTokens) return error(Code::corrupt, "an embedding of {} rows, which no model has", rows_);
   MR_ASSIGN_OR_RETURN(const Numbered vocabulary, numbered(member(model, "vocab")));
@@ -145,7 +145,7 @@ Status TokenizerReader::read_words(const json& model) {
       return error(Code::corrupt, "an added token has no number or no text");
     const auto id = added["id"].get<std::int64_t>();
     const bool control = flag_of(added, "special") || looks_special(text);
-    if (text == unknown) continue;  // has its type
+    if (text == unknown) continue;  // already typed
     MR_RETURN_IF_ERROR(put(id, control ? text : replaced(text, text::kSpaceMark, " "),
                            control ? TokenType::control : TokenType::user_defined));
   }
@@ -175,7 +175,7 @@ void TokenizerReader::set_arrays() {
   set("ggml.token_type", modelfile::array_value(std::move(words_.types)));
 }
 
-/// Whether a text begins with a space that nobody wrote. Errors: unsupported (anything that changes text otherwise).
+/// True if the tokenizer adds a space before the text. Errors: unsupported (any other change of the text).
 Expected<bool> TokenizerReader::space_before() const {
   bool space = false;
   const json& normalizer = member(tokenizer_, "normalizer");
@@ -200,7 +200,7 @@ Expected<bool> TokenizerReader::space_before() const {
   return space;
 }
 
-/// SentencePiece's kind: a piece's score is as good as the first merge that makes it.
+/// For SentencePiece models, a piece's score is the rank of the first merge that produces it.
 Status TokenizerReader::set_pieces(const json&) {
   MR_ASSIGN_OR_RETURN(const bool space, space_before());
   constexpr float kNever = -1e6F;
@@ -221,13 +221,13 @@ Status TokenizerReader::set_pieces(const json&) {
   return {};
 }
 
-/// tokenizer_config.json has a token as a text or as an object with its content.
+/// A token of tokenizer_config.json: a string, or an object with its content.
 std::string TokenizerReader::special_text(const char* key) const {
   const std::string plain = text_of(settings_, key);
   return plain.empty() && settings_.contains(key) ? text_of(settings_[key], "content") : plain;
 }
 
-/// By tokenizer_config.json, else by the post-processor; nullopt: neither says.
+/// From tokenizer_config.json, or else from the post-processor; nullopt: neither has it.
 std::optional<bool> TokenizerReader::adds(const char* key, std::optional<std::int64_t> token, bool front) const {
   if (settings_.contains(key) && settings_[key].is_boolean()) return settings_[key].get<bool>();
   json processors = json::array({member(tokenizer_, "post_processor")});
@@ -265,7 +265,7 @@ void TokenizerReader::set_ends(std::int64_t eos) {
 Status TokenizerReader::set_specials() {
   struct Special {
     const char *text, *id, *key;
-    const char* instead = "";  // what encoders have in its place
+    const char* instead = "";  // the encoders' counterpart
   };
   constexpr Special kSpecials[] = {{"bos_token", "bos_token_id", "ggml.bos_token_id", "cls_token"},
                                    {"eos_token", "eos_token_id", "ggml.eos_token_id", "sep_token"},
@@ -295,7 +295,7 @@ Status TokenizerReader::set_specials() {
   return {};
 }
 
-/// chat_template.jinja before what tokenizer_config.json says: one template, or some with names.
+/// chat_template.jinja, or else tokenizer_config.json's: one template, or several with names.
 Status TokenizerReader::set_template() {
   std::error_code ignored;
   if (const std::string file = path("chat_template.jinja"); fs::exists(file, ignored)) {

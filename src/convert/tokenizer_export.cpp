@@ -64,7 +64,7 @@ class TokenizerWriter {
     const auto* held = value == nullptr ? nullptr : std::get_if<std::shared_ptr<const modelfile::Array>>(value);
     return held == nullptr || *held == nullptr ? nullptr : std::get_if<std::vector<T>>(&(*held)->elements);
   }
-  /// -1: the file names none, or one that is no token.
+  /// -1: the file names none, or an id outside the vocabulary.
   std::int64_t id(const std::string& key) const {
     const modelfile::Value* value = find(key);
     const auto* held = value == nullptr ? nullptr : std::get_if<std::uint32_t>(value);
@@ -136,7 +136,7 @@ Status TokenizerWriter::write_byte_level() {
   return {};
 }
 
-/// Every way to make a piece of two others, the best piece first.
+/// All merges of two pieces into a third, ordered by the result's score.
 std::vector<std::pair<std::string, std::string>> TokenizerWriter::merges_of_pieces(
     const std::vector<float>& scores) const {
   std::unordered_set<std::string_view> pieces;

@@ -1,4 +1,4 @@
-// A checkpoint's tokenizer.json on its way to GGUF's keys: what all kinds of tokenizers share, and each kind's own.
+// The implementation of read_tokenizer(): steps that all kinds of tokenizers share, and those of each kind.
 // Thread-safety: one thread calls.
 #pragma once
 

@@ -1,4 +1,4 @@
-// WordPiece and unigram tokenizers, which encoders have.
+// WordPiece and unigram tokenizers, for encoders.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -16,7 +16,7 @@ using modelfile::Value;
 using nlohmann::json;
 using text::TokenType;
 
-/// Words of BERT's kind: GGUF writes U+2581 before what begins a word, and takes the mark off what goes on.
+/// WordPiece tokens: GGUF writes U+2581 before tokens that begin a word, and removes "##" from those that continue one.
 Status TokenizerReader::read_word_pieces(const json& model) {
   const std::string mark = text_of(model, "continuing_subword_prefix");
   const json& most = member(model, "max_input_chars_per_word");
@@ -57,7 +57,7 @@ Status TokenizerReader::read_word_pieces(const json& model) {
   return {};
 }
 
-/// Whether what ends a text stands twice between those of a pair.
+/// True if two separators stand between the texts of a pair.
 void TokenizerReader::set_pairs() {
   const json& post = member(tokenizer_, "post_processor");
   bool twice = text_of(post, "type") == "RobertaProcessing";
@@ -70,7 +70,7 @@ void TokenizerReader::set_pairs() {
   set("ggml.add_sep_token", Value(twice));
 }
 
-/// How many kinds of tokens the model tells apart: of BERT's, those of a pair's two texts.
+/// The number of token types; BERT's distinguish the two texts of a pair.
 std::int64_t TokenizerReader::token_types() const {
   const json* count = config_.find("type_vocab_size");
   return count != nullptr && count->is_number_integer() ? std::clamp(count->get<std::int64_t>(), std::int64_t{1}, rows_)
@@ -94,7 +94,7 @@ Status TokenizerReader::set_normalizer() {
   return {};
 }
 
-/// SentencePiece's unigram models: pieces with their scores, and a map of characters.
+/// SentencePiece's unigram models: pieces with scores, and a character map.
 Status TokenizerReader::read_unigram(const json& model) {
   MR_RETURN_IF_ERROR(read_words(model));
   if (flag_of(model, "byte_fallback"))
@@ -115,7 +115,8 @@ Status TokenizerReader::read_unigram(const json& model) {
   return {};
 }
 
-/// A map of characters, spaces that become one, and U+2581 for each and before the text: what GGUF has for such models.
+/// Accepts the normalizers that GGUF can express: a character map, merging spaces, and U+2581 for spaces and before the
+/// text.
 Status TokenizerReader::set_unigram_normalizer() {
   json steps = json::array();
   if (const json& normalizer = member(tokenizer_, "normalizer"); text_of(normalizer, "type") == "Sequence")

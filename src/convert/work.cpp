@@ -9,7 +9,7 @@
 namespace millrace::convert {
 namespace {
 
-constexpr int kMostThreads = 32;  // more would only wait for the disk, each with memory of its own
+constexpr int kMostThreads = 32;  // more would wait for the disk, each with its own memory
 
 Status check_range(const Target& target, DType dtype, std::span<const float> numbers) {
   const NumberRange range = range_of(numbers);
@@ -23,7 +23,7 @@ Status check_range(const Target& target, DType dtype, std::span<const float> num
   return {};
 }
 
-/// Row by row where columns have importance: each with that of its matrix.
+/// Encodes row by row if columns have importance, with that of the row's matrix.
 void encode_rows(const Target& target, DType dtype, std::int64_t first, std::span<const float> floats,
                  std::span<const float> importance, std::byte* out) {
   const auto elements = static_cast<std::int64_t>(floats.size());
@@ -36,7 +36,7 @@ void encode_rows(const Target& target, DType dtype, std::int64_t first, std::spa
   }
 }
 
-/// Calls part(matrix, weights) for what of the rows from `first` on lies in each of the matrices.
+/// Calls part(matrix, weights) for each matrix's part of the rows from `first`.
 template <typename Part>
 void each_matrix_of(const Target& target, std::size_t matrices, std::int64_t first, std::span<float> rows,
                     const Part& part) {

@@ -1,4 +1,4 @@
-// Makes tensors from sources, pieces of rows by many threads with a few MiB each, whatever the model's size.
+// Builds tensors from sources: many threads process pieces of rows, with a few MiB each, whatever the model's size.
 // Thread-safety: make() is called by one thread at a time and uses the object's own.
 #pragma once
 
@@ -18,27 +18,27 @@ namespace millrace::convert {
 
 struct WorkOptions {
   int threads = 0;  // 0: the processors this process may use
-  /// Called on the calling thread with bytes written and in all.
+  /// Called on the calling thread with the bytes written and the total.
   std::function<void(std::uint64_t done, std::uint64_t total)> progress = {};
-  const std::atomic<bool>* cancel = nullptr;  // polled; the call then ends with `cancelled`
+  const std::atomic<bool>* cancel = nullptr;  // polled; if it is true, the call ends with Code::cancelled
 };
 
-/// Takes bytes of a tensor at an offset in it; called by several threads at once.
+/// Receives bytes of a tensor and their offset in it. Called by several threads at once.
 using Write = std::function<Status(std::uint64_t offset, std::span<const std::byte> bytes)>;
 
 class Work {
  public:
-  /// `total`: bytes of all tensors, for the progress. `options` outlives the object.
+  /// `total`: bytes of all tensors, for progress reports. `options` outlives the object.
   Work(const WorkOptions& options, std::uint64_t total);
 
-  /// The target's rows in `dtype`. REQUIRES: check_target() is ok; rows are whole blocks of a dtype that can be
+  /// Writes the target's rows in `dtype`. REQUIRES: check_target() was ok; rows are whole blocks of a dtype that can be
   /// encoded, or is_copy(). Errors: corrupt (NaN, infinities), unsupported (beyond F16), io_error, cancelled; each
-  /// names the tensor. `importance`: what errors count in each column, [matrices, cols], of matrices that follow each
-  /// other in the target's rows; empty: all alike. `factors`: by which the weights of each matrix are divided first;
-  /// empty: by none.
+  /// names the tensor. `importance`: the weight of errors by column, [matrices, cols], for the matrices that make up
+  /// the target's rows; empty: all columns equally. `factors`: each matrix's weights are divided by its factor first;
+  /// empty: no factors.
   Status make(const Target& target, std::span<const Source> sources, DType dtype, const Write& write,
               std::span<const float> importance = {}, std::span<const float> factors = {});
-  /// The largest magnitude in each of the matrices that the target's rows are, one behind the other. Errors: as make().
+  /// The largest magnitude in each of the matrices that make up the target's rows. Errors: as make().
   Expected<std::vector<float>> largest(const Target& target, std::span<const Source> sources, std::size_t matrices);
 
  private:
@@ -47,9 +47,9 @@ class Work {
     Scratch scratch;
     std::vector<float> floats;
     std::vector<std::byte> output;
-    std::vector<float> largest;  // of each matrix, in what this worker has seen
+    std::vector<float> largest;  // by matrix, among the rows that this worker read
   };
-  /// What is done to a target, piece by piece.
+  /// The arguments of make(), for each piece.
   struct Making {
     const Target& target;
     std::span<const Source> sources;
@@ -57,7 +57,7 @@ class Work {
     std::span<const float> importance, factors;
   };
   Status each_piece(const Target& target, FunctionRef<Status(std::int64_t first, Worker& worker)> work);
-  /// Rows from `first` on, as many as a piece has, into worker.floats.
+  /// Reads a piece's rows, from `first`, to worker.floats.
   Status read_floats(const Target& target, std::span<const Source> sources, DType dtype, std::int64_t first,
                      Worker& worker) const;
   Status make_piece(const Making& making, std::int64_t first, Worker& worker, const Write& write);
