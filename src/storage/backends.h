@@ -1,4 +1,4 @@
-// The backends, each tried by name. choose.cpp decides between them.
+// Functions that open each backend. choose.cpp chooses among them.
 #pragma once
 
 #include <memory>
@@ -11,28 +11,28 @@ namespace millrace::storage {
 
 using Opened = Expected<std::unique_ptr<Backend>>;
 
-// What each system brings (posix/kinds.cpp, win32/kinds.cpp).
-/// Opens with the one that this system alone has. Errors: `unsupported` where this machine, kernel or file system does
-/// not offer it (another backend may do); everything else is about the files. REQUIRES: kind is one of backend_kinds().
+// Implemented per system (posix/kinds.cpp, win32/kinds.cpp).
+/// Opens a backend that only this system has. Errors: `unsupported` if this machine, kernel or file system does not
+/// offer it (another backend may work); any other error concerns the files. REQUIRES: kind is one of backend_kinds().
 Opened open_own_kind(BackendKind kind, const std::vector<std::string>& paths, const OpenOptions& options);
-/// What `automatic` tries, best first.
+/// The backends that `automatic` tries, best first.
 std::vector<BackendKind> best_first(const OpenOptions& options);
-/// The way to read that not every machine with this system has, for `doctor`: io_uring or DirectStorage.
+/// For `doctor`: the optional backend of this system, io_uring or DirectStorage.
 struct SystemWay {
   std::string name;
   bool works = false;
-  std::string found{};   // how it works, or why it does not
-  std::string change{};  // what would make it work
-  bool expected = true;  // false: without it nothing is known to be slower
+  std::string found{};   // how it works, or why it is missing
+  std::string change{};  // what would make it available
+  bool expected = true;  // false: its absence is not known to cost speed
 };
 SystemWay system_way();
 
-// Each with the errors of open_own_kind().
+// All with the errors of open_own_kind().
 Opened open_pread(const std::vector<std::string>& paths, const OpenOptions& options, bool direct);
 Opened open_mmap(const std::vector<std::string>& paths, const OpenOptions& options);
-// Linux alone.
+// Linux only.
 Opened open_uring(const std::vector<std::string>& paths, const OpenOptions& options);
-/// Whether the kernel has a ring for this process. Errors: unsupported (why not).
+/// Ok if the kernel gives this process a ring. Errors: unsupported (with the reason).
 Status try_uring();
 
 }  // namespace millrace::storage

@@ -1,12 +1,10 @@
-// Reads files straight into device memory by NVIDIA's cuFile (GPUDirect Storage). One program runs with and without the
-// library: where it is missing, open_cufile() says so with Code::unsupported and another way is taken.
+// Reads files straight into device memory by NVIDIA's cuFile (GPUDirect Storage). The library is optional: if it is
+// missing, open_cufile() returns Code::unsupported and callers read another way.
 //
-// Two ways lie behind the same calls, and cuFile chooses by file: by DMA from an NVMe disk to the GPU, which needs
-// nvidia-fs or PCI peer-to-peer DMA; else in compatibility mode, in which the library reads into page-locked memory of
-// its own and copies from there. open_cufile() logs which one it is, why, and what would make it direct;
-// traits().reason has the same words.
-//
-// What a caller does, in this order:
+// cuFile has two modes and chooses by file: DMA from an NVMe disk to the GPU, which needs nvidia-fs or PCI peer-to-peer
+// DMA; or compatibility mode, in which the library reads to its own page-locked memory and copies from there.
+// open_cufile() logs the mode, the reason, and what would enable DMA; traits().reason has the same text.
+// Usage, in this order:
 //   1. Make the memory that reads go to: device::DeviceBuffer, once.
 //   2. open_cufile(paths, {.device = index}): a Backend like any other, with traits().memory == Memory::device. An
 //   error
@@ -51,24 +49,24 @@
 namespace millrace::storage {
 
 struct CuFileOptions {
-  int device = 0;                          // CUDA's index; -1: make no device present (destinations in host memory)
+  int device = 0;                          // CUDA's index; -1: do not select a device (destinations in host memory)
   int threads = 8;                         // one request each
-  std::uint64_t request_bytes = 4u << 20;  // below 8 MiB, from which on the library would cut by itself
+  std::uint64_t request_bytes = 4u << 20;  // below 8 MiB, because the library splits larger ones itself
   std::string library = "libcufile.so.0";
 };
 
-/// How reads of a file would go, and why: one line for people, which also says what would make them direct.
+/// How cuFile would read a file: one line for people with the reason, and what would enable DMA.
 struct CuFileWay {
-  bool direct = false;  // as far as can be told: cuFile does not tell it of a file before it reads
+  bool direct = false;  // an estimate: cuFile does not report it before a read
   std::string reason;
 };
 
-/// Asks the library itself: opens it, and the file with it, and lets go of both. Takes a CUDA context, and a moment: to
-/// choose a backend, rather try open_cufile(). Errors: as open_cufile().
+/// Asks the library: opens it and the file, and closes both. Creates a CUDA context and takes a moment; to choose a
+/// backend, call open_cufile() instead. Errors: as open_cufile().
 Expected<CuFileWay> cufile_available(const std::string& path, const CuFileOptions& options = {});
 
-/// Errors: unsupported, saying what is missing and what to do (no library, no GPU, a driver or file system that cuFile
-/// does not take, no udev to ask about the disk); not_found, io_error and invalid_argument for the files.
+/// Errors: unsupported, with what is missing and what to do (no library, no GPU, a driver or file system that cuFile
+/// does not support, no udev to ask about the disk); not_found, io_error and invalid_argument for the files.
 Expected<std::unique_ptr<Backend>> open_cufile(const std::vector<std::string>& paths,
                                                const CuFileOptions& options = {});
 
@@ -78,8 +76,8 @@ class CuFileBuffer {
   CuFileBuffer() = default;
   /// `memory`: a DeviceBuffer or a part of it that no other CuFileBuffer overlaps; mapped virtual
   /// memory only where it was made capable of GPUDirect RDMA. REQUIRES: the memory outlives
-  /// the object, and no read into it is under way when the object goes. Errors: unsupported (no library), io_error
-  /// (more than cuFile may pin, not device memory).
+  /// the object, and no read into it is in flight when the object is destroyed. Errors: unsupported (no library),
+  /// io_error (more than cuFile may pin, not device memory).
   static Expected<CuFileBuffer> make(std::span<std::byte> memory, const CuFileOptions& options = {});
   CuFileBuffer(CuFileBuffer&& other) noexcept
       : session_(std::move(other.session_)), data_(std::exchange(other.data_, nullptr)) {}
@@ -95,7 +93,7 @@ class CuFileBuffer {
   std::byte* data_ = nullptr;
 };
 
-/// What decides between the two ways.
+/// The facts that decide between the two modes.
 struct CuFileFacts {
   bool nvidia_fs = false;      // the kernel module is loaded
   bool peer_to_peer = false;   // PCI peer-to-peer DMA, which needs no such module
@@ -103,11 +101,11 @@ struct CuFileFacts {
   std::string disk;            // "nvme0n1p2", "vda"; empty where the file system has no block device
   std::string file_system;     // "ext4"; empty where it is not known
   std::string device;          // "252:1"
-  bool in_udev = false;        // udev knows the device's file system
+  bool in_udev = false;        // udev has the device's file system
 };
-/// The judgement of open_cufile(). Pure.
+/// The mode that open_cufile() predicts from them. Pure.
 CuFileWay cufile_way(const CuFileFacts& facts);
-/// What to do where cuFile did not take a file. One line. Pure.
+/// What to do if cuFile refused a file. One line. Pure.
 std::string cufile_advice(int code, const CuFileFacts& facts);
 
 }  // namespace millrace::storage

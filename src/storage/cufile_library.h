@@ -1,6 +1,6 @@
-// NVIDIA's libcufile, loaded when it is first asked for, so that one program runs with and without it: our own
-// declarations of the few calls and structures needed, the session that its driver keeps, and the memory registered
-// with it. Internal to storage/; cufile.h is the interface. Thread-safety: all of it.
+// NVIDIA's libcufile, loaded on first use, so that the program also runs without it: declarations of the few calls and
+// structures needed, the driver session, and the memory registered with it. Internal to storage/; cufile.h is the
+// interface. Thread-safety: all of it.
 #pragma once
 
 #include <sys/types.h>
@@ -39,31 +39,31 @@ struct CuFileProperties {
   unsigned control_flags;  // bit 1: compatibility mode is allowed
   unsigned feature_flags;  // bit 4: PCI peer-to-peer DMA, without nvidia-fs
   unsigned cache_kib, buffer_kib, pinned_kib, batch_requests, batch_timeout_ms;
-  unsigned char later[256];  // what a newer library may add
+  unsigned char later[256];  // reserved for newer libraries
 };
 static_assert(offsetof(CuFileProperties, status_flags) == 24 && offsetof(CuFileProperties, later) == 56);
 
-/// What a cuFile error number means, or strerror's text for a number of the system's.
+/// The meaning of a cuFile error number, or strerror's text for a system error.
 std::string cufile_cause(int code);
 
-/// The library, once in a process for each name. Never unloaded: it keeps threads of its own.
+/// The library, loaded once per name and process. Never unloaded: it has its own threads.
 class CuFileLibrary {
  public:
-  /// Errors: unsupported, saying why: not there, or too old.
+  /// Errors: unsupported, with the reason: missing, or too old.
   static Expected<CuFileLibrary*> load(const std::string& name);
 
   // The driver's session: opened by the first open(), closed by the last close(). Opening needs a CUDA context.
   /// Errors: unsupported.
   Status open();
   void close();
-  /// REQUIRES: open. Nothing where the library tells none.
+  /// REQUIRES: open. nullopt: the library does not report it.
   std::optional<CuFileProperties> properties() const;
 
   /// REQUIRES: open. 0, or an error's number.
   int register_handle(int fd, void*& handle);
   void release_handle(void* handle) { handle_deregister_(handle); }
 
-  /// The range stays known until release_buffer(). Errors: io_error, internal (it overlaps another).
+  /// The range stays registered until release_buffer(). Errors: io_error, internal (it overlaps another).
   Status register_buffer(std::span<std::byte> range);
   void release_buffer(std::byte* begin);
 
@@ -89,11 +89,11 @@ class CuFileLibrary {
   Mutex session_mutex_;
   int users_ MR_GUARDED_BY(session_mutex_) = 0;
   mutable Mutex buffers_mutex_;
-  // Bytes by where they begin; none overlap.
+  // Sizes by start address; ranges do not overlap.
   std::map<std::byte*, std::uint64_t> buffers_ MR_GUARDED_BY(buffers_mutex_);
 };
 
-/// One use of the library's session. Move-only.
+/// A reference to the library's session. Move-only.
 class CuFileSession {
  public:
   CuFileSession() = default;
@@ -114,7 +114,8 @@ class CuFileSession {
   CuFileLibrary* library_ = nullptr;
 };
 
-/// A file known to cuFile. Move-only. REQUIRES: the session and the descriptor outlive it, and reads are over.
+/// A file registered with cuFile. Move-only. REQUIRES: the session and the descriptor outlive it; its reads have ended
+/// before it is destroyed.
 class CuFileHandle {
  public:
   CuFileHandle() = default;

@@ -1,6 +1,6 @@
-// Requests that wait for their disk. Each disk has a queue of its own and so much under way at once, so that a slow one
-// does not keep the others waiting, and files that lie on several disks (splits of a model, stripes of a pack) are read
-// from all of them side by side. Not thread-safe: a backend's mutex guards it.
+// Requests that wait for their disk. Each disk has its own queue and its own limit on requests in flight, so that a
+// slow disk does not delay the others, and files on several disks (splits of a model, stripes of a pack) are read from
+// all of them in parallel. Not thread-safe: a backend's mutex guards it.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,11 @@ namespace millrace::storage {
 
 class DiskQueues {
  public:
-  /// `files` outlives the object. A disk with so many requests under way, or so many bytes of them, gets no more; one
-  /// that has less of both gets one more.
+  /// `files` outlives the object. A disk gets another request while it has fewer than this many requests and fewer than
+  /// this many bytes in flight.
   DiskQueues(const FileSet& files, std::size_t most_requests, std::uint64_t most_bytes);
 
-  /// Cuts reads (cut_reads, cut_reads_exactly) into the queues: cut(Fifo<Request>&). How many requests there are more.
+  /// Queues the requests that cut(Fifo<Request>&) makes of reads (cut_reads, cut_reads_exactly). Returns their number.
   template <typename Cut>
   std::size_t add(const Cut& cut) {
     cut(added_);
@@ -27,22 +27,22 @@ class DiskQueues {
   }
 
   bool empty() const { return waiting_ == 0; }
-  /// Whether one can be taken: one waits for a disk that has room for it.
+  /// True if a request waits for a disk that has room for it.
   bool ready() const;
-  /// The next one, which is under way from here on; of several disks in turns. REQUIRES: ready().
+  /// The next request, which is in flight from now on; disks take turns. REQUIRES: ready().
   Request take();
-  /// One that was taken has ended.
+  /// A request that was taken has ended.
   void ended(const Request& request) {
     --of(request).requests;
     of(request).bytes -= request.bytes;
   }
-  /// One that will never be under way. REQUIRES: not empty().
+  /// Removes a request that will not start. REQUIRES: not empty().
   Request remove();
 
  private:
   struct Disk {
     Fifo<Request> queue;
-    std::size_t requests = 0;  // under way
+    std::size_t requests = 0;  // in flight
     std::uint64_t bytes = 0;   // of these
   };
   void push(const Request& request);
@@ -56,7 +56,7 @@ class DiskQueues {
   const std::size_t most_requests_;
   const std::uint64_t most_bytes_;
   std::vector<Disk> disks_;
-  std::size_t next_ = 0;  // the disk whose turn it is
+  std::size_t next_ = 0;  // the disk to serve next
   std::size_t waiting_ = 0;
   Fifo<Request> added_;  // empty between calls
 };

@@ -11,8 +11,8 @@ namespace millrace::storage {
 
 struct Fault {
   enum class Kind { eio, short_read, stall, truncated } kind = Kind::eio;
-  std::uint64_t after_reads = 0;  // lets this many reads through first
-  std::uint64_t count = 1;        // then fails this many
+  std::uint64_t after_reads = 0;  // this many reads succeed first
+  std::uint64_t count = 1;        // then this many fail
   std::uint64_t stall_ms = 0;     // for stall
 };
 

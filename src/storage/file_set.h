@@ -1,5 +1,5 @@
-// The files a backend reads: opened once, remembered as they were, so that a change under us is noticed.
-// Thread-safety: immutable after open(); all const methods may be called from any thread.
+// The files that a backend reads. They are opened once, and their identities are kept, so that a change on disk is
+// detected. Thread-safety: immutable after open(); all const methods may be called from any thread.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace millrace::storage {
 
-/// What the system calls an open file: a descriptor, or a HANDLE of Win32. No file is -1 on both.
+/// The system's handle of an open file: a descriptor, or a Win32 HANDLE. -1 is no file on both.
 using SystemHandle = std::intptr_t;
 
 /// An open file that closes itself. Move-only.
@@ -34,18 +34,18 @@ class ScopedHandle {
   SystemHandle handle_ = -1;
 };
 
-/// What a file is known by: two that differ are not the same bytes.
+/// Identifies a file's content: if two identities differ, the bytes may differ.
 struct FileIdentity {
   std::uint64_t bytes = 0;
   std::uint64_t volume = 0;               // the device, or the volume's serial number
   std::array<std::uint64_t, 2> number{};  // the inode, or the file's number of 128 bits
-  std::int64_t modified_ns = 0;           // when its bytes changed last
+  std::int64_t modified_ns = 0;           // the last change of its bytes
   bool operator==(const FileIdentity&) const = default;
 };
 
-/// What reads past the page cache ask for on the file behind `handle`, opened for them: a power of two up to
-/// kMaxAlignment, which the system says or which is found by trying. Errors: unsupported (with the reason) where reads
-/// cannot bypass the page cache.
+/// The alignment that reads past the page cache need, for a file opened for them: a power of two up to kMaxAlignment,
+/// as the system reports it or as found by trying. Errors: unsupported (with the reason) if reads cannot bypass the
+/// page cache.
 Expected<std::uint64_t> direct_alignment(SystemHandle handle, const std::string& path);
 
 class FileSet {
@@ -62,16 +62,16 @@ class FileSet {
   /// 1 for buffered access, else the strictest of the files.
   std::uint64_t alignment() const { return alignment_; }
 
-  /// Error unless every file still is what it was at open: FileIdentity.
+  /// Ok if every file still has the FileIdentity that it had when it was opened.
   Status health() const;
-  /// Error unless the read lies inside its file and its destination is congruent to its offset.
+  /// Ok if the read is inside its file and its destination is congruent to its offset.
   Status check(const Read& read) const;
-  /// Error unless the read lies inside its file.
+  /// Ok if the read is inside its file.
   Status check_range(const Read& read) const;
   /// "252:1": the block device the file lies on; "0:..." for a file system that has none of its own (a network's).
   /// Windows: the volume's serial number.
   std::string device(int file) const;
-  /// The disks that the files lie on, numbered from 0 as they come; partitions of a disk are that disk.
+  /// The disk of each file, numbered from 0 in order of appearance; all partitions of a disk count as that disk.
   int disk(int file) const { return files_[file].disk; }
   int disks() const { return disks_; }
 
@@ -83,7 +83,7 @@ class FileSet {
     int disk = 0;
   };
   static Expected<File> open_one(const std::string& path, Access access);
-  /// What disks are told apart by.
+  /// Identifies a disk.
   std::string disk_of(int file) const;
   void number_disks();
 
@@ -92,7 +92,7 @@ class FileSet {
   int disks_ = 0;
 };
 
-/// One wording for a read that meets the end of its file.
+/// The error of a read that reaches the end of its file.
 Status ends_early(const std::string& path, std::uint64_t file_bytes, std::uint64_t offset, std::uint64_t bytes);
 
 }  // namespace millrace::storage

@@ -1,10 +1,10 @@
-// A read-only map of a file whose unreadable pages (the file was truncated, the disk failed) read as zeros and are
-// remembered, instead of ending the process with SIGBUS (Windows: an in-page error).
+// A read-only map of a file whose unreadable pages (the file was truncated, the disk failed) read as zeros and mark the
+// map as failed, instead of ending the process with SIGBUS (Windows: an in-page error).
 //
-// One handler serves the process: installed with the first map, it puts a page of zeros over the page that failed
-// (Windows, which replaces no single page of a view: over the whole map), marks its map, and lets the load run again.
-// Addresses that belong to no map go to the handler that was there before.
-// Thread-safety: bytes may be read from any thread; maps may come and go on any thread.
+// One handler serves the process. The first map installs it. It replaces the page that failed by a page of zeros (on
+// Windows, which cannot replace a single page of a view, the whole map), marks the map, and resumes the load. Faults
+// outside maps are passed to the previous handler. Thread-safety: bytes may be read from any thread; maps may come and
+// go on any thread.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace millrace::storage {
 
-struct MapRecord;  // what the handler knows of a map
+struct MapRecord;  // the handler's record of a map
 
 class GuardedMap {
  public:
@@ -32,9 +32,9 @@ class GuardedMap {
 
   const std::byte* data() const { return data_; }
   std::uint64_t bytes() const { return bytes_; }
-  /// Asks the system to read all of it ahead. A hint.
+  /// Asks the system to read the whole map ahead. A hint.
   void read_ahead() const;
-  /// True once any page could not be read.
+  /// True once a page could not be read.
   bool failed() const;
 
  private:

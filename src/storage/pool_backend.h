@@ -1,6 +1,5 @@
-// A backend whose reads are done by a pool of threads from one shared queue, so that the pieces of one large read run
-// side by side; files on several disks have threads for each. What a thread does with a request is the derived class's:
-// pread, or a copy from a map.
+// A backend whose reads are executed by a pool of threads with a shared queue, so that the parts of a large read run in
+// parallel. Each disk has its own threads. A derived class executes a request: by pread, or by a copy from a map.
 #pragma once
 
 #include <memory>
@@ -28,22 +27,22 @@ class PoolBackend : public Backend {
   PoolBackend(FileSet files, BackendTraits traits, std::uint64_t request_bytes)
       : files_(std::move(files)), traits_(std::move(traits)), request_bytes_(request_bytes) {}
 
-  /// Derived constructors' callers start the pool once the object stands; derived destructors stop it.
-  /// threads: for each disk.
+  /// start() is called after the derived object is constructed; derived destructors call stop().
+  /// threads: per disk.
   Status start(int threads, std::size_t stack_bytes = os::Thread::kStackBytes);
   void stop();
 
-  /// One attempt at the rest of the request: bytes that arrived at request.next(), or -errno.
+  /// Attempts the rest of the request. Returns the bytes that arrived at request.next(), or -errno.
   virtual std::int64_t attempt(const Request& request) = 0;
 
-  // What a backend may do its own way.
-  /// Once on each of the pool's threads, before its first request; an error fails every request that this thread takes.
+  // Overridable steps.
+  /// Runs once on each thread before its first request. An error fails every request that the thread takes.
   virtual Status enter_thread() { return {}; }
-  /// Adds the requests that make up the reads. Called with the queue locked.
+  /// Splits the reads into requests. Called with the queue locked.
   virtual void cut(std::span<const Read> reads, Completion& completion, Fifo<Request>& out) {
     cut_reads(reads, files_, request_bytes_, completion, out);
   }
-  /// Says what attempt()'s errors mean; see settle().
+  /// Describes attempt()'s errors; see settle().
   virtual std::string (*cause() const)(int) { return system_cause; }
 
   std::uint64_t request_bytes() const { return request_bytes_; }

@@ -1,4 +1,4 @@
-// What backends share: reads cut into requests, the rule of exact lengths, and the counters.
+// Shared by backends: splitting reads into requests, the rule of exact lengths, and counters.
 #pragma once
 
 #include <chrono>
@@ -14,19 +14,19 @@
 
 namespace millrace::storage {
 
-/// One read as the kernel is asked for it: whole blocks of the backend's alignment.
+/// A read as it is passed to the kernel: whole blocks of the backend's alignment.
 struct Request {
   int file = 0;
   std::uint64_t offset = 0;          // a multiple of the alignment
   std::uint64_t bytes = 0;           // a multiple of the alignment
-  std::byte* destination = nullptr;  // of the byte at `offset`
-  std::uint64_t lead = 0;            // the caller asked for the bytes [lead, needed) of these
+  std::byte* destination = nullptr;  // for the byte at `offset`
+  std::uint64_t lead = 0;            // the caller asked for bytes [lead, needed) of these
   std::uint64_t needed = 0;
   std::uint64_t got = 0;  // [0, got) have arrived
-  int retries = 0;        // without progress
+  int retries = 0;        // attempts without progress
   Completion* completion = nullptr;
 
-  /// Where the next attempt starts: behind what has arrived, on a block's edge.
+  /// Where the next attempt starts: after the bytes that arrived, at a block boundary.
   std::uint64_t next(std::uint64_t alignment) const { return got / alignment * alignment; }
 };
 
@@ -60,19 +60,19 @@ class Fifo {
   std::size_t first_ = 0, count_ = 0;
 };
 
-/// Widens the reads to the files' alignment, cuts them into requests of at most about `request_bytes`, and tells the
-/// Completion of each. All but a read's last one are multiples of `granule`. Reads that cannot be right
-/// (FileSet::check; of device memory check_range) end at once with their error.
+/// Widens the reads to the files' alignment, splits them into requests of at most about `request_bytes`, and registers
+/// each with the Completion. All but a read's last request are multiples of `granule`. Invalid reads (FileSet::check;
+/// for device memory check_range) end at once with their error.
 void cut_reads(std::span<const Read> reads, const FileSet& files, std::uint64_t request_bytes, Completion& completion,
                Fifo<Request>& out, std::uint64_t granule = kMaxAlignment, Memory memory = Memory::host);
 
-/// For a backend whose destinations need no alignment and which writes nothing around them: cuts the reads so that all
+/// For backends whose destinations need no alignment and which write nothing around them: splits the reads so that all
 /// but their first and last bytes are whole, aligned blocks of kMaxAlignment in the file, in requests of at most about
-/// `request_bytes`. A small read (64 KiB) stays whole.
+/// `request_bytes`. A small read (64 KiB) is not split.
 void cut_reads_exactly(std::span<const Read> reads, const FileSet& files, std::uint64_t request_bytes,
                        Completion& completion, Fifo<Request>& out);
 
-/// Keeps a Completion from ending while a batch is still being handed in.
+/// Keeps a Completion from ending while a batch is still being submitted.
 class Hold {
  public:
   explicit Hold(Completion& completion) : completion_(completion) { completion_.expect(1); }
@@ -89,19 +89,19 @@ enum class Outcome { done, again };
 /// strerror.
 std::string system_cause(int code);
 
-/// What follows from one attempt's result (bytes read, or -errno): the one place that handles short reads, EINTR,
-/// EAGAIN and the end of the file. `again`: another attempt at request.next() is due. `cause` says what an error's
-/// number means where it is not the system's. Errors: io_error.
+/// Evaluates an attempt's result (bytes read, or -errno). This is the only place that handles short reads, EINTR,
+/// EAGAIN and the end of the file. `again`: another attempt at request.next() is due. `cause` describes error numbers
+/// that are not the system's. Errors: io_error.
 Expected<Outcome> settle(Request& request, std::int64_t result, const FileSet& files,
                          std::string (*cause)(int) = system_cause);
 
-/// Counts requests and bytes, and the time during which anything is in flight. Thread-safe.
+/// Counts requests, bytes, and the time during which any request is in flight. Thread-safe.
 class Meter {
  public:
   void started(std::uint64_t requests);
-  /// The kernel was asked once, for a started request.
+  /// A started request was passed to the kernel once.
   void attempted();
-  /// One started request ended, having delivered `bytes` of what was asked.
+  /// A started request ended and delivered `bytes` of the bytes asked for.
   void finished(std::uint64_t bytes);
   Counters counters() const;
 
@@ -110,7 +110,7 @@ class Meter {
   mutable Mutex mutex_;
   Counters counters_ MR_GUARDED_BY(mutex_);
   std::uint64_t in_flight_ MR_GUARDED_BY(mutex_) = 0;
-  Clock::time_point since_ MR_GUARDED_BY(mutex_);  // of the present busy time
+  Clock::time_point since_ MR_GUARDED_BY(mutex_);  // start of the current busy period
 };
 
 }  // namespace millrace::storage
