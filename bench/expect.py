@@ -39,9 +39,11 @@ def machine_file(sheet, row):
     rates = {"machine": f"{pc['machine']}; from data sheets, not measured", "disk": pc["ssd_gb_s"] * 1e9 * share["disk"], "disk_latency": 5e-5,
              "ram": ram, "cpu_decode": decode, "cpu_prefill_macs": pc["cores"] * sheet["prompt_gmac_s_a_core"][pc["isa"]] * 1e9, "cpu_product": 4e-6}
     machine = {"name": pc["machine"], "ram": f"{pc['ram_gib'] - kept['ram']}GiB", "processors": pc["cores"]}
+    if pc["gpus"] > 1:
+        machine["gpus"] = pc["gpus"]
     if pc["gpu"]:
         link = pc["pcie_gb_s"] * 1e9 * share["pcie"]
-        together = min(1, modules / (link + decode))  # both read the same modules
+        together = min(1, modules / (pc["gpus"] * link + decode))  # all read the same modules
         rates |= {"gpu": pc["gpu"], "device_memory": pc["vram_gb_s"] * 1e9 * share["vram"], "host_to_device": link,
                   "host_to_device_busy": link * together, "cpu_decode_busy": decode * together}
         machine["vram"] = f"{int((pc['vram_gib'] - kept['vram']) * GIB)}"

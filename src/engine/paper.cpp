@@ -18,9 +18,13 @@ Expected<Parts> on_cpu(EngineOptions options) {
   return assemble_plan(options);
 }
 
-Expected<Parts> on_gpu(const EngineOptions& options, int processors) {
-  MR_ASSIGN_OR_RETURN(Parts parts, assemble_gpu_on_paper(options, processors));
-  parts.budget = std::make_unique<residency::Budget>(options.memory.ram_bytes);
+Expected<Parts> on_gpu(const EngineOptions& options, const Machine& machine) {
+  Expected<Parts> parts = assemble_gpu_on_paper(options, machine.processors, machine.gpus);
+  if (!parts.ok() && parts.status().code() == Code::unsupported && machine.gpus > 1) {
+    log::warn("planning for one GPU of {}: {}", machine.name, parts.status().message());
+    parts = assemble_gpu_on_paper(options, machine.processors);
+  }
+  if (parts.ok()) parts->budget = std::make_unique<residency::Budget>(options.memory.ram_bytes);
   return parts;
 }
 
@@ -41,7 +45,7 @@ Expected<Planned> plan_for(const EngineOptions& asked, const Machine& machine) {
   }
   if (device::built_cuda_version().empty())
     return device::gpus().status().with_context(machine.name + " has a GPU; --device cpu plans without it");
-  Expected<Parts> gpu = on_gpu(options, machine.processors);
+  Expected<Parts> gpu = on_gpu(options, machine);
   if (!open) {
     if (!gpu.ok()) return gpu.status();
     return planned_from(std::move(*gpu));

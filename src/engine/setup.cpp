@@ -300,7 +300,7 @@ Expected<Parts> assemble_gpu(const EngineOptions& /*options*/, const DraftModelP
 Expected<Parts> assemble_gpu_draft(const DraftModelPlan& /*draft*/, Parts& /*target*/) {
   return device::gpus().status();
 }
-Expected<Parts> assemble_gpu_on_paper(const EngineOptions& /*options*/, int /*processors*/) {
+Expected<Parts> assemble_gpu_on_paper(const EngineOptions& /*options*/, int /*processors*/, int /*gpus*/) {
   return device::gpus().status();
 }
 #endif

@@ -115,9 +115,10 @@ Planned planned_from(Parts parts);  // the same as plan_only() returns it
 Expected<Parts> assemble_gpu(const EngineOptions& options, const DraftModelPlan* draft, bool load,
                              const std::function<Status(const Parts&)>& accept);
 
-/// The same up to the plan, for a GPU with memory.vram_bytes in a machine with planning.rates and this many processors
-/// (0: this machine's), neither of which need be here. Errors: those of a plan; unsupported (built without CUDA).
-Expected<Parts> assemble_gpu_on_paper(const EngineOptions& options, int processors = 0);
+/// The same up to the plan, for `gpus` GPUs with memory.vram_bytes each in a machine with planning.rates and this many
+/// processors (0: this machine's), none of which need be here. Errors: those of a plan; unsupported (built without
+/// CUDA, or several GPUs cannot share the model).
+Expected<Parts> assemble_gpu_on_paper(const EngineOptions& options, int processors = 0, int gpus = 1);
 
 /// Assembles the draft model on the GPU of `target`, whose budgets grant its memory and outlive it. REQUIRES: target
 /// has a seat for it. Errors: those of every part.

@@ -26,6 +26,7 @@ struct Measured {
   DType dtype;
   residency::Work work;
   double tokens_per_second;
+  int gpus = 1;
 };
 
 class PredictionsInVram : public ::testing::TestWithParam<Measured> {};
@@ -43,7 +44,7 @@ TEST_P(PredictionsInVram, AreNearWhatWasMeasured) {
   options.memory.ram_bytes = 100'000'000'000;
   options.demand.context_tokens = std::max<std::int64_t>(512, measured.work.context + measured.work.prompt_tokens);
   options.demand.max_sequences = measured.work.sequences;
-  const auto parts = assemble_gpu_on_paper(options);
+  const auto parts = assemble_gpu_on_paper(options, 0, measured.gpus);
   ASSERT_TRUE(parts.ok()) << parts.status().message();
   const double predicted = residency::predict_tokens_per_second(parts->plan, kH100, measured.work);
   EXPECT_NEAR(predicted / measured.tokens_per_second, 1, 0.15) << predicted << " predicted";
@@ -55,7 +56,9 @@ INSTANTIATE_TEST_SUITE_P(OnH100, PredictionsInVram,
                                          Measured{"llama3-8b", DType::q4_k, {.context = 30'000}, 253.9},
                                          Measured{"llama3-8b", DType::q4_k, {.prompt_tokens = 30'000}, 12'050},
                                          Measured{"llama3-70b", DType::q4_k, {.context = 2048}, 62.9},
+                                         Measured{"llama3-70b", DType::q4_k, {.context = 2048}, 93.9, 2},
                                          Measured{"llama3-70b", DType::q4_k, {.prompt_tokens = 2048}, 3250},
+                                         Measured{"llama3-70b", DType::q4_k, {.prompt_tokens = 2048}, 5863, 2},
                                          Measured{"llama3-70b", DType::q4_k, {.sequences = 32, .context = 96}, 782},
                                          Measured{"qwen3-30b-a3b", DType::q4_k, {.context = 2048}, 349},
                                          Measured{"qwen3-30b-a3b", DType::q4_k, {.prompt_tokens = 2048}, 23'514},
@@ -73,8 +76,9 @@ INSTANTIATE_TEST_SUITE_P(OnH100, PredictionsInVram,
                            std::string name = measured.param.preset;
                            std::erase_if(name, [](char c) { return c == '-' || c == '.'; });
                            const residency::Work& work = measured.param.work;
-                           return fmt::format("{}_{}_{}_{}", name, work.prompt_tokens > 0 ? "prompt" : "decode",
-                                              work.sequences, work.prompt_tokens + work.context);
+                           return fmt::format("{}_{}_{}_{}{}", name, work.prompt_tokens > 0 ? "prompt" : "decode",
+                                              work.sequences, work.prompt_tokens + work.context,
+                                              measured.param.gpus > 1 ? "_on_two" : "");
                          });
 
 /// A PC by its data sheets: rates in GB/s.

@@ -460,6 +460,13 @@ class Planned(unittest.TestCase):
             code, out, err = plan(described, *args)
             self.assertNotEqual(code, 0, out)
             self.assertIn(words, err)
+        for gpus in (0, 9, "2"):
+            code, out, err = plan({**machine, "gpus": gpus})
+            self.assertEqual(code, 2, out)
+            self.assertIn('"gpus" is unknown or has a value of another kind; a host has', err)
+        code, out, err = self.plan({"hosts": [{**machine, "gpus": 2}]})
+        self.assertEqual(code, 2, out)
+        self.assertIn("a PC: each host of a cluster uses one GPU", err)
         rates = {**self.RATES, "host_to_device": 1e10, "device_memory": 1e12}
         code, out, err = plan({**machine, "vram": "4G", "rates": rates})
         if code != 0:
@@ -468,6 +475,8 @@ class Planned(unittest.TestCase):
             self.assertEqual(code, 0, err)
         else:
             self.assertIn("bound by VRAM", out)
+            code, out, err = plan({**machine, "vram": "4G", "gpus": 2, "rates": rates})
+            self.assertEqual(code, 0, err)
 
     @unittest.skipIf(MPIRUN is None or not PLUGIN.exists() or SANITIZED, "there is no mpirun, or millrace was built without mpi.h")
     @SEVERAL

@@ -95,8 +95,9 @@ TEST_F(SynthModel, GivesTheSameBytesForASeedAndOthersForAnother) {
 
 TEST_F(SynthModel, WritesEveryArchitectureWithAWholeVocabulary) {
   const std::string moe = " --experts 8 --top-k 2 --expert-ff 256";
-  for (const std::string& flags : {std::string("-p llama3-8b"), "-p qwen3-30b-a3b" + moe, "-p gpt-oss-20b" + moe,
-                                   "-p qwen3.6-35b-a3b" + moe, std::string("-p llama2-7b --tie")}) {
+  for (const std::string& flags :
+       {std::string("-p llama3-8b"), "-p qwen3-30b-a3b" + moe, "-p gpt-oss-20b" + moe, "-p qwen3.6-35b-a3b" + moe,
+        "-p gemma4-26b-a4b" + moe + " --tie", std::string("-p llama2-7b --tie")}) {
     SCOPED_TRACE(flags);
     ASSERT_EQ(run(path("m.gguf") + " " + flags + kSmall + " -d Q8_0"), 0) << log();
     const auto model = Model::open(path("m.gguf"));

@@ -26,6 +26,7 @@ const std::array kPresets = {
     Shape{"gpt-oss", "gpt-oss-120b", 36, 2880, 2880, 64, 8, 64, 201088, 128, 4, 2880, 131072, 1.5e5, 1e-5, false},
     Shape{"qwen3", "qwen3-8b", 36, 4096, 12288, 32, 8, 128, 151936, 0, 0, 0, 40960, 1e6, 1e-6, false},
     Shape{"gemma3", "gemma3-27b", 62, 5376, 21504, 32, 16, 128, 262208, 0, 0, 0, 131072, 1e6, 1e-6, true},
+    Shape{"gemma4", "gemma4-26b-a4b", 30, 2816, 2112, 16, 8, 512, 262144, 128, 8, 704, 262144, 1e6, 1e-6, true},
     Shape{"qwen35moe",
           "qwen3.6-35b-a3b",
           40,
@@ -319,6 +320,15 @@ constexpr std::int64_t kStateKeyHeads = 16, kStateDim = 128, kStateTaps = 4, kSt
 
 bool is_hybrid(const Shape& s) { return s.architecture == "qwen35" || s.architecture == "qwen35moe"; }
 
+// Gemma 4's mixture: every sixth layer attends to all tokens. The others attend to a window, with heads half as wide.
+constexpr std::int64_t kGemma4Interval = 6, kGemma4Window = 1024, kGemma4LocalOfGlobalKv = 4;
+
+bool is_gemma4(const Shape& s) { return s.architecture == "gemma4"; }
+bool attends_to_window(std::int64_t layer) { return (layer + 1) % kGemma4Interval != 0; }
+std::int64_t gemma4_kv_heads(const Shape& s, std::int64_t layer) {
+  return attends_to_window(layer) ? s.kv_heads : std::max<std::int64_t>(1, s.kv_heads / kGemma4LocalOfGlobalKv);
+}
+
 void add_delta_net(Builder& out, const Shape& s, const std::string& layer) {
   const std::int64_t values = s.state_heads * kStateDim, channels = 2 * kStateKeyHeads * kStateDim + values;
   out.plain(layer + "attn_norm.weight", {s.dim}, Fill::norm);
@@ -396,6 +406,31 @@ void add_attention(Builder& out, const Shape& s, const std::string& layer) {
   }
   if (gpt_oss) out.plain(layer + "attn_sinks.weight", {s.heads}, Fill::bias);
   if (gemma) out.plain(layer + "post_attention_norm.weight", {s.dim}, Fill::norm);
+}
+
+/// The global layers have no attn_v: their values are their keys. Experts stand beside a dense feed-forward.
+void add_gemma4_layer(Builder& out, const Shape& s, std::int64_t index, const std::string& layer) {
+  const bool local = attends_to_window(index);
+  const std::int64_t head_dim = local ? s.head_dim / 2 : s.head_dim, kv = gemma4_kv_heads(s, index) * head_dim;
+  const auto norms = [&](std::initializer_list<const char*> names, std::int64_t size) {
+    for (const char* name : names) out.plain(layer + name, {size}, Fill::norm);
+  };
+  norms({"attn_norm.weight", "post_attention_norm.weight", "ffn_norm.weight", "post_ffw_norm.weight",
+         "post_ffw_norm_1.weight", "pre_ffw_norm_2.weight", "post_ffw_norm_2.weight", "ffn_gate_inp.scale"},
+        s.dim);
+  norms({"attn_q_norm.weight", "attn_k_norm.weight"}, head_dim);
+  norms({"ffn_down_exps.scale"}, s.experts);
+  norms({"layer_output_scale.weight"}, 1);
+  out.matrix(layer + "attn_q.weight", s.dim, s.heads * head_dim);
+  out.matrix(layer + "attn_k.weight", s.dim, kv);
+  if (local) out.matrix(layer + "attn_v.weight", s.dim, kv);
+  out.matrix(layer + "attn_output.weight", s.heads * head_dim, s.dim);
+  out.matrix(layer + "ffn_gate.weight", s.dim, s.ff);
+  out.matrix(layer + "ffn_up.weight", s.dim, s.ff);
+  out.matrix(layer + "ffn_down.weight", s.ff, s.dim);
+  out.plain(layer + "ffn_gate_inp.weight", {s.dim, s.experts}, Fill::weights);
+  out.experts(layer + "ffn_gate_up_exps.weight", s.dim, 2 * s.expert_ff);
+  out.experts(layer + "ffn_down_exps.weight", s.expert_ff, s.dim);
 }
 
 void add_latent_attention(Builder& out, const Shape& s, std::int64_t index, const std::string& layer) {
@@ -503,6 +538,26 @@ Status add_nemotron_keys(const Shape& s, modelfile::Writer& writer) {
   return {};
 }
 
+/// The window and which layers have one; the sizes of those layers' heads.
+Status add_gemma4_keys(const Shape& s, modelfile::Writer& writer) {
+  std::vector<std::int32_t> kv_heads;
+  std::vector<bool> local;
+  for (std::int64_t i = 0; i < s.layers; ++i) {
+    kv_heads.push_back(static_cast<std::int32_t>(gemma4_kv_heads(s, i)));
+    local.push_back(attends_to_window(i));
+  }
+  MR_RETURN_IF_ERROR(writer.add("gemma4.attention.head_count_kv", modelfile::array_value(std::move(kv_heads))));
+  MR_RETURN_IF_ERROR(writer.add("gemma4.attention.sliding_window_pattern", modelfile::array_value(std::move(local))));
+  MR_RETURN_IF_ERROR(writer.add("gemma4.rope.freq_base_swa", Value(1e4F)));
+  MR_RETURN_IF_ERROR(writer.add("gemma4.final_logit_softcapping", Value(30.0F)));
+  for (const auto& [key, value] : {std::pair{"attention.sliding_window", kGemma4Window},
+                                   {"attention.key_length_swa", s.head_dim / 2},
+                                   {"attention.value_length_swa", s.head_dim / 2},
+                                   {"rope.dimension_count_swa", s.head_dim / 2}})
+    MR_RETURN_IF_ERROR(writer.add(fmt::format("gemma4.{}", key), Value(static_cast<std::uint32_t>(value))));
+  return {};
+}
+
 }  // namespace
 
 std::span<const Shape> presets() { return kPresets; }
@@ -525,12 +580,12 @@ Expected<Types> types_from_name(std::string_view name) {
 
 Status check(const Shape& s) {
   const auto bad = [](std::string_view why) { return error(Code::invalid_argument, "{}", why); };
-  constexpr std::string_view kKnown[] = {"llama",   "qwen3",    "qwen3moe",      "qwen35",    "qwen35moe",
-                                         "gemma3",  "gpt-oss",  "glm4moe",       "deepseek2", "deepseek32",
-                                         "glm-dsa", "mistral4", "nemotron_h_moe"};
+  constexpr std::string_view kKnown[] = {"llama",      "qwen3",   "qwen3moe", "qwen35",        "qwen35moe",
+                                         "gemma3",     "gemma4",  "gpt-oss",  "glm4moe",       "deepseek2",
+                                         "deepseek32", "glm-dsa", "mistral4", "nemotron_h_moe"};
   constexpr std::string_view kLatents[] = {"deepseek2", "deepseek32", "glm-dsa", "mistral4"};
-  constexpr std::string_view kMixtures[] = {"qwen3moe",   "qwen35moe", "gpt-oss",  "glm4moe",       "deepseek2",
-                                            "deepseek32", "glm-dsa",   "mistral4", "nemotron_h_moe"};
+  constexpr std::string_view kMixtures[] = {"qwen3moe",  "gemma4",     "qwen35moe", "gpt-oss",  "glm4moe",
+                                            "deepseek2", "deepseek32", "glm-dsa",   "mistral4", "nemotron_h_moe"};
   if (std::find(std::begin(kKnown), std::end(kKnown), s.architecture) == std::end(kKnown))
     return error(Code::invalid_argument, "--arch {} is none of {}", s.architecture, fmt::join(kKnown, ", "));
   for (const auto& [flag, value] :
@@ -547,6 +602,7 @@ Status check(const Shape& s) {
   if (std::find(std::begin(kLatents), std::end(kLatents), s.architecture) != std::end(kLatents) && s.latent.rank == 0)
     return error(Code::invalid_argument, "{} has presets alone: see --preset", s.architecture);
   if (s.head_dim % 2 != 0) return bad("--head-dim must be even");
+  if (is_gemma4(s) && s.head_dim % 4 != 0) return bad("gemma4's --head-dim must be a multiple of 4");
   if (s.vocab < 300 || s.vocab > 1 << 21) return bad("--vocab must lie between 300 and 2097152");
   if (s.experts == 0 && std::find(std::begin(kMixtures), std::end(kMixtures), s.architecture) != std::end(kMixtures))
     return bad("this architecture needs --experts, --top-k, --expert-ff");
@@ -576,6 +632,10 @@ std::vector<Tensor> tensors(const Shape& shape, const Types& types) {
     const std::string layer = fmt::format("blk.{}.", i);
     if (is_nemotron(shape)) {
       add_nemotron_layer(out, shape, i, layer);
+      continue;
+    }
+    if (is_gemma4(shape)) {
+      add_gemma4_layer(out, shape, i, layer);
       continue;
     }
     if (is_hybrid(shape) && (i + 1) % kStateInterval != 0)
@@ -611,7 +671,7 @@ Status add_hyperparameters(const Shape& s, const Types& types, modelfile::Writer
   MR_RETURN_IF_ERROR(number("block_count", s.layers));
   if (s.ff > 0) MR_RETURN_IF_ERROR(number("feed_forward_length", s.ff));
   MR_RETURN_IF_ERROR(number("attention.head_count", s.heads));
-  if (!is_nemotron(s)) MR_RETURN_IF_ERROR(number("attention.head_count_kv", s.kv_heads));
+  if (!is_nemotron(s) && !is_gemma4(s)) MR_RETURN_IF_ERROR(number("attention.head_count_kv", s.kv_heads));
   const Latent& latent = s.latent;
   const bool has_latent = latent.rank > 0;
   MR_RETURN_IF_ERROR(number("attention.key_length", has_latent ? latent.rank + latent.rotated : s.head_dim));
@@ -681,6 +741,7 @@ Status add_hyperparameters(const Shape& s, const Types& types, modelfile::Writer
     MR_RETURN_IF_ERROR(writer.add("gemma3.rope.scaling.type", Value(std::string("linear"))));
     MR_RETURN_IF_ERROR(real("rope.scaling.factor", 8));
   }
+  if (is_gemma4(s)) MR_RETURN_IF_ERROR(add_gemma4_keys(s, writer));
   if (s.architecture == "gpt-oss") {
     MR_RETURN_IF_ERROR(number("attention.sliding_window", 128));
     MR_RETURN_IF_ERROR(writer.add("gpt-oss.rope.scaling.type", Value(std::string("yarn"))));

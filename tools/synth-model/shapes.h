@@ -38,8 +38,9 @@ struct Mixing {
 
 /// Hyperparameters, under the field's names. Experts are 0 in a dense model.
 struct Shape {
-  // llama, qwen3, qwen3moe, qwen35, qwen35moe, gemma3, gpt-oss, glm4moe, deepseek2, deepseek32, glm-dsa, mistral4,
-  // nemotron_h_moe
+  // llama, qwen3, qwen3moe, qwen35, qwen35moe, gemma3, gemma4, gpt-oss, glm4moe, deepseek2, deepseek32, glm-dsa,
+  // mistral4, nemotron_h_moe. Of gemma4, head_dim is that of layers that attend to all tokens, kv_heads that of layers
+  // with a window.
   std::string architecture = "llama";
   std::string name = "custom";
   std::int64_t layers = 22, dim = 2048, ff = 5632, heads = 32, kv_heads = 4, head_dim = 64, vocab = 32000;

@@ -9,6 +9,7 @@
 #include "app/cli/command.h"
 #include "base/bytes.h"
 #include "base/json_nesting.h"
+#include "kernels/gpu/ops.h"
 #include "residency/calibrate.h"
 #include "residency/small_file.h"
 
@@ -41,6 +42,10 @@ class ClusterReader {
     ClusterFile file;
     Status status = read_all(all, file);
     if (status.ok() && file.hosts.empty()) status = error(Code::invalid_argument, "it names no \"hosts\"");
+    for (const engine::ClusterHost& host : file.hosts)
+      if (status.ok() && host.gpus > 1)
+        status =
+            error(Code::invalid_argument, "{}: each host of a cluster uses one GPU; leave \"gpus\" out", host.name);
     if (!status.ok()) return status.with_context(path_.string());
     return file;
   }
@@ -80,6 +85,8 @@ class ClusterReader {
         MR_ASSIGN_OR_RETURN(read.ram_bytes, parse_bytes(value.get<std::string>()));
       } else if (key == "vram" && value.is_string()) {
         MR_ASSIGN_OR_RETURN(read.vram_bytes, parse_bytes(value.get<std::string>()));
+      } else if (key == "gpus" && value.is_number_integer() && value > 0 && value <= kernels::gpu::kMostGpus) {
+        read.gpus = value.get<int>();
       } else if (key == "count" && value.is_number_integer() && value.get<std::int64_t>() > 0) {
         count = value.get<std::int64_t>();
       } else if (key == "rates" && value.is_string()) {
@@ -92,8 +99,10 @@ class ClusterReader {
         read.processors = static_cast<int>(std::min<std::int64_t>(value.get<std::int64_t>(), kMostProcessors));
       } else {
         return wrong(key,
-                     "a host has \"name\", \"ram\" (\"48G\"), \"vram\" (of its GPU), \"processors\", \"rates\" (a file "
-                     "of 'millrace calibrate --out', or its contents), and \"count\"");
+                     fmt::format("a host has \"name\", \"ram\" (\"48G\"), \"vram\" (of each GPU), \"gpus\" (1 to {}), "
+                                 "\"processors\", \"rates\" (a file of 'millrace calibrate --out', or its "
+                                 "contents), and \"count\"",
+                                 kernels::gpu::kMostGpus));
       }
     }
     if (read.name.empty() || read.ram_bytes == 0)
@@ -108,7 +117,7 @@ class ClusterReader {
   }
 
   static bool positive(const PlainJson& value) { return value.is_number() && value.get<double>() > 0; }
-  static Status wrong(const std::string& key, std::string_view known) {
+  static Status wrong(const std::string& key, const std::string& known) {
     return error(Code::invalid_argument, "\"{}\" is unknown or has a value of another kind; {}", key, known);
   }
 

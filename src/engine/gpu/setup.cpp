@@ -200,12 +200,7 @@ Status Assembly::measure() {
     vram_.context_bytes = std::max(vram_.context_bytes, vram.context_bytes);
     vram_.multiprocessors = std::min(vram_.multiprocessors, vram.multiprocessors);
   }
-  if (several()) {
-    const exec::GatherMemory words = exec::gather_memory(gpus_.size());
-    vram_.context_bytes += words.vram_bytes;  // the plan counts it with that
-    vram_.words_bytes = words.ram_bytes;
-    vram_.gpus = gpus_.size();
-  }
+  if (several()) add_gathers(gpus_.size(), vram_);
   parts_.rates = rates_beside(first_.name, std::move(parts_.rates));
   return device::use_gpu(gpus_.front());
 }
