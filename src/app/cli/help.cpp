@@ -146,20 +146,42 @@ const std::map<std::string, std::string>& examples() {
       {"batch",
        "  millrace batch prompts.txt answers.jsonl qwen3:8b     a prompt a line\n"
        "  millrace batch requests.jsonl answers.jsonl qwen3:8b  OpenAI's format\n"},
+      {"embed",
+       "  millrace embed bge-m3.gguf \"a text\" \"another text\"\n"
+       "  millrace embed bge-m3.gguf <lines.txt >vectors.jsonl\n"},
       {"pull",
        "  millrace pull qwen3:8b                   a short name\n"
        "  millrace pull hf.co/USER/REPO:Q4_K_M     any GGUF repository\n"},
+      {"list", "  millrace list\n"},
+      {"show", "  millrace show qwen3:8b    licence, size, context, what it can do\n"},
+      {"rm", "  millrace rm qwen3:8b\n"},
+      {"cp", "  millrace cp qwen3:8b coder    then: millrace run coder\n"},
       {"create", "  millrace create NAME -f Modelfile\n"},
+      {"inspect",
+       "  millrace inspect model.gguf              hyperparameters and sizes\n"
+       "  millrace inspect model.gguf --tensors    every tensor\n"},
       {"convert",
        "  millrace convert FOLDER -o model.gguf             a checkpoint on the disk\n"
        "  millrace convert hf.co/USER/REPO -o model.gguf    one from the hub\n"},
+      {"export", "  millrace export model.gguf FOLDER\n"},
+      {"export-lora", "  millrace export-lora base.gguf --lora adapter.gguf -o merged.gguf\n"},
       {"quantize",
        "  millrace quantize f16.gguf out.gguf Q4_K_M        a usual type\n"
        "  millrace quantize f16.gguf out.gguf --bytes 12G   the best file of 12 GB\n"},
+      {"pack", "  millrace pack mixture.gguf    run and serve then read the pack\n"},
+      {"split", "  millrace split model.gguf parts.gguf --max-size 4G\n"},
+      {"merge", "  millrace merge parts-00001-of-00003.gguf model.gguf\n"},
+      {"verify",
+       "  millrace verify model.gguf                   are all weights numbers?\n"
+       "  millrace verify q8.gguf --against f16.gguf   how far apart are they?\n"},
+      {"tokenize",
+       "  millrace tokenize qwen3:8b \"a text\"           its token ids\n"
+       "  echo 1 2 3 | millrace tokenize qwen3:8b --ids  the text of these ids\n"},
       {"serve",
        "  millrace serve                                 models on demand, and a page\n"
        "  millrace serve qwen3:8b --ctx 32768            one model, loaded at once\n"
        "  millrace serve --host 0.0.0.0 --api-key KEY    for a network\n"},
+      {"ps", "  millrace ps\n"},
       {"stop",
        "  millrace stop qwen3:8b    unload a model\n"
        "  millrace stop --server    end a server that --daemon started\n"},
@@ -167,7 +189,15 @@ const std::map<std::string, std::string>& examples() {
        "  millrace plan qwen3:30b                       before a download\n"
        "  millrace plan qwen3:30b --vram 12G --ram 24G  under limits\n"
        "  millrace plan f16.gguf --as Q4_K_M            as quantize would write it\n"},
+      {"calibrate",
+       "  millrace calibrate                 this folder's disk, RAM, CPU and GPU\n"
+       "  millrace calibrate /mnt/models     another disk\n"},
+      {"doctor", "  millrace doctor    what runs well here, what limits it, what to do\n"},
       {"bench", "  millrace bench model.gguf --explain    prediction beside measurement\n"},
+      {"eval", "  millrace eval model.gguf questions.jsonl\n"},
+      {"imatrix", "  millrace imatrix f16.gguf -f TEXT -o imatrix.gguf\n"},
+      {"sensitivity", "  millrace sensitivity f16.gguf -f TEXT -o sensitivity.json\n"},
+      {"completion", "  millrace completion bash >~/.bash_completion\n"},
       {"perplexity",
        "  millrace perplexity f16.gguf -f TEXT --save-logits f16.logits\n"
        "  millrace perplexity q4.gguf -f TEXT --against f16.logits\n"},
