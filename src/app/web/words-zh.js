@@ -59,7 +59,7 @@ export default {
   historyTitle: '最近几分钟', tokensPerSecond: '词元/秒', tierGives: '读取：{tier}',
   lineWords: '现在 {now}，最近 {time}内最高 {peak}', lineCeiling: '本机可达 {ceiling}',
   heatTitle: '内存中的专家', heatAxes: '一行是一层，一列是该层的一个专家。', heatLabel: '各层有哪些专家在内存中',
-  cell: '第 {layer} 层，专家 {expert}：{state}', cell_here: '在内存中', cell_came: '刚刚到达', cell_away: '不在内存中',
+  cell: '第 {layer} 层，专家 {expert}：{state}', cell_here: '在内存中', cell_came: '刚刚加载', cell_away: '不在内存中',
   noExperts: '此模型没有专家：每个词元用到全部权重。', expertsIn: '{all} 个中有 {here} 个在内存中。',
   hits: '所需专家中有 {percent} % 已在内存（命中 {hits}，未命中 {misses}）。',
   guessesTitle: '猜测的词元', noGuesses: '目前没有猜测词元：仅在前向较慢时进行。',
