@@ -215,6 +215,12 @@ class Docs(unittest.TestCase):
             with self.subTest(row=row):
                 self.assertEqual(row[2], "16 of 16")
 
+    def test_no_script_hides_a_module_of_pythons(self):
+        """A script's folder comes first where Python looks for modules: bench/types.py kept every script beside it from starting."""
+        scripts = [path for folder in ("bench", "scripts", "tests/e2e", "tools") for path in (ROOT / folder).rglob("*.py") if "node_modules" not in path.parts]
+        self.assertGreater(len(scripts), 50)
+        self.assertEqual([str(path) for path in scripts if path.stem in sys.stdlib_module_names], [])
+
     def test_every_launcher_of_a_kernel_is_timed(self):
         bench = "".join(path.read_text() for path in (ROOT / "bench/cuda_kernels").glob("*.cpp"))
         launchers = set()

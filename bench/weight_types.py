@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What each type costs and brings: a model quantized to all of them, what that does to its answers, and how fast each runs.
 
-    bench/types.py F16.gguf [--types Q4_K_M,Q2_K] [--ram 5M] [--millrace PROGRAM]
+    bench/weight_types.py F16.gguf [--types Q4_K_M,Q2_K] [--ram 5M] [--millrace PROGRAM]
 
 Text, questions and importance matrix are the demo's (tests/data). A row: bytes, perplexity, KL divergence from the model
 given and how often the likeliest token is the same, all columns alike and with the importance matrix; of 240 questions how
