@@ -1,10 +1,9 @@
-// Takes a model's answer apart while it is written: what it thinks, what it says, which tools it calls.
+// Parses a model's answer while it is generated, into thoughts, content and tool calls.
 //
-// How thoughts and calls are marked is the AnswerFormat's (answer_format.h). A call is told once its name and the
-// beginning of its arguments are there, and its arguments as they come: one that the answer's end cuts is told as far
-// as it came. What turns out to be no call before that is content, letter by letter as it came. How the text is cut
-// into pieces changes nothing but the pieces.
-// Thread-safety: one thread.
+// The AnswerFormat (answer_format.h) gives the marks of thoughts and calls. A call is reported once its name and the
+// beginning of its arguments have arrived, and its arguments as they arrive; a call cut by the end of the answer is
+// reported up to there. Text that turns out not to be a call becomes content, unchanged. The boundaries of the input
+// pieces affect only the boundaries of the output pieces. Thread-safety: one thread.
 #pragma once
 
 #include <cstddef>
@@ -23,21 +22,21 @@ struct AnswerEvent {
     content,
     reasoning,
     call_begin,      // text: the function's name
-    call_arguments,  // text: more of a JSON object, without white space between its tokens
+    call_arguments,  // text: a further part of a JSON object, without white space between its tokens
     call_end,
   };
   Kind kind = Kind::content;
   std::string text{};
-  int call = 0;  // which one, from 0
+  int call = 0;  // the call's number, from 0
   bool operator==(const AnswerEvent&) const = default;
 };
 
 struct AnswerForm {
-  const CallFormat* calls = nullptr;       // null: the model was given no tools (see may_call for harmony)
-  bool may_call = true;                    // false: of `calls` only how messages are told apart counts
-  const ThoughtMarks* thoughts = nullptr;  // null: they are not looked for
-  bool in_thought = false;                 // the prompt has opened a thought already (text::Prompt)
-  std::shared_ptr<const ToolTypes> tools;  // null: nothing is known of them
+  const CallFormat* calls = nullptr;       // null: the request has no tools (see may_call for harmony)
+  bool may_call = true;                    // false: `calls` is only used to separate messages
+  const ThoughtMarks* thoughts = nullptr;  // null: thoughts are not parsed
+  bool in_thought = false;                 // the prompt already opened a thought (text::Prompt)
+  std::shared_ptr<const ToolTypes> tools;  // null: their types are unknown
 };
 
 class AnswerParser {
@@ -46,9 +45,9 @@ class AnswerParser {
   ~AnswerParser();
   AnswerParser(AnswerParser&&) noexcept;
 
-  /// What more text brings. Text that may be part of a mark or of a call waits.
+  /// Parses more text. Text that may be part of a mark or a call is held back.
   std::vector<AnswerEvent> push(std::string_view text);
-  /// The end of the answer: what waited. Nothing may follow.
+  /// Ends the answer and returns the text that was held back. No call may follow.
   std::vector<AnswerEvent> finish();
   int calls() const;
 

@@ -1,5 +1,5 @@
-// The two ways in which answers are taken apart: by marks in a text, and by the headers of messages. Inside of
-// AnswerParser. Thread-safety: one thread.
+// The two ways of splitting an answer: by marks within a text, and by headers of messages. Used by AnswerParser only.
+// Thread-safety: one thread.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,7 @@ class AnswerParser::Splitter : public CallSink {
 
  protected:
   explicit Splitter(AnswerForm form) : form_(std::move(form)) {}
-  /// One step; false when it needs more text.
+  /// Parses one step; false: it needs more text.
   virtual bool advance(bool last) = 0;
 
   void emit(AnswerEvent::Kind kind, std::string_view text);
@@ -42,7 +42,7 @@ std::unique_ptr<AnswerParser::Splitter> make_mark_splitter(AnswerForm form);
 /// REQUIRES: form.calls->channels.
 std::unique_ptr<AnswerParser::Splitter> make_channel_splitter(AnswerForm form);
 
-/// Bytes at the end of `text` with which `mark` begins, the whole of it excepted.
+/// The length of the longest proper prefix of `mark` that `text` ends with.
 std::size_t begun_mark(std::string_view text, std::string_view mark);
 
 }  // namespace millrace::text

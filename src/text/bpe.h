@@ -43,7 +43,7 @@ class BpeTokenizer final : public Tokenizer {
   PreTokenizer pretokenizer_;
   PreTokenizerFamily::Habits habits_;
   std::optional<TokenId> unknown_;
-  std::array<TokenId, 256> byte_ids_{};  // -1: the vocabulary has no token for this byte
+  std::array<TokenId, 256> byte_ids_{};  // -1: no token for this byte
 };
 
 }  // namespace millrace::text

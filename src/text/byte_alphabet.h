@@ -1,7 +1,6 @@
-// The printable alphabet in which byte-level BPE vocabularies are written: one character a byte, so that no token holds
-// a space or a control character. Printable Latin-1 bytes stand for themselves; the 68 others are U+0100 and up, in
-// order. Source: GPT-2's published byte encoder.
-// Thread-safety: pure functions.
+// The printable alphabet of byte-level BPE vocabularies: one character per byte, so that no token contains a space or a
+// control character. Printable Latin-1 bytes map to themselves, the other 68 to U+0100 and up, in order. Source:
+// GPT-2's published byte encoder. Thread-safety: pure functions.
 #pragma once
 
 #include <string>
@@ -9,8 +8,8 @@
 
 namespace millrace::text {
 
-/// Appends the bytes that `word` (a token as the file writes it) stands for. False, with `out` unchanged, if a
-/// character is not of the alphabet.
+/// Decodes `word` (a token as the file spells it) and appends the bytes. False, with `out` unchanged, if a character is
+/// not in the alphabet.
 bool append_alphabet_bytes(std::string_view word, std::string& out);
 
 /// The character of `byte`, in UTF-8.

@@ -1,6 +1,6 @@
-// SentencePiece's precompiled character map: which pieces of a text a tokenizer replaces before it cuts it, as a double
-// array. Source: sentencepiece's normalizer.cc and darts-clone's layout of units.
-// Thread-safety: immutable once made.
+// SentencePiece's precompiled character map, a double array: the parts of a text that a tokenizer replaces before it
+// splits the text. Source: sentencepiece's normalizer.cc and darts-clone's layout of units. Thread-safety: immutable
+// once made.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,22 @@ namespace millrace::text {
 
 class Charsmap {
  public:
-  /// None: every character stays.
+  /// An empty map: every character is kept.
   Charsmap() = default;
-  /// `bytes`: how many bytes the units have (uint32), the units, the replacements, each ended by a zero. Errors:
+  /// `bytes`: the size of the units in bytes (uint32), the units, and the zero-terminated replacements. Errors:
   /// corrupt.
   static Expected<Charsmap> make(const std::vector<std::int64_t>& bytes);
 
   struct Match {
-    std::size_t bytes = 0;  // of the text; 0: nothing is replaced here
+    std::size_t bytes = 0;  // of the text; 0: no replacement here
     std::string_view by;
   };
-  /// The longest piece that is replaced at the beginning of `text`.
+  /// The longest match at the beginning of `text`.
   Match longest(std::string_view text) const;
 
  private:
   std::vector<std::uint32_t> units_;
-  std::string replacements_;  // ends with a zero
+  std::string replacements_;  // zero-terminated
 };
 
 }  // namespace millrace::text

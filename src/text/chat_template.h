@@ -1,8 +1,8 @@
-// Turns a conversation into a prompt, by the Jinja template in the model's file (text/jinja).
+// Renders a conversation to a prompt with the Jinja template in the model's file (text/jinja).
 //
-// What the template itself wrote may hold special tokens; what came from messages, tools and options never becomes one.
-// Templates differ in what they expect (a system role or none, arguments of tool calls as an object or as text, null or
-// empty content beside tool calls): a ChatTemplate finds out when it is made, and gives each template what it takes.
+// Text of the template itself may contain special tokens; text from messages, tools and options never becomes one.
+// Templates differ in what they accept (a system role or none, arguments of tool calls as an object or as text, null or
+// empty content beside tool calls). A ChatTemplate finds this out when it is created and adapts conversations to it.
 // Thread-safety: immutable once made.
 #pragma once
 
@@ -23,47 +23,47 @@ namespace millrace::text {
 struct Message {
   std::string role{};  // "system", "user", "assistant", "tool"
   std::string content{};
-  std::string reasoning{};  // what an assistant thought before it said that; empty: nothing
+  std::string reasoning{};  // the assistant's thought before the content; may be empty
 };
 
 struct Conversation;  // messages with tool calls, tools, options: text/conversation.h
 
-/// What a template can do, for those who choose by it.
+/// Capabilities of a template.
 struct ChatFeatures {
-  bool tools = false;     // it tells the model of `tools`
-  bool thinking = false;  // it listens to `enable_thinking`
+  bool tools = false;     // it renders `tools`
+  bool thinking = false;  // it reads `enable_thinking`
 };
 
 /// A prompt ready for the assistant's answer.
 struct Prompt {
   std::vector<TokenId> ids;
-  bool in_thought = false;  // the template has opened a thought, with which the answer begins
-  AnswerFormat format;      // how the model writes thoughts and calls, as the template that rendered this tells
+  bool in_thought = false;  // the template opened a thought, so the answer begins within it
+  AnswerFormat format;      // the answer's syntax of thoughts and calls, derived from the template
 };
 
 class ChatTemplate {
  public:
-  /// From tokenizer.chat_template, and tokenizer.chat_template.tool_use where there is one. Errors: not_found (the file
-  /// has none: the message says to use --raw), unsupported (it cannot be read).
+  /// Loads tokenizer.chat_template, and tokenizer.chat_template.tool_use if there is one. Errors: not_found (the file
+  /// has no template; the message suggests --raw), unsupported (it cannot be parsed).
   static Expected<std::unique_ptr<ChatTemplate>> from_model(const modelfile::Model& model);
-  /// From Jinja text. `tool_use` takes its place in conversations with tools; empty: there is none.
+  /// Parses Jinja text. `tool_use` replaces it in conversations with tools; empty: none.
   static Expected<std::unique_ptr<ChatTemplate>> from_text(std::string jinja, std::string tool_use = {});
   ~ChatTemplate();
 
-  /// Token ids of the conversation; BOS first where the tokenizer adds one, and never twice. Errors: invalid_argument
-  /// (the template refuses the conversation), unsupported (tools, for a template that knows of none).
+  /// The token ids of the conversation, with one BOS first if the tokenizer adds one. Errors: invalid_argument (the
+  /// template refuses the conversation), unsupported (the conversation has tools, and the template none).
   Expected<std::vector<TokenId>> render(const Tokenizer& tokenizer, const std::vector<Message>& messages,
                                         bool add_generation_prompt) const;
-  /// `grant`, where there is one, is asked for the memory that rendering takes (out_of_budget) and whether the prompt
-  /// is still wanted (cancelled).
+  /// `grant`, if not null, must grant the memory for rendering (out_of_budget), and cancels rendering if the prompt is
+  /// no longer wanted (cancelled).
   Expected<Prompt> prompt(const Tokenizer& tokenizer, const Conversation& conversation,
                           WorkGrant* grant = nullptr) const;
-  /// The same as text, special tokens spelled out.
+  /// The same as text, with special tokens spelled out.
   Expected<std::string> text(const Tokenizer& tokenizer, const Conversation& conversation,
                              WorkGrant* grant = nullptr) const;
 
   const std::string& source() const;  // the Jinja text
-  /// How a model of this template answers; `tools`: where it is given some.
+  /// The format of answers; `tools`: the conversation has tools.
   const AnswerFormat& answer_format(bool tools) const;
   const ChatFeatures& features() const;
 

@@ -1,4 +1,4 @@
-// Templates in Go's language, as Modelfiles have them, as Jinja.
+// Converts Go templates, as in Modelfiles, to Jinja.
 // Thread-safety: pure.
 #pragma once
 
@@ -9,12 +9,11 @@
 
 namespace millrace::text {
 
-/// Whether a template is written in Go's language.
+/// True if a template is a Go template.
 bool is_go_template(std::string_view text);
 
-/// The same in Jinja. Known are .Prompt, .System, .Response (a turn each), range over .Messages with .Role and
-/// .Content, if, else if, else and end with eq, ne, and, or, not, and comments.
-/// Errors: unsupported (whatever else it has, by name).
+/// Converts it to Jinja. Supported: .Prompt, .System, .Response (one turn), range over .Messages with .Role and
+/// .Content; if, else if, else and end with eq, ne, and, or, not; comments. Errors: unsupported (anything else, named).
 Expected<std::string> jinja_of_go(std::string_view text);
 
 }  // namespace millrace::text

@@ -1,6 +1,5 @@
-// Calls as JSON: {"name": ..., "arguments": {...}}, or a list of them. Arguments that come after the name are passed on
-// while they come.
-// Thread-safety: one thread.
+// Reads calls as JSON: {"name": ..., "arguments": {...}}, or a list of them. Arguments after the name are passed on as
+// they arrive. Thread-safety: one thread.
 #pragma once
 
 #include <string>
@@ -13,8 +12,8 @@ namespace millrace::text {
 class JsonCalls final : public CallReader {
  public:
   enum class Keys {
-    any,    // what else the object holds is of no interest
-    known,  // a first key that calls do not have says that this is none
+    any,    // other keys are ignored
+    known,  // a first key that calls do not have means that it is not a call
     names,  // {NAME: arguments}
   };
   /// `tools` may be null; with Keys::known a call must be of one of them.
@@ -40,10 +39,10 @@ class JsonCalls final : public CallReader {
   At at_ = At::begin;
   Role role_ = Role::none;
   bool list_ = false, escaped_ = false;
-  bool again_ = false;      // the byte is still to be looked at
-  bool streaming_ = false;  // the call is open, its arguments come
-  bool reported_ = false;   // this object's call is told already
-  int wrapped_ = 0;         // inside of "function": {...}
+  bool again_ = false;      // the byte is processed again
+  bool streaming_ = false;  // the call is open, and its arguments are arriving
+  bool reported_ = false;   // this object's call was reported
+  int wrapped_ = 0;         // depth within "function": {...}
   int calls_ = 0;
   JsonCopy copy_;
   std::string key_, value_, name_, arguments_, ready_;

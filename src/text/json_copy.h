@@ -1,6 +1,5 @@
-// Values copied as JSON while they come, byte by byte: what a model writes of a call's arguments can be passed on at
-// once. How the text is cut changes nothing.
-// Thread-safety: one thread.
+// Copies values as JSON byte by byte while they arrive, so that a call's arguments are passed on at once. The
+// boundaries of the input do not matter. Thread-safety: one thread.
 #pragma once
 
 #include <cstddef>
@@ -10,17 +9,17 @@
 
 namespace millrace::text {
 
-/// What stands between the quotes of a JSON string. Bytes past ASCII stay as they are.
+/// The text between the quotes of a JSON string. Non-ASCII bytes are kept.
 std::string json_escaped(std::string_view text);
 
-/// One JSON value, white space between its tokens left out. Line breaks and backslashes that JSON would have escaped
-/// in a string are; a value that is no JSON otherwise is copied as it is, up to where its brackets close.
+/// Copies one JSON value without white space between tokens. Escapes line breaks and backslashes that JSON requires to
+/// be escaped in strings. Text that is not JSON otherwise is copied up to the bracket that closes it.
 class JsonCopy {
  public:
   enum class Taken {
     more,
-    last,  // the value is whole with this byte
-    none,  // the value was whole before this byte, or none begins with it
+    last,  // this byte completes the value
+    none,  // the value was complete before this byte, or no value begins with it
   };
   Taken take(char c, std::string& out);
   bool begun() const { return begun_; }
@@ -51,8 +50,8 @@ class LooseCopy {
 
   const std::string_view quote_;
   std::vector<char> closers_;
-  std::string word_;    // a bare word on its way
-  char delimiter_ = 0;  // of Python's string that is open; 'q' for `quote_`
+  std::string word_;    // a bare word, incomplete
+  char delimiter_ = 0;  // of the open Python string; 'q' for `quote_`
   bool raw_ = false;    // r"..."
   bool done_ = false;
 };

@@ -1,7 +1,6 @@
-// Text of which each byte is marked: trusted (a template's author wrote it) or not (it came from a user, a tool, a
-// request). Special tokens are looked for in trusted stretches alone, so that no message can inject one, while plain
-// text is encoded across the borders, so that marks never change how words are cut.
-// Thread-safety: a value.
+// Text in which each byte is marked as trusted (from a template's author) or untrusted (from a user, a tool, a
+// request). Special tokens are only recognised in trusted text, so that no message can inject one. Plain text is
+// encoded across marks, so that marks never change how words are split. Thread-safety: a value.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +22,7 @@ class MarkedText {
 
   /// REQUIRES: at < size().
   bool trusted_at(std::size_t at) const;
-  /// Whether all of [begin, end) is trusted. REQUIRES: begin < end <= size().
+  /// True if all of [begin, end) is trusted. REQUIRES: begin < end <= size().
   bool trusted(std::size_t begin, std::size_t end) const;
 
   void append(std::string_view bytes, bool trusted);
@@ -32,31 +31,31 @@ class MarkedText {
   void append(const MarkedText& other) { append(other, 0, other.size()); }
   MarkedText cut(std::size_t begin, std::size_t end) const;
 
-  /// Places in (begin, end] where the mark changes, at most. REQUIRES: begin <= end <= size().
+  /// An upper bound on the changes of the mark in (begin, end]. REQUIRES: begin <= end <= size().
   std::size_t flips_between(std::size_t begin, std::size_t end) const {
     return flips_.empty() ? 0 : flips_until(end) - flips_until(begin);
   }
-  /// Whether what is appended fits the memory that it has.
+  /// True if appending needs no more memory.
   bool has_room(std::size_t bytes, std::size_t flips) const {
     return bytes <= bytes_.capacity() - bytes_.size() && flips <= flips_.capacity() - flips_.size();
   }
-  /// Whether appending bytes of that mark changes the mark.
+  /// True if appending bytes with that mark adds a change.
   bool would_flip(bool trusted) const { return !bytes_.empty() && last() != trusted; }
   /// Takes memory for so much more, at least as much again as there is, so that appending takes linear time; and the
   /// bytes that it takes anew while the old ones are still there.
   void reserve_more(std::size_t bytes, std::size_t flips);
   std::size_t bytes_of_reserve(std::size_t bytes, std::size_t flips) const;
 
-  /// What the text takes in memory, about.
+  /// The memory of the text, approximately.
   std::size_t memory_bytes() const { return bytes_.capacity() + flips_.capacity() * sizeof(std::size_t); }
 
  private:
   bool last() const { return first_ != (flips_.size() % 2 == 1); }
-  /// Flips at or before `at`.
+  /// The number of changes at or before `at`.
   std::size_t flips_until(std::size_t at) const;
 
   std::string bytes_;
-  // Where the mark changes: ascending, each in (0, size()). Most texts are of one mark and need none.
+  // Positions where the mark changes, ascending, each in (0, size()). Most texts have one mark, and no changes.
   std::vector<std::size_t> flips_;
   bool first_ = false;  // the mark of byte 0
 };

@@ -1,6 +1,6 @@
-// Words that stand for something else in the texts of a conversation (a picture) until the template has laid it out. A
-// marker has a number that nobody can guess, drawn for each conversation, so that no text can hold one by chance or by
-// intent; it is plain ASCII without quotes, which templates and JSON leave as it is. Thread-safety: values.
+// Placeholders in a conversation's texts (for pictures) that are replaced after the template is rendered. A marker
+// contains an unpredictable number, drawn per conversation, so that no text can contain one by chance or intent. It is
+// plain ASCII without quotes, which templates and JSON do not change. Thread-safety: values.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ class Markers {
   std::optional<Found> find(std::string_view text, std::size_t from = 0) const;
 
  private:
-  std::string prefix_;  // empty: there are none
+  std::string prefix_;  // empty: no markers
 };
 
 }  // namespace millrace::text

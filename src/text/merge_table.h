@@ -19,10 +19,10 @@ namespace millrace::text {
 class MergeTable {
  public:
   /// Reads tokenizer.ggml.merges, spelled as the vocabulary is. A merge of tokens that the vocabulary lacks can never
-  /// happen and is left out, with a warning. Errors: not_found (no merges), corrupt (the key holds something else).
+  /// apply, and is skipped with a warning. Errors: not_found (no merges), corrupt (the key holds something else).
   static Expected<MergeTable> load(const modelfile::Model& model, const Vocabulary& vocabulary, Spelling spelling);
 
-  /// What `left` and `right` become. Ids of -1 never merge.
+  /// The merge of `left` and `right`. Ids of -1 never merge.
   Merge find(TokenId left, TokenId right) const;
 
  private:

@@ -1,6 +1,6 @@
-// Cuts text into the words that byte-level BPE works on, by the regular expressions of the model's family.
-// Each pattern in turn cuts the pieces that the one before left; what a pattern does not match stays a piece of its
-// own. Thread-safety: immutable once made; split() may be called from any thread.
+// Splits text into the words that byte-level BPE works on, by the regular expressions of the model's family. Each
+// pattern splits the pieces that the previous one produced; unmatched text becomes a separate piece. Thread-safety:
+// immutable once made; split() may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -20,21 +20,21 @@ struct PreTokenizerFamily {
   std::span<const std::string_view> names;     // of tokenizer.ggml.pre
   std::span<const std::string_view> patterns;  // PCRE2, applied in order
   struct Habits {
-    bool whole_words_first = false;  // a word that is a token as it stands is not built from merges
-    bool adds_bos = false;           // where the file does not say
-    bool composes = false;           // text is brought into Unicode's form NFC first
+    bool whole_words_first = false;  // a word that is a token is used as such, without merges
+    bool adds_bos = false;           // if the file does not specify it
+    bool composes = false;           // text is converted to NFC first
   } habits = {};
 };
 
 /// The family of a name; nullptr if unknown. known_pretokenizers() lists them for an error message.
 const PreTokenizerFamily* find_pretokenizer(std::string_view name);
 std::string known_pretokenizers();
-/// All of them. Each cuts as no other does, or has other habits.
+/// All families. No two behave alike.
 std::span<const PreTokenizerFamily> pretokenizer_families();
 
 class PreTokenizer {
  public:
-  /// Errors: internal (a pattern of ours that PCRE2 refuses).
+  /// Errors: internal (PCRE2 refuses a built-in pattern).
   static Expected<PreTokenizer> make(const PreTokenizerFamily& family);
   ~PreTokenizer();
   PreTokenizer(PreTokenizer&&) noexcept;

@@ -1,5 +1,4 @@
-// Which tokens begin and end things: BOS, EOS, end of turn. From the metadata's ids, and by well-known texts where
-// files leave them out.
+// Finds BOS, EOS, end of turn and similar tokens, by the metadata's ids, or by well-known texts if a file lacks them.
 #pragma once
 
 #include <optional>

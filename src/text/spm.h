@@ -1,7 +1,7 @@
-// SentencePiece-style tokenizers: text is not cut into words first, spaces are written as U+2581, and what is no piece
-// falls back to byte tokens. With "llama" in tokenizer.ggml.model the pieces have scores, and of two neighbours the
-// pair with the best score merges first; with "gemma4" the file lists the merges. Source: Kudo and Richardson 2018
-// (SentencePiece), its BPE mode. Thread-safety: immutable once made.
+// SentencePiece-style tokenizers: text is not split into words first, spaces are written as U+2581, and characters
+// without a piece become byte tokens. With "llama" in tokenizer.ggml.model the pieces have scores, and of two
+// neighbours the pair with the best score merges first; with "gemma4" the file lists the merges. Source: Kudo and
+// Richardson 2018 (SentencePiece), its BPE mode. Thread-safety: immutable once made.
 #pragma once
 
 #include <array>

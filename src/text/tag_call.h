@@ -1,6 +1,5 @@
-// A call between tags, its values typed by the tool's schema: strings are passed on while they come, other values when
-// they are whole.
-// Thread-safety: one thread.
+// Reads a call in tags, with values typed by the tool's schema: strings are passed on as they arrive, other values when
+// they are complete. Thread-safety: one thread.
 #pragma once
 
 #include <string>
@@ -11,8 +10,8 @@ namespace millrace::text {
 
 class TagCall final : public CallReader {
  public:
-  /// REQUIRES: format.tags is set and the text begins with its name_begin. `tools` may be null. `known`: where there
-  /// are tools, it must be a call of one of them.
+  /// REQUIRES: format.tags is set and the text begins with its name_begin. `tools` may be null. `known`: if there are
+  /// tools, only calls of these count.
   TagCall(const CallFormat& format, const ToolTypes* tools, bool known)
       : format_(format), tags_(*format.tags), tools_(tools), known_(known) {}
   State read(std::string_view text, bool last, std::size_t& taken, CallSink& sink) override;
@@ -20,7 +19,7 @@ class TagCall final : public CallReader {
  private:
   enum class At { name, between, key, value_begin, value };
 
-  // Each takes from the front of `text`; 0 where more is needed.
+  // Each consumes the beginning of `text`; 0: more text is needed.
   std::size_t in_name(std::string_view text, bool last, State& state, CallSink& sink);
   std::size_t between(std::string_view text, bool last, State& state, CallSink& sink);
   std::size_t in_key(std::string_view text, CallSink& sink);
@@ -41,10 +40,10 @@ class TagCall final : public CallReader {
   JsonTypes types_;
   bool begun_ = false;
   bool line_ = false;     // the value began with a line break
-  bool fresh_ = false;    // nothing of the value was seen yet
-  bool newline_ = false;  // a line break waits: it may be the value's last
+  bool fresh_ = false;    // no byte of the value was seen yet
+  bool newline_ = false;  // a line break is held back: it may end the value
   int arguments_ = 0;
-  std::unique_ptr<CallReader> json_;  // the arguments are JSON after all
+  std::unique_ptr<CallReader> json_;  // set if the arguments turn out to be JSON
 };
 
 }  // namespace millrace::text

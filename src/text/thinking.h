@@ -1,5 +1,5 @@
-// How much a model thinks before it answers: one setting, and the variables through which a chat template takes it.
-// Thread-safety: values and pure functions.
+// How much a model thinks before it answers: the request's setting, and the variables by which a chat template receives
+// it. Thread-safety: values and pure functions.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace millrace::text {
 
-/// What was asked for; nothing: what the template does by itself.
+/// The request's setting. Empty members: the template's default.
 struct Thinking {
   std::optional<bool> on{};
   std::string effort{};                  // one of thinking_efforts(), or empty
@@ -27,14 +27,14 @@ const std::vector<std::string>& thinking_efforts();
 struct ThinkingControls {
   bool enable_thinking = false, thinking = false;  // true or false
   bool budget = false;                             // thinking_budget, in tokens
-  std::vector<std::string> efforts;                // what reasoning_effort may be; empty: it is not read
+  std::vector<std::string> efforts;                // accepted values of reasoning_effort; empty: it is not read
 };
 
-/// Renders a question with each effort: a template may refuse some.
+/// Renders a question with each effort, because a template may refuse some.
 ThinkingControls find_thinking(const jinja::Template& jinja, std::string_view source);
 
-/// Sets the template's variables but for those that `options` has already. An effort becomes the nearest that the
-/// template knows, a budget an effort and the other way round where the template reads only one of them.
+/// Sets the template's variables, except those that `options` already has. Chooses the nearest effort that the template
+/// accepts, and converts between budget and effort if the template reads only one of them.
 void apply_thinking(const ThinkingControls& controls, const Thinking& thinking, nlohmann::ordered_json& options);
 
 }  // namespace millrace::text

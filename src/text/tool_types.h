@@ -1,6 +1,5 @@
-// What the tools' JSON schemas say of the types of their parameters: models that write arguments as text between tags
-// do not tell a number from a string of digits.
-// Thread-safety: immutable once made.
+// The types of the tools' parameters, from their JSON schemas. Models that write arguments as text in tags do not
+// distinguish a number from a string of digits. Thread-safety: immutable once made.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +10,20 @@
 
 namespace millrace::text {
 
-/// A set of JSON types. Empty: nothing is known.
+/// A set of JSON types. Empty: unknown.
 struct JsonTypes {
   enum Bit : std::uint8_t { null = 1, boolean = 2, integer = 4, number = 8, string = 16, array = 32, object = 64 };
   std::uint8_t bits = 0;
 
   bool has(Bit bit) const { return (bits & bit) != 0; }
   bool only_string() const { return bits == string; }
-  /// Whether a value of that kind is of one of these types. A whole number is a number, too.
+  /// True if a value of that kind has one of these types. An integer is also a number.
   bool take(const nlohmann::ordered_json& value) const;
 };
 
 class ToolTypes {
  public:
-  /// [{"type": "function", "function": {"name", "parameters"}}]; what is no such tool is passed over.
+  /// [{"type": "function", "function": {"name", "parameters"}}]; other entries are ignored.
   explicit ToolTypes(const nlohmann::ordered_json& tools);
 
   bool knows(std::string_view tool) const { return tools_.find(tool) != tools_.end(); }
@@ -34,7 +33,7 @@ class ToolTypes {
   std::map<std::string, std::map<std::string, JsonTypes, std::less<>>, std::less<>> tools_;
 };
 
-/// The JSON that `text` stands for as a value of these types: a text that is none of the others is a string.
+/// The JSON value of `text` with one of these types; a text that has none of the other types becomes a string.
 std::string typed_json(std::string_view text, JsonTypes types);
 
 }  // namespace millrace::text

@@ -1,6 +1,6 @@
-// SentencePiece's unigram tokenizers ("t5" in tokenizer.ggml.model; XLM-RoBERTa's and T5's): a text becomes the tokens
-// whose scores, logarithms of probabilities, sum up to most. Source: Kudo 2018 (arXiv:1804.10959); sentencepiece's
-// normalizer and its unigram model. Thread-safety: immutable once made.
+// SentencePiece's unigram tokenizers ("t5" in tokenizer.ggml.model; XLM-RoBERTa's and T5's): a text becomes the
+// sequence of tokens with the highest sum of scores (log probabilities). Source: Kudo 2018 (arXiv:1804.10959);
+// sentencepiece's normalizer and its unigram model. Thread-safety: immutable once made.
 #pragma once
 
 #include <memory>
@@ -29,11 +29,11 @@ class UnigramTokenizer final : public Tokenizer {
   std::optional<TokenId> special(std::string_view text) const override { return vocabulary_.special(text); }
 
  private:
-  /// A text on its way to its tokens.
+  /// A text being normalised.
   struct Normal {
     std::string text;
-    bool begun = false;       // something stands before what comes
-    bool owes_space = false;  // a space has to stand before the next character
+    bool begun = false;       // the output is not empty
+    bool owes_space = false;  // a space must precede the next character
   };
 
   explicit UnigramTokenizer(Vocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {}
@@ -47,10 +47,10 @@ class UnigramTokenizer final : public Tokenizer {
   Vocabulary vocabulary_;
   Charsmap charsmap_;
   std::vector<float> scores_;  // [vocab]
-  double unknown_score_ = 0;   // of a character that is no token
+  double unknown_score_ = 0;   // of a character without a token
   TokenId unknown_ = -1;
   bool space_before_ = true, merges_spaces_ = true;
-  bool cuts_at_spaces_ = true;  // no token goes on behind one
+  bool cuts_at_spaces_ = true;  // no token contains a space after its beginning
 };
 
 }  // namespace millrace::text

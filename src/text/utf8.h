@@ -1,4 +1,4 @@
-// UTF-8 one step at a time, for text that may be broken anywhere.
+// Decodes UTF-8 one step at a time, for text that may be invalid or end anywhere.
 // Source: The Unicode Standard, table 3-7 (well-formed byte sequences) and section 3.9 (one U+FFFD per maximal
 // subpart). Thread-safety: pure functions.
 #pragma once
@@ -10,9 +10,9 @@
 namespace millrace::text {
 
 enum class Utf8Kind {
-  character,   // a whole, well-formed character
-  invalid,     // bytes that can no longer become a character: a maximal subpart, replaced by one U+FFFD
-  incomplete,  // the text ends inside what may still become a character
+  character,   // a well-formed character
+  invalid,     // invalid bytes: a maximal subpart, which one U+FFFD replaces
+  incomplete,  // the text ends within a possible character
 };
 
 struct Utf8Step {
@@ -20,7 +20,7 @@ struct Utf8Step {
   std::size_t bytes;  // 1 to 4
 };
 
-/// What stands at the beginning of `text`. REQUIRES: not empty.
+/// Decodes the beginning of `text`. REQUIRES: not empty.
 Utf8Step next_utf8(std::string_view text);
 
 bool is_valid_utf8(std::string_view text);
@@ -28,7 +28,7 @@ bool is_valid_utf8(std::string_view text);
 /// U+FFFD in UTF-8.
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
 
-/// U+2581, by which SentencePiece's vocabularies write a space.
+/// U+2581, SentencePiece's spelling of a space.
 inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
 
 /// Appends `code_point` in UTF-8. REQUIRES: code_point <= 0x10FFFF.

@@ -1,6 +1,5 @@
-// A model's tokens, held compactly: one string pool, one offset and one type byte a token, one open-addressed table of
-// ids. 150,000 tokens take about 3 MB, 2,000 about 40 KB.
-// Thread-safety: immutable once loaded.
+// A model's tokens in compact form: a string pool, an offset and a type byte per token, and an open-addressed hash
+// table of ids. 150,000 tokens take about 3 MB, 2,000 about 40 KB. Thread-safety: immutable once loaded.
 #pragma once
 
 #include <array>
@@ -27,10 +26,10 @@ enum class TokenType : std::uint8_t {
   byte = 6
 };
 
-/// How the file writes its tokens.
+/// How the file spells its tokens.
 enum class Spelling {
-  byte_alphabet,  // see byte_alphabet.h; held here as the bytes they stand for
-  plain,          // as they are
+  byte_alphabet,  // see byte_alphabet.h; stored here as decoded bytes
+  plain,          // unchanged
 };
 
 /// A piece of a text: a special token, or text between two (id is -1).
@@ -50,7 +49,8 @@ class Vocabulary {
   /// REQUIRES (all three): contains(id).
   std::string_view text(TokenId id) const;
   TokenType type(TokenId id) const { return types_[static_cast<std::size_t>(id)]; }
-  /// Control and unknown tokens: text never becomes one of these unless specials are parsed, and none of them is shown.
+  /// True for control and unknown tokens: text becomes such a token only if specials are parsed, and they are not
+  /// shown.
   bool hidden(TokenId id) const { return type(id) == TokenType::control || type(id) == TokenType::unknown; }
 
   /// The token plain text `bytes` may become, or -1. Never a control, unknown or byte token; with
@@ -58,17 +58,17 @@ class Vocabulary {
   TokenId find(std::string_view bytes) const;
   std::size_t longest_token() const { return longest_token_; }  // bytes, among those find() knows
 
-  /// The special token (control, unknown or user-defined) written exactly so.
+  /// The special token (control, unknown or user-defined) with exactly this text.
   std::optional<TokenId> special(std::string_view text) const;
 
-  /// Cuts text at its special tokens, from the left, the longest where several begin. User-defined tokens always count,
-  /// control and unknown ones only with Specials::parse. The parts point into `text`. Time in proportion to the
-  /// text, however many special tokens there are (Gemma has 6,400).
+  /// Splits text at special tokens, from the left, choosing the longest match. User-defined tokens always count,
+  /// control and unknown ones only with Specials::parse. The parts point into `text`. Takes linear time, however many
+  /// special tokens there are (Gemma has 6,400).
   std::vector<TextPart> split(std::string_view text, Specials specials) const;
-  /// The same; control and unknown tokens count where all of their text is trusted.
+  /// The same; control and unknown tokens count if all of their text is trusted.
   std::vector<TextPart> split(const MarkedText& text) const;
 
-  /// The byte that a token of type byte, "<0x0A>", stands for; nullopt if `text` is not of that form.
+  /// The byte of a byte token such as "<0x0A>"; nullopt if `text` does not have that form.
   static std::optional<unsigned char> byte_value(std::string_view text);
 
  private:
@@ -89,7 +89,7 @@ class Vocabulary {
   std::vector<TokenId> specials_;           // by text, bytewise, then by id
   std::array<bool, 256> begins_special_{};  // of a byte
   std::size_t longest_token_ = 0;
-  bool phi3_ = false;  // white space after most special tokens belongs to them
+  bool phi3_ = false;  // white space after most special tokens is part of them
 };
 
 /// A metadata array of type T at `key`: nullptr if the key is absent. Errors: corrupt (the key holds something else).

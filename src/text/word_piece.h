@@ -1,8 +1,8 @@
-// WordPiece tokenizers ("bert" in tokenizer.ggml.model): text is cleaned, lower-cased and rid of accents where the file
-// says so, and cut into words at white space, punctuation and CJK characters. Each word becomes the longest tokens that
-// the vocabulary has, from the left; a word that some part of is none becomes the unknown token as a whole. Source:
-// BERT (arXiv:1810.04805) and its tokenization.py. GGUF writes U+2581 before tokens that begin a word and nothing
-// before those that go on. Thread-safety: immutable once made.
+// WordPiece tokenizers ("bert" in tokenizer.ggml.model): text is cleaned, lower-cased and stripped of accents if the
+// file requires it, and split into words at white space, punctuation and CJK characters. Each word is split into the
+// longest tokens of the vocabulary, from the left; a word that cannot be split completely becomes the unknown token.
+// Source: BERT (arXiv:1810.04805) and its tokenization.py. GGUF writes U+2581 before tokens that begin a word and
+// nothing before those that continue one. Thread-safety: immutable once made.
 #pragma once
 
 #include <memory>
@@ -18,10 +18,10 @@
 
 namespace millrace::text {
 
-/// What happens to a text before it is cut.
+/// Normalisation of a text before it is split.
 struct WordNormalizer {
   bool lower_case = true;
-  bool strip_accents = true;  // canonical decomposition, and marks without a width of their own are left out
+  bool strip_accents = true;  // canonical decomposition, then non-spacing marks are removed
 };
 
 class WordPieceTokenizer final : public Tokenizer {
