@@ -52,7 +52,7 @@ export default {
   fewerBits: 'Weniger Bits: Diese Datei hat {bits} je Gewicht. Als {to} wären es {size}.',
   fewerBitsSpeed: 'Weniger Bits: Diese Datei hat {bits} je Gewicht. Als {to} wären es {size}, bis zu {speed} Tok/s.',
   draft: 'Ein Entwurfsmodell (--draft): ein kleines Modell mit demselben Vokabular, etwa {size}, schlägt Tokens vor, und ein Durchgang prüft mehrere.',
-  draftSpeed: 'Ein Entwurfsmodell (--draft): ein kleines Modell mit demselben Vokabular, etwa {size}. Treffen {percent} % seiner Vorschläge zu, bringen {guesses} je Durchgang bis zu {speed} Tok/s.',
+  draftSpeed: 'Ein Entwurfsmodell (--draft): ein kleines Modell mit demselben Vokabular, etwa {size}. Treffen {percent} % seiner Vorschläge zu, bringt das Raten von {guesses} je Durchgang bis zu {speed} Tok/s.',
   allInRam: 'Alle Gewichte liegen im RAM. Schneller ginge es mit einem kleineren Modell oder einer GPU.', allInVram: 'Alle Gewichte liegen im VRAM: Schneller führt diese GPU diese Datei nicht aus.',
   waits: '{percent} % der Zeit vergehen mit Warten auf Gewichte.', moreParallel: '{queued} Anfragen warten auf einen von {most} Plätzen: --parallel lässt mehr gleichzeitig zu.',
   calibrate: 'Führen Sie einmal „millrace calibrate“ aus, dann stehen hier Vorhersagen.',

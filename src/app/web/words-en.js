@@ -52,7 +52,7 @@ export default {
   fewerBits: 'Fewer bits: this file has {bits} bits per weight. As {to} it would be {size}.',
   fewerBitsSpeed: 'Fewer bits: this file has {bits} bits per weight. As {to} it would be {size}, for up to {speed} tok/s.',
   draft: 'A draft model (--draft): a small model of the same vocabulary, about {size}, guesses tokens, and one pass verifies several.',
-  draftSpeed: 'A draft model (--draft): a small model of the same vocabulary, about {size}. If {percent} % of its guesses are right, {guesses} guesses per pass bring up to {speed} tok/s.',
+  draftSpeed: 'A draft model (--draft): a small model of the same vocabulary, about {size}. If {percent} % of its guesses are right, guessing {guesses} per pass brings up to {speed} tok/s.',
   allInRam: 'All weights are in RAM. Faster from here: a smaller model, or a GPU.', allInVram: 'All weights are in VRAM: this GPU runs this file no faster.',
   waits: '{percent} % of the time goes into waiting for weights.', moreParallel: '{queued} requests wait for one of {most} places: --parallel takes more at once.',
   calibrate: 'Run “millrace calibrate” once, and speeds are predicted here.',

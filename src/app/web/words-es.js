@@ -52,7 +52,7 @@ export default {
   fewerBits: 'Menos bits: este archivo tiene {bits} por peso. En {to} ocuparía {size}.',
   fewerBitsSpeed: 'Menos bits: este archivo tiene {bits} por peso. En {to} ocuparía {size}, hasta {speed} tokens por segundo.',
   draft: 'Un modelo borrador (--draft): uno pequeño con el mismo vocabulario, de {size} por ejemplo, adivina tokens, y una pasada comprueba varios.',
-  draftSpeed: 'Un modelo borrador (--draft): uno pequeño con el mismo vocabulario, de {size} por ejemplo. Si acierta el {percent} % de las veces, {guesses} por pasada dan hasta {speed} tokens por segundo.',
+  draftSpeed: 'Un modelo borrador (--draft): uno pequeño con el mismo vocabulario, de {size} por ejemplo. Si acierta el {percent} % de las veces, adivinar {guesses} por pasada da hasta {speed} tokens por segundo.',
   allInRam: 'Todos los pesos están en RAM. Más rápido: un modelo menor o una GPU.', allInVram: 'Todos los pesos están en VRAM: esta GPU no puede ir más rápido con este archivo.',
   waits: 'El {percent} % del tiempo se va en esperar pesos.', moreParallel: '{queued} peticiones esperan uno de {most} lugares: --parallel toma más a la vez.',
   calibrate: 'Ejecute «millrace calibrate» una vez: así se prevén aquí las velocidades.',

@@ -52,7 +52,7 @@ export default {
   fewerBits: 'Moins de bits : ce fichier en a {bits} par poids. En {to} il ferait {size}.',
   fewerBitsSpeed: 'Moins de bits : ce fichier en a {bits} par poids. En {to} il ferait {size}, pour {speed} jetons par seconde au plus.',
   draft: 'Un modèle d’ébauche (--draft) : un petit modèle du même vocabulaire, de {size} par exemple, devine des jetons, et une passe en vérifie plusieurs.',
-  draftSpeed: 'Un modèle d’ébauche (--draft) : un petit modèle du même vocabulaire, de {size} par exemple. Si {percent} % de ses propositions sont justes, {guesses} par passe donnent {speed} jetons par seconde au plus.',
+  draftSpeed: 'Un modèle d’ébauche (--draft) : un petit modèle du même vocabulaire, de {size} par exemple. Si {percent} % de ses propositions sont justes, en deviner {guesses} par passe donne {speed} jetons par seconde au plus.',
   allInRam: 'Tous les poids sont en RAM. Pour aller plus vite : un modèle plus petit, ou un GPU.', allInVram: 'Tous les poids sont en VRAM : ce GPU ne peut aller plus vite avec ce fichier.',
   waits: '{percent} % du temps passe à attendre des poids.', moreParallel: '{queued} requêtes attendent une des {most} places : --parallel en prend plus à la fois.',
   calibrate: 'Lancez « millrace calibrate » une fois : les vitesses seront prévues ici.',

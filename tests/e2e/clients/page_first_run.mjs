@@ -64,7 +64,7 @@ async function machineRemembers(page) {
   await page.click('#tab-machine');
   await page.waitForSelector('#history .history');
   // The answer of before is in the curve.
-  await page.waitForFunction(() => Number(/, ([\d.,]+) at most/.exec(document.querySelector('#history .leaf').textContent)?.[1].replace(',', '') ?? 0) > 0);
+  await page.waitForFunction(() => Number(/, peak ([\d.,]+)/.exec(document.querySelector('#history .leaf').textContent)?.[1].replace(',', '') ?? 0) > 0);
   assert.match(await text(page, '#speed'), /^Idle\. /);
   const model = await page.inputValue('#model');
   await fetch(base + '/api/generate', {method: 'POST', body: JSON.stringify({model, keep_alive: 0, stream: false})});
