@@ -1,6 +1,6 @@
-// Characters as edges of a grammar over bytes: as UTF-8 has them, or (JsonRules) as JSON writes them inside a string.
-// Whoever turns a pattern or a written grammar into an automaton asks for characters here, so that the same form can
-// bind an answer and a string within one. Thread-safety: as GrammarBuilder.
+// Characters as edges of a grammar over bytes: in UTF-8, or (JsonRules) as JSON encodes them in a string. Patterns and
+// written grammars are compiled through this class, so that the same form can constrain an answer or a string within
+// one. Thread-safety: as GrammarBuilder.
 #pragma once
 
 #include <map>
@@ -23,23 +23,23 @@ class CharacterRules {
   CharacterRules(const CharacterRules&) = delete;
   CharacterRules& operator=(const CharacterRules&) = delete;
 
-  /// One character of `ranges` as an edge, or as few as will do. REQUIRES: they ascend, do not overlap and hold no
+  /// A character of `ranges`, with as few edges as possible. REQUIRES: the ranges ascend, do not overlap and contain no
   /// surrogates.
   virtual void add_characters(StateId from, const CharacterRanges& ranges, StateId to) = 0;
-  /// The bytes that stand for a text, where there are several the plainest.
+  /// The encoding of a text; the plainest if there are several.
   virtual std::string spelled(std::string_view utf8) const = 0;
-  /// The same between two new states.
+  /// The same, between two new states.
   Fragment any_of(const CharacterRanges& ranges);
 
  protected:
-  /// As UTF-8 has them; what begins with the same bytes shares their states, so that a class of Unicode with hundreds
-  /// of ranges is one place to stand at. REQUIRES: as add_characters().
+  /// In UTF-8. Encodings with a common prefix share its states, so that a Unicode class with hundreds of ranges has one
+  /// initial state. REQUIRES: as add_characters().
   Fragment code_points(const CharacterRanges& ranges);
 
   GrammarBuilder& builder_;
 };
 
-/// Characters as they are.
+/// Characters in UTF-8.
 class PlainRules final : public CharacterRules {
  public:
   using CharacterRules::CharacterRules;
@@ -47,7 +47,7 @@ class PlainRules final : public CharacterRules {
   std::string spelled(std::string_view utf8) const override { return std::string(utf8); }
 
  private:
-  std::map<CharacterRanges, RuleId> sets_;  // of characters that take more than a byte
+  std::map<CharacterRanges, RuleId> sets_;  // for characters of more than one byte
 };
 
 }  // namespace millrace::text

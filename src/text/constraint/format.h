@@ -1,5 +1,5 @@
-// The formats of strings in JSON schemas, as patterns. A pattern matches nothing that the format does not allow, in any
-// validator's reading of it; not everything that it allows is matched. Thread-safety: pure functions.
+// The string formats of JSON schemas as patterns. A pattern matches only strings that every validator accepts for the
+// format, but not all of them. Thread-safety: pure functions.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace millrace::text {
 
-/// What else binds a string.
+/// Other constraints on a string.
 enum class Beside : std::uint8_t { nothing, lengths, patterns };
 
-/// Anchored; nothing: no check that anybody agrees on goes by this name, so it binds nothing. Formats are those of JSON
-/// Schema 2020-12, and those that Pydantic and OpenAPI write.
+/// An anchored pattern; nullopt: validators agree on no check for this name, so it does not constrain. Formats are
+/// those of JSON Schema 2020-12, Pydantic and OpenAPI.
 std::optional<std::string_view> format_pattern(std::string_view format, Beside beside);
 
 }  // namespace millrace::text

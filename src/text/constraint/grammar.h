@@ -1,8 +1,8 @@
-// A form as a pushdown automaton over bytes: rules, each a small automaton whose edges take a byte of a range, nothing,
-// or a whole text of another rule. Built once by a Builder, then immutable and shared.
+// A form as a pushdown automaton over bytes. Each rule is a small automaton; an edge consumes a byte of a range,
+// nothing, or a complete text of another rule. A Builder creates it once; then it is immutable and shared.
 //
-// Building takes time and memory in proportion to the states and edges made (a list of n words n log n), both bounded
-// by BuildLimits. Thread-safety: a Grammar is immutable; a Builder belongs to one thread.
+// Building takes time and memory in proportion to the states and edges (n log n for a list of n words), both bounded by
+// BuildLimits. Thread-safety: a Grammar is immutable; a Builder belongs to one thread.
 #pragma once
 
 #include <cstdint>
@@ -27,14 +27,14 @@ struct GrammarEdge {
   enum class Kind : std::uint8_t { bytes, nothing, call };
   Kind kind = Kind::nothing;
   std::uint8_t low = 0, high = 0;  // bytes
-  bool last : 1 = false;           // call: nothing but its own rule's end may follow
-  bool differs : 1 = false;        // call: its text is none that came in its place before; written_texts.h
-  RuleId rule = 0;                 // call: `to` is where it returns
+  bool last : 1 = false;           // call: only the end of its own rule may follow
+  bool differs : 1 = false;        // call: its text must differ from earlier texts in its place; written_texts.h
+  RuleId rule = 0;                 // call: it returns to `to`
   StateId to = 0;
 };
 
-/// States of a row that differ only in how many times more something may come: [begin, begin + most], state begin + i
-/// having taken i, at least `least` wanted.
+/// Consecutive states [begin, begin + most] of a bounded repetition: state begin + i has consumed i repeats, of which
+/// at least `least` are needed.
 struct GrammarRow {
   StateId begin = 0;
   std::uint32_t least = 0, most = 0;
@@ -49,10 +49,10 @@ class Grammar {
   bool ends_rule(StateId state) const { return ends_[state]; }
   RuleId root() const { return root_; }
   std::size_t state_count() const { return ends_.size(); }
-  /// Some call's texts have to differ.
+  /// True if the texts of some call must differ.
   bool has_different() const { return has_different_; }
   std::uint64_t bytes() const;  // of memory
-  /// The first state that allows the same next `look_ahead` bytes as this one; itself where there is none.
+  /// The first state that allows the same next `look_ahead` bytes as this one, or this state.
   StateId twin(StateId state, std::uint32_t look_ahead) const;
 
  private:
@@ -71,11 +71,11 @@ struct Fragment {
   StateId begin = 0, end = 0;
 };
 
-/// What building may take. Past it finish() fails, and what is added meanwhile counts for nothing.
+/// Limits on building. Beyond them finish() fails, and further additions are ignored.
 struct BuildLimits {
   std::size_t states = 200'000;
   std::uint64_t bytes = 48u << 20;  // while building; the grammar takes a third of it at most
-  WorkGrant* grant = nullptr;       // asked for these bytes, and now and then whether it is all for nothing
+  WorkGrant* grant = nullptr;       // grants these bytes, and is polled for cancellation
 };
 
 class GrammarBuilder {
@@ -88,18 +88,18 @@ class GrammarBuilder {
   void bytes(StateId from, std::uint8_t low, std::uint8_t high, StateId to);
   void nothing(StateId from, StateId to);
   void call(StateId from, RuleId rule, StateId to);
-  /// Of JSON: the rule's text is an item of a list or a name of an object, written in its only way, and none of those
-  /// that came in the same list or object through such calls.
+  /// For JSON: the rule's text is an item of a list or a name of an object, in its only spelling, and differs from all
+  /// that such calls consumed in the same list or object.
   void call_different(StateId from, RuleId rule, StateId to);
-  /// What may be called behind `from` with call_different(), by edges that take nothing, has to have `least` texts.
+  /// Requires that the rules callable from `from` by call_different(), across empty edges, have at least `least` texts.
   void want_different(StateId from, std::uint32_t least);
   void row(GrammarRow row) { grammar_.rows_.push_back(row); }
-  /// A limit was passed, or the work was called off: whoever loops may end.
+  /// A limit was exceeded, or building was cancelled: loops may end.
   bool full() const { return stopped_; }
-  /// Memory of those who build, charged with the builder's own. False: full.
+  /// Charges memory of the caller to the builder. False: the limit is exceeded.
   bool charge(std::uint64_t bytes);
   void discharge(std::uint64_t bytes) noexcept { memory_.shrink(bytes); }
-  /// Asks whether the work was called off; false: full.
+  /// Polls for cancellation; false: full().
   bool go_on();
 
   Fragment empty();
@@ -108,20 +108,20 @@ class GrammarBuilder {
   Fragment rule(RuleId rule);
   Fragment different(RuleId rule);  // call_different()
   Fragment sequence(Fragment a, Fragment b);
-  Fragment either(const std::vector<Fragment>& options);  // no option: nothing fits
-  /// One of the texts and what goes with it; the states of their beginnings are shared.
+  Fragment either(const std::vector<Fragment>& options);  // no options: matches nothing
+  /// One of the texts and its continuation; common prefixes share states.
   Fragment either_behind(const std::vector<std::pair<std::string, Fragment>>& options);
   Fragment optional(Fragment a);
-  /// `make` is asked for as many copies as are needed. most: UINT32_MAX is without end.
+  /// Calls `make` for each copy needed. most: UINT32_MAX is unbounded.
   Fragment repeat(std::uint32_t least, std::uint32_t most, const std::function<Fragment()>& make);
-  /// One of these texts, which share the states of their beginnings and of their ends. Source: Daciuk et al. 2000,
+  /// One of these texts. Common prefixes and suffixes share states. Source: Daciuk et al. 2000,
   /// "Incremental construction of minimal acyclic finite-state automata".
   Fragment one_of(std::vector<std::string> texts);
 
-  /// Drops what cannot be completed. Errors: invalid_argument (too large; no finite text fits; a rule that begins with
-  /// itself; fewer different texts than are wanted), unsupported (different texts within different texts), cancelled.
+  /// Removes states that cannot reach an end. Errors: invalid_argument (too large; no finite text matches; left
+  /// recursion; fewer different texts than required), unsupported (different texts within different texts), cancelled.
   Expected<std::shared_ptr<const Grammar>> finish(RuleId root);
-  /// The rule that begins with itself, where finish() failed for one.
+  /// The left-recursive rule, if finish() failed for one.
   std::optional<RuleId> at_fault() const { return at_fault_; }
 
  private:

@@ -1,4 +1,4 @@
-// A grammar as the constraint of an answer.
+// Constraints made of grammars.
 //
 //   auto trie = TokenTrie::make(tokenizer);                    // once a model
 //   auto grammar = schema_grammar(R"({"type":"integer"})");    // once a schema
@@ -20,17 +20,17 @@ namespace millrace::text {
 std::shared_ptr<Constraint> make_constraint(std::shared_ptr<const Grammar> grammar,
                                             std::shared_ptr<const TokenTrie> trie);
 
-/// What may come before the text that keeps a form.
+/// The text that may precede the constrained text.
 struct ThoughtBefore {
-  bool opened = false;           // the prompt has opened a thought
-  std::vector<TokenId> begin{};  // opens one; empty: none may be opened
-  std::string end{};             // ends it
-  // Written before the text, where the format of the model has messages with headers: without a thought, and after one.
+  bool opened = false;           // the prompt opened a thought
+  std::vector<TokenId> begin{};  // opens a thought; empty: not allowed
+  std::string end{};             // ends the thought
+  // Written before the text if the model's format has messages with headers: without a thought, and after one.
   std::vector<TokenId> header{}, header_after{};
 };
 
-/// A thought, which is free but for the tokens that end an answer, and then `inner`. What the thought's last token says
-/// past its end (a line break) is free, too. REQUIRES: `end` is not empty where a thought is opened or may be.
+/// A thought, in which all tokens except end tokens are allowed, and then `inner`. Text after the thought's end within
+/// its last token (a line break) is unconstrained. REQUIRES: `end` is not empty if a thought is or may be opened.
 std::shared_ptr<Constraint> make_constraint_after(ThoughtBefore thought, std::shared_ptr<Constraint> inner,
                                                   std::shared_ptr<const TokenTrie> trie,
                                                   std::shared_ptr<const Tokenizer> tokenizer);

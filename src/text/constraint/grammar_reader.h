@@ -1,5 +1,5 @@
-// What the readers of GBNF and Lark share: a text, a place in it, and errors that tell the place.
-// Inside of text/constraint/ only. Thread-safety: one thread.
+// Shared by the parsers of GBNF and Lark: a text, a position in it, and errors with the position. Used in
+// text/constraint/ only. Thread-safety: one thread.
 #pragma once
 
 #include <string>
@@ -31,7 +31,7 @@ class GrammarReader {
   static bool is_digit(char c) { return c >= '0' && c <= '9'; }
   static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
-  /// A count of repeats, of digits.
+  /// A repeat count in digits.
   Expected<std::uint32_t> count() {
     if (!is_digit(peek())) return bad("a count is missing here");
     std::uint32_t value = 0;
@@ -43,7 +43,7 @@ class GrammarReader {
     return value;
   }
 
-  /// The character that stands here.
+  /// The next character.
   Expected<char32_t> character() {
     if (at_end()) return bad("the grammar ends too early");
     const Utf8Step step = next_utf8(text_.substr(at_));
@@ -53,7 +53,7 @@ class GrammarReader {
     return code_point;
   }
 
-  /// One of so many hexadecimal digits.
+  /// A character given by this many hexadecimal digits.
   Expected<char32_t> hex(int digits) {
     char32_t value = 0;
     for (int i = 0; i < digits; ++i, ++at_) {
@@ -67,7 +67,7 @@ class GrammarReader {
     return value;
   }
 
-  /// Behind a backslash: t, r, n, x, u, U, a backslash, or one of `others` for itself.
+  /// The rest of an escape: t, r, n, x, u, U, a backslash, or one of `others` for itself.
   Expected<char32_t> escaped(std::string_view others) {
     if (eat("t")) return U'\t';
     if (eat("r")) return U'\r';

@@ -1,6 +1,6 @@
-// The parts of JSON that every schema shares, as rules of a grammar. Source: RFC 8259. What a model may write is a part
-// of what JSON allows: at most a line break and its indentation between tokens, numbers of bounded length, no lone
-// surrogates. Thread-safety: as GrammarBuilder.
+// Grammar rules for the parts of JSON that schemas share. Source: RFC 8259. Models may write a subset of JSON: at most
+// a line break and indentation between tokens, numbers of bounded length, no lone surrogates. Thread-safety: as
+// GrammarBuilder.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@
 
 namespace millrace::text {
 
-/// `one`: equal values are spelled alike.
+/// `one`: equal values have one spelling.
 enum class JsonSpelling : std::uint8_t { any, one };
 
 class JsonRules final : public CharacterRules {
  public:
   explicit JsonRules(GrammarBuilder& builder);
 
-  /// From here on equal values are spelled alike: without white space, and characters are escaped where they have to
-  /// be. any_value() and any_object() are as they were. Returns what it was before.
+  /// Selects one spelling for equal values: without white space, and with escapes only where required. any_value() and
+  /// any_object() do not change. Returns the previous setting.
   JsonSpelling set_spelling(JsonSpelling spelling) { return std::exchange(spelling_, spelling); }
   JsonSpelling spelling() const { return spelling_; }
 
@@ -30,11 +30,11 @@ class JsonRules final : public CharacterRules {
   Fragment optional_blank();
   /// A string of `least` to `most` characters (UINT32_MAX: any number), with its quotes.
   Fragment string(std::uint32_t least, std::uint32_t most);
-  /// A string that is none of these, with its quotes.
+  /// A string that differs from all of these, with its quotes.
   Fragment string_except(const std::vector<std::string>& words);
   void add_characters(StateId from, const CharacterRanges& ranges, StateId to) override;
   std::string spelled(std::string_view utf8) const override;
-  /// What `text` is as a JSON string, with its quotes.
+  /// `text` as a JSON string, with its quotes.
   static std::string quoted(std::string_view text);
 
   RuleId any_value() const { return any_value_; }
@@ -55,7 +55,7 @@ class JsonRules final : public CharacterRules {
   JsonSpelling spelling_ = JsonSpelling::any;
 };
 
-/// Integers are written without a point; fractions are the numbers that are no integers.
+/// Integers have no decimal point; fractions are the non-integers.
 enum class Numbers : std::uint8_t { integers, fractions, all };
 
 /// -?(0|[1-9][0-9]*), and for numbers a fraction and an exponent. In one spelling no exponent, and numbers of up to 15

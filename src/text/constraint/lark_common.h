@@ -6,7 +6,7 @@
 
 namespace millrace::text {
 
-/// The regular expression of a terminal; nothing: there is none of that name.
+/// The regular expression of a terminal; nullopt: unknown.
 std::optional<std::string_view> lark_common_terminal(std::string_view name);
 
 }  // namespace millrace::text

@@ -1,15 +1,16 @@
-// Follows a grammar through an answer, and finds the tokens that keep to it.
+// Follows a grammar through an answer, and finds the allowed tokens.
 //
-// Where the answer stands is a set of places: a state and the stack of states that wait below it. The tokens that may
-// come are those of any place. For one state, what happens above the bottom of its stack is the same wherever it is
-// met: these tokens are found once and kept, with the nodes of the trie where the state's rule ends, from where the
-// walk goes on with the state that waits below.
+// The position in an answer is a set of places: a state and the stack of return states below it. A token is allowed if
+// any place allows it. For a given state, the result above the bottom of its stack does not depend on the stack, so
+// these tokens are computed once and cached, with the nodes of the trie where the state's rule ends; from there the
+// walk continues with the return state.
 //
-// Texts that have to differ (GrammarBuilder::call_different) are none that the automaton could tell: what was written
-// is kept beside the places, no place passes a text's end that came before, and none stays that could not pass another
-// one. Tokens are first found as if texts could repeat; then those that may repeat one are followed byte by byte.
+// The automaton itself cannot enforce texts that must differ (GrammarBuilder::call_different). The texts written so far
+// are kept beside the places: a place cannot pass the end of a text that was written before, and is dropped if it
+// cannot reach the end of a new one. Tokens are first found as if texts could repeat; those that might repeat one are
+// then followed byte by byte.
 //
-// Work is bounded: a mask or a byte that would take too much ends in an error, never in a long silence.
+// Work is bounded: a mask or a byte that would take too much returns an error.
 // Thread-safety: one thread.
 #pragma once
 
@@ -30,21 +31,21 @@ class Matcher {
  public:
   Matcher(std::shared_ptr<const Grammar> grammar, std::shared_ptr<const TokenTrie> trie);
 
-  /// Another matcher that stands where this one does, and has learned nothing yet.
+  /// A matcher at the same position, with an empty cache.
   Matcher copy() const;
 
-  /// Sets the bits of the tokens that may come, end tokens excepted; others stay as they are.
+  /// Sets the bits of allowed tokens, except end tokens; other bits are not changed.
   Status add_mask(std::span<std::uint32_t> bits);
-  /// Errors: invalid_argument (no text of the grammar goes on so); nothing has changed then.
+  /// Errors: invalid_argument (no text of the grammar continues this way); the state is then unchanged.
   Status take(std::string_view bytes);
-  /// What was taken is a whole text of the grammar.
+  /// True if the bytes consumed are a complete text of the grammar.
   bool may_end() const { return now_.ends; }
   bool may_go_on() const { return !now_.places.empty(); }
-  /// Memory of what it has learned, about.
+  /// The memory of its cache, approximately.
   std::uint64_t bytes() const;
 
  private:
-  using StackId = std::uint32_t;  // 0: nothing waits
+  using StackId = std::uint32_t;  // 0: empty
   struct Place {
     StateId state = 0;
     StackId stack = 0;
@@ -55,24 +56,25 @@ class Matcher {
     StateId waits = 0;
     StackId below = 0;
     std::uint32_t height = 1;
-    WrittenTexts::Depth differs = 0;  // where what comes above has to differ; 0: it has not
+    WrittenTexts::Depth differs = 0;  // the depth at which the text above must differ; 0: nowhere
   };
-  /// Where a text stands.
+  /// The position in a text.
   struct Moment {
     std::vector<Place> places;  // that take a byte next
     WrittenTexts written;
-    bool ends = false;     // the text may be whole
-    bool refused = false;  // some place was not reached, for a text would come again
+    bool ends = false;     // the text may end here
+    bool refused = false;  // some place was dropped because a text would repeat
   };
-  /// A set of places above one bottom, made deterministic as it is met.
+  /// A set of places above one bottom, determinised on demand.
   struct Local {
     std::vector<Place> places;             // that take a byte next
     bool ends = false;                     // the bottom state's rule may end here
     std::unique_ptr<std::int32_t[]> next;  // [256]: index into locals_, kDead or kUnknown
   };
   struct Known {
-    std::vector<std::uint32_t> bits;       // tokens that stay above the bottom, or end where it is reached
-    std::vector<std::uint32_t> end_nodes;  // of the trie, with children: the rule ends here and the token goes on
+    std::vector<std::uint32_t> bits;  // tokens that stay above the bottom, or end when it is reached
+    std::vector<std::uint32_t>
+        end_nodes;  // nodes of the trie with children where the rule ends and the token continues
     bool ends_at_once = false;
   };
   static constexpr std::int32_t kUnknown = -1, kDead = -2;
@@ -106,10 +108,10 @@ class Matcher {
   std::unordered_map<std::uint64_t, std::vector<std::int32_t>> local_ids_;  // by hash of places
   std::unordered_map<StateId, std::int32_t> local_starts_;
   std::unordered_map<StateId, Known> known_;
-  std::uint64_t learned_bytes_ = 0;  // what locals_ and known_ hold outside themselves
+  std::uint64_t learned_bytes_ = 0;  // heap memory of locals_ and known_
   std::uint64_t work_left_ = 0;
-  bool crowded_ = false;         // more places than are followed: this, not work, ended it
-  bool begins_crowded_ = false;  // and so did the grammar's beginning
+  bool crowded_ = false;         // there were more places than the limit (not too much work)
+  bool begins_crowded_ = false;  // the same at the grammar's beginning
 };
 
 }  // namespace millrace::text

@@ -1,6 +1,6 @@
-// Regular expressions, such as "pattern" of JSON schemas, as what a text or a JSON string has to hold: literals, .,
-// classes, \d \w \s \p{...}, groups, |, * + ? {m,n}, ^ and $, \b, look-ahead, flags i and s.
-// Not: look-behind, back references, [:classes:], && in classes. Source: ECMA-262. Thread-safety: as GrammarBuilder.
+// Compiles regular expressions, such as "pattern" of JSON schemas: literals, ., classes, \d \w \s \p{...}, groups, |, *
+// + ? {m,n}, ^ and $, \b, look-ahead, flags i and s. Not: look-behind, back references, [:classes:], && in classes.
+// Source: ECMA-262. Thread-safety: as GrammarBuilder.
 #pragma once
 
 #include <string_view>
@@ -11,8 +11,8 @@
 
 namespace millrace::text {
 
-/// The strings that the pattern matches (anywhere, unless anchored), or, if `inverted`, those that it does not.
-/// Errors: invalid_argument (no regular expression, or too long), unsupported (names what).
+/// The set of strings that the pattern matches (anywhere, unless anchored), or, if `inverted`, its complement. Errors:
+/// invalid_argument (not a regular expression, or too long), unsupported (names the construct).
 Expected<RegularSets::Set> pattern_set(RegularSets& sets, std::string_view pattern, bool inverted = false);
 
 /// The texts that the pattern matches, as `rules` write characters (JsonRules: the inside of a JSON string, without
@@ -21,7 +21,7 @@ Expected<RegularSets::Set> pattern_set(RegularSets& sets, std::string_view patte
 Expected<Fragment> pattern_fragment(GrammarBuilder& builder, CharacterRules& rules, RegularSets& sets,
                                     std::string_view pattern);
 
-/// The same of the texts that it matches from their beginning to their end.
+/// The same for texts that it matches completely.
 Expected<Fragment> whole_pattern_fragment(GrammarBuilder& builder, CharacterRules& rules, RegularSets& sets,
                                           std::string_view pattern, const PatternReading& reading);
 

@@ -1,10 +1,10 @@
-// Regular sets of texts that may be joined, met and inverted: what several patterns, formats and limits of length allow
-// together. A set is a term; the set of what may follow a character is another one (its derivative), so that the
-// automaton of any combination is made state by state, as far as it is needed.
-// Source: Owens, Reppy and Turon 2009, "Regular-expression derivatives re-examined".
+// Regular sets of texts with union, intersection and complement, for combinations of patterns, formats and length
+// limits. A set is a term; the set of continuations after a character is another term (its derivative), so that the
+// automaton of any combination is built state by state, on demand. Source: Owens, Reppy and Turon 2009,
+// "Regular-expression derivatives re-examined".
 //
-// Terms live as long as their RegularSets. Their memory is charged to the builder; once it is full, sets are nonsense
-// and whoever loops may end. Thread-safety: as GrammarBuilder.
+// Terms live as long as their RegularSets. Their memory is charged to the builder; once it is full, sets are
+// meaningless and loops may end. Thread-safety: as GrammarBuilder.
 #pragma once
 
 #include <map>
@@ -34,12 +34,12 @@ class RegularSets {
   Set either(const std::vector<Set>& options);
   Set both(const std::vector<Set>& parts);
   Set inverse(Set a);
-  /// most: UINT32_MAX is without end.
+  /// most: UINT32_MAX is unbounded.
   Set repeat(Set a, std::uint32_t least, std::uint32_t most);
 
   bool has_empty_text(Set a) const { return terms_[a].has_empty; }
   bool contains(Set a, std::string_view utf8);
-  /// Errors: unsupported (too many states to tell).
+  /// Errors: unsupported (too many states to decide).
   Expected<bool> is_nothing(Set a);
 
   /// Its texts, as `rules` write characters: inside a JSON string (without its quotes), or as they are.
@@ -57,7 +57,7 @@ class RegularSets {
     auto key() const { return std::tie(kind, least, most, parts, ranges); }
     bool operator<(const Term& other) const { return key() < other.key(); }
   };
-  /// From this character on (up to the next step's) the rest is one of `rest`. The first is from 0.
+  /// After a character from this one up to the next step's, the rest is in `rest`. The first step begins at 0.
   struct Step {
     char32_t from;
     Set rest;

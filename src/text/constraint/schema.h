@@ -1,14 +1,15 @@
-// JSON schemas as grammars. What the grammar accepts is valid by the schema; not everything that is valid is accepted:
-// declared properties come in the schema's order, and none is added unless additionalProperties allows it aloud.
+// Compiles JSON schemas to grammars. Every text that the grammar accepts is valid, but not every valid text is
+// accepted: declared properties come in the schema's order, and others are only allowed if additionalProperties permits
+// them explicitly.
 //
-// Understood: all of draft 2020-12 but what follows, what older drafts say otherwise (schema_document.h), `nullable`,
-// and formats of OpenAPI and Pydantic. Strings keep to patterns, formats and lengths at once. Bounds of numbers have 15
-// digits (others are rounded to the inside), multipleOf is exact in decimals. Annotations and formats that nobody
-// checks are passed over.
+// Supported: draft 2020-12 except the following, differences of older drafts (schema_document.h), `nullable`, and
+// formats of OpenAPI and Pydantic. Patterns, formats and lengths of a string apply together. Bounds of numbers have up
+// to 15 digits (others are rounded inwards), and multipleOf is exact in decimals. Annotations and unknown formats are
+// ignored.
 //
-// Items that have to differ (uniqueItems), and free names where minProperties counts them, have one spelling each and
-// are told apart by it (written_texts.h): numbers that may be no integers have 15 digits at most, and items of which
-// nothing is said are no lists and no objects.
+// Items that must differ (uniqueItems), and undeclared names counted by minProperties, have one spelling each, by which
+// they are compared (written_texts.h): non-integer numbers have at most 15 digits, and unspecified items are neither
+// lists nor objects.
 //
 // Errors that name it: references to other documents; look-behind and back references of patterns; uniqueItems over
 // objects of free names; more than 4 conditions of what a list contains; `not`, and `if`, and `oneOf` with branches

@@ -1,5 +1,5 @@
-// The vocabulary as a trie of its tokens' bytes, in the order of a walk: what starts with the same bytes is decided
-// once for all tokens that do. 150,000 tokens take about 5 MB. Thread-safety: immutable.
+// The vocabulary as a trie of the tokens' bytes, in depth-first order, so that a common prefix is checked once for all
+// tokens that share it. 150,000 tokens take about 5 MB. Thread-safety: immutable.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@ namespace millrace::text {
 
 class TokenTrie {
  public:
-  /// Node 0 is the root. The children of a node follow it; the next node beside it is at `after`.
+  /// Node 0 is the root. The children of a node follow it; its next sibling is at `after`.
   struct Node {
     std::uint32_t after = 0;
-    std::uint32_t first_token = 0;  // of tokens(): those that end here
+    std::uint32_t first_token = 0;  // index into tokens() of those that end here
     std::uint16_t token_count = 0;
     std::uint16_t depth = 0;  // bytes from the root
-    std::uint8_t byte = 0;    // that leads here
-    // On some way from here down, this node's byte included.
+    std::uint8_t byte = 0;    // the byte on the edge to this node
+    // On some path below, including this node's byte.
     bool comma = false, comma_after_quote = false;
   };
 

@@ -1,4 +1,4 @@
-// Which characters have a property of Unicode, as \p{...} of patterns names it.
+// The characters with a Unicode property, for \p{...} in patterns.
 // Thread-safety: may be called from anywhere.
 #pragma once
 

@@ -1,4 +1,4 @@
-// As much of URIs as the references of schemas need. Source: RFC 3986. Thread-safety: pure functions.
+// The parts of URIs that references in schemas need. Source: RFC 3986. Thread-safety: pure functions.
 #pragma once
 
 #include <string>

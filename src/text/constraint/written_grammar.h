@@ -1,10 +1,9 @@
-// Grammars that somebody wrote, as the form of an answer: GBNF, Lark, or a regular expression. The answer is exactly a
-// text of the grammar: a regular expression holds from its beginning to its end.
+// Compiles grammars of requests: GBNF, Lark, or regular expressions. The whole answer must match; a regular expression
+// is anchored at both ends.
 //
-// A grammar says which texts there are. How a parser would cut such a text into tokens (greed, priorities, lazy
-// repeats) is not looked at: two terminals without a border between them may be written in any way that the rules
-// allow. Rules may refer to themselves anywhere but before a character was taken; Lark's rules also there, directly.
-// Thread-safety: pure functions.
+// A grammar defines a set of texts. How a parser would tokenize them (greediness, priorities, lazy repeats) is ignored:
+// adjacent terminals may be written in any way that the rules allow. Left recursion is only supported directly, and in
+// Lark. Thread-safety: pure functions.
 #pragma once
 
 #include <memory>
@@ -21,11 +20,11 @@ enum class GrammarSyntax { gbnf, lark, regex };
 /// By name. Errors: unsupported.
 Expected<GrammarSyntax> grammar_syntax(std::string_view name);
 
-/// What stands around a text of the grammar.
+/// The context of a text of the grammar.
 struct GrammarPlace {
-  bool in_json = false;  // characters as JSON writes them inside a string
+  bool in_json = false;  // characters are encoded as in a JSON string
   std::string begin, end;
-  bool then_anything = false;  // any bytes may follow: for tokens that go on behind the end
+  bool then_anything = false;  // any bytes may follow, for tokens that extend past the end
 };
 
 /// A grammar has 128 KiB at most, and takes time and memory in proportion to its size (with its repeats written out),
@@ -35,7 +34,7 @@ Expected<std::shared_ptr<const Grammar>> written_grammar(GrammarSyntax syntax, s
                                                          const BuildLimits& limits = {},
                                                          const GrammarPlace& place = {});
 
-/// The same as a part of a larger grammar, its characters as `rules` write them. What finish() would find wrong shows
+/// Adds it to a larger grammar, with characters encoded by `rules`. Errors that only finish() can detect are reported
 /// there. Errors: as above.
 Expected<Fragment> written_fragment(GrammarBuilder& builder, CharacterRules& rules, RegularSets& sets,
                                     GrammarSyntax syntax, std::string_view text);

@@ -1,9 +1,8 @@
-// The texts that have come in the lists and objects of a JSON text that is being written, where they have to differ:
-// items of a list, names of an object. Equal values are taken for equal by their spelling: the grammar allows such
-// items and names one spelling each, and no white space around what is in them.
+// The texts written so far in lists and objects of a JSON text whose items or names must differ. Values are compared by
+// their spelling: the grammar allows only one spelling for such items and names, and no white space within them.
 //
-// A list or object is followed from mark() on, which says that its next item or name may have to differ; its items are
-// looked at until it ends. Thread-safety: one thread.
+// A list or object is tracked from mark(), which announces that its next item or name may have to differ, until it
+// ends. Thread-safety: one thread.
 #pragma once
 
 #include <bitset>

@@ -1,4 +1,4 @@
-// What templates may use by name: filters, tests, methods of values, global functions.
+// Everything that templates use by name: filters, tests, methods of values, global functions.
 // Source: the Jinja 3.1 documentation, the Python library reference and what transformers adds for chat templates.
 // Thread-safety: pure functions.
 #pragma once
@@ -22,26 +22,26 @@ Test find_test(std::string_view name);
 Method find_method(const Value& self, std::string_view name);
 Function find_function(std::string_view name);
 
-// The tables behind them, one a file.
+// Their tables, one per file.
 Filter find_text_filter(std::string_view name);
 Filter find_list_filter(std::string_view name);
 Method find_loop_method(const Value& self, std::string_view name);
 
-/// A filter, a test, a call by their names as values: map('upper'), select('defined').
+/// Applies a filter, test or call named by a value: map('upper'), select('defined').
 Value apply_filter(Run& run, std::string_view name, const Value& input, const Arguments& arguments);
 bool apply_test(Run& run, std::string_view name, const Value& input, const Arguments& arguments);
 
-/// What obj.name and obj[key] are: undefined where there is nothing.
+/// The value of obj.name or obj[key]; undefined if there is none.
 Value get_attribute(Run& run, const Value& of, std::string_view name);
 Value get_item(Run& run, const Value& of, const Value& index);
-/// of[start:stop:step]; each bound may be none.
+/// of[start:stop:step]; each bound may be None.
 Value get_slice(Meter& meter, const Value& of, const Value& start, const Value& stop, const Value& step);
 
 /// Arguments by position or name, at most those in `names`. Fails for others.
 class Parameters {
  public:
   Parameters(std::string_view of, const Arguments& arguments, std::initializer_list<const char*> names);
-  /// nullptr where not given.
+  /// nullptr: not given.
   const Value* operator[](std::size_t index) const { return given_[index]; }
   const Value& required(std::size_t index) const;
   /// None and absent are nullptr.

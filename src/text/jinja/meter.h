@@ -1,11 +1,11 @@
-// What one rendering may use, and how the rooms of this folder report trouble to each other.
+// The limits of one rendering, and error reporting within this folder.
 //
-// A template comes with a model file and must be able to do no harm: every step, every byte and every nested call is
-// counted against limits, and passing one ends the rendering with an error. Bytes are counted before they are taken:
-// containers of values are Vectors, whose memory comes through the meter; texts grow in a Builder; objects are made by
-// make_object. What is left out is bounded by the template's source, or by one text that is counted already.
-// Inside this folder errors travel as exceptions of the type Trouble; Template's functions turn them into a Status, so
-// that none leaves it. Thread-safety: one thread.
+// A template comes with a model file and must not be able to do harm: every step, byte and nested call counts against a
+// limit, and exceeding one ends the rendering with an error. Bytes are counted before they are allocated: containers of
+// values are Vectors, which allocate through the meter; texts grow in a Builder; objects are created by make_object.
+// Uncounted memory is bounded by the template's source, or by a text that is already counted. Within this folder,
+// errors are exceptions of type Trouble. Template's functions convert them to a Status, so that none leaves the folder.
+// Thread-safety: one thread.
 #pragma once
 
 #include <fmt/core.h>
@@ -23,11 +23,11 @@
 namespace millrace::text::jinja {
 
 struct Limits {
-  std::uint64_t steps = 20'000'000;    // nodes evaluated, and 256 bytes touched count as one
+  std::uint64_t steps = 20'000'000;    // nodes evaluated; 256 bytes processed count as a step
   std::size_t live_bytes = 64u << 20;  // of all values and the output at once
   std::size_t output_bytes = 32u << 20;
   int depth = 600;             // of nested statements, expressions and macro calls
-  WorkGrant* grant = nullptr;  // asked for the live bytes, and now and then whether the text is still wanted
+  WorkGrant* grant = nullptr;  // grants the live bytes, and is polled for cancellation
 };
 
 struct Trouble {
@@ -56,7 +56,7 @@ class Meter {
     next_question_ = steps_ + kQuestion;
     if (next_question_ > limits_.steps) next_question_ = limits_.steps + 1;
   }
-  /// Work on this many bytes that are not kept.
+  /// Counts work on this many bytes that are not kept.
   void touch(std::size_t bytes) { step(bytes / 256 + 1); }
 
   void grow(std::size_t bytes) {
@@ -70,7 +70,7 @@ class Meter {
   }
   void shrink(std::size_t bytes) noexcept { memory_.shrink(bytes); }
 
-  /// Counts a level of nesting for as long as it lives.
+  /// Counts a level of nesting during its lifetime.
   class Level {
    public:
     explicit Level(Meter& meter) : meter_(meter) {
@@ -86,7 +86,7 @@ class Meter {
   };
 
  private:
-  static constexpr std::uint64_t kQuestion = 1u << 16;  // steps from one question to the grant to the next
+  static constexpr std::uint64_t kQuestion = 1u << 16;  // steps between polls of the grant
 
   Limits limits_;
   GrantedBytes memory_;
@@ -126,7 +126,7 @@ class Metered {
 template <typename T>
 using Vector = std::vector<T, Metered<T>>;
 
-/// Bytes that a value holds, given back to the meter when the value goes. A null meter counts nothing (constants).
+/// Bytes held by a value, returned to the meter by the destructor. A null meter counts nothing (constants).
 class Held {
  public:
   Held() = default;

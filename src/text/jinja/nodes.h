@@ -1,4 +1,4 @@
-// A parsed template: expressions that have a value, statements that write. Each node evaluates itself in a Run.
+// A parsed template: expressions have a value, statements produce output. Each node evaluates itself in a Run.
 // Thread-safety: immutable once parsed; any number of Runs may share them.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace millrace::text::jinja {
 
-/// A variable's name, by its place in the template's list of names.
+/// A variable's name, as an index into the template's list of names.
 using Name = int;
 
 struct Expr {
@@ -50,7 +50,7 @@ struct DictDisplay final : Expr {
 };
 
 enum class Operator { add, subtract, multiply, divide, floor_divide, modulo, power };
-/// `a op b`, as Python has it. Fails where it has not.
+/// `a op b` with Python's semantics. Fails if Python does.
 Value calculate(Run& run, Operator op, const Value& a, const Value& b);
 struct Arithmetic final : Expr {
   Operator op = Operator::add;
@@ -123,8 +123,8 @@ struct Call final : Expr {
 
 struct FilterCall final : Expr {
   std::string name;
-  Filter filter = nullptr;  // null: unknown, which is an error once it is used
-  ExprPtr input;            // null: the block that the filter stands at
+  Filter filter = nullptr;  // null: unknown, an error when it is used
+  ExprPtr input;            // null: the body of the filter block
   CallArguments arguments;
   Value eval(Run& run) const override { return apply(run, input->eval(run)); }
   Value apply(Run& run, const Value& input) const;
@@ -167,7 +167,7 @@ struct If final : Statement {
   Flow exec(Run& run) const override;
 };
 
-/// What is assigned to: a name, an attribute of a namespace, or several of them.
+/// The target of an assignment: a name, an attribute of a namespace, or several of these.
 struct Target {
   Name name = -1;
   Value attribute;  // a string: of the namespace `name`
@@ -188,7 +188,7 @@ struct Set final : Statement {
   Flow exec(Run& run) const override;
 };
 
-/// {% set %}, {% filter %}: a body's text, filtered, then kept or written.
+/// {% set %}, {% filter %}: the text of a body, filtered, then stored or written.
 struct Capture final : Statement {
   Target target;
   bool writes = false;
@@ -218,7 +218,7 @@ struct CallBlock final : Statement {
   Flow exec(Run& run) const override;
 };
 
-/// {% with %}, {% block %}, {% generation %}: names set inside are gone afterwards.
+/// {% with %}, {% block %}, {% generation %}: names set inside are removed afterwards.
 struct Scoped final : Statement {
   std::vector<std::pair<Target, ExprPtr>> assignments;
   Body body;

@@ -12,7 +12,7 @@
 
 namespace millrace::text::jinja {
 
-/// Variables of a block; those of the blocks around it are seen through `parent`.
+/// Variables of a block; `parent` has those of the enclosing blocks.
 struct Scope {
   explicit Scope(Meter& meter) : variables(meter) {}
   Held held;
@@ -46,7 +46,7 @@ class Run {
   void assign(Name name, Value value);
   void assign(const Target& target, const Value& value);
 
-  /// Fresh variables for as long as it lives.
+  /// Opens a scope for its lifetime.
   class Inner {
    public:
     explicit Inner(Run& run) : Inner(run, run.scope_) {}
@@ -60,7 +60,7 @@ class Run {
     std::shared_ptr<Scope> before_;
   };
 
-  /// Output goes into a string of its own for as long as it lives.
+  /// Redirects output to a string for its lifetime.
   class Capturing {
    public:
     explicit Capturing(Run& run) : run_(run), before_(run.out_), own_(run.meter_) { run.out_ = &own_; }
@@ -75,13 +75,13 @@ class Run {
     Builder own_;
   };
 
-  /// The scope as it is now, for a macro to come back to.
+  /// The current scope, captured for a macro.
   const std::shared_ptr<Scope>& close_over();
   std::shared_ptr<Namespace> make_namespace();
   Value make_string(MarkedText text) { return Value::string(&meter_, std::move(text)); }
   Value make_string(std::string bytes) { return Value::string(&meter_, std::move(bytes)); }
 
-  int line = 0;  // of the statement at work
+  int line = 0;  // of the current statement
   MarkedText take_output() { return output_.take(); }
 
  private:
@@ -92,8 +92,8 @@ class Run {
   Builder output_;
   Builder* out_ = &output_;
   std::shared_ptr<Scope> scope_;
-  // What may refer to itself in a ring, and is taken apart at the end; also so that no long chain of namespaces is ever
-  // freed by recursion.
+  // Objects that may form reference cycles, which are broken at the end. This also prevents long chains of namespaces
+  // from being freed by recursion.
   Vector<std::shared_ptr<Namespace>> namespaces_;
   Vector<std::shared_ptr<Scope>> closed_over_;
 };

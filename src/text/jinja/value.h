@@ -1,7 +1,6 @@
-// What a template computes with: Python's values, as far as templates meet them. Strings, lists and dicts never change
-// once made and are shared; a namespace is the one thing that does.
-// Thread-safety: one thread for the values of one rendering; constants of a parsed template are shared and never
-// change.
+// The values of templates: a subset of Python's. Strings, lists and dicts are immutable and shared; only namespaces are
+// mutable. Thread-safety: one thread for the values of one rendering; constants of a parsed template are shared and
+// never change.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +24,7 @@ class Value;
 using Values = Vector<Value>;
 using Entries = Vector<std::pair<Value, Value>>;
 
-/// Python's integers, as far as 128 bits go. What is larger fails; it is never rounded.
+/// Python's integers up to 128 bits. Larger ones fail; they are never rounded.
 __extension__ typedef __int128 Whole;
 
 enum class Kind : std::uint8_t { undefined, none, boolean, integer, real, string, list, dict, object };
@@ -38,7 +37,7 @@ struct List;
 struct Dict;
 struct Arguments;
 
-/// A value with behaviour of its own: namespace, loop, macro, function, bound method.
+/// A value with its own behaviour: namespace, loop, macro, function, bound method.
 class Object {
  public:
   Object() = default;
@@ -46,7 +45,7 @@ class Object {
   Object(const Object&) = delete;
   Object& operator=(const Object&) = delete;
   virtual ~Object() = default;
-  virtual std::string describe() const = 0;  // what printing it shows
+  virtual std::string describe() const = 0;  // its printed form
   virtual std::optional<Value> attribute(Run& run, std::string_view name);
   virtual bool callable() const { return false; }
   virtual Value call(Run& run, const Arguments& arguments);
@@ -126,7 +125,7 @@ class Value {
   Data data_;
 };
 
-// Whatever holds containers of values stands below Value: they need to know its size.
+// Types with containers of values are defined after Value, because they need its size.
 
 /// The arguments of a call, in the order written.
 struct Arguments {
@@ -152,7 +151,7 @@ struct Dict {
   const Value* find(std::string_view key) const;
 };
 
-/// A T of a rendering, its own memory counted for as long as it lives.
+/// Creates a T whose memory is counted for its lifetime.
 template <typename T, typename... Args>
 std::shared_ptr<T> make_object(Meter& meter, Args&&... args) {
   Held held(&meter, sizeof(T) + 2 * sizeof(void*));
@@ -161,7 +160,7 @@ std::shared_ptr<T> make_object(Meter& meter, Args&&... args) {
   return made;
 }
 
-/// Grows a string under the meter's eye: memory is counted before it is taken, old and new while it moves.
+/// Builds a string with counted memory: it is counted before it is allocated, and both buffers while the string moves.
 class Builder {
  public:
   explicit Builder(Meter& meter) : meter_(meter) {}
@@ -190,7 +189,7 @@ class Builder {
 
   Meter& meter_;
   MarkedText text_;
-  std::size_t charged_ = 0;  // what text_ takes
+  std::size_t charged_ = 0;  // the memory of text_
 };
 
 // Python's ==, < and `in`. compare: negative, 0 or positive; fails where Python has no order.
@@ -199,13 +198,13 @@ int compare(Meter& meter, const Value& a, const Value& b);
 bool contains(Meter& meter, const Value& container, const Value& item);
 bool hashable(const Value& value);
 
-/// What iterating gives, as a list: items, keys, characters; nothing for undefined. Fails for what Python cannot
+/// The result of iteration as a list: items, keys, characters; empty for undefined. Fails for values that Python cannot
 /// iterate.
 Value elements(Meter& meter, const Value& value);
 /// len(); fails for what has none.
 std::int64_t length(Meter& meter, const Value& value);
 
-/// Fails with why, if undefined: what Python's jinja2 does when an undefined value is used.
+/// Fails with the reason if the value is undefined, as jinja2 does when an undefined value is used.
 void require_defined(const Value& value);
 
 }  // namespace millrace::text::jinja
