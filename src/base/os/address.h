@@ -7,21 +7,22 @@
 
 namespace millrace::os {
 
-/// Whether the text is an address of IPv6, with or without a zone: "::1", "fe80::1%eth0".
+/// True if the text is an IPv6 address, with or without a zone: "::1", "fe80::1%eth0".
 bool is_ipv6(std::string_view text);
 
-/// An address of IPv4 or IPv6 as the system spells it: "::1" for "0:0::1". Empty: the text is none ("10.1", names).
+/// An IPv4 or IPv6 address in the system's spelling: "::1" for "0:0::1". Empty: the text is not an address ("10.1",
+/// names).
 std::string plain_ip(std::string_view text);
 
-/// Of one of the system's socket addresses (a sockaddr of `bytes`); empty: of neither kind.
+/// The address in a sockaddr of `bytes`; empty: neither IPv4 nor IPv6.
 std::string ip_of(const void* socket_address, std::size_t bytes);
 
-/// Whether the address can be one of the public internet. It cannot if it is this machine's, of a private, shared or
-/// local network, of a group (multicast), reserved or for documentation, or an address of IPv6 that leads to one of
-/// IPv4 (mapped, 6to4, Teredo; that of NAT64 is what it leads to).
+/// True if the address can be on the public internet. False for loopback, private, shared, link-local, multicast,
+/// reserved and documentation addresses, and for IPv6 addresses that embed an IPv4 address (mapped, 6to4, Teredo);
+/// NAT64 addresses are judged by the embedded address.
 bool is_public_ip(std::string_view text);
 
-/// The name of this machine; empty: the system does not say.
+/// The host name; empty: unknown.
 std::string host_name();
 
 }  // namespace millrace::os

@@ -7,11 +7,11 @@
 
 namespace millrace::os {
 
-/// As the clock of this machine's time zone shows the time, and as UTC does. None: the system knows no such date.
+/// The date and time in the local time zone, and in UTC. nullopt: the system cannot represent it.
 std::optional<std::tm> local_time(std::time_t time);
 std::optional<std::tm> utc_time(std::time_t time);
 
-/// The time of a date in UTC that begins as "2026-11-29T13:45:00"; what follows is passed over. None: it is no date.
+/// Parses a UTC date that begins like "2026-11-29T13:45:00", and ignores the rest. nullopt: not a date.
 std::optional<std::time_t> parse_utc(const std::string& text);
 
 }  // namespace millrace::os

@@ -6,7 +6,7 @@
 
 namespace millrace::os {
 
-/// Where the word begins in the text; npos: nowhere. Takes time with the sum of both lengths, whatever they hold.
+/// The position of the word in the text, or npos. Takes linear time in the sum of both lengths for any input.
 std::size_t find_word(std::string_view text, std::string_view word);
 
 }  // namespace millrace::os

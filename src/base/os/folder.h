@@ -1,6 +1,6 @@
-// An open folder. Its files are named within it, so that nobody can put another folder in its place meanwhile.
-// Errors are those of file.h, in the system's words; the caller names the folder and what it was doing.
-// Thread-safety: const methods may be called from any thread.
+// An open folder. Its files are addressed relative to it, so that the folder cannot be exchanged meanwhile. Errors are
+// those of file.h, with the system's texts; the caller adds the folder and the operation. Thread-safety: const methods
+// may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -26,15 +26,15 @@ class Folder {
 
   static Expected<Folder> open(const std::string& path);
 
-  /// Whether it is this user's (or the administrator's), and nobody else may write to it.
+  /// True if the folder belongs to this user or the administrator and nobody else may write to it.
   Expected<bool> is_private() const;
-  /// Errors: this user may not make files in it.
+  /// Errors: this user may not create files in it.
   Status check_writable() const;
   Expected<File> open_file(const std::string& name, const File::Options& options) const;
-  Expected<FileInfo> info(const std::string& name) const;  // of a link: its own
-  /// The names of what is in it, in no order. Their number is without bounds: they come one by one.
+  Expected<FileInfo> info(const std::string& name) const;  // for a link: the link itself
+  /// Calls back with each name in the folder, in no order. Names are not collected, because their number is unbounded.
   Status for_each(const std::function<void(const std::string& name)>& take) const;
-  /// The time of a file's last change becomes this, FileInfo::modified_ns.
+  /// Sets the time of a file's last change, FileInfo::modified_ns.
   Status set_modified(const std::string& name, std::int64_t ns) const;
   /// As replace_file().
   Status replace(const std::string& from, const std::string& to) const;
@@ -48,12 +48,12 @@ class Folder {
   Handle handle_ = kNoHandle;
 };
 
-/// A new folder, its owner's alone; one that is there stays as it is.
+/// Creates a folder accessible to its owner only, unless it exists.
 Status make_private_folder(const std::string& path);
 
-/// Gives a file another name, `link`, in a folder of the same disk. `target` is absolute or relative to that folder.
-/// The link is symbolic; on Windows, where only administrators and developers may make such links, a hard one. Errors:
-/// invalid_argument (something has the name).
+/// Creates a link to a file on the same disk. `target` is absolute or relative to the link's folder. The link is
+/// symbolic, or hard on Windows, where only administrators and developers may create symbolic links. Errors:
+/// invalid_argument (the name exists).
 Status link_file(const std::string& target, const std::string& link);
 
 }  // namespace millrace::os

@@ -1,5 +1,4 @@
-// What the system calls an open file, folder or pipe, and a socket. The value belongs to src/base/os; others pass it
-// on.
+// The system's handle of an open file, folder or pipe, and of a socket. Only src/base/os interprets the value.
 #pragma once
 
 #include <cstdint>

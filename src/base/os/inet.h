@@ -1,5 +1,4 @@
-// The names of the network's interface, which systems keep in different headers. Only sources of this folder and its
-// tests include it.
+// Includes the system's networking headers. Only for sources of this folder and its tests.
 #pragma once
 
 #if defined(_WIN32)

@@ -1,5 +1,5 @@
-// Dynamic libraries, loaded while the program runs. A loaded library stays until the process ends: what it started may
-// still run. Thread-safety: functions and const methods from any thread.
+// Dynamic libraries, loaded at run time. They are never unloaded, because threads that they started may still run.
+// Thread-safety: functions and const methods from any thread.
 #pragma once
 
 #include <string>
@@ -11,13 +11,13 @@ namespace millrace::os {
 
 class Library {
  public:
-  /// Who finds the library's symbols: those who hold the object, or every library that is loaded behind it.
+  /// Visibility of the library's symbols: only through the object, or to all libraries loaded later.
   enum class Symbols { own, shared };
 
-  /// path: a file, or a name that the system looks up. Errors: unsupported (the system's words for why not).
+  /// path: a file, or a name that the system searches for. Errors: unsupported (with the system's reason).
   static Expected<Library> load(const std::string& path, Symbols symbols = Symbols::own);
 
-  /// The function of that name; null: it has none. REQUIRES: `call` is a pointer to such a function.
+  /// Looks up the function; null: missing. REQUIRES: `call` points to a function pointer of that type.
   template <typename Function>
   void find(const char* name, Function*& call) const {
     static_assert(std::is_function_v<Function>);

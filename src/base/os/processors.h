@@ -1,4 +1,4 @@
-// How many processors this process may use: the affinity mask bounded by the CPU quota of its cgroups.
+// The number of processors that this process may use: its affinity mask, bounded by the CPU quota of its cgroups.
 // Sources: sched_getaffinity(2); the kernel's cgroup-v1 (cpu.cfs_quota_us) and cgroup-v2 (cpu.max) documents.
 // Thread-safe.
 #pragma once
@@ -9,10 +9,10 @@
 
 namespace millrace::os {
 
-/// The processors of the calling thread's affinity mask, in ascending order; {0} if the kernel will not say.
+/// The processors of the calling thread's affinity mask, in ascending order; {0} if unknown.
 std::vector<int> allowed_processors();
 
-/// Processors of the machine that are switched on.
+/// The machine's online processors.
 int online_processors();
 
 /// The tightest CPU quota, in processors, of the cgroups named in `self_cgroup` (the text of /proc/self/cgroup) and of

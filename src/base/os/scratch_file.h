@@ -1,5 +1,5 @@
-// A file for measurements and trials, which leaves nothing behind however the process ends: it has no name, or
-// (Windows) one that goes with its last handle. Thread-safety: one thread writes; path() may be opened from any.
+// A file for measurements and tests that leaves nothing behind however the process ends: it has no name, or (Windows)
+// is deleted with its last handle. Thread-safety: one thread writes; path() may be opened from any.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace millrace::os {
 
-/// Move-only; the file is gone with the object.
+/// Move-only; the file is deleted with the object.
 class ScratchFile {
  public:
   /// An empty file on the disk of `folder`. Errors: those of file.h.
@@ -26,9 +26,9 @@ class ScratchFile {
 
   /// Appends all bytes. Errors: those of file.h.
   Status write(std::span<const std::byte> bytes) const;
-  /// The bytes written so far are on the disk, and the system's cache holds none of them as far as it can be told so.
+  /// Writes the bytes to the disk, and drops them from the system's cache as far as possible.
   Status flush_to_disk() const;
-  /// Opens the file once more, while this object lives.
+  /// A path that opens the file again while this object lives.
   std::string path() const;
 
  private:

@@ -1,29 +1,29 @@
-// Requests from outside that this process stop: Ctrl-C, a supervisor's request to terminate, a terminal that closes.
-// The whole process has one answer to each kind; the last call decides. Thread-safety: the functions that choose an
-// answer belong to the main thread; request_stop() may be called from any.
+// Requests to stop this process: Ctrl-C, a supervisor's request to terminate, a closed terminal. The process has one
+// handler for each kind, set by the last call. Thread-safety: call the functions that set handlers on the main thread;
+// request_stop() on any.
 #pragma once
 
 #include <atomic>
 
 namespace millrace::os {
 
-/// A write that cannot succeed (the reader of a pipe is gone, a file may not grow) returns an error and no longer ends
-/// the process.
+/// Makes a write that cannot succeed (a pipe without a reader, a file at its size limit) return an error instead of
+/// ending the process.
 void let_failed_writes_return();
 
-/// Ctrl-C, with `terminate` also a request to terminate, sets `flag`. A second one that arrives while `flag` is set
-/// ends the process at once with `exit_code`. `flag` must live as long as the process.
+/// Sets `flag` on Ctrl-C and, with `terminate`, on a request to terminate. A second request while `flag` is set ends
+/// the process at once with `exit_code`. `flag` must outlive the process's handlers.
 void flag_stop_requests(std::atomic<bool>& flag, int exit_code, bool terminate);
 
-/// Ctrl-C and requests to terminate have no effect.
+/// Ignores Ctrl-C and requests to terminate.
 void ignore_stop_requests();
 
-/// Ctrl-C, a request to terminate and the end of the terminal (unless this process was started to survive that) let
-/// wait_for_stop_request() return.
+/// Makes wait_for_stop_request() return on Ctrl-C, a request to terminate, and the end of the terminal (unless this
+/// process was started to survive that).
 void catch_stop_requests();
-/// Waits for the first of them. A second one ends the process at once. REQUIRES: catch_stop_requests().
+/// Waits for the first request. A second one ends the process at once. REQUIRES: catch_stop_requests().
 void wait_for_stop_request();
-/// The process asks itself to stop: wait_for_stop_request() returns. REQUIRES: catch_stop_requests().
+/// Makes wait_for_stop_request() return. REQUIRES: catch_stop_requests().
 void request_stop();
 
 }  // namespace millrace::os

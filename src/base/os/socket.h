@@ -1,6 +1,5 @@
-// A connection over TCP that was accepted, and what many connections wait for at once. Sending and receiving never
-// wait: whoever wants to wait says for how long.
-// Thread-safety: a Socket belongs to one thread at a time; SocketWatch may be used from any.
+// An accepted TCP connection, and waiting on many connections at once. Sending and receiving never block; waiting is
+// explicit, with a timeout. Thread-safety: a Socket belongs to one thread at a time; SocketWatch may be used from any.
 #pragma once
 
 #include <chrono>
@@ -16,9 +15,9 @@
 
 namespace millrace::os {
 
-/// An address of the network: of IPv6 without its zone.
+/// A network address; IPv6 without its zone.
 struct Endpoint {
-  std::string ip;  // "127.0.0.1", "::1"; empty: the system does not say
+  std::string ip;  // "127.0.0.1", "::1"; empty: unknown
   int port = 0;
 };
 
@@ -37,22 +36,21 @@ class Socket {
 
   bool is_open() const { return handle_ != kNoSocket; }
   SocketHandle handle() const { return handle_; }
-  /// Sends each piece at once, however small it is, and neither sends nor receives by waiting. REQUIRED before send()
-  /// and receive().
+  /// Disables Nagle's algorithm and makes the socket non-blocking. REQUIRED before send() and receive().
   void never_wait() const;
 
-  /// Whether there are bytes to receive, the end or a failure, after `patience` at most.
+  /// Waits up to `patience`. True if there are bytes to receive, the end, or a failure.
   bool wait_to_receive(std::chrono::milliseconds patience) const;
-  /// Whether there is room to send, after `patience` at most.
+  /// Waits up to `patience`. True if there is room to send.
   bool wait_to_send(std::chrono::milliseconds patience) const;
-  /// Whether the other side has closed its direction, or the connection broke.
+  /// True if the peer has closed its direction, or the connection broke.
   bool peer_is_gone() const;
 
-  /// Bytes received; 0: the other side sends no more. Errors: unavailable (nothing there now), io_error.
+  /// The bytes received; 0: the peer sends no more. Errors: unavailable (none now), io_error.
   Expected<std::size_t> receive(std::span<char> out) const;
-  /// Bytes sent. Errors: unavailable (no room now), io_error.
+  /// The bytes sent. Errors: unavailable (no room now), io_error.
   Expected<std::size_t> send(std::string_view bytes) const;
-  /// Sends no more; what the other side sends can still be received.
+  /// Ends sending; data can still be received.
   void end_sending() const;
 
   Endpoint peer() const;
@@ -62,18 +60,18 @@ class Socket {
   SocketHandle handle_ = kNoSocket;
 };
 
-/// A socket that is not connected yet, of the system's numbers for an address family, a kind and a protocol; no other
-/// program that is started inherits it. kNoSocket: the system gives none.
+/// Creates a socket with the system's constants for address family, type and protocol. Child processes do not inherit
+/// it. kNoSocket: failure.
 SocketHandle open_socket(int family, int kind, int protocol);
 
-// Of a socket that listens. Failures leave it as it was.
+// For a listening socket. Failures leave it unchanged.
 
-/// The port can be listened to again as soon as the process that did so has ended, and never by two at once.
+/// The port can be reused as soon as the process that listened has ended, and never by two processes at once.
 void reserve_port(SocketHandle listening);
-/// So many connections wait to be accepted at most.
+/// Sets the length of the queue of connections to accept.
 void set_backlog(SocketHandle listening, int connections);
 
-/// Waits for the first bytes (or the end) of many sockets at once.
+/// Waits for the first bytes (or the end) on many sockets at once.
 class SocketWatch {
  public:
   SocketWatch();
@@ -81,11 +79,10 @@ class SocketWatch {
   SocketWatch(const SocketWatch&) = delete;
   SocketWatch& operator=(const SocketWatch&) = delete;
 
-  /// From now on wait() looks at the socket, until wait() returns it once or remove() is called. False: the system
-  /// watches no more sockets.
+  /// Watches the socket until wait() has returned it once or remove() is called. False: the system's limit is reached.
   bool add(SocketHandle socket) const;
   void remove(SocketHandle socket) const;
-  /// Sockets with something to receive: the first that there are, after `patience` at most.
+  /// Waits up to `patience` for sockets with data, and returns the first ones.
   std::vector<SocketHandle> wait(std::chrono::milliseconds patience) const;
 
  private:

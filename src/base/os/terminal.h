@@ -1,4 +1,4 @@
-// The process's standard streams, and what is at their other ends. Thread-safety: functions without shared state; one
+// The process's standard streams, and what they are connected to. Thread-safety: functions without shared state; one
 // thread reads the input.
 #pragma once
 
@@ -12,21 +12,21 @@ namespace millrace::os {
 
 enum class Stream { input, output, errors };
 
-/// Whether the stream is a terminal, not a file or a pipe.
+/// True if the stream is a terminal.
 bool is_terminal(Stream stream);
-/// Columns of the stream's terminal; 80 where it is none or does not say.
+/// The columns of the stream's terminal; 80 if there is none or it is unknown.
 int terminal_columns(Stream stream);
 
-/// Whether the input may hold data that nobody types: it is a pipe, a socket or a file, and no terminal or /dev/null.
+/// True if the input may hold data that is not typed: it is a pipe, a socket or a file, not a terminal or /dev/null.
 bool input_is_fed();
-/// Whether the input has bytes or has ended, after `patience` at most. A signal ends the wait early.
+/// Waits up to `patience`. True if the input has bytes or has ended. A signal ends the wait early.
 bool input_is_ready(std::chrono::milliseconds patience);
-/// Bytes of the input that are there, at most as many as `out` holds; 0: it has ended. Waits for the first one.
-/// Errors: unavailable (a signal came first, or the input does not wait and has nothing now), io_error.
+/// Reads available bytes of the input, up to the size of `out`, and waits for the first; 0: the input has ended.
+/// Errors: unavailable (interrupted by a signal, or the input is non-blocking and empty), io_error.
 Expected<std::size_t> read_input(std::span<char> out);
-/// While it lives, read_input() gives each key as it is pressed, and the terminal shows none: characters in UTF-8,
-/// arrows and the like as xterm sends them (ESC [ A). Ctrl-C stays a request to stop. Does nothing where the input is
-/// no terminal. One at a time.
+/// While it lives, read_input() returns each key when it is pressed, without echo: characters in UTF-8, special keys as
+/// xterm's sequences (ESC [ A). Ctrl-C remains a request to stop. Has no effect if the input is not a terminal. Only
+/// one object at a time.
 class SingleKeys {
  public:
   SingleKeys();
@@ -35,7 +35,7 @@ class SingleKeys {
   SingleKeys& operator=(const SingleKeys&) = delete;
 };
 
-/// Whether the output is a pipe whose reader is gone.
+/// True if the output is a pipe without a reader.
 bool output_has_no_reader();
 
 }  // namespace millrace::os

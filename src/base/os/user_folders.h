@@ -1,4 +1,4 @@
-// The folders that the system gives a user's programs to keep files in. Thread-safety: functions that read the
+// The user's folders for files of programs. Thread-safety: functions that read the
 // environment.
 #pragma once
 
@@ -8,17 +8,16 @@
 namespace millrace::os {
 
 enum class UserFolder {
-  cache,  // what can be made anew
-  state,  // what was done
+  cache,  // files that can be recreated
+  state,  // history and logs
   data,   // models
   home,
 };
 
-/// A path without a slash at its end, below which a program makes a folder of its own name; empty: the system names
-/// none.
+/// A path without a trailing slash, in which a program creates a folder with its name; empty: unknown.
 std::string user_folder(UserFolder folder);
 
-/// What a user may do where there is none: "set HOME or XDG_CACHE_HOME".
+/// Advice for users if there is none: "set HOME or XDG_CACHE_HOME".
 std::string_view user_folder_hint(UserFolder folder);
 
 }  // namespace millrace::os

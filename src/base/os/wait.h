@@ -1,6 +1,6 @@
-// Sleeping until a word of memory changes, as std::atomic's wait() and notify do it. libstdc++ 12 loses a wake-up now
-// and then where the system has no futex: it reads the word, then waits on a condition variable without looking again.
-// Thread-safe. A wake-up uses the address alone: whoever was woken may free the word meanwhile.
+// Sleeps until a word of memory changes, like std::atomic's wait() and notify. libstdc++ 12 occasionally loses a
+// wake-up on systems without futexes, because it reads the word and then waits on a condition variable without checking
+// again. Thread-safe. Waking only uses the address, so a woken thread may already have freed the word.
 #pragma once
 
 #include <atomic>
@@ -8,9 +8,9 @@
 
 namespace millrace::os {
 
-/// Sleeps until the word is not `old`, or for a shorter while: the caller looks again.
+/// Sleeps until the word differs from `old`; may wake early, so callers check again.
 void sleep_while_equal(const std::atomic<std::uint32_t>& word, std::uint32_t old);
-/// Wakes who sleeps on the word, after it was changed.
+/// Wakes threads that sleep on the word. Call after changing it.
 void wake_one(std::atomic<std::uint32_t>& word);
 void wake_all(std::atomic<std::uint32_t>& word);
 

@@ -1,4 +1,4 @@
-// What the POSIX sources of this folder share. No other file includes it.
+// Shared by the POSIX sources of this folder only.
 #pragma once
 
 #include <sys/stat.h>
@@ -11,17 +11,17 @@
 
 namespace millrace::os {
 
-/// errno in the system's words, with the code that file.h names; io_error where it names none.
+/// An error with errno's text, and the code by file.h's rules; io_error by default.
 Status last_error();
 
 FileInfo from_stat(const struct stat& found);
 int flags_of(const File::Options& options);
 int mode_of(const File::Options& options);
 timespec to_timespec(std::int64_t ns);
-/// All bytes, behind those of the last call.
+/// Writes all bytes at the current position.
 Status write_all(int handle, std::span<const std::byte> bytes);
 
-/// Calls until no signal has interrupted it; -1 with errno.
+/// Repeats the call while signals interrupt it; -1 with errno on failure.
 template <typename Call>
 auto retry(Call call) {
   auto result = call();

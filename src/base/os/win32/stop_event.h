@@ -1,5 +1,4 @@
-// How one process asks another to stop, where the system has no signal for it: an event with the process's number in
-// its name.
+// How one process asks another to stop on a system without signals: an event whose name contains the process id.
 #pragma once
 
 #include <cstdint>

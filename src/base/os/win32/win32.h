@@ -1,4 +1,4 @@
-// What the Windows sources of this folder share. No other file includes it.
+// Shared by the Windows sources of this folder only.
 #pragma once
 
 // clang-format off: winsock2.h stands before windows.h, which else brings in an older one; the rest needs both.
@@ -22,14 +22,14 @@
 
 namespace millrace::os {
 
-/// Text of the program (UTF-8) and of the system (UTF-16). What is no text becomes U+FFFD.
+/// Convert between UTF-8 and the system's UTF-16. Invalid text becomes U+FFFD.
 std::wstring to_wide(std::string_view text);
 std::string to_utf8(std::wstring_view text);
 
-/// A path as the system's functions take it, beyond 260 characters, too.
+/// A path for the system's functions, also beyond 260 characters.
 std::wstring wide_path(const std::string& path);
 
-/// The number of an error in the system's words, with the code that file.h names; io_error where it names none.
+/// An error with the system's text for the number, and the code by file.h's rules; io_error by default.
 Status error_of(DWORD number);
 inline Status last_error() { return error_of(GetLastError()); }
 inline Status outcome(BOOL succeeded) { return succeeded != 0 ? Status() : last_error(); }
@@ -46,32 +46,32 @@ struct CloseHandleLater {
 };
 using OwnedHandle = std::unique_ptr<HANDLE, CloseHandleLater>;
 
-/// Whoever has the file open may read, write, rename and delete it, as on other systems.
+/// Open files may be read, written, renamed and deleted by others, as on other systems.
 inline constexpr DWORD kShareAll = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
 
 /// Opens a file as File::open() does. Errors: those of file.h.
 Expected<Handle> open_native(const std::wstring& path, const File::Options& options);
-/// `path`: where the handle's kind alone does not say what it is (folders, links).
+/// `path`: for handles whose kind alone is not enough (folders, links).
 Expected<FileInfo> info_of(HANDLE handle);
 Expected<FileInfo> info_of(const std::wstring& path, Links links);
-/// The path that an open file or folder has now.
+/// The current path of an open file or folder.
 Expected<std::wstring> path_of(HANDLE handle);
 Status set_modified(const std::wstring& path, std::int64_t ns);
 Status replace(const std::wstring& from, const std::wstring& to);
 Status remove(const std::wstring& path);
 Expected<std::uint64_t> free_bytes_of(const std::wstring& path);
 
-/// All bytes from `place` on, which moves behind them; pipes and the like take no place.
+/// Writes all bytes at `place` and advances it; ignored for pipes and similar.
 Status write_all(HANDLE handle, std::span<const std::byte> bytes, std::uint64_t& place);
 
-/// A description of permissions in the system's own language that gives a new file or folder to this user, the system
-/// and the administrators alone. Freed by LocalFree.
+/// A security descriptor that restricts a new file or folder to this user, the system and the administrators. Freed by
+/// LocalFree.
 struct FreeLocalLater {
   void operator()(void* memory) const { LocalFree(memory); }
 };
 using OwnerOnly = std::unique_ptr<void, FreeLocalLater>;
 OwnerOnly owner_only();
-/// The last part of the user's security identifier: a number that no other user of this machine has.
+/// The last part of the user's security identifier, unique on this machine.
 std::uint32_t user_number();
 
 }  // namespace millrace::os
