@@ -7,11 +7,11 @@
 
 namespace millrace {
 
-/// RFC 4648, section 4; none where the text is something else. Padding may be left out, and lines may be broken, as
-/// MIME has them.
+/// Decodes RFC 4648, section 4; nullopt if the text is not base64. Padding is optional, and line breaks are allowed, as
+/// in MIME.
 std::optional<std::string> from_base64(std::string_view text);
 
-/// The same way back, padded, in one line.
+/// Encodes with padding, in one line.
 std::string to_base64(std::string_view bytes);
 
 }  // namespace millrace

@@ -1,4 +1,4 @@
-// The middle of some values. Pure.
+// The median of some values. Pure.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace millrace {
 
-/// Of an even number the larger of the two in the middle; changes the order. REQUIRES: there is one.
+/// For an even number of values, the larger of the two in the middle. Reorders the values. REQUIRES: not empty.
 inline double median_of(std::vector<double>& values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());

@@ -1,6 +1,6 @@
-// Memory for destructors. Those of JSON take some, 16 bytes for each value inside, and one that gets none ends the
-// process. While an exception leaves the stack, most likely for lack of memory, they get what is held back here. It is
-// addresses rather than memory, as nothing is written there. Thread-safety: any thread may call.
+// A reserve of memory for destructors. JSON's destructors allocate 16 bytes per value, and the process ends if that
+// fails. While an exception unwinds the stack, most likely for lack of memory, they use this reserve. It holds address
+// space rather than memory, because nothing is written to it. Thread-safety: any thread may call.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ constexpr std::size_t kSmallPieces = 16, kLargePieces = 8, kSmallBytes = 64 << 1
 inline std::array<std::atomic<void*>, kSmallPieces + kLargePieces> pieces;
 }  // namespace spare_memory
 
-/// Holds back what was given. To be called at the start, and when what failed for lack of memory has let go of its own.
+/// Refills the reserve. Call it at startup, and after an operation that failed for lack of memory has freed its own.
 inline void hold_back_memory() {
   using namespace spare_memory;
   os::return_free_memory();
@@ -27,7 +27,7 @@ inline void hold_back_memory() {
         std::free(pieces[i].exchange(bytes));
 }
 
-/// Lets malloc have a piece, small ones first. False: there is none left.
+/// Releases a piece to malloc, small ones first. False: none is left.
 inline bool give_spare_memory() {
   for (std::atomic<void*>& piece : spare_memory::pieces) {
     if (void* const bytes = piece.exchange(nullptr); bytes != nullptr) {

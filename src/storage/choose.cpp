@@ -1,4 +1,4 @@
-// Which backend reads the files: the whole decision, in the order it is made.
+// Chooses the backend that reads the files. The complete decision, in order.
 #include <string>
 #include <vector>
 
@@ -40,7 +40,7 @@ Opened open_best(const std::vector<std::string>& paths, const OpenOptions& optio
                  last_refusal.empty() ? "the fastest way on this machine and file system" : "the next best");
       return opened;
     }
-    // Anything but "this way is closed" is about the files, and another way would meet it too.
+    // Errors other than `unsupported` concern the files, and another backend would meet them, too.
     if (opened.status().code() != Code::unsupported) return opened;
     last_refusal = opened.status().message();
   }

@@ -24,7 +24,7 @@ constexpr std::array<KindName, 4> kKinds = {{{"eio", Fault::Kind::eio},
                                              {"stall", Fault::Kind::stall},
                                              {"truncated", Fault::Kind::truncated}}};
 
-/// Takes "<sign><number>" off the front of `text`; nullopt (and nothing taken) if it is not there.
+/// Removes "<sign><number>" from the front of `text`; nullopt, and nothing is removed, if it is missing.
 std::optional<std::uint64_t> take_number(std::string_view& text, char sign) {
   if (text.empty() || text[0] != sign) return std::nullopt;
   std::uint64_t value = 0;
@@ -49,7 +49,7 @@ class FaultyBackend final : public Backend {
   }
 
   const BackendTraits& traits() const override { return inner_->traits(); }
-  // in_place() stays nullptr: what is used in place meets no faults.
+  // in_place() stays nullptr, because bytes used in place bypass the faults.
   void register_memory(std::span<std::byte> range) override { inner_->register_memory(range); }
   Counters counters() const override { return inner_->counters(); }
 
@@ -79,7 +79,7 @@ class FaultyBackend final : public Backend {
     Completion* completion;
   };
 
-  /// The fault that the next read meets, if any.
+  /// The fault for the next read, if any.
   const Fault* next_fault() {
     const std::uint64_t index = reads_.fetch_add(1);
     for (const Fault& fault : faults_) {
@@ -119,7 +119,7 @@ class FaultyBackend final : public Backend {
     }
   }
 
-  /// The delaying thread: hands each stalled read on when its time has come, or when the backend is closed.
+  /// The delaying thread: forwards each stalled read after its delay, or when the backend is closed.
   void release_stalled() {
     MutexLock lock(mutex_);
     while (true) {

@@ -6,7 +6,7 @@ namespace millrace::storage {
 namespace {
 
 std::atomic<MapRecord*> all_records{nullptr};
-Mutex records_mutex;  // taken by those who add records, never by the handler
+Mutex records_mutex;  // for adding records; the handler never takes it
 
 }  // namespace
 

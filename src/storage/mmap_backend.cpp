@@ -1,4 +1,5 @@
-// Files mapped read-only: bytes are used in place. For models that fit memory; the page cache is then the only copy.
+// Files mapped read-only, whose bytes are used in place. For models that fit in memory: the page cache is the only
+// copy.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -36,7 +37,7 @@ class MmapBackend final : public PoolBackend {
   }
 
  private:
-  /// Copies from the map. A page that fails meanwhile has become zeros, and the whole file is not trusted any more.
+  /// Copies from the map. A page that fails meanwhile becomes zeros, and the whole file is no longer trusted.
   std::int64_t attempt(const Request& request) override {
     const GuardedMap& map = maps_[request.file];
     std::memcpy(request.destination, map.data() + request.offset, request.bytes);
@@ -46,7 +47,7 @@ class MmapBackend final : public PoolBackend {
   const std::vector<GuardedMap> maps_;
 };
 
-/// Reading ahead of all of it helps only where all of it can stay.
+/// Reading the whole file ahead helps only if all of it can stay in memory.
 void advise(const FileSet& files, const std::vector<GuardedMap>& maps) {
   const device::MemoryLimits limits = device::memory_limits();
   if (files.total_bytes() > std::min(limits.available_bytes, limits.cgroup_bytes) / 10 * 9) return;

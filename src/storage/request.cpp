@@ -16,8 +16,8 @@ std::uint64_t nanoseconds(std::chrono::steady_clock::duration time) {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(time).count());
 }
 
-/// Bytes of each piece of a read of `bytes`: pieces of about the same size, for a small last one would cost as much
-/// time as a large one.
+/// The size of the pieces of a read of `bytes`. Pieces are about equal, because a small last one would take as long as
+/// a large one.
 std::uint64_t piece_bytes(std::uint64_t bytes, std::uint64_t request_bytes, std::uint64_t granule = kMaxAlignment) {
   const std::uint64_t limit = std::max(round_down(request_bytes, granule), granule);
   const std::uint64_t pieces = std::max<std::uint64_t>((bytes + limit - 1) / limit, 1);
@@ -89,7 +89,7 @@ std::string system_cause(int code) { return std::strerror(code); }
 Expected<Outcome> settle(Request& request, std::int64_t result, const FileSet& files, std::string (*cause)(int)) {
   const std::string& path = files.path(request.file);
   if (result < 0) {
-    // io_uring cancels what it has queued for a thread that ends; the read itself is as good as before.
+    // io_uring cancels queued requests of a thread that ends; the read can be repeated.
     const bool transient = result == -EINTR || result == -EAGAIN || result == -ECANCELED;
     if (transient && request.retries++ < kMaxRetries) return Outcome::again;
     return error(Code::io_error, "reading {} bytes at {} of {} failed: {}", request.bytes, request.offset, path,
@@ -100,7 +100,7 @@ Expected<Outcome> settle(Request& request, std::int64_t result, const FileSet& f
     request.got = end;
     return Outcome::done;
   }
-  // A short read that brought nothing new has met the end of the file: O_DIRECT gives part of a block nowhere else.
+  // A short read without progress is at the end of the file: only there does O_DIRECT return part of a block.
   if (end <= request.got) {
     return ends_early(path, request.offset + end, request.offset + request.lead, request.needed - request.lead);
   }

@@ -24,8 +24,8 @@ void Completion::finish_one(const Status& status) {
     const MutexLock lock(mutex_);
     if (status_.ok()) status_ = status;
   }
-  // The count reaching zero is the last touch of this object: its owner may destroy it right then. wake_all() hands
-  // the kernel an address and reads nothing there.
+  // Setting the count to zero is the last access to this object, because its owner may then destroy it. wake_all() only
+  // passes an address to the kernel.
   if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) os::wake_all(pending_);
 }
 

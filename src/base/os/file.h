@@ -56,7 +56,7 @@ class File {
   /// Waits until a pipe that was opened without waiting has data or no writer any more; read() blocks from then on.
   /// Returns at once for other files. Errors: unavailable (timeout).
   Status wait_for_data(std::chrono::milliseconds patience) const;
-  /// Reads at most `bytes` bytes from where the last read() ended; 0: end of file.
+  /// Reads up to out.size() bytes from where the last read() ended; 0: end of file.
   Expected<std::size_t> read(std::span<std::byte> out) const;
   /// The same, from the given offset.
   Expected<std::size_t> read_at(std::uint64_t offset, std::span<std::byte> out) const;

@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The usual stack: what NVIDIA's libraries need of it is not ours to know.
+/// The default stack size, because the needs of NVIDIA's libraries are unknown.
 constexpr std::size_t kStackBytes = 8u << 20;
 constexpr unsigned kCompatAllowed = 1u << 1;  // of CuFileProperties::control_flags
 constexpr unsigned kPeerToPeer = 1u << 4;     // of CuFileProperties::feature_flags
@@ -40,7 +40,7 @@ Status use_device(int device) {
 #endif
 }
 
-/// Where there is no GPU, the reason says so in words; the call that fails would not.
+/// If there is no GPU, reports that; the failing call's own error would not.
 Status ready(const CuFileOptions& options) {
   if (options.device >= 0) {
     const auto gpus = device::gpus();
@@ -50,7 +50,7 @@ Status ready(const CuFileOptions& options) {
   return {};
 }
 
-/// "ext4" for "252:1", from the table of mounts; empty if it is not there.
+/// "ext4" for "252:1", from the table of mounts; empty if it is missing.
 std::string file_system_of(const std::string& device) {
   std::ifstream mounts("/proc/self/mountinfo");
   for (std::string line; std::getline(mounts, line);) {
@@ -125,7 +125,7 @@ class CuFileBackend final : public PoolBackend {
   const int device_;
 };
 
-/// With O_DIRECT where the file system takes it: else cuFile reads through the page cache.
+/// Opens with O_DIRECT if the file system supports it; otherwise cuFile reads through the page cache.
 Expected<FileSet> open_files(const std::vector<std::string>& paths) {
   Expected<FileSet> direct = FileSet::open(paths, FileSet::Access::direct);
   if (direct.ok() || direct.status().code() != Code::unsupported) return direct;
@@ -145,7 +145,7 @@ Expected<std::vector<CuFileHandle>> register_files(CuFileLibrary* library, const
   return handles;
 }
 
-/// Direct only if every file is; the reason is that of the first which is not.
+/// Direct only if every file is; the reason is that of the first file that is not.
 CuFileWay way_of(const CuFileLibrary& library, const FileSet& files) {
   CuFileWay way;
   for (int i = 0; i < files.count(); ++i) {

@@ -67,7 +67,7 @@ std::string cufile_cause(int code) {
 
 Expected<CuFileLibrary*> CuFileLibrary::load(const std::string& name) {
   static Mutex mutex;
-  // Reached until the very end: destructors of statics must not meet a library that is gone.
+  // Never destroyed, so that destructors of statics can still use the library.
   static auto* const loaded = new std::map<std::string, std::unique_ptr<CuFileLibrary>>;
   const MutexLock lock(mutex);
   if (const auto found = loaded->find(name); found != loaded->end()) return found->second.get();
@@ -94,7 +94,7 @@ Status CuFileLibrary::find_calls(void* library, const std::string& name) {
     if (!find_call(library, call, function) && missing == nullptr) missing = call;
   };
   need("cuFileDriverOpen", driver_open_);
-  // The second is what the first is called since CUDA 11.7.
+  // The second is the name of the first since CUDA 11.7.
   if (!find_call(library, "cuFileDriverClose_v2", driver_close_)) need("cuFileDriverClose", driver_close_);
   need("cuFileDriverGetProperties", driver_properties_);
   need("cuFileHandleRegister", handle_register_);
@@ -124,7 +124,7 @@ Status CuFileLibrary::open() {
 void CuFileLibrary::close() {
   const MutexLock lock(session_mutex_);
   if (--users_ > 0) return;
-  // Now, and not when the process ends: the library's own closing then calls a CUDA driver that is gone.
+  // Close it now: at the end of the process the library would call a CUDA driver that is already unloaded.
   if (const CuFileError result = driver_close_(); result.code != 0)
     log::debug("storage: closing cuFile failed: {}", cufile_cause(result.code));
 }
@@ -164,7 +164,7 @@ void CuFileLibrary::release_buffer(std::byte* begin) {
 
 std::int64_t CuFileLibrary::read(void* handle, std::byte* destination, std::uint64_t bytes,
                                  std::uint64_t offset) const {
-  // Registered memory is found by the very address it was registered with.
+  // The library finds registered memory by the exact address it was registered with.
   std::byte* base = destination;
   {
     const MutexLock lock(buffers_mutex_);
@@ -176,8 +176,8 @@ std::int64_t CuFileLibrary::read(void* handle, std::byte* destination, std::uint
   }
   errno = 0;
   const ssize_t result = read_(handle, base, bytes, static_cast<off_t>(offset), destination - base);
-  // Errors come as -1 with errno (in which cuFile puts its own numbers, too) or as minus such a number. What claims
-  // more bytes than asked is none of these, and no answer to believe.
+  // Errors are -1 with errno (which may also hold cuFile's own numbers) or a negated number. A result above the
+  // requested size is neither, and is treated as an error.
   if (result == -1) return errno != 0 ? -errno : -EIO;
   if (result > 0 && static_cast<std::uint64_t>(result) > bytes) return -kInternalError;
   return result;

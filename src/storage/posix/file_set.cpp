@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::uint64_t kMinAlignment = 512;
 
-/// What statx says, 0 if it cannot tell (before Linux 6.1, or the file system does not report it).
+/// The alignment that statx reports; 0: unknown (before Linux 6.1, or not reported by the file system).
 Expected<std::uint64_t> alignment_from_statx(int fd, const std::string& path) {
 #ifdef STATX_DIOALIGN
   struct statx info {};
@@ -38,7 +38,7 @@ Expected<std::uint64_t> alignment_from_statx(int fd, const std::string& path) {
 #endif
 }
 
-/// Reads one block at one block's offset, with a buffer aligned to a block and no more.
+/// Reads one block at the offset of one block, with a buffer aligned to exactly one block.
 bool direct_read_works(int fd, std::uint64_t alignment) {
   struct Free {
     void operator()(void* memory) const { std::free(memory); }
@@ -60,8 +60,8 @@ bool lives_in_memory(int fd) {
 
 int number_of(const ScopedHandle& handle) { return static_cast<int>(handle.get()); }
 
-/// The time of change of its bytes, not the inode's own: that one moves when the file is renamed or linked, which harms
-/// nobody.
+/// The time of the last change of its bytes (mtime). ctime also changes when the file is renamed or linked, which is
+/// harmless.
 FileIdentity identity_of(const struct stat& info) {
   return {.bytes = static_cast<std::uint64_t>(info.st_size),
           .volume = info.st_dev,
@@ -77,7 +77,7 @@ ScopedHandle::~ScopedHandle() {
 
 Expected<std::uint64_t> direct_alignment(SystemHandle handle, const std::string& path) {
   const int fd = static_cast<int>(handle);
-  // Since Linux 6.6 tmpfs accepts O_DIRECT and copies from the page cache as ever: there is nothing to bypass.
+  // Since Linux 6.6, tmpfs accepts O_DIRECT but still copies from the page cache, so there is nothing to bypass.
   if (lives_in_memory(fd))
     return error(Code::unsupported, "{} is in a memory file system, where O_DIRECT has no effect", path);
   MR_ASSIGN_OR_RETURN(const std::uint64_t told, alignment_from_statx(fd, path));
@@ -95,7 +95,7 @@ Expected<FileSet::File> FileSet::open_one(const std::string& path, Access access
   File file;
   file.path = path;
   struct stat info {};
-  // Looked at before it is opened: opening a pipe would wait, and O_DIRECT gives odd errors for a directory.
+  // Checked before opening, because opening a pipe would block, and O_DIRECT gives odd errors for directories.
   if (stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
     return error(Code::invalid_argument, "{} is not a regular file; name a model file", path);
   }
@@ -114,7 +114,7 @@ Expected<FileSet::File> FileSet::open_one(const std::string& path, Access access
   return file;
 }
 
-/// "vda" for "254:1", the first partition of it; the device's own name where it is no partition, or not known.
+/// "vda" for "254:1", its first partition; the device's own name if it is not a partition, or unknown.
 std::string FileSet::disk_of(int file) const {
   std::string device = this->device(file);
   std::error_code failed;

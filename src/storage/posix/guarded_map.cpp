@@ -23,11 +23,11 @@ void pass_on(int signal, siginfo_t* info, void* context) {
   } else if (previous_action.sa_handler != SIG_DFL && previous_action.sa_handler != SIG_IGN) {
     previous_action.sa_handler(signal);
   } else {
-    // The default is to end the process: let it, by running the failed load (or raising the signal) again without us.
+    // The default action ends the process: repeat the failed load (or the signal) without this handler.
     struct sigaction plain {};
     plain.sa_handler = SIG_DFL;
     sigaction(signal, &plain, nullptr);
-    if (info->si_code <= 0) raise(signal);  // sent by a process, not met by a load
+    if (info->si_code <= 0) raise(signal);  // sent by a process, not caused by a load
   }
 }
 

@@ -1,4 +1,4 @@
-// The backends of Linux, and which are the better ones.
+// The backends of Linux, in order of preference.
 #include <array>
 #include <fstream>
 #include <string>

@@ -1,5 +1,5 @@
-// io_uring with O_DIRECT: many requests in flight without a thread each. Threads that submit put their requests into
-// the ring under a lock; one reaper takes what has ended and refills the ring from the queue of what did not fit.
+// io_uring with O_DIRECT: many requests in flight without a thread each. Submitting threads write requests to the ring
+// under a lock. A reaper thread takes completions and refills the ring from the queue of requests that did not fit.
 #include <liburing.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ constexpr unsigned kMaxRegions = 64;         // table of registered memory
 constexpr std::uint64_t kMaxRegionBytes = std::uint64_t{1} << 30;  // the kernel's limit for one registered buffer
 constexpr int kMaxDepth = 1024;
 
-/// An io_uring that frees itself.
+/// Owns an io_uring.
 class Ring {
  public:
   Ring() = default;
@@ -33,7 +33,7 @@ class Ring {
   ~Ring() {
     if (made_) io_uring_queue_exit(&ring_);
   }
-  /// Errors: unsupported where the kernel, a container's filter or a limit has no ring for us.
+  /// Errors: unsupported if the kernel, a container's filter or a limit refuses a ring.
   Status make(unsigned entries) {
     const int code = io_uring_queue_init(entries, &ring_, 0);
     if (code < 0) {
@@ -94,20 +94,20 @@ class UringBackend final : public Backend {
   void fill() MR_REQUIRES(mutex_);
   void flush() MR_REQUIRES(mutex_);
   void reap();
-  /// Takes what one completed slot says; true if its request has ended, as told in `ended`.
+  /// Evaluates a completed slot; true if its request has ended, with the result in `ended`.
   bool take(std::uint32_t slot, int result, Ended& ended);
 
   const FileSet files_;
   const BackendTraits traits_;
   const std::uint64_t request_bytes_;
   Meter meter_;
-  Ring ring_;  // its completion side belongs to the reaper alone; its submission side is written with mutex_ held
+  Ring ring_;  // only the reaper uses the completion side; the submission side needs mutex_
   bool fixed_files_ = false;
   bool fixed_memory_ = false;
 
   Mutex mutex_;
   DiskQueues queue_ MR_GUARDED_BY(mutex_);  // wait for a slot
-  std::vector<Request> slots_;  // in flight; a slot that is not free belongs to the kernel, then to the reaper
+  std::vector<Request> slots_;              // in flight; a used slot belongs to the kernel, then to the reaper
   std::vector<std::uint32_t> free_slots_ MR_GUARDED_BY(mutex_);
   std::vector<Region> regions_ MR_GUARDED_BY(mutex_);  // index = index in the kernel's table
   bool stopping_ MR_GUARDED_BY(mutex_) = false;
@@ -188,8 +188,7 @@ int UringBackend::region_of(const std::byte* data, std::uint64_t bytes) const {
   return -1;
 }
 
-/// Writes the rest of the slot's request into the ring. There is room: entries >= slots, and flush() leaves none
-/// behind.
+/// Writes the rest of the slot's request to the ring. There is always room: entries >= slots, and flush() submits all.
 void UringBackend::put(std::uint32_t slot) {
   const Request& request = slots_[slot];
   const std::uint64_t next = request.next(files_.alignment());
@@ -209,8 +208,7 @@ void UringBackend::put(std::uint32_t slot) {
   meter_.attempted();
 }
 
-/// Moves requests from the queues into free slots, as far as the bound on each disk's bytes allows, and tells the
-/// kernel.
+/// Moves requests from the queues to free slots, up to each disk's limit on bytes in flight, and submits them.
 void UringBackend::fill() {
   bool any = false;
   while (!free_slots_.empty() && queue_.ready()) {
@@ -223,7 +221,7 @@ void UringBackend::fill() {
   if (any) flush();
 }
 
-/// Hands everything in the ring to the kernel. EAGAIN and EBUSY mean that it has no memory right now: it will.
+/// Submits all entries of the ring. EAGAIN and EBUSY mean that the kernel has no memory now: try again.
 void UringBackend::flush() {
   while (io_uring_sq_ready(ring_.get()) > 0) {
     const int code = io_uring_submit(ring_.get());

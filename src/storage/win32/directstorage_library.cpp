@@ -17,7 +17,7 @@ struct Meaning {
   Code code;
   const char* words;
 };
-// internal: we asked for what no caller may ask for.
+// internal: a bug in our own request.
 constexpr Meaning kMeanings[] = {
     {dstorage::kInvalidCapacity, Code::internal, "no queue has that capacity"},
     {dstorage::kUnsupportedVolume, Code::unsupported, "it does not read this volume: put the file on a local disk"},
@@ -59,7 +59,7 @@ const Meaning* meaning_of(HRESULT result) {
   return nullptr;
 }
 
-/// What is missing, and where it was looked for.
+/// The error for a missing library, with the folders searched.
 Status not_there(const char* name, const std::string& folder) {
   return error(Code::unsupported,
                "{} is neither {}; it is part of Microsoft's DirectStorage package, which is not "
@@ -75,7 +75,7 @@ Function* find(HMODULE library, const char* name) {
 }  // namespace
 
 HMODULE load_system_library(const wchar_t* name, const std::string& folder) {
-  // Never by the usual order, which has the current folder and those of PATH in it.
+  // Never by the default search order, which includes the current folder and PATH.
   if (folder.empty())
     return LoadLibraryExW(name, nullptr, LOAD_LIBRARY_SEARCH_APPLICATION_DIR | LOAD_LIBRARY_SEARCH_SYSTEM32);
   return LoadLibraryExW((wide_path(folder) + L"\\" + name).c_str(), nullptr,
@@ -105,7 +105,7 @@ Expected<DirectStorageLibrary*> DirectStorageLibrary::load(const std::string& fo
   const MutexLock lock(mutex);
   if (const auto known = loaded.find(folder); known != loaded.end()) return known->second.get();
 
-  // The core first: the other one does nothing without it, and would look for it by the usual order.
+  // Load the core first: the other library needs it, and would find it by the default search order.
   if (load_system_library(L"dstoragecore.dll", folder) == nullptr) return not_there("dstoragecore.dll", folder);
   const HMODULE module = load_system_library(L"dstorage.dll", folder);
   if (module == nullptr) return not_there("dstorage.dll", folder);

@@ -45,7 +45,7 @@ Status DirectStorageReader::open(const DirectStorageOptions& /*options*/) {
     const std::string what = "DirectStorage cannot open " + files_.path(i);
     MR_RETURN_IF_ERROR(
         result_status(factory.OpenFile(wide_path(files_.path(i)).c_str(), dstorage::kFileId, file.out()), what));
-    // The path may name another file by now than the one whose identity we keep.
+    // The path may name another file by now.
     BY_HANDLE_FILE_INFORMATION info{};
     MR_RETURN_IF_ERROR(result_status(file->GetFileInformation(&info), what));
     if ((static_cast<std::uint64_t>(info.nFileSizeHigh) << 32 | info.nFileSizeLow) != files_.bytes(i))
@@ -100,7 +100,7 @@ Status DirectStorageReader::over() {
 
 void DirectStorageReader::wait_for_more() {
   const bool under_way = oldest_ != next_;
-  // One that failed before it was enqueued has no event.
+  // A request that failed before it was enqueued has no event.
   if (under_way && !ring_[oldest_ % ring_.size()].enqueued) return;
   const DWORD patience = !under_way                     ? INFINITE
                          : !queue1_                     ? kPollMs
@@ -110,7 +110,7 @@ void DirectStorageReader::wait_for_more() {
   WaitForMultipleObjects(static_cast<DWORD>(events.size()), events.data(), FALSE, patience);
 }
 
-/// Ends what is over of the requests under way, oldest first: the library writes entries in the order of the queue.
+/// Ends completed requests, oldest first: the library writes status entries in queue order.
 void DirectStorageReader::retire() {
   ID3D12Device* const device = target_->device();
   for (; oldest_ != next_; ++oldest_) {
@@ -150,7 +150,7 @@ void DirectStorageReader::end(const Request& request, const Status& status) {
   request.completion->finish_one(status);
 }
 
-/// Ends what waits, and cancels what is under way.
+/// Ends queued requests, and cancels those in flight.
 void DirectStorageReader::drain(const Status& status) {
   if (!cancelled_ && stopping_.load(std::memory_order_acquire)) {
     // Every tag has no bit in common with the mask 0. A cancelled request counts as done, with or without its bytes.
@@ -177,7 +177,7 @@ std::optional<Request> DirectStorageReader::take() {
   return waiting_.take();
 }
 
-/// Enqueues what fits. Whether there is something to submit.
+/// Enqueues requests that fit. Returns true if there is something to submit.
 bool DirectStorageReader::fill() {
   bool enqueued = false;
   while (next_ - oldest_ < ring_.size()) {

@@ -1,4 +1,4 @@
-// The backends of Windows, and which are the better ones.
+// The backends of Windows, in order of preference.
 #include <array>
 #include <string>
 
