@@ -1,4 +1,4 @@
-// The one EXIF field that changes what a picture shows: which way up the camera was held. Source: EXIF 2.32 (tag
+// The only EXIF field that changes how a picture is shown: its orientation. Source: EXIF 2.32 (tag
 // 0x0112), TIFF 6.0; where each format keeps EXIF: JPEG's APP1, PNG's eXIf, WebP's EXIF chunk.
 // Thread-safety: functions, no state.
 #pragma once
@@ -12,11 +12,11 @@
 
 namespace millrace::image {
 
-/// 1 to 8 as EXIF numbers them; 1 (as it lies) where the file says nothing or nonsense.
+/// 1 to 8 as in EXIF; 1 (unchanged) if the field is missing or invalid.
 int orientation(std::span<const std::byte> file, Format format);
-/// True for those that exchange width and height.
+/// True for orientations that exchange width and height.
 inline bool lies_down(int orientation) { return orientation >= 5; }
-/// The picture turned and mirrored as it is meant to be seen. Errors: out_of_budget.
+/// The picture, rotated and mirrored by the orientation. Errors: out_of_budget.
 Expected<Image> upright(Image image, int orientation, WorkGrant* grant);
 
 }  // namespace millrace::image

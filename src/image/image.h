@@ -1,4 +1,4 @@
-// Pictures in memory: eight bits a channel, red, green, blue. Thread-safety: values.
+// Pictures in memory: red, green and blue, eight bits each. Thread-safety: values.
 #pragma once
 
 #include <cstdint>

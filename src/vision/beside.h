@@ -1,4 +1,4 @@
-// Which mmproj file belongs to a model: one that is named, or the one that lies beside it.
+// Finds a model's mmproj file: a named one, or the one beside the model.
 // Thread-safety: functions, which read the disk.
 #pragma once
 
@@ -12,17 +12,17 @@
 
 namespace millrace::vision {
 
-/// Errors: unsupported (decoders of this architecture are not trained with such a tower; both are named).
+/// Errors: unsupported (decoders of this architecture are not used with such a tower; names both).
 Status check_belongs(Projector projector, std::string_view architecture);
 
-/// Why the mmproj file is not this model's; ok: it may be. Of both files the headers are read. Errors: unsupported,
-/// invalid_argument (its rows are of another width), and those of Model::open() and read_spec().
+/// Checks by the headers that the mmproj file can belong to the model. Errors: unsupported, invalid_argument (its rows
+/// have another width), and those of Model::open() and read_spec().
 Status check_fits(const std::string& mmproj_path, const std::string& model_path);
 
-/// Whether a file is called like one: "mmproj" stands in its name.
+/// True if the file's name contains "mmproj".
 bool is_mmproj_name(const std::string& path);
 
-/// The mmproj files of folders, each read once however many models lie in it. One thread's.
+/// The mmproj files by folder. Each folder is read once for all models in it. For one thread.
 class MmprojFolders {
  public:
   const std::vector<std::string>& files_in(const std::string& folder);
@@ -31,9 +31,9 @@ class MmprojFolders {
   std::map<std::string, std::vector<std::string>> known_;
 };
 
-/// `given`: a path, which is the answer; "off": none; empty: the file in the model's folder that has "mmproj" in its
-/// name, belongs to models of this architecture and width, and is the only one. Empty where there is none; the log says
-/// why one that lies there is not taken.
+/// `given`: a path, which is returned; "off": none; empty: the only file in the model's folder with "mmproj" in its
+/// name that fits the model's architecture and width. Returns an empty path if there is none, and logs why a file there
+/// was not chosen.
 std::string mmproj_for(const std::string& model_path, const std::string& given, MmprojFolders& folders);
 inline std::string mmproj_for(const std::string& model_path, const std::string& given) {
   MmprojFolders folders;

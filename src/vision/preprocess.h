@@ -1,4 +1,4 @@
-// A picture as a tower reads it: resized by the model's rule, cut into tiles and those into patches, normalized.
+// Prepares a picture for a tower: resizes it by the model's rule, splits it into tiles and patches, and normalizes it.
 // Thread-safety: functions, no state.
 #pragma once
 
@@ -15,13 +15,14 @@ namespace millrace::vision {
 struct Patches {
   std::int64_t rows = 0, cols = 0;  // patches down and across the picture
   std::int64_t dim = 0;             // 3 * patch * patch: channel, y, x
-  // [rows * cols, dim]. The merge x merge patches of a token are neighbours (patch_place()); with merge 1, row by row.
+  // [rows * cols, dim]. The merge x merge patches of a token are consecutive (patch_place()); with merge 1, patches are
+  // row by row.
   std::vector<float> pixels;
   GrantLease memory;  // covers pixels
 };
 
-/// Of each of the picture's views (Cut). `grant` (may be null) is charged for what the work takes; the patches stay
-/// charged as long as they live. Errors: cut()'s, out_of_budget, cancelled.
+/// The patches of each view of the picture (Cut). `grant` (may be null) is charged for the memory used; the patches
+/// stay charged while they live. Errors: those of cut(), out_of_budget, cancelled.
 Expected<std::vector<Patches>> preprocess(const Spec& spec, const image::Image& picture, WorkGrant* grant);
 
 }  // namespace millrace::vision

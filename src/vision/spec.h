@@ -1,6 +1,6 @@
-// How a vision model wants its pictures: one table of constants by the projector type of its mmproj file, over which
-// the file's own keys go. Sources: the published processors (Hugging Face transformers' image processors), GGUF's
-// `clip.vision.*` keys. The tower's own dimensions stand in src/model/tower.h. Thread-safety: values.
+// How a vision model's pictures are prepared: a table of constants by the projector type of its mmproj file. The file's
+// own keys take precedence. Sources: the published processors (Hugging Face transformers' image processors), GGUF's
+// `clip.vision.*` keys. src/model/tower.h has the tower's dimensions. Thread-safety: values.
 #pragma once
 
 #include <array>
@@ -28,22 +28,23 @@ enum class Projector : std::uint8_t {
   glm4v,
   kimivl
 };
-/// As `clip.projector_type` has it: "qwen3vl_merger", "gemma3" and so on.
+/// Parses `clip.projector_type`: "qwen3vl_merger", "gemma3" and so on.
 std::string_view projector_name(Projector projector);
 
-/// Which rule yields the size that the tower sees.
+/// The rule for the size of the tower's input.
 enum class Resize : std::uint8_t {
   smart,    // Qwen: both sides to the nearest multiple of a token's side, the area between two limits
-  square,   // Gemma 3 and tiles: image_size x image_size, whatever the ratio
+  square,   // Gemma 3 and tiles: image_size x image_size, for any aspect ratio
   longest,  // Pixtral: the longer side at most image_size, sides up to multiples of a token's side
-  budget,   // Gemma 4: as large as most_tokens allow, sides down to multiples of a token's side
+  budget,   // Gemma 4: as large as most_tokens allows, sides rounded down to multiples of a token's side
   padded,   // Kimi-VL: smaller if the area is above the limit, then black edges up to multiples of a token's side
 };
 
-/// Which pictures are cut into tiles, a view of the tower each, with the whole picture as one more view behind them.
+/// The rule for splitting a picture into tiles, each a view of the tower, followed by the whole picture as another
+/// view.
 enum class Tiling : std::uint8_t {
   none,
-  nearest,   // InternVL: as many tiles as the nearest ratio takes; a single one has no whole behind it
+  nearest,   // InternVL: the number of tiles of the nearest aspect ratio; a single tile has no view of the whole
   covering,  // Idefics3: the longer side becomes longest_side, both sides then multiples of a tile's
   large,     // LFM2-VL: pictures of more than twice the most pixels, by the nearest ratio; others are one view
 };
@@ -51,7 +52,7 @@ enum class Tiling : std::uint8_t {
 struct Spec {
   Projector projector = Projector::qwen3vl;
   std::int64_t patch = 16;  // pixels a side
-  std::int64_t merge = 2;   // patches a side of a token
+  std::int64_t merge = 2;   // patches per side of a token
   Resize resize = Resize::smart;
   std::int64_t least_pixels = 0, most_pixels = 0;  // Resize::smart
   std::int64_t image_size = 0;                     // Resize::square and ::longest; the others: what the file says
@@ -65,7 +66,7 @@ struct Spec {
   std::int64_t token_side() const { return patch * merge; }  // pixels
 };
 
-/// What a file without keys of its own means.
+/// The defaults for a file without keys.
 Spec usual_spec(Projector projector);
 /// Errors: unsupported (names the projector type and those that work), not_found and corrupt (name the key).
 Expected<Spec> read_spec(const modelfile::Model& mmproj);
@@ -74,17 +75,17 @@ struct Size {
   std::int64_t height = 0, width = 0;  // pixels
   bool operator==(const Size&) const = default;
 };
-/// The pixels that the tower sees of a picture of this size as one view. Errors: invalid_argument (a ratio or a size
-/// that the model's own processor refuses; both are named).
+/// The size of a picture's single view in the tower. Errors: invalid_argument (an aspect ratio or size that the model's
+/// own processor refuses; names both).
 Expected<Size> fitted(const Spec& spec, Size original);
 
-/// The views that a picture becomes: tiles of one size, row by row, and behind them the whole.
+/// The views of a picture: tiles of equal size, row by row, then the whole picture.
 struct Cut {
-  Size before;                      // the picture is resized to this first; 0 x 0: it is not
-  std::int64_t rows = 0, cols = 0;  // of tiles; 0: there are none
+  Size before;                      // the picture is resized to this first; 0 x 0: not resized
+  std::int64_t rows = 0, cols = 0;  // of tiles; 0: none
   Size tile;                        // of each
-  Size pixels;                      // what the whole is resized to; 0 x 0: it is no view
-  Size whole;                       // the whole's view: `pixels`, and black below and to the right of them
+  Size pixels;                      // the size of the whole picture's view; 0 x 0: no such view
+  Size whole;                       // the same with black padding below and to the right
   bool has_whole() const { return whole.height > 0; }
   std::int64_t tiles() const { return rows * cols; }
   std::int64_t views() const { return tiles() + (has_whole() ? 1 : 0); }
@@ -94,7 +95,7 @@ struct Cut {
 Expected<Cut> cut(const Spec& spec, Size original);
 
 struct Grid {
-  std::int64_t rows = 0, cols = 0;  // of tokens: behind the merge
+  std::int64_t rows = 0, cols = 0;  // of tokens, after the merge
   std::int64_t tokens() const { return rows * cols; }
   bool operator==(const Grid&) const = default;
 };
@@ -103,8 +104,8 @@ Grid grid(const Spec& spec, Size size);
 /// Of each view.
 std::vector<Grid> grids(const Spec& spec, const Cut& cut);
 
-/// Where the patch of this index lies, counted in patches: merge x merge patches of a token are neighbours, row by row
-/// in it, and tokens follow row by row (see Patches).
+/// The position of a patch, in patches. The merge x merge patches of a token are consecutive, row by row, and tokens
+/// follow row by row (see Patches).
 struct Place {
   std::int64_t row = 0, col = 0;
 };
