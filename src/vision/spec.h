@@ -84,8 +84,8 @@ struct Cut {
   Size before;                      // the picture is resized to this first; 0 x 0: not resized
   std::int64_t rows = 0, cols = 0;  // of tiles; 0: none
   Size tile;                        // of each
-  Size pixels;                      // the size of the whole picture's view; 0 x 0: no such view
-  Size whole;                       // the same with black padding below and to the right
+  Size pixels;                      // the whole picture is resized to this; 0 x 0: no view of it
+  Size whole;                       // its view: `pixels`, and black below and to the right
   bool has_whole() const { return whole.height > 0; }
   std::int64_t tiles() const { return rows * cols; }
   std::int64_t views() const { return tiles() + (has_whole() ? 1 : 0); }

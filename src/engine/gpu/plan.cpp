@@ -13,7 +13,6 @@
 #include "engine/self_drafter.h"
 #include "engine/step_cost.h"
 #include "engine/within.h"
-#include "exec/gpu/shards.h"
 #include "kernels/gpu/offer.h"
 #include "residency/budget.h"
 #include "residency/calibrate.h"
@@ -59,11 +58,8 @@ Expected<Vram> open_gpu(int index) {
   return vram;
 }
 
-void add_gathers(std::size_t gpus, Vram& vram) {
-  const exec::GatherMemory words = exec::gather_memory(gpus);
-  vram.context_bytes += words.vram_bytes;  // the plan counts it with that
-  vram.words_bytes = words.ram_bytes;
-  vram.gpus = gpus;
+Vram vram_on_paper(std::uint64_t bytes, int processors) {
+  return {bytes, kUsualContextBytes + kDriverMargin, kUsualMultiprocessors, processors};
 }
 
 std::uint64_t most_cap(const Vram& vram) { return vram.free_bytes + vram.context_bytes - kDriverMargin; }
@@ -380,20 +376,6 @@ int GpuPlanner::rounded_share() const {
   const int exact =
       residency::make_vram_plan(units(), homes_.placement.homes, parts_.plan_options, parts_.rates).cpu_permille;
   return (exact + kShareStep / 2) / kShareStep * kShareStep;
-}
-
-Expected<Parts> assemble_gpu_on_paper(const EngineOptions& given, int processors, int gpus) {
-  EngineOptions options = given;
-  options.planning.find_rates = false;
-  if (gpus > 1) options.part.shard = {0, gpus};
-  Parts parts;
-  std::vector<std::string> paths;
-  MR_RETURN_IF_ERROR(open_model(options, kGpuTileBytes, false, parts, paths));
-  MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv.dtype));
-  Vram vram{options.memory.vram_bytes, kUsualContextBytes + kDriverMargin, kUsualMultiprocessors, processors};
-  if (gpus > 1) add_gathers(static_cast<std::size_t>(gpus), vram);
-  MR_RETURN_IF_ERROR(GpuPlanner(options, vram, parts).plan());
-  return parts;
 }
 
 }  // namespace millrace::engine

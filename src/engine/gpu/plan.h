@@ -35,8 +35,8 @@ struct Vram {
 Expected<device::Gpu> find_gpu(int index);
 /// Opens the GPU, and measures. Errors: unsupported, io_error.
 Expected<Vram> open_gpu(int index);
-/// Makes it that of each of several GPUs, with the memory that they exchange rows through.
-void add_gathers(std::size_t gpus, Vram& vram);
+/// That of a GPU that is not here, with so much for this process.
+Vram vram_on_paper(std::uint64_t bytes, int processors);
 /// The largest cap that all memory of the process there may have.
 std::uint64_t most_cap(const Vram& vram);
 

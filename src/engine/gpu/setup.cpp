@@ -65,6 +65,14 @@ struct LoadedWeights final : GpuParts {
   }
 };
 
+/// Makes it that of each of several GPUs, with the memory that they exchange rows through.
+void add_gathers(std::size_t gpus, Vram& vram) {
+  const exec::GatherMemory words = exec::gather_memory(gpus);
+  vram.context_bytes += words.vram_bytes;  // the plan counts it with that
+  vram.words_bytes = words.ram_bytes;
+  vram.gpus = gpus;
+}
+
 Status check_options(const EngineOptions& options, bool drafts) {
   const auto off = [](std::string_view what) {
     return error(Code::unsupported, "{} does not work over several GPUs; leave it out, or name one GPU", what);
@@ -446,6 +454,20 @@ Expected<Parts> assemble_gpu(const EngineOptions& options, const DraftModelPlan*
                              const std::function<Status(const Parts&)>& accept) {
   MR_RETURN_IF_ERROR(check_options(options, draft != nullptr));
   return Assembly(options, draft).run(load, accept);
+}
+
+Expected<Parts> assemble_gpu_on_paper(const EngineOptions& given, int processors, int gpus) {
+  EngineOptions options = given;
+  options.planning.find_rates = false;
+  if (gpus > 1) options.part.shard = {0, gpus};
+  Parts parts;
+  std::vector<std::string> paths;
+  MR_RETURN_IF_ERROR(open_model(options, kGpuTileBytes, false, parts, paths));
+  MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv.dtype));
+  Vram vram = vram_on_paper(options.memory.vram_bytes, processors);
+  if (gpus > 1) add_gathers(static_cast<std::size_t>(gpus), vram);
+  MR_RETURN_IF_ERROR(GpuPlanner(options, vram, parts).plan());
+  return parts;
 }
 
 }  // namespace millrace::engine
