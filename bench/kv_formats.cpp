@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <sstream>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "app/measure/quality.h"
+#include "base/json.h"
 #include "engine/engine.h"
 #include "modelfile/gguf.h"
 

@@ -2,11 +2,11 @@
 // second: what of it there is.
 #include <cstdint>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/json.h"
 #include "text/answer_parser.h"
 
 namespace {

@@ -2,10 +2,10 @@
 // crashes, hangs and trust in foreign bytes are not. The template ends at a zero byte, then comes the input.
 #include <cstdint>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
+#include "base/json.h"
 #include "base/log.h"
 #include "text/jinja/template.h"
 

@@ -15,6 +15,10 @@ if git grep -nE 'std::(shared_)?mutex|std::condition_variable' -- src tools ':!s
   echo "lint: take Mutex and CondVar of base/mutex.h, whose locks clang checks" >&2
   failed=1
 fi
+if git grep -nF '#include <nlohmann/json.hpp>' -- '*.h' '*.cpp' ':!src/base/json.h'; then
+  echo "lint: include base/json.h, without which JSON is destroyed in another way" >&2
+  failed=1
+fi
 echo "Checking links, words and spelling"
 python3 scripts/check_links.py || failed=1
 python3 scripts/check_words.py || failed=1

@@ -11,8 +11,8 @@
 
 #include <cstdlib>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "cuda_kernels/suite.h"
 
 namespace {

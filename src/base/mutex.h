@@ -67,11 +67,6 @@ class CondVar {
   void notify_one() { changed_.notify_one(); }
   void notify_all() { changed_.notify_all(); }
 
-  /// When this thread ends, releases the mutex after its thread-local variables are destroyed, and wakes all waiters.
-  void notify_all_at_thread_exit(Mutex& mutex) MR_RELEASE(mutex) MR_NO_THREAD_SAFETY_ANALYSIS {
-    std::notify_all_at_thread_exit(changed_, std::unique_lock(mutex.mutex_, std::adopt_lock));
-  }
-
   /// May wake up spuriously.
   void wait(Mutex& mutex) MR_REQUIRES(mutex) {
     Adopted held(mutex);

@@ -5,12 +5,12 @@
 
 #include <array>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/json.h"
 #include "base/status.h"
 #include "convert/config.h"
 #include "convert/header.h"

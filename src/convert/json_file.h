@@ -2,9 +2,9 @@
 // Thread-safety: pure functions.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/json.h"
 #include "base/status.h"
 
 namespace millrace::convert {

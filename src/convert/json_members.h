@@ -2,8 +2,9 @@
 // Thread-safety: pure functions.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
+
+#include "base/json.h"
 
 namespace millrace::convert {
 

@@ -3,10 +3,10 @@
 // any pattern distinguishes, and on long random sequences of them. Thread-safety: pure functions.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
+#include "base/json.h"
 #include "base/status.h"
 
 namespace millrace::convert {

@@ -4,12 +4,12 @@
 #pragma once
 
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/json.h"
 #include "base/status.h"
 #include "convert/config.h"
 #include "convert/header.h"

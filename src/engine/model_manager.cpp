@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/carry_on.h"
 #include "base/log.h"
 #include "device/cpu.h"
 #include "engine/setup.h"
@@ -145,10 +146,17 @@ Expected<ModelManager::Use> ModelManager::use(const Source& source, std::optiona
       log::info("{} is loaded anew, to see pictures", entry->loaded->name);
     let_go(entry);
   }
-  Expected<std::shared_ptr<Loaded>> loaded = load_what_fits(source, context);
-  if (loaded.ok() && options_.on_loaded) {
-    const MutexUnlock unlocked(mutex_);  // it may write to a pipe that nobody reads
-    options_.on_loaded(**loaded);
+  Expected<std::shared_ptr<Loaded>> loaded = Status(Code::unavailable, "out of memory");
+  try {
+    loaded = load_what_fits(source, context);
+    if (loaded.ok() && options_.on_loaded) {
+      const MutexUnlock unlocked(mutex_);  // it may write to a pipe that nobody reads
+      options_.on_loaded(**loaded);
+    }
+  } catch (...) {  // others wait for the end of this load
+    loading_.clear();
+    changed_.notify_all();
+    throw;
   }
   loading_.clear();
   changed_.notify_all();
@@ -359,7 +367,7 @@ void ModelManager::reap() {
       changed_.wait_until(mutex_, next);
       continue;
     }
-    log::info("unloading {}", expired->loaded->name);
+    carry_on("unloading", [&] { log::info("unloading {}", expired->loaded->name); });
     let_go(expired);
   }
 }

@@ -4,6 +4,7 @@
 #include <exception>
 #include <utility>
 
+#include "base/carry_on.h"
 #include "base/log.h"
 
 namespace millrace::engine {
@@ -37,8 +38,8 @@ Expected<Service::Id> Service::submit(Request request, Done on_done) {
   if (most_active_ > 0 && open_ >= most_active_)
     return error(Code::unavailable, "{} requests wait already; try again later", open_ - load_.max_sequences);
   const Id id = next_id_++;
+  inbox_.push_back({id, std::move(request), std::move(on_done), false});  // may throw
   ++open_;
-  inbox_.push_back({id, std::move(request), std::move(on_done), false});
   wake_.notify_one();
   return id;
 }
@@ -105,12 +106,14 @@ void Service::take_inbox() {
     if (!stop_now_) id = engine_->submit(std::move(one.request));
     {
       const MutexLock lock(mutex_);
-      const Id ours = std::exchange(one.id, 0);
       if (id.ok()) {
         if (one.cancelled) engine_->cancel(*id);  // which counts it, as any other
-        active_.emplace(ours, Active{*id, std::move(one.on_done)});
+        Active& place = active_[one.id];          // may throw: `one` is then still to be told
+        place = {*id, std::move(one.on_done)};
+        one.id = 0;
         continue;
       }
+      one.id = 0;
     }
     Result refused;
     refused.status = id.status();
@@ -128,7 +131,7 @@ void Service::run_tasks() {
     tasks.swap(tasks_);
   }
   for (Waiting* waiting : tasks) {
-    (*waiting->task)(*engine_);
+    carry_on("a task", [&] { (*waiting->task)(*engine_); });
     const MutexLock lock(mutex_);
     waiting->done = true;
     task_done_.notify_all();
@@ -140,7 +143,9 @@ void Service::tell(const Done& on_done, Result result) {
     const MutexLock lock(mutex_);  // first: who is told may ask how many are left
     if (--open_ == 0) idle_.notify_all();
   }
-  if (on_done) on_done(std::move(result));
+  carry_on("a request's end", [&] {
+    if (on_done) on_done(std::move(result));
+  });
 }
 
 void Service::report_finished() {
@@ -160,24 +165,34 @@ void Service::report_finished() {
   for (auto& [on_done, result] : finished) tell(on_done, std::move(result));
 }
 
-/// After an exception: nothing is known about what runs.
-void Service::fail_all(const Status& status) {
-  log::error("{}", status.message());
-  std::vector<Done> failed;
-  {
-    const MutexLock lock(mutex_);
-    for (auto& [id, active] : active_) {
-      engine_->cancel(active.engine_id);
-      failed.push_back(std::move(active.on_done));
+/// After an exception: nothing is known about what runs. Takes no memory but for messages.
+void Service::fail_all(const char* what) {
+  Status status(Code::unavailable, "out of memory");
+  carry_on("a pass", [&] {
+    log::error("a request failed unexpectedly: {}", what);
+    status = error(Code::internal, "a request failed unexpectedly: {}", what);
+  });
+  while (true) {
+    Done on_done;
+    {
+      const MutexLock lock(mutex_);
+      const auto waits = std::find_if(taken_.begin(), taken_.end(), [](const Submitted& one) { return one.id != 0; });
+      if (!active_.empty()) {
+        const auto first = active_.begin();
+        engine_->cancel(first->second.engine_id);
+        on_done = std::move(first->second.on_done);
+        active_.erase(first);
+      } else if (waits != taken_.end()) {
+        on_done = std::move(waits->on_done);
+        waits->id = 0;
+      } else {
+        taken_.clear();
+        return;
+      }
     }
-    active_.clear();
-    for (Submitted& one : taken_)
-      if (one.id != 0) failed.push_back(std::move(one.on_done));
-    taken_.clear();
-  }
-  for (const Done& on_done : failed) {
     Result result;
-    result.status = status;
+    if (!carry_on("a request's end", [&] { result.status = status; }))
+      result.status = Status(Code::unavailable, "out of memory");
     tell(on_done, std::move(result));
   }
 }
@@ -191,7 +206,7 @@ void Service::work() {
       engine_->step();
       report_finished();
     } catch (const std::exception& unexpected) {
-      fail_all(error(Code::internal, "a request failed unexpectedly: {}", unexpected.what()));
+      fail_all(unexpected.what());
     }
   }
   const MutexLock lock(mutex_);

@@ -75,7 +75,7 @@ class Service {
   void take_inbox();
   void run_tasks();
   void report_finished();
-  void fail_all(const Status& status);
+  void fail_all(const char* what);
   void tell(const Done& on_done, Result result);
 
   std::unique_ptr<Engine> engine_;

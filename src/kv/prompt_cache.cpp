@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <exception>
+#include <thread>
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/carry_on.h"
 #include "base/log.h"
 #include "kv/footprint.h"
 
@@ -329,7 +331,7 @@ bool PromptCache::let_go() {
 
 /// A full disk or a folder that is gone: what waits is dropped, and nothing more is asked for.
 void PromptCache::give_up(const Status& why) {
-  log::warn("prompt cache: nothing more is written: {}", why.message());
+  carry_on("prompt cache", [&] { log::warn("prompt cache: nothing more is written: {}", why.message()); });
   off_ = true;
   for (const Item& item : waiting_) written_.push_back({item.group, item.block});
   waiting_.clear();
@@ -354,11 +356,16 @@ void PromptCache::work() {
     Status status;
     try {
       status = write(item, payload);
-    } catch (const std::exception& unexpected) {
-      status = error(Code::internal, "{}", unexpected.what());
+    } catch (const std::exception&) {
+      status = Status(Code::unavailable, "out of memory");  // short: it takes none
     }
     lock.lock();
     writing_ = staged_ = false;
+    while (
+        !carry_on("prompt cache", [&]() MR_REQUIRES(mutex_) { written_.reserve(written_.size() + waiting_.size()); })) {
+      const MutexUnlock unlocked(mutex_);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));  // others give memory back
+    }
     written_.push_back({item.group, item.block});
     waiting_.pop_front();
     if (!status.ok()) give_up(status);

@@ -4,10 +4,10 @@
 #include <bit>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
+#include "base/json.h"
 #include "modelfile/escape.h"
 #include "modelfile/file_io.h"
 #include "modelfile/safetensors_header.h"

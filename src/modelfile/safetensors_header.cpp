@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
 
+#include "base/json.h"
 #include "modelfile/escape.h"
 
 namespace millrace::modelfile {

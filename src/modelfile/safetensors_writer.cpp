@@ -1,10 +1,10 @@
 #include "modelfile/safetensors_writer.h"
 
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/json.h"
 #include "modelfile/escape.h"
 
 namespace millrace::modelfile {

@@ -99,8 +99,9 @@ void Budget::set_reclaimer(GivesWay kind, std::function<std::uint64_t(std::uint6
 bool Budget::grow_if_free(const std::string& tag, std::uint64_t bytes) {
   const MutexLock lock(mutex_);
   if (bytes > cap_ - reserved_) return false;
+  std::uint64_t& held = by_tag_[tag];  // may throw
   reserved_ += bytes;
-  by_tag_[tag] += bytes;
+  held += bytes;
   return true;
 }
 

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/json.h"
 #include "base/json_nesting.h"
 #include "residency/small_file.h"
 

@@ -1,9 +1,9 @@
 #include "residency/plan_file.h"
 
 #include <charconv>
-#include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/json.h"
 #include "base/json_nesting.h"
 #include "residency/small_file.h"
 

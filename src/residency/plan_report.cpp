@@ -1,8 +1,8 @@
 // How plans and rates are written down: the table people see, and the JSON that keeps a machine's rates.
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "base/json_nesting.h"
 #include "residency/budget.h"
 #include "residency/plan.h"

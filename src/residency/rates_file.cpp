@@ -1,7 +1,7 @@
 // Where measured rates are kept: one JSON file of the user's cache, a member a machine and disk.
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "base/json_nesting.h"
 #include "base/os/file_info.h"
 #include "base/os/user_folders.h"

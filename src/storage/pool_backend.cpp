@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/carry_on.h"
+
 namespace millrace::storage {
 
 Status PoolBackend::start(int threads, std::size_t stack_bytes) {
@@ -57,9 +59,10 @@ void PoolBackend::work() {
       if (cancelled && queue_->empty()) return;
       request = cancelled ? queue_->remove() : queue_->take();
     }
-    const Status status = cancelled     ? error(Code::cancelled, "the storage was closed")
-                          : !ready.ok() ? ready
-                                        : finish(request);
+    Status status(Code::unavailable, "out of memory");
+    carry_on("a read", [&] {
+      status = cancelled ? error(Code::cancelled, "the storage was closed") : !ready.ok() ? ready : finish(request);
+    });
     meter_.finished(status.ok() ? request.needed - request.lead : 0);
     if (!cancelled) {
       const MutexLock lock(mutex_);

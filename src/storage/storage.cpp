@@ -1,6 +1,7 @@
 #include "storage/storage.h"
 
 #include "base/bytes.h"
+#include "base/carry_on.h"
 #include "base/os/wait.h"
 
 namespace millrace::storage {
@@ -22,7 +23,8 @@ void Completion::expect(std::uint32_t reads) {
 void Completion::finish_one(const Status& status) {
   if (!status.ok()) {
     const MutexLock lock(mutex_);
-    if (status_.ok()) status_ = status;
+    if (status_.ok() && !carry_on("a read's error", [&]() MR_REQUIRES(mutex_) { status_ = status; }))
+      status_ = Status(status.code(), "out of memory");  // short: it takes none
   }
   // Setting the count to zero is the last access to this object, because its owner may then destroy it. wake_all() only
   // passes an address to the kernel.

@@ -2,9 +2,9 @@
 // that. Thread-safety: pure functions.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "base/json.h"
 #include "text/conversation.h"
 #include "text/jinja/template.h"
 

@@ -2,10 +2,10 @@
 // Thread-safety: a value.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "base/status.h"
 #include "text/chat_template.h"
 #include "text/markers.h"

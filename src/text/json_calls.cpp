@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/json.h"
 #include "base/json_nesting.h"
 #include "base/words.h"
 namespace millrace::text {

@@ -3,9 +3,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/json.h"
 #include "base/json_nesting.h"
 #include "base/words.h"
 

@@ -2,9 +2,10 @@
 // Thread-safety: pure.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+
+#include "base/json.h"
 
 namespace millrace::text {
 

@@ -4,9 +4,10 @@
 
 #include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+
+#include "base/json.h"
 
 namespace millrace::text {
 

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <set>
 #include <span>
@@ -15,6 +14,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/json.h"
 #include "convert/convert.h"
 #include "convert/export.h"
 #include "convert/folder.h"

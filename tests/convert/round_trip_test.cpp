@@ -7,11 +7,11 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "convert/convert.h"
 #include "convert/export.h"
 #include "convert/folder.h"

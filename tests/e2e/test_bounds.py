@@ -1,6 +1,7 @@
 """What no client, file, store or hub can do: hold the server up, take more memory than --ram, or have a file overwritten."""
 import concurrent.futures
 import hashlib
+import http.client
 import json
 import os
 import pathlib
@@ -17,7 +18,7 @@ import time
 import unittest
 
 from gguf_keys import string, value, with_keys
-from harness import DEMO, DRAFT, MILLRACE, SANITIZED, Bare, Case, run
+from harness import DEMO, DRAFT, MILLRACE, SANITIZED, Bare, Case, resident_bytes, run
 from hub import Hub
 from routes import ENDPOINTS
 from serving import Server
@@ -138,6 +139,27 @@ class Memory(Served):
                         self.assertTrue(status < 500 or status == 503, (route, name, size, status))
             held = bare.held_by(server.process.pid)
             self.assertLess(held, RAM, route)
+
+    @unittest.skipIf(SANITIZED, "sanitizers take addresses of their own")
+    def test_a_short_address_space_ends_no_server(self):
+        """Reading a body, and JSON's destructors, take memory, and where there is none, a process ends that does not look out."""
+        wide = {"model": MODEL, "messages": [{"role": "user", "content": [{f"a{i}": [i]} for i in range(40_000)]}]}
+        tools = {**HI, "tools": [{"type": "function", "function": {"name": f"f{i}", "parameters": {"type": "object", "properties": {"p": {"type": "string"}}}}} for i in range(4000)]}
+        server = self.serve("-c", "256")
+        self.assertEqual(server.json("POST", "/v1/chat/completions", HI)[0], 200)
+        taken, statuses = resident_bytes(server.process.pid, "VmSize"), set()
+        for more in range(1, 17):
+            resource.prlimit(server.process.pid, resource.RLIMIT_AS, (taken + more * 700_000, resource.RLIM_INFINITY))
+            for body in (wide, tools):
+                try:
+                    statuses.add(server.request("POST", "/v1/chat/completions", body)[0])
+                except (ConnectionError, http.client.HTTPException):
+                    statuses.add("cut")  # not even an answer had room
+                self.assertIsNone(server.process.poll(), server.messages()[-2000:])
+        self.assertTrue(statuses & {"cut", 503}, f"memory was never short: {statuses}")
+        self.assertLessEqual(statuses, {"cut", 200, 400, 413, 503})
+        resource.prlimit(server.process.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        self.assertEqual(server.json("POST", "/v1/chat/completions", HI)[0], 200)
 
     @unittest.skipIf(SANITIZED, "sanitizers multiply memory")
     def test_questions_are_read_one_after_the_other(self):

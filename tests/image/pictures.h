@@ -8,11 +8,11 @@
 #include <cstdint>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "base/work_grant.h"
 #include "image/image.h"
 

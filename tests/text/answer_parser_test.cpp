@@ -2,10 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "base/json_nesting.h"
 #include "text/json_copy.h"
 

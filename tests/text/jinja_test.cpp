@@ -6,9 +6,9 @@
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/json.h"
 #include "environment.h"
 #include "text/fixtures.h"
 #include "text/jinja/template.h"

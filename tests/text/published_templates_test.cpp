@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "text/fixtures.h"
 #include "text/jinja/template.h"
 

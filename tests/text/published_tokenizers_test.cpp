@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "text/fixtures.h"
 
 namespace millrace::text {

@@ -3,9 +3,10 @@
 #pragma once
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <regex>
 #include <string>
+
+#include "base/json.h"
 
 namespace millrace::text::test {
 

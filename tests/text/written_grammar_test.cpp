@@ -4,10 +4,10 @@
 
 #include <chrono>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <regex>
 
+#include "base/json.h"
 #include "text/answer_format.h"
 #include "text/constraint/grammar_constraint.h"
 #include "text/constraint/input_constraint.h"

@@ -2,11 +2,11 @@
 #include <atomic>
 #include <deque>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
 #include "app/capi/common.h"
+#include "base/json.h"
 #include "base/json_nesting.h"
 #include "base/mutex.h"
 #include "device/cpu.h"

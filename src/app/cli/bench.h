@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "app/cli/command.h"
+#include "base/json.h"
 #include "engine/decode_meter.h"
 
 namespace millrace::cli {

@@ -3,10 +3,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/json.h"
 #include "device/gpu.h"
 #include "engine/setup.h"
 #include "link/measure.h"

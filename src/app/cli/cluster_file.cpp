@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "app/cli/command.h"
 #include "base/bytes.h"
+#include "base/json.h"
 #include "base/json_nesting.h"
 #include "kernels/gpu/ops.h"
 #include "residency/calibrate.h"

@@ -3,12 +3,12 @@
 
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "app/batch/lines.h"
 #include "app/cli/command.h"
 #include "app/cli/progress.h"
 #include "base/bytes.h"
+#include "base/json.h"
 
 namespace millrace::cli {
 namespace {

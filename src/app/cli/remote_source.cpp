@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <deque>
-#include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
 
@@ -15,6 +14,7 @@
 #include "app/server/catalog.h"
 #include "app/server/file_identity.h"
 #include "base/base64.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/mutex.h"
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "base/open_output.h"
 #include "base/os/file.h"
 #include "base/os/user_folders.h"

@@ -8,6 +8,7 @@
 
 #include "app/generate/form.h"
 #include "app/generate/prompt.h"
+#include "base/carry_on.h"
 #include "engine/choice.h"
 
 namespace millrace::generate {
@@ -279,7 +280,12 @@ Expected<Prepared> prepare(const engine::Engine& engine, const Job& job, const t
   state->keep_tokens = job.keep_tokens;
   state->on_event = std::move(on_event);
   state->on_end = std::move(on_end);
-  prepared.on_done = [state](engine::Result result) { state->on_done(std::move(result)); };
+  prepared.on_done = [state](engine::Result result) {
+    if (carry_on("an answer", [&] { state->on_done(std::move(result)); })) return;
+    Ended ended;
+    ended.finished = {state->index, "error", Status(Code::unavailable, "out of memory"), {}};
+    state->on_end(std::move(ended));
+  };
   return prepared;
 }
 

@@ -1,10 +1,10 @@
 // JSON that somebody else wrote, into the values that the APIs work with.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
+#include "base/json.h"
 #include "base/json_nesting.h"
 
 namespace millrace::generate {

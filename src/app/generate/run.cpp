@@ -6,6 +6,7 @@
 
 #include "app/generate/choice.h"
 #include "app/generate/prompt.h"
+#include "base/carry_on.h"
 #include "base/mutex.h"
 
 namespace millrace::generate {
@@ -39,7 +40,8 @@ struct Run::Queue {
   std::deque<Event> events MR_GUARDED_BY(mutex);
   std::deque<Ended> ended MR_GUARDED_BY(mutex);  // one for each Finished event
   std::uint64_t unread MR_GUARDED_BY(mutex) = 0;
-  bool lost MR_GUARDED_BY(mutex) = false;  // an event had no room any more
+  bool lost MR_GUARDED_BY(mutex) = false;       // an event had no room any more
+  bool no_memory MR_GUARDED_BY(mutex) = false;  // as the process had none
   bool whole MR_GUARDED_BY(mutex) = false;
   bool taking MR_GUARDED_BY(mutex) = false;  // all events that there are
 
@@ -50,14 +52,21 @@ struct Run::Queue {
     const MutexLock lock(mutex);
     unread += bytes_of(event);
     lost = lost || unread > kMostUnread;
-    if (!lost) events.push_back(std::move(event));
+    if (!lost) keep([&]() MR_REQUIRES(mutex) { events.push_back(std::move(event)); });
     if (ready()) came.notify_one();
   }
   void end(Ended one) {
     const MutexLock lock(mutex);
-    events.emplace_back(one.finished);
-    ended.push_back(std::move(one));
+    keep([&]() MR_REQUIRES(mutex) {
+      events.emplace_back(one.finished);
+      ended.push_back(std::move(one));
+    });
     came.notify_one();
+  }
+  /// The reader hears of the end, whatever could not be kept.
+  template <typename Add>
+  void keep(const Add& add) MR_REQUIRES(mutex) {
+    if (!carry_on("an answer", add)) lost = no_memory = true;
   }
 };
 
@@ -105,7 +114,8 @@ std::optional<Event> Run::next(std::chrono::milliseconds time) {
   if (queue_->lost) {
     for (const engine::Service::Id id : ids_) model_->service->cancel(id);
     --open_;
-    const Status slow = error(Code::unavailable, "the answer was read too slowly, and is cut here");
+    const Status slow = queue_->no_memory ? Status(Code::unavailable, "out of memory")
+                                          : error(Code::unavailable, "the answer was read too slowly, and is cut here");
     meter_->reason = slow.message();
     return Finished{open_, "error", slow};
   }

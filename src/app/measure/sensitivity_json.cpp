@@ -1,10 +1,10 @@
 // Sensitivities in a file, as JSON made to be read by people, too.
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "app/measure/sensitivity.h"
+#include "base/json.h"
 #include "base/json_nesting.h"
 #include "tensor/codec.h"
 

@@ -5,13 +5,13 @@
 
 #include <chrono>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "app/generate/job.h"
 #include "app/store/store.h"
+#include "base/json.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/work_grant.h"

@@ -31,9 +31,6 @@ Context::Context(ServerOptions asked)
       http(options.http, models.requests()) {}
 
 std::shared_ptr<const std::uint64_t> Turns::enter() {
-  const MutexLock lock(mutex_);
-  if (places_.size() >= most_) return nullptr;
-  places_.push_back(next_);
   const auto leave = [this](const std::uint64_t* place) {
     {
       const MutexLock relock(mutex_);
@@ -41,7 +38,14 @@ std::shared_ptr<const std::uint64_t> Turns::enter() {
     }
     delete place;
   };
-  return {new std::uint64_t(next_++), leave};
+  // Before the lock, which `leave` takes: also where there is no memory for it. No place has number 0.
+  auto* const number = new std::uint64_t(0);
+  std::shared_ptr<const std::uint64_t> place(number, leave);
+  const MutexLock lock(mutex_);
+  if (places_.size() >= most_) return nullptr;
+  places_.push_back(next_);
+  *number = next_++;
+  return place;
 }
 
 bool Turns::is_on(const std::uint64_t& place) const {

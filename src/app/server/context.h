@@ -39,7 +39,7 @@ class Turns {
   const std::size_t at_once_, most_;
   mutable Mutex mutex_;
   std::deque<std::uint64_t> places_ MR_GUARDED_BY(mutex_);
-  std::uint64_t next_ MR_GUARDED_BY(mutex_) = 0;
+  std::uint64_t next_ MR_GUARDED_BY(mutex_) = 1;
 };
 
 /// The model that was used last, for requests that name none once it is unloaded. Thread-safe.

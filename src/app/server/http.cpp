@@ -12,6 +12,7 @@
 
 #include "app/server/accept_encoding.h"
 #include "app/server/framing.h"
+#include "base/carry_on.h"
 #include "base/mutex.h"
 #include "base/os/socket.h"
 #include "base/spare_memory.h"
@@ -61,7 +62,8 @@ class ConnectionThreads {
 
   void add(os::Socket socket) {
     MutexLock lock(mutex_);
-    sockets_.push_back(std::move(socket));
+    // Without memory for its place the connection ends.
+    if (!carry_on("a connection", [&]() MR_REQUIRES(mutex_) { sockets_.push_back(std::move(socket)); })) return;
     waiting_ = sockets_.size();
     if (threads_ >= most_) return;
     try {
@@ -90,7 +92,8 @@ class ConnectionThreads {
       serve_(std::move(socket));
     }
     --threads_;
-    gone_.notify_all_at_thread_exit(mutex_);
+    gone_.notify_all();
+    mutex_.unlock();  // and nothing of this object after that
   }
 
   os::Socket take() MR_REQUIRES(mutex_) {
@@ -127,7 +130,7 @@ Connection::Connection(os::Socket socket, const HttpLimits& limits, residency::B
 Connection::~Connection() {
   current_connection = nullptr;
   end_work();
-  if (socket_.is_open() && close_) linger();
+  if (socket_.is_open() && close_) carry_on("a connection's end", [this] { linger(); });
 }
 
 /// What the client is still sending is thrown away for a moment: closed on it at once, it would lose our answer.
@@ -254,11 +257,8 @@ void Connection::get_local_ip_and_port(std::string& ip, int& port) const {
 
 HttpServer::HttpServer(HttpLimits limits, residency::Budget& memory) : limits_(limits), memory_(memory) {
   threads_ = std::make_unique<ConnectionThreads>(limits_.max_connections, waiting_, [this](os::Socket socket) {
-    try {
-      serve(std::move(socket));
-    } catch (const std::bad_alloc&) {
-      hold_back_memory();  // not even an answer had room: this connection has ended, the others go on
-    }
+    // Where not even an answer had room, this connection has ended, and the others go on.
+    if (!carry_on("a connection", [&] { serve(std::move(socket)); })) hold_back_memory();
   });
   lobby_ = std::make_unique<Lobby>(limits_.idle_time, limits_.max_idle, stopping_,
                                    [this](os::Socket socket) { threads_->add(std::move(socket)); });

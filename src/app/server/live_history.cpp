@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "app/server/metrics.h"
+#include "base/carry_on.h"
 #include "base/trace.h"
 
 namespace millrace::server {
@@ -72,7 +73,7 @@ void LiveHistory::work() {
       const MutexLock lock(mutex_);
       if (wake_.wait_for(mutex_, kEvery, [this]() MR_REQUIRES(mutex_) { return stopped_; })) return;
     }
-    sample_all();
+    carry_on("live history", [this] { sample_all(); });
   }
 }
 

@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 
+#include "base/json.h"
 #include "base/mutex.h"
 #include "engine/model_manager.h"
 

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/carry_on.h"
+
 namespace millrace::server {
 namespace {
 
@@ -21,14 +23,16 @@ void Lobby::enter(os::Socket socket) {
   if (closed_ || stopping_) return;
   const os::SocketHandle handle = socket.handle();
   os::SocketHandle oldest = -1;
-  {
+  // Without memory for its place the connection ends: this is the listener's thread, which must go on.
+  const bool entered = carry_on("a new connection", [&] {
     const MutexLock lock(mutex_);
     if (waiting_.size() >= most_)
       oldest = std::min_element(waiting_.begin(), waiting_.end(), [](const auto& a, const auto& b) {
                  return a.second.since < b.second.since;
                })->first;
     waiting_[handle] = {std::move(socket), Clock::now()};
-  }
+  });
+  if (!entered) return (void)leave(handle);
   if (oldest >= 0) (void)leave(oldest);
   if (!watch_.add(handle)) (void)leave(handle);
 }
@@ -59,9 +63,11 @@ void Lobby::close_late() {
 
 void Lobby::watch() {
   while (!closed_) {
-    for (const os::SocketHandle ready : watch_.wait(kLateCheck))
-      if (os::Socket socket = leave(ready); socket.is_open()) serve_(std::move(socket));
-    close_late();
+    carry_on("idle connections", [this] {
+      for (const os::SocketHandle ready : watch_.wait(kLateCheck))
+        if (os::Socket socket = leave(ready); socket.is_open()) serve_(std::move(socket));
+      close_late();
+    });
   }
 }
 

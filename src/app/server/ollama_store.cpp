@@ -10,6 +10,7 @@
 #include "app/server/ollama_request.h"
 #include "app/store/digest.h"
 #include "app/store/pull.h"
+#include "base/carry_on.h"
 #include "base/mutex.h"
 #include "modelfile/escape.h"
 
@@ -77,14 +78,14 @@ class Telling {
       try {
         status = work_([this](Json line) { push(std::move(line)); }, cancel_, memory);
       } catch (const std::bad_alloc&) {
-        status = error(Code::unavailable, "out of memory; try again later");
+        status = Status(Code::unavailable, "out of memory");  // short: it takes none
       }
       // What the request itself may hold says more than who was refused.
       const bool refused = status.code() == Code::out_of_budget && !memory.refusal().ok();
-      if (refused) status = memory.refusal();
+      if (refused) carry_on("a download", [&] { status = memory.refusal(); });
       const MutexLock lock(mutex_);
       too_large_ = refused && status.code() == Code::out_of_budget;
-      status_ = status;
+      status_ = std::move(status);
       ended_ = true;
       came_.notify_all();
     });

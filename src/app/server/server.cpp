@@ -10,6 +10,7 @@
 #include "app/server/errors.h"
 #include "app/server/framing.h"
 #include "base/bytes.h"
+#include "base/carry_on.h"
 #include "base/log.h"
 #include "base/spare_memory.h"
 
@@ -225,9 +226,11 @@ Expected<std::unique_ptr<Server>> Server::start(ServerOptions options) {
     loaded.set_value({});
   else
     server->loader_ = std::thread([&context, preload = std::move(*preload), loaded = std::move(loaded)]() mutable {
-      const Status status = context.models.use(preload.source(), engine::ModelManager::kForever, {}).status();
+      Status status(Code::unavailable, "out of memory");
+      carry_on("loading",
+               [&] { status = context.models.use(preload.source(), engine::ModelManager::kForever, {}).status(); });
       context.preloading = false;
-      loaded.set_value(status);
+      loaded.set_value(std::move(status));
     });
   return server;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/carry_on.h"
 #include "base/log.h"
 #include "base/mutex.h"
 
@@ -66,7 +67,10 @@ class Download {
       running_ = workers;
     }
     std::vector<std::thread> threads;
-    for (std::size_t worker = 0; worker < workers; ++worker) threads.emplace_back([this, worker] { work(worker); });
+    threads.reserve(workers);
+    for (std::size_t worker = 0; worker < workers; ++worker)
+      if (!carry_on("a download", [&] { threads.emplace_back([this, worker] { work(worker); }); })) end_worker({});
+    if (threads.empty()) return error(Code::unavailable, "no thread can begin; try again later");
     watch(on_bytes);
     for (std::thread& thread : threads) thread.join();
     if (is_set(options_.http.cancel)) return error(Code::cancelled, "stopped; pull again to go on where it stopped");
@@ -90,6 +94,12 @@ class Download {
   }
 
   void work(std::size_t worker) {
+    Status status(Code::unavailable, "out of memory");
+    carry_on("a download", [&] { status = fetch(worker); });
+    end_worker(std::move(status));
+  }
+
+  Status fetch(std::size_t worker) {
     Connection connection(http_);
     Status status;
     while (status.ok() && !stop_) {
@@ -105,9 +115,13 @@ class Download {
     // One of them, the first to learn of it, does the whole job where the server knows no ranges.
     if (status.code() == Code::unsupported)
       status = become_single() ? fetch_whole(connection, in_flight_[worker]) : Status();
+    return status;
+  }
+
+  void end_worker(Status status) {
     const MutexLock lock(mutex_);
     if (!status.ok() && status.code() != Code::cancelled && failure_.ok()) {
-      failure_ = status;
+      failure_ = std::move(status);
       stop_ = true;
     }
     --running_;

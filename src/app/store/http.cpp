@@ -7,6 +7,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "base/carry_on.h"
 #include "base/words.h"
 
 namespace millrace::store {
@@ -77,8 +78,11 @@ void read_header(Reply& reply, std::string_view line) {
 }
 
 extern "C" std::size_t on_header(char* data, std::size_t size, std::size_t count, void* context) {
-  read_header(static_cast<Transfer*>(context)->reply, {data, size * count});
-  return size * count;
+  // No exception goes through curl: it ends the transfer.
+  const bool read = carry_on("a download", [&] {
+    read_header(static_cast<Transfer*>(context)->reply, {data, size * count});
+  });
+  return read ? size * count : 0;
 }
 
 Status take_body(Transfer& transfer, std::span<const std::byte> bytes) {
@@ -104,7 +108,9 @@ Status take_body(Transfer& transfer, std::span<const std::byte> bytes) {
 
 extern "C" std::size_t on_body(char* data, std::size_t size, std::size_t count, void* context) {
   auto& transfer = *static_cast<Transfer*>(context);
-  transfer.sink_status = take_body(transfer, std::as_bytes(std::span(data, size * count)));
+  transfer.sink_status = Status(Code::unavailable, "out of memory");
+  carry_on("a download",
+           [&] { transfer.sink_status = take_body(transfer, std::as_bytes(std::span(data, size * count))); });
   return transfer.sink_status.ok() ? size * count : 0;
 }
 

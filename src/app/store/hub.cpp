@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <regex>
 #include <set>
@@ -12,6 +11,7 @@
 
 #include "app/store/digest.h"
 #include "base/bytes.h"
+#include "base/json.h"
 #include "base/json_nesting.h"
 #include "base/words.h"
 #include "modelfile/escape.h"

@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "app/store/name.h"
+#include "base/json.h"
 #include "base/status.h"
 
 namespace millrace::store {

@@ -3,12 +3,12 @@
 // format. Thread-safety: values.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "app/store/manifest.h"
+#include "base/json.h"
 #include "base/status.h"
 
 namespace millrace::store {

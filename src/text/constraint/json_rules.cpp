@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "text/utf8.h"
 
 namespace millrace::text {

@@ -9,13 +9,13 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "base/json.h"
 #include "base/status.h"
 
 namespace millrace::text {

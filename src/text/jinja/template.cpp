@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <new>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "text/jinja/parser.h"
 #include "text/jinja/run.h"
 

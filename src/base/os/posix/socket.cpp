@@ -90,6 +90,7 @@ std::vector<SocketHandle> SocketWatch::wait(milliseconds patience) const {
   const int count =
       ::epoll_wait(handle_, events.data(), static_cast<int>(events.size()), static_cast<int>(patience.count()));
   std::vector<SocketHandle> ready;
+  ready.reserve(events.size());
   for (int i = 0; i < count; ++i) ready.push_back(events[static_cast<std::size_t>(i)].data.fd);
   return ready;
 }
