@@ -19,6 +19,10 @@ if git grep -nF '#include <nlohmann/json.hpp>' -- '*.h' '*.cpp' ':!src/base/json
   echo "lint: include base/json.h, without which JSON is destroyed in another way" >&2
   failed=1
 fi
+if git grep -n 'directory_iterator' -- src; then
+  echo "lint: take for_each_name() of base/os/folder.h; std::filesystem's iterators end the process where memory is short" >&2
+  failed=1
+fi
 echo "Checking links, words and spelling"
 python3 scripts/check_links.py || failed=1
 python3 scripts/check_words.py || failed=1

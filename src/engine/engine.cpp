@@ -55,6 +55,7 @@ class EngineImpl final : public Engine {
     return more;
   }
   void cancel(Id id) override { scheduler_.cancel(id); }
+  void abandon(Id id) override { scheduler_.abandon(id); }
   bool finished(Id id) const override { return scheduler_.finished(id); }
   Result take(Id id) override {
     Result result = scheduler_.take(id);

@@ -186,6 +186,8 @@ class Engine {
   virtual void cancel(Id id) = 0;
   virtual bool finished(Id id) const = 0;
   virtual Result take(Id id) = 0;  // REQUIRES: finished(id). Forgets the request.
+  /// cancel(), of a request whose result nobody will take.
+  virtual void abandon(Id id) = 0;
   /// submit, step until finished, take. `stop_flag` (may be null) cancels when set, within one op.
   Result run(Request request, Session* session = nullptr, const std::atomic<bool>* stop_flag = nullptr);
   /// A session must not outlive its engine.

@@ -94,7 +94,7 @@ ModelManager::Use ModelManager::use_of(Entry& entry, const std::string& name, bo
   Use use;
   use.loaded_ = entry.loaded;
   use.loaded_now_ = loaded_now;
-  use.token_ = std::shared_ptr<void>(nullptr, [this, loaded = entry.loaded.get()](void*) { end_use(loaded); });
+  use.counted_ = {entry.loaded.get(), EndUse{this}};
   return use;
 }
 
@@ -132,22 +132,22 @@ Expected<ModelManager::Use> ModelManager::use(const Source& source, std::optiona
     if (loading_.empty() && (!is_loaded || entry->users == 0)) break;
     changed_.wait(mutex_);
   }
-  loading_ = path;
   Duration kept = options_.keep_alive;
   // Less than the planner takes by itself would be too little for the next request.
   std::int64_t context = wanted > kAutomaticContext ? wanted : 0;
-  if (entry != entries_.end()) {
-    kept = entry->keep_alive;
-    const std::int64_t before = entry->loaded->context_asked;
-    context = entry->next_context > 0 ? entry->next_context : before > kAutomaticContext ? before : 0;
-    if (entry->next_context > 0)
-      log::info("{} is loaded anew, for a context of {} tokens", entry->loaded->name, context);
-    else
-      log::info("{} is loaded anew, to see pictures", entry->loaded->name);
-    let_go(entry);
-  }
   Expected<std::shared_ptr<Loaded>> loaded = Status(Code::unavailable, "out of memory");
+  loading_ = path;
   try {
+    if (entry != entries_.end()) {
+      kept = entry->keep_alive;
+      const std::int64_t before = entry->loaded->context_asked;
+      context = entry->next_context > 0 ? entry->next_context : before > kAutomaticContext ? before : 0;
+      if (entry->next_context > 0)
+        log::info("{} is loaded anew, for a context of {} tokens", entry->loaded->name, context);
+      else
+        log::info("{} is loaded anew, to see pictures", entry->loaded->name);
+      let_go(entry);
+    }
     loaded = load_what_fits(source, context);
     if (loaded.ok() && options_.on_loaded) {
       const MutexUnlock unlocked(mutex_);  // it may write to a pipe that nobody reads

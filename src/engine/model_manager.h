@@ -57,6 +57,10 @@ class ModelManager {
     Clock::time_point loaded_at;
     Duration load_time{0};
   };
+  struct EndUse {
+    ModelManager* manager;
+    void operator()(const Loaded* loaded) const { manager->end_use(loaded); }
+  };
   /// Keeps a model loaded. keep_alive starts when the last Use is destroyed.
   class Use {
    public:
@@ -71,7 +75,7 @@ class ModelManager {
    private:
     friend class ModelManager;
     std::shared_ptr<const Loaded> loaded_;
-    std::shared_ptr<void> token_;  // its deleter notifies the manager
+    std::unique_ptr<const Loaded, EndUse> counted_;
     bool loaded_now_ = false;
   };
   struct Running {

@@ -1,8 +1,11 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <exception>
+#include <new>
 #include <utility>
 
+#include "base/carry_on.h"
 #include "engine/draft_place.h"
 #include "engine/ngram_drafter.h"
 
@@ -17,6 +20,18 @@ std::vector<std::shared_ptr<Drafter>> drafters(Parts& parts, const SpeculateOpti
   std::vector<std::shared_ptr<Drafter>> all = speculate.drafters;
   if (speculate.mode != SpeculateOptions::Mode::off) all.push_back(std::make_shared<NgramDrafter>(*parts.budget));
   return all;
+}
+
+/// What `work` returns, or an exception in the place of it.
+template <typename Work>
+Status told(const Work& work) {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return Status(Code::unavailable, "out of memory");
+  } catch (const std::exception& thrown) {
+    return error(Code::internal, "a pass failed unexpectedly: {}", thrown.what());
+  }
 }
 
 }  // namespace
@@ -100,7 +115,6 @@ Expected<Engine::Id> Scheduler::submit(Request request, std::shared_ptr<Conversa
   const bool anew = parts_.rewinds_to_start && agreed.first != held.end();
   const std::int64_t kept = conversation->state.rewind(anew ? 0 : agreed.first - held.begin());
   conversation->tokens.resize(static_cast<std::size_t>(kept));
-  conversation->busy = true;
 
   Entry entry;
   entry.id = next_id_++;
@@ -109,29 +123,47 @@ Expected<Engine::Id> Scheduler::submit(Request request, std::shared_ptr<Conversa
   entry.live->pictures =
       PictureRows(entry.live->request.pictures, parts_.model->program(), parts_.model->hyperparameters());
   entry.live->result.cached_tokens = entry.live->conversation->state.length();
-  {
-    const MutexLock lock(cancel_mutex_);
-    cancellable_.emplace(entry.id, entry.live);
+  queue_.push_back(entry);
+  try {
+    const MutexLock lock(requests_mutex_);
+    requests_.emplace(entry.id, entry.live->outcome);
+  } catch (...) {
+    queue_.pop_back();
+    throw;
   }
-  const Engine::Id id = entry.id;
-  queue_.push_back(std::move(entry));
-  return id;
+  entry.live->conversation->busy = true;
+  return entry.id;
 }
 
 void Scheduler::cancel(Engine::Id id) {
-  const MutexLock lock(cancel_mutex_);
-  if (const auto found = cancellable_.find(id); found != cancellable_.end()) found->second->cancelled = true;
+  const MutexLock lock(requests_mutex_);
+  if (const auto found = requests_.find(id); found != requests_.end()) found->second->cancelled = true;
+}
+
+void Scheduler::abandon(Engine::Id id) {
+  const MutexLock lock(requests_mutex_);
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return;
+  found->second->cancelled = found->second->abandoned = true;
+  if (found->second->ended) requests_.erase(found);
+}
+
+bool Scheduler::finished(Engine::Id id) const {
+  const MutexLock lock(requests_mutex_);
+  const auto found = requests_.find(id);
+  return found != requests_.end() && found->second->ended;
 }
 
 Result Scheduler::take(Engine::Id id) {
-  const auto found = results_.find(id);
-  if (found == results_.end()) {
+  const MutexLock lock(requests_mutex_);
+  const auto found = requests_.find(id);
+  if (found == requests_.end() || !found->second->ended) {
     Result none;
     none.status = error(Code::internal, "request {} is not finished or was already taken", id);
     return none;
   }
-  Result result = std::move(found->second);
-  results_.erase(found);
+  Result result = std::move(found->second->result);
+  requests_.erase(found);
   return result;
 }
 
@@ -179,7 +211,8 @@ bool Scheduler::begin_pass() {
   parts_.executor->bring_top_logits_only(pass.top_logits_only);
   if (pass.top_logits_only) ask_for_draws(pass);
   if (parts_.executor->waits()) parts_.executor->meanwhile([this] { tell_all(); });
-  const Status status = parts_.executor->begin(batch_, [&] { return stop_asked() || pass.unwanted(); });
+  const Status status =
+      told([&] { return parts_.executor->begin(batch_, [&] { return stop_asked() || pass.unwanted(); }); });
   counters_.last_rows = pass.rows;
   counters_.rows += static_cast<std::uint64_t>(pass.rows);
   ++counters_.passes;
@@ -233,7 +266,7 @@ void Scheduler::fail(const Pass& pass, const Status& status) {
 /// Waits for the oldest pass in flight and distributes its results. A prompt's rows count as computed only if the pass
 /// succeeded.
 void Scheduler::finish_pass() {
-  Status status = parts_.executor->finish([this] { return given_up(); });
+  Status status = told([&] { return parts_.executor->finish([this] { return given_up(); }); });
   const Pass pass = std::move(under_way_.front());
   under_way_.pop_front();
   for (const Entry& part : pass.entries) --part.live->passes;
@@ -268,12 +301,14 @@ void Scheduler::finish_pass() {
   if (!computed.empty()) tell_drafters(computed);
 }
 
+/// Where an exception ended the step before, some have no request any more.
 void Scheduler::drop_cancelled() {
   const bool all = stop_asked();
-  for (Entry& entry : live_)
-    if (all || entry.live->cancelled) finish(entry, Finish::cancelled);
-  for (Entry& entry : queue_)
-    if (all || entry.live->cancelled) finish(entry, Finish::cancelled);
+  const auto drop = [&](Entry& entry) {
+    if (entry.live != nullptr && (all || entry.live->cancelled)) finish(entry, Finish::cancelled);
+  };
+  std::for_each(live_.begin(), live_.end(), drop);
+  std::for_each(queue_.begin(), queue_.end(), drop);
   std::erase_if(live_, [](const Entry& entry) { return entry.live == nullptr; });
   std::erase_if(queue_, [](const Entry& entry) { return entry.live == nullptr; });
 }
@@ -354,8 +389,15 @@ void Scheduler::ask_for_draws(const Pass& pass) {
 void Scheduler::finish(Entry& entry, Finish reason, Status status) {
   const std::shared_ptr<Live> live = std::move(entry.live);
   entry.live = nullptr;
-  if (reason != Finish::error) emit(*live, live->stream.finish());
-  tell(*live);
+  const bool whole = carry_on("a request's last text", [&] {
+    if (reason != Finish::error) emit(*live, live->stream.finish());
+    tell(*live);
+    live->result.stop = live->stream.stop();
+  });
+  if (!whole && reason != Finish::error) {
+    reason = Finish::error;
+    status = Status(Code::unavailable, "out of memory");
+  }
   const auto now = Live::Clock::now();
   const bool picked = live->prompt_done != Live::Clock::time_point();
   if (live->started) live->result.prompt_seconds = seconds_between(live->start, picked ? live->prompt_done : now);
@@ -363,25 +405,24 @@ void Scheduler::finish(Entry& entry, Finish reason, Status status) {
   live->result.finish = reason;
   live->result.cached_tokens = std::clamp<std::int64_t>(live->result.cached_tokens, 0, live->result.prompt_tokens);
   live->result.status = std::move(status);
-  live->result.stop = live->stream.stop();
   // Free the room that was reserved for a failed pass, and KV that is being loaded from the disk.
   // Other ranks have released blocks that windows passed in a pass in flight; a sequence cannot continue from before
   // it.
   const bool anew = parts_.rewinds_to_start && live->passes > 0;
-  const std::int64_t kept = live->conversation->state.rewind(anew ? 0 : std::ssize(live->conversation->tokens));
-  if (parts_.prefixes != nullptr) live->conversation->state.forget_checkpoints();  // the tree has them
-  live->conversation->tokens.resize(static_cast<std::size_t>(kept));
+  carry_on("a conversation's end", [&] {  // where that fails, nobody continues it
+    const std::int64_t kept = live->conversation->state.rewind(anew ? 0 : std::ssize(live->conversation->tokens));
+    if (parts_.prefixes != nullptr) live->conversation->state.forget_checkpoints();  // the tree has them
+    live->conversation->tokens.resize(static_cast<std::size_t>(kept));
+    live->conversation->busy = false;
+  });
   live->form_memory = {};
-  live->conversation->busy = false;
   speculator_.forget(entry.id);
-  {
-    const MutexLock lock(cancel_mutex_);
-    cancellable_.erase(entry.id);
-  }
   ++(reason == Finish::error       ? counters_.failed
      : reason == Finish::cancelled ? counters_.cancelled
                                    : counters_.finished);
-  results_.emplace(entry.id, std::move(live->result));
+  const MutexLock lock(requests_mutex_);
+  live->outcome->ended = true;
+  if (live->outcome->abandoned) requests_.erase(entry.id);
 }
 
 LoadCounters Scheduler::load() const {

@@ -37,6 +37,14 @@ struct Conversation {
   bool busy = false;                  // a request that is not finished uses it
 };
 
+/// What a request comes to. It outlives the request until somebody takes it.
+struct Outcome {
+  Result result;
+  std::atomic<bool> cancelled{false};
+  bool ended = false;      // `result` is whole
+  bool abandoned = false;  // nobody takes it
+};
+
 /// A live request: queued, in its prompt, or decoding.
 struct Live {
   using Clock = std::chrono::steady_clock;
@@ -74,8 +82,9 @@ struct Live {
   TextStream stream;
   std::vector<TextStream::Piece> untold;  // pieces of text that on_text has not received yet
   Pooler pooler;
-  Result result;
-  std::atomic<bool> cancelled{false};
+  const std::shared_ptr<Outcome> outcome = std::make_shared<Outcome>();
+  Result& result = outcome->result;
+  std::atomic<bool>& cancelled = outcome->cancelled;
   Clock::time_point start;        // of the first pass
   Clock::time_point prompt_done;  // when the first token was picked
   std::int64_t passes = 0;        // that are under way with it
@@ -96,7 +105,8 @@ class Scheduler {
   Expected<Engine::Id> submit(Request request, std::shared_ptr<Conversation> conversation);
   bool step();
   void cancel(Engine::Id id);
-  bool finished(Engine::Id id) const { return results_.contains(id); }
+  void abandon(Engine::Id id);
+  bool finished(Engine::Id id) const;
   Result take(Engine::Id id);
   void set_stop_flag(const std::atomic<bool>* flag) { stop_flag_ = flag; }
   LoadCounters load() const;
@@ -182,7 +192,6 @@ class Scheduler {
   Engine::Id next_id_ = 1;
   std::deque<Entry> queue_;
   std::vector<Entry> live_;
-  std::unordered_map<Engine::Id, Result> results_;
   kv::Batch batch_;  // of the pass that is begun
   std::int64_t batch_logit_rows_ = 0;
   std::deque<Pass> under_way_;  // the oldest first
@@ -194,8 +203,9 @@ class Scheduler {
   LoadCounters counters_;
   residency::Reservation form_tokens_;  // what constraints share
   std::atomic<const std::atomic<bool>*> stop_flag_{nullptr};
-  Mutex cancel_mutex_;
-  std::unordered_map<Engine::Id, std::shared_ptr<Live>> cancellable_ MR_GUARDED_BY(cancel_mutex_);
+  mutable Mutex requests_mutex_;
+  // From submit() to take(). The mutex also guards `ended` and `abandoned` of each.
+  std::unordered_map<Engine::Id, std::shared_ptr<Outcome>> requests_ MR_GUARDED_BY(requests_mutex_);
 };
 
 }  // namespace millrace::engine

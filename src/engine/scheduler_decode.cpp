@@ -116,7 +116,7 @@ void Scheduler::verify(Entry& entry, std::int64_t first_logit_row) {
   const std::int64_t right =
       std::mismatch(picked.begin(), picked.end(), drafts.begin(), drafts.end()).first - picked.begin();
   if (entry.live != nullptr && whole && picked.size() > drafts.size()) settle(known + right);
-  Result& result = entry.live != nullptr ? live->result : results_.at(entry.id);
+  Result& result = live->result;
   ++result.decode_turns;
   ++counters_.decode_turns;
   counters_.decode_tokens += picked.size();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <new>
 #include <utility>
 
 #include "base/carry_on.h"
@@ -149,26 +150,29 @@ void Service::tell(const Done& on_done, Result result) {
 }
 
 void Service::report_finished() {
-  std::vector<std::pair<Done, Result>> finished;
-  {
-    const MutexLock lock(mutex_);
-    for (auto it = active_.begin(); it != active_.end();) {
-      if (!engine_->finished(it->second.engine_id)) {
-        ++it;
-        continue;
-      }
-      finished.emplace_back(std::move(it->second.on_done), engine_->take(it->second.engine_id));
-      it = active_.erase(it);
+  for (;;) {
+    Done on_done;
+    Result result;
+    {
+      const MutexLock lock(mutex_);
+      load_ = engine_->load();
+      const auto found = std::find_if(active_.begin(), active_.end(),
+                                      [&](const auto& one) { return engine_->finished(one.second.engine_id); });
+      if (found == active_.end()) return;
+      result = engine_->take(found->second.engine_id);
+      on_done = std::move(found->second.on_done);
+      active_.erase(found);
     }
-    load_ = engine_->load();
+    tell(on_done, std::move(result));
   }
-  for (auto& [on_done, result] : finished) tell(on_done, std::move(result));
 }
 
-/// After an exception: nothing is known about what runs. Takes no memory but for messages.
+/// After an exception: nothing is known about what runs. Takes no memory but for messages. `what`: null for a lack of
+/// memory.
 void Service::fail_all(const char* what) {
   Status status(Code::unavailable, "out of memory");
   carry_on("a pass", [&] {
+    if (what == nullptr) return log::warn("a pass ran out of memory; its requests were told to try again later");
     log::error("a request failed unexpectedly: {}", what);
     status = error(Code::internal, "a request failed unexpectedly: {}", what);
   });
@@ -179,7 +183,7 @@ void Service::fail_all(const char* what) {
       const auto waits = std::find_if(taken_.begin(), taken_.end(), [](const Submitted& one) { return one.id != 0; });
       if (!active_.empty()) {
         const auto first = active_.begin();
-        engine_->cancel(first->second.engine_id);
+        engine_->abandon(first->second.engine_id);
         on_done = std::move(first->second.on_done);
         active_.erase(first);
       } else if (waits != taken_.end()) {
@@ -205,6 +209,8 @@ void Service::work() {
       run_tasks();
       engine_->step();
       report_finished();
+    } catch (const std::bad_alloc&) {
+      fail_all(nullptr);
     } catch (const std::exception& unexpected) {
       fail_all(unexpected.what());
     }

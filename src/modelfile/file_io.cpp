@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "base/bytes.h"
+#include "base/os/folder.h"
 #include "modelfile/escape.h"
 
 namespace millrace::modelfile {
@@ -28,12 +29,11 @@ Status write_failure(const std::string& path, const Status& why) {
 std::string advice_on_folder(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code problem;
-  constexpr int kMostLooked = 1000;
-  int looked = 0;
-  for (fs::directory_iterator entry(path, problem), end; !problem && entry != end && looked < kMostLooked;
-       entry.increment(problem), ++looked)
-    if (entry->path().extension() == ".gguf")
-      return fmt::format("give {} inside it", escape(entry->path().filename().string()));
+  std::string model;
+  const Status ignored = os::for_each_name(path, [&](const std::string& name) {
+    if (model.empty() && fs::path(name).extension() == ".gguf") model = name;
+  });
+  if (!model.empty()) return fmt::format("give {} inside it", escape(model));
   if (fs::exists(fs::path(path) / "config.json", problem))
     return fmt::format("it looks like a checkpoint's: 'millrace convert {} -o MODEL.gguf' makes a model's file of it",
                        escape(path));

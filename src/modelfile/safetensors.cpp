@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/json.h"
+#include "base/os/folder.h"
 #include "modelfile/escape.h"
 #include "modelfile/file_io.h"
 #include "modelfile/safetensors_header.h"
@@ -108,11 +109,12 @@ Expected<std::string> entry_of(const std::string& folder) {
     if (const fs::path path = fs::path(folder) / name; fs::exists(path, ignored)) return path.string();
   std::vector<std::string> found;
   bool pickles = false;
-  for (fs::directory_iterator at(folder, ignored), end; !ignored && at != end; at.increment(ignored)) {
-    const std::string extension = at->path().extension().string();
-    if (extension == ".safetensors") found.push_back(at->path().string());
+  const Status unread = os::for_each_name(folder, [&](const std::string& name) {
+    const fs::path path = fs::path(folder) / name;
+    const std::string extension = path.extension().string();
+    if (extension == ".safetensors") found.push_back(path.string());
     pickles |= extension == ".bin" || extension == ".pt" || extension == ".pth";
-  }
+  });
   if (found.size() == 1) return found.front();
   if (found.size() > 1)
     return error(Code::not_found, "{}: holds {} .safetensors files and no {}; download that file, too", escape(folder),

@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/os/folder.h"
 #include "base/status.h"
 #include "base/words.h"
 #include "base/work_grant.h"
@@ -102,11 +103,10 @@ const std::vector<std::string>& MmprojFolders::files_in(const std::string& folde
   const auto [known, added] = known_.try_emplace(folder);
   std::vector<std::string>& files = known->second;
   if (!added) return files;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder.empty() ? "." : folder, ignored)) {
-    const std::string path = entry.path().string();
-    if (entry.path().extension() == ".gguf" && is_mmproj_name(path)) files.push_back(path);
-  }
+  const fs::path in = folder.empty() ? "." : folder;
+  const Status ignored = os::for_each_name(in.string(), [&](const std::string& name) {
+    if (fs::path(name).extension() == ".gguf" && is_mmproj_name(name)) files.push_back((in / name).string());
+  });
   std::sort(files.begin(), files.end());
   return files;
 }

@@ -1,4 +1,5 @@
 """A running `millrace serve` and a plain HTTP client for it."""
+import contextlib
 import http.client
 import json
 import os
@@ -58,11 +59,10 @@ class Server:
     def request(self, method, path, body=None, headers=None, timeout=60):
         connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout)
         data = json.dumps(body) if isinstance(body, (dict, list)) else body
-        connection.request(method, path, data, {"Content-Type": "application/json", **(headers or {})})
-        response = connection.getresponse()
-        content = response.read()
-        connection.close()
-        return response.status, dict((k.lower(), v) for k, v in response.getheaders()), content
+        with contextlib.closing(connection):
+            connection.request(method, path, data, {"Content-Type": "application/json", **(headers or {})})
+            response = connection.getresponse()
+            return response.status, dict((k.lower(), v) for k, v in response.getheaders()), response.read()
 
     def json(self, method, path, body=None, headers=None):
         status, _, content = self.request(method, path, body, headers)

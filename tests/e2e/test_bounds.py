@@ -3,6 +3,7 @@ import concurrent.futures
 import hashlib
 import http.client
 import json
+import mmap
 import os
 import pathlib
 import re
@@ -160,6 +161,35 @@ class Memory(Served):
         self.assertLessEqual(statuses, {"cut", 200, 400, 413, 503})
         resource.prlimit(server.process.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         self.assertEqual(server.json("POST", "/v1/chat/completions", HI)[0], 200)
+
+    @unittest.skipIf(SANITIZED, "sanitizers have an operator new of their own")
+    def test_a_refused_allocation_ends_no_server_and_keeps_no_client_waiting(self):
+        """Of all that a request makes, each is refused once, and then eight in a row; a stream's too."""
+        shim, path = self.folder / "short_memory.so", self.folder / "refusals"
+        subprocess.run(["c++", "-O1", "-shared", "-fPIC", "-o", shim, pathlib.Path(__file__).with_name("short_memory.cpp")], check=True)
+        path.write_bytes(bytes(16))
+        with path.open("r+b") as file:
+            refusals = mmap.mmap(file.fileno(), 16)
+        server = self.serve("-c", "256", LD_PRELOAD=str(shim), MILLRACE_SHORT_MEMORY=str(path))
+        ask = lambda stream: server.request("POST", "/v1/chat/completions", {**HI, "stream": stream}, timeout=30)[0]
+        self.assertEqual(ask(False), 200)
+        for stream, refused, step in ((False, 1, 1), (False, 8, 4), (True, 1, 3)):
+            refusals[:] = struct.pack("<qq", 10**9, 1)
+            self.assertEqual(ask(stream), 200)
+            taken = 10**9 - struct.unpack("<qq", refusals)[0]
+            if taken == 0:
+                self.skipTest("this build has an operator new of its own")
+            statuses = set()
+            for granted in range(0, taken, step):
+                refusals[:] = struct.pack("<qq", granted, refused)
+                try:
+                    statuses.add(ask(stream))
+                except (ConnectionError, http.client.HTTPException):
+                    statuses.add("cut")  # not even an answer had room
+                refusals[:] = bytes(16)
+                self.assertEqual(ask(False), 200, f"after {granted} of {taken}: {server.messages()[-2000:]}")
+            self.assertIn(503, statuses | ({503} if refused > 1 else set()))
+            self.assertLessEqual(statuses, {"cut", 200, 503})
 
     @unittest.skipIf(SANITIZED, "sanitizers multiply memory")
     def test_questions_are_read_one_after_the_other(self):

@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/os/disk.h"
 #include "base/os/file_info.h"
+#include "base/os/folder.h"
 #include "base/os/library.h"
 #include "base/os/process.h"
 #include "base/os/processors.h"
@@ -227,11 +228,11 @@ std::optional<os::Library> find_library(std::initializer_list<const char*> names
 /// The PCI devices that are display or 3D controllers made by NVIDIA.
 std::vector<fs::path> nvidia_devices() {
   std::vector<fs::path> devices;
-  std::error_code code;
-  for (const fs::directory_entry& entry : fs::directory_iterator("/sys/bus/pci/devices", code)) {
-    const bool display = first_line(entry.path() / "class").starts_with("0x03");
-    if (display && first_line(entry.path() / "vendor") == "0x10de") devices.push_back(entry.path());
-  }
+  const fs::path all = "/sys/bus/pci/devices";
+  const Status ignored = os::for_each_name(all.string(), [&](const std::string& name) {
+    const bool display = first_line(all / name / "class").starts_with("0x03");
+    if (display && first_line(all / name / "vendor") == "0x10de") devices.push_back(all / name);
+  });
   std::sort(devices.begin(), devices.end());
   return devices;
 }

@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/open_output.h"
 #include "base/os/file.h"
+#include "base/os/folder.h"
 #include "base/os/user_folders.h"
 #include "residency/small_file.h"
 
@@ -151,9 +152,9 @@ std::vector<std::string> saved_chats() {
   std::vector<std::string> names;
   const auto folder = state_folder();
   if (!folder.ok()) return names;
-  std::error_code problem;
-  for (const auto& entry : fs::directory_iterator(*folder + "/chats", problem))
-    if (entry.path().extension() == kChatEnding) names.push_back(entry.path().stem().string());
+  const Status ignored = os::for_each_name(*folder + "/chats", [&](const std::string& name) {
+    if (fs::path(name).extension() == kChatEnding) names.push_back(fs::path(name).stem().string());
+  });
   std::sort(names.begin(), names.end());
   return names;
 }

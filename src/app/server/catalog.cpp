@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/os/calendar.h"
 #include "base/os/file_info.h"
+#include "base/os/folder.h"
 #include "modelfile/gguf.h"
 #include "modelfile/mixtures.h"
 #include "tensor/dtype.h"
@@ -82,12 +83,11 @@ std::vector<std::string> Catalog::files() const {
       files.push_back(path);
       continue;
     }
-    for (const auto& entry : fs::directory_iterator(path, ignored)) {
-      const std::string name = entry.path().filename().string();
+    const Status unread = os::for_each_name(path, [&](const std::string& name) {
       const bool later_part = name.find("-of-") != std::string::npos && name.find("-00001-of-") == std::string::npos;
-      if (entry.path().extension() == ".gguf" && !later_part && !vision::is_mmproj_name(name))
-        files.push_back(entry.path().string());
-    }
+      if (fs::path(name).extension() == ".gguf" && !later_part && !vision::is_mmproj_name(name))
+        files.push_back((fs::path(path) / name).string());
+    });
   }
   std::sort(files.begin(), files.end());
   files.erase(std::unique(files.begin(), files.end()), files.end());

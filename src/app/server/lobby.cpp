@@ -64,8 +64,10 @@ void Lobby::close_late() {
 void Lobby::watch() {
   while (!closed_) {
     carry_on("idle connections", [this] {
-      for (const os::SocketHandle ready : watch_.wait(kLateCheck))
-        if (os::Socket socket = leave(ready); socket.is_open()) serve_(std::move(socket));
+      for (const os::SocketHandle ready : watch_.wait(kLateCheck)) {
+        os::Socket socket = leave(ready);
+        if (socket.is_open()) carry_on("a connection", [&] { serve_(std::move(socket)); });
+      }
       close_late();
     });
   }

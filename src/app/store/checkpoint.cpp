@@ -7,6 +7,7 @@
 #include "app/store/arrival.h"
 #include "app/store/digest.h"
 #include "base/bytes.h"
+#include "base/os/folder.h"
 #include "base/words.h"
 #include "convert/mmproj.h"
 #include "modelfile/file_io.h"
@@ -56,8 +57,9 @@ class Fetch {
     for (const HubFile& file : listed_) wanted.insert({file.path, file.path + ".journal"});
     std::vector<fs::path> others;
     std::error_code failure;
-    for (fs::directory_iterator it(folder_, failure), end; !failure && it != end; it.increment(failure))
-      if (!wanted.contains(it->path().filename().string())) others.push_back(it->path());
+    const Status ignored = os::for_each_name(folder_, [&](const std::string& name) {
+      if (!wanted.contains(name)) others.push_back(fs::path(folder_) / name);
+    });
     for (const fs::path& other : others) fs::remove(other, failure);
   }
 

@@ -81,12 +81,10 @@ void lay_over(Manifest& base, const Recipe& recipe) {
 void remove_other_links(const fs::path& folder, const Manifest& manifest) {
   std::error_code failure;
   std::vector<fs::path> others;
-  for (fs::directory_iterator it(folder, failure), end; !failure && it != end; it.increment(failure)) {
-    const auto is_this = [&](const ModelFile& file) {
-      return file.path.empty() && file.name == it->path().filename().string();
-    };
-    if (std::none_of(manifest.files.begin(), manifest.files.end(), is_this)) others.push_back(it->path());
-  }
+  const Status ignored = os::for_each_name(folder.string(), [&](const std::string& name) {
+    const auto is_this = [&](const ModelFile& file) { return file.path.empty() && file.name == name; };
+    if (std::none_of(manifest.files.begin(), manifest.files.end(), is_this)) others.push_back(folder / name);
+  });
   for (const fs::path& other : others) fs::remove(other, failure);
 }
 
@@ -161,23 +159,23 @@ Expected<ManifestOutline> Store::outline(const Name& name, WorkGrant* grant) con
 
 Expected<std::vector<Name>> Store::names() const {
   std::vector<Name> all;
-  const fs::path top = root_ + "/manifests";
-  std::error_code failure;
-  for (fs::recursive_directory_iterator it(top, failure), end; !failure && it != end; it.increment(failure)) {
-    const fs::path below = it->path().lexically_relative(top);
-    if (it.depth() != 2 || below.extension() != ".json") continue;
-    auto part = below.begin();
-    Name name;
-    name.user = (part++)->string();
-    name.repo = part->string();
-    name.tag = below.stem().string();
-    if (name.user == "-") name.user.clear();
-    const bool safe =
-        (name.user.empty() || is_safe_part(name.user)) && is_safe_part(name.repo) && is_safe_part(name.tag);
-    if (safe) all.push_back(std::move(name));
-  }
-  if (failure && failure != std::errc::no_such_file_or_directory)
-    return error(Code::io_error, "{}: cannot read this folder: {}", top.string(), failure.message());
+  const std::string top = root_ + "/manifests";
+  Name name;
+  const auto add = [&](const std::string& file) {
+    if (fs::path(file).extension() != ".json") return;
+    name.tag = fs::path(file).stem().string();
+    if (is_safe_part(name.tag)) all.push_back(name);
+  };
+  const Status read = os::for_each_name(top, [&](const std::string& user) {
+    name.user = user == "-" ? std::string() : user;
+    if (!name.user.empty() && !is_safe_part(user)) return;
+    const Status users = os::for_each_name(fmt::format("{}/{}", top, user), [&](const std::string& repo) {
+      name.repo = repo;
+      if (is_safe_part(repo)) const Status files = os::for_each_name(fmt::format("{}/{}/{}", top, user, repo), add);
+    });
+  });
+  if (!read.ok() && read.code() != Code::not_found)
+    return error(Code::io_error, "{}: cannot read this folder: {}", top, read.message());
   return all;
 }
 
@@ -316,18 +314,17 @@ std::vector<std::string> Store::linked_blobs(const Name& name) const {
   constexpr std::string_view prefix = "sha256-";
   std::set<std::pair<std::uint64_t, std::uint64_t>> linked;  // volume, number: a link may be symbolic or hard
   std::vector<std::string> blobs;
-  std::error_code failure;
-  for (fs::directory_iterator it(root_ + "/models/" + name.folder(), failure), end; !failure && it != end;
-       it.increment(failure)) {
-    if (const auto info = os::file_info(it->path().string()); info.ok()) linked.emplace(info->volume, info->number);
-  }
-  for (fs::directory_iterator it(root_ + "/blobs", failure), end; !failure && it != end; it.increment(failure)) {
-    const std::string blob = it->path().filename().string();
-    if (!blob.starts_with(prefix) || !is_sha256(blob.substr(prefix.size()))) continue;
-    if (const auto info = os::file_info(it->path().string());
+  const std::string links = root_ + "/models/" + name.folder(), all = root_ + "/blobs";
+  Status ignored = os::for_each_name(links, [&](const std::string& link) {
+    if (const auto info = os::file_info((fs::path(links) / link).string()); info.ok())
+      linked.emplace(info->volume, info->number);
+  });
+  ignored = os::for_each_name(all, [&](const std::string& blob) {
+    if (!blob.starts_with(prefix) || !is_sha256(blob.substr(prefix.size()))) return;
+    if (const auto info = os::file_info((fs::path(all) / blob).string());
         info.ok() && linked.contains({info->volume, info->number}))
       blobs.push_back(blob.substr(prefix.size()));
-  }
+  });
   return blobs;
 }
 
@@ -337,19 +334,21 @@ std::string Store::share_path(const Name& name) const {
 
 std::vector<StoredShares> Store::shares() const {
   std::map<std::string, StoredShares> found;
-  std::error_code failure;
-  for (const fs::directory_entry& folder : fs::directory_iterator(root_ + "/shares", failure)) {
-    const std::string name = folder.path().stem().string();  // without the number
+  const fs::path top = root_ + "/shares";
+  Status ignored = os::for_each_name(top.string(), [&](const std::string& numbered) {
+    const fs::path folder = top / numbered;
+    const std::string name = folder.stem().string();  // without the number
     const auto repo = name.find("--"), tag = name.rfind("--");
-    if (!folder.is_directory(failure) || repo == std::string::npos || tag == repo) continue;
+    std::error_code failure;
+    if (!fs::is_directory(folder, failure) || repo == std::string::npos || tag == repo) return;
     StoredShares& share = found[name];
     share.name =
         fmt::format("{}/{}:{}", name.substr(0, repo), name.substr(repo + 2, tag - repo - 2), name.substr(tag + 2));
     ++share.folders;
-    for (const fs::directory_entry& file : fs::directory_iterator(folder, failure)) {
-      if (const auto info = os::file_info(file.path().string()); info.ok()) share.bytes += info->disk_bytes;
-    }
-  }
+    const Status unread = os::for_each_name(folder.string(), [&](const std::string& file) {
+      if (const auto info = os::file_info((folder / file).string()); info.ok()) share.bytes += info->disk_bytes;
+    });
+  });
   std::vector<StoredShares> all;
   for (auto& [folder, share] : found) all.push_back(std::move(share));
   return all;
@@ -360,8 +359,9 @@ Expected<bool> Store::remove_shares(const Name& name) {
   const fs::path base = share_path(name);
   std::vector<fs::path> folders;
   std::error_code failure;
-  for (const fs::directory_entry& folder : fs::directory_iterator(base.parent_path(), failure))
-    if (folder.path().parent_path() / folder.path().stem() == base) folders.push_back(folder.path());
+  const Status ignored = os::for_each_name(base.parent_path().string(), [&](const std::string& found) {
+    if (fs::path(found).stem() == base.filename()) folders.push_back(base.parent_path() / found);
+  });
   for (const fs::path& folder : folders) {
     const auto lock = FolderLock::take(folder.string(), false);
     if (!lock.ok()) return lock.status().with_context("a process of a cluster uses a part of " + name.text());

@@ -48,6 +48,15 @@ class Folder {
   Handle handle_ = kNoHandle;
 };
 
+/// Calls back with each name in the folder at `path`, in no order, "." and ".." left out. In place of std::filesystem's
+/// iterators, which end the process where memory is short.
+inline Status for_each_name(const std::string& path, const std::function<void(const std::string& name)>& take) {
+  MR_ASSIGN_OR_RETURN(const Folder folder, Folder::open(path));
+  return folder.for_each([&](const std::string& name) {
+    if (name != "." && name != "..") take(name);
+  });
+}
+
 /// Creates a folder accessible to its owner only, unless it exists.
 Status make_private_folder(const std::string& path);
 

@@ -58,7 +58,7 @@ Expected<MarkedText> Template::render(const Inputs& inputs, const Limits& limits
   } catch (const Trouble& trouble) {
     return error(trouble.code, "the chat template failed in line {}: {}", line, trouble.message);
   } catch (const std::bad_alloc&) {
-    return error(Code::unsupported, "the chat template failed: memory ran out");
+    return Status(Code::unavailable, "out of memory");
   }
 }
 

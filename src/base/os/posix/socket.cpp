@@ -87,10 +87,10 @@ void SocketWatch::remove(SocketHandle socket) const { ::epoll_ctl(handle_, EPOLL
 
 std::vector<SocketHandle> SocketWatch::wait(milliseconds patience) const {
   std::array<epoll_event, 64> events{};
+  std::vector<SocketHandle> ready;
+  ready.reserve(events.size());  // before: each event is told once
   const int count =
       ::epoll_wait(handle_, events.data(), static_cast<int>(events.size()), static_cast<int>(patience.count()));
-  std::vector<SocketHandle> ready;
-  ready.reserve(events.size());
   for (int i = 0; i < count; ++i) ready.push_back(events[static_cast<std::size_t>(i)].data.fd);
   return ready;
 }

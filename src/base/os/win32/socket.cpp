@@ -151,6 +151,7 @@ std::vector<SocketHandle> SocketWatch::wait(milliseconds patience) const {
     while (entries[0].revents != 0 && ::recv(watch.bell, &byte, 1, 0) > 0) {
     }
     std::vector<SocketHandle> ready;
+    ready.reserve(entries.size());  // before: each event is told once
     {
       const MutexLock lock(watch.mutex);
       for (std::size_t i = 1; i < entries.size(); ++i) {
