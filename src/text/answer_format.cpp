@@ -38,7 +38,7 @@ constexpr TagStyle kGlmTags = {.name_begin = {},
                                .value_end = "</arg_value>",
                                .end = "</tool_call>"};
 
-// The first row whose words a template holds is its own.
+// A template's format is the first row whose words the template contains.
 constexpr auto kFormats = std::to_array<CallFormat>({
     {.name = "harmony", .told_by = {"<|channel|>", "<|message|>"}, .channels = true},
     {.name = "kimi",
@@ -175,7 +175,7 @@ AnswerFormat find_answer_format(std::string_view jinja) {
   const auto has = [&](std::string_view word) { return jinja.find(word) != std::string_view::npos; };
   AnswerFormat found;
   for (const CallFormat& row : kFormats) {
-    // JSON is everywhere; a model is told of calls where it is told of tools.
+    // JSON appears in every template; only a template that mentions tools explains calls.
     if (!has(row.told_by[0]) || !has(row.told_by[1]) || (row.call.empty() && row.bare && !has("tools"))) continue;
     found.calls = &row;
     break;

@@ -57,7 +57,7 @@ BpeTokenizer::BpeTokenizer(Vocabulary vocabulary, MergeTable merges, PreTokenize
   for (std::size_t byte = 0; byte < byte_ids_.size(); ++byte) {
     const char character = static_cast<char>(byte);
     byte_ids_[byte] = vocabulary_.find(std::string_view(&character, 1));
-    // No text in UTF-8 holds the bytes C0, C1 and F5 to FF: some vocabularies do without them.
+    // UTF-8 never contains the bytes C0, C1 and F5 to FF, so some vocabularies omit them.
     if (byte_ids_[byte] < 0 && byte != 0xC0 && byte != 0xC1 && byte < 0xF5) ++missing;
   }
   if (missing > 0) log::warn("{} of 256 bytes have no token; text that holds them is changed", missing);

@@ -21,8 +21,8 @@ bool is_name(std::string_view name) {
   return !name.empty() && name.size() <= kLongestName && name.find_first_of(" \t\r\n<>{}[]\"'()") == name.npos;
 }
 
-/// { ... } of a call whose name is known, maybe fenced as Markdown's code is. It takes nothing before the bracket: what
-/// turns out to be no call is content, with the white space that it began with.
+/// Reads { ... } of a call whose name is known, with or without a Markdown fence. Takes nothing before the bracket: if
+/// there is no call after all, the text is content, leading white space included.
 class Arguments final : public CallReader {
  public:
   explicit Arguments(std::string name) : name_(std::move(name)) {}
@@ -106,7 +106,7 @@ class NamedCall final : public CallReader {
     std::string_view name = rest.substr(0, found);
     if (!format_.id_begin.empty()) name = name.substr(0, name.find(format_.id_begin));
     name = trim(name);
-    if (const std::size_t colon = name.rfind(':'); colon != name.npos) {  // NAME:3 is its third call
+    if (const std::size_t colon = name.rfind(':'); colon != name.npos) {  // NAME:3 is the third call of NAME
       if (name.find_first_not_of("0123456789", colon + 1) == name.npos) name = name.substr(0, colon);
     }
     if (!is_name(name)) return State::none;
@@ -208,7 +208,7 @@ std::unique_ptr<CallReader> make_call_reader(const CallFormat& format, const Too
     return nullptr;
   }
   if (bare) return std::make_unique<JsonCalls>(JsonCalls::Keys::known, tools);
-  // Models that write Python's calls write JSON where their system message asks for it.
+  // Models that write calls in Python's syntax switch to JSON where their system message asks for it.
   bool json = format.body == CallFormat::Body::json && (rest[0] == '{' || rest[0] == '[');
   if (format.body == CallFormat::Body::python && rest[0] == '[') {
     const std::size_t first = rest.find_first_not_of(kSpaces, 1);

@@ -1,4 +1,4 @@
-// Answers in harmony, gpt-oss's format: messages, each with a header that says on which channel it is and to whom.
+// Answers in harmony, gpt-oss's format: messages, each with a header that names its channel and its recipient.
 //   <|channel|>analysis<|message|>a thought<|end|><|start|>assistant<|channel|>final<|message|>the answer
 //   <|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{arguments}
 // The prompt ends with <|start|>assistant.
@@ -21,7 +21,7 @@ constexpr std::string_view kRecipient = "to=", kFunctions = "functions.";
 constexpr std::array<std::string_view, 3> kBorders = {kStart, kChannel, kEnd};
 constexpr std::size_t kLongestHeader = 4096;
 
-/// The word that follows the last `mark` of a header; empty where there is none.
+/// Returns the word after the last `mark` of a header; empty without one.
 std::string_view word_after(std::string_view header, std::string_view mark) {
   const std::size_t at = header.rfind(mark);
   if (at == std::string_view::npos) return {};
@@ -72,7 +72,7 @@ class ChannelSplitter final : public AnswerParser::Splitter {
     const std::size_t end = std::string_view(held_).substr(0, kLongestHeader + kMessage.size()).find(kMessage);
     if (end == std::string_view::npos) {
       if (held_.size() >= kLongestHeader + kMessage.size()) return no_header();
-      if (last) held_.clear();  // the answer was cut before it said anything
+      if (last) held_.clear();  // the answer was cut before any content
       return false;
     }
     const std::string_view header = std::string_view(held_).substr(0, end);
@@ -92,7 +92,7 @@ class ChannelSplitter final : public AnswerParser::Splitter {
     return true;
   }
 
-  /// What no message follows is content, with the mark that it begins with.
+  /// A header without a message is content, including the mark that opens it.
   bool no_header() {
     begin_body(Kind::content);
     for (const std::string_view mark : kBorders) {
@@ -123,7 +123,7 @@ class ChannelSplitter final : public AnswerParser::Splitter {
     return ends;
   }
 
-  /// More of a message. One that follows another of its kind is a paragraph of its own.
+  /// Appends to a message. A message that follows another of its kind starts a new paragraph.
   void say(std::string_view text) {
     if (text.empty()) return;
     bool& said = kind_ == Kind::content ? said_ : thought_;
@@ -146,8 +146,8 @@ class ChannelSplitter final : public AnswerParser::Splitter {
 
   State state_ = State::between;
   Kind kind_ = Kind::content;
-  bool fresh_ = false;                   // the message has said nothing yet
-  bool said_ = false, thought_ = false;  // an earlier one has
+  bool fresh_ = false;                   // the message has no text yet
+  bool said_ = false, thought_ = false;  // an earlier message of that kind has text
   std::unique_ptr<CallReader> reader_;
 };
 

@@ -27,7 +27,7 @@ Expected<Charsmap> Charsmap::make(const std::vector<std::int64_t>& bytes) {
   for (std::size_t at = kWord; at < kWord + size; at += kWord) map.units_.push_back(word(at));
   for (std::size_t at = kWord + size; at < bytes.size(); ++at) map.replacements_ += static_cast<char>(byte(at));
   map.replacements_ += '\0';
-  // No character of Unicode becomes so much, and a text must not grow by what a file says.
+  // No Unicode character needs a longer replacement; a damaged file must not make texts grow.
   std::size_t length = 0;
   for (const char c : map.replacements_) {
     length = c == '\0' ? 0 : length + 1;

@@ -1,4 +1,4 @@
-// Conversations as a template takes them: see chat_dialect.h.
+// Rewrites conversations into the form that a template accepts: see chat_dialect.h.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ bool is_system(const Json& message) { return role_of(message) == "system" || rol
 bool is_result(const Json& message) { return role_of(message) == "tool"; }
 bool has_calls(const Json& message) { return message.contains("tool_calls"); }
 
-/// A string of the message; empty where there is none. In between, content is always a string.
+/// Returns a string field of the message; empty without one. While messages are adapted, content is a string.
 std::string text_of(const Json& message, const char* name) {
   const auto found = message.find(name);
   return found != message.end() && found->is_string() ? found->get<std::string>() : std::string();
@@ -30,7 +30,7 @@ std::string text_of(const Json& message, const char* name) {
 
 Json plain(const char* role, std::string content) { return {{"role", role}, {"content", std::move(content)}}; }
 
-/// Adds a paragraph in place: many messages become one in linear time.
+/// Appends a paragraph in place, so that merging many messages takes linear time.
 void add_paragraph(std::string& to, const std::string& text) {
   if (!to.empty() && !text.empty()) to += "\n\n";
   to += text;
@@ -41,7 +41,7 @@ void add_paragraph(Json& message, const char* name, const std::string& text) {
   add_paragraph(to.get_ref<std::string&>(), text);
 }
 
-/// The text of parts, one after the other.
+/// Concatenates the text of all parts.
 std::string joined_parts(const Json& parts) {
   std::string text;
   for (const Json& part : parts)
@@ -65,14 +65,14 @@ void adapt_arguments(const ChatDialect& dialect, Json& call) {
   if (!dialect.argument_text) {
     function["arguments"] = std::move(object);
   } else {
-    // Text that is an object stays as it was written: prompts of one session begin alike.
+    // Text that encodes an object keeps its spelling, so that the prompts of a session share their beginning.
     const bool kept = given.is_string() && object.size() == 1 && object.value("arguments", Json()) == given;
     const bool same = given.is_string() && !kept && object == Json::parse(given.get<std::string>(), nullptr, false);
     function["arguments"] = same ? given.get<std::string>() : dump(object);
   }
 }
 
-/// Roles, thoughts and names under the words that templates know them by, and content as a string.
+/// Renames roles, thoughts and names to the words that templates use, and turns content into a string.
 void settle(const ChatDialect& dialect, Json& message) {
   const std::string role = role_of(message);
   if (role == "developer" && !dialect.developer) message["role"] = "system";
@@ -90,8 +90,8 @@ void settle(const ChatDialect& dialect, Json& message) {
 
 // --- System messages ---
 
-/// A late system message becomes a user's where it stands: moved to the front it would change the beginning of the
-/// prompt, all of which would have to be computed again. Between a call and its results it goes behind them.
+/// A system message after the first turn becomes a user's message in place: moving it to the front would change the
+/// beginning of the prompt and invalidate its KV cache. Between a call and its results, it moves behind the results.
 void move_late_systems(std::size_t first, Json& messages) {
   Json out = Json::array();
   std::string said;
@@ -110,7 +110,7 @@ void move_late_systems(std::size_t first, Json& messages) {
   messages = std::move(out);
 }
 
-/// The first `count` messages as one.
+/// Merges the first `count` messages into one.
 void merge_first(std::size_t count, Json& messages) {
   for (std::size_t i = 1; i < count; ++i) add_paragraph(messages[0], "content", text_of(messages[i], "content"));
   messages.erase(messages.begin() + 1, messages.begin() + static_cast<std::ptrdiff_t>(count));
@@ -124,7 +124,7 @@ void settle_systems(const ChatDialect& dialect, Json& messages) {
   const bool stays = dialect.system && (dialect.no_user || messages.size() > count);
   if (count > 1 && (!dialect.systems || !stays)) merge_first(count, messages);
   if (stays) return;
-  // It stands before the first question, or is the question.
+  // The merged text precedes the first question, or becomes the question if there is none.
   const auto is_user = [](const Json& one) { return role_of(one) == "user"; };
   const auto user = std::find_if(messages.begin(), messages.end(), is_user);
   std::string said = text_of(messages[0], "content");
@@ -139,7 +139,7 @@ void settle_systems(const ChatDialect& dialect, Json& messages) {
 
 // --- Calls and their results ---
 
-/// A call in words, as models are told to write one whose template knows of no tools.
+/// Writes a call as text, in the format that models are asked for whose template does not support tools.
 std::string call_words(Json call) {
   adapt_arguments({}, call);
   return "\n<tool_call>\n" + dump(call.is_object() ? function_of(call) : call) + "\n</tool_call>";
@@ -156,13 +156,13 @@ Json result_in_words(const Json& message) {
   return plain("user", "<tool_response>\n" + text_of(message, "content") + "\n</tool_response>");
 }
 
-/// Whether the content of this message would be lost beside its calls, and before them, too.
+/// Returns true if the template drops the content of this message both beside its calls and in front of them.
 bool must_speak(const ChatDialect& dialect, const Json& message) {
   return !dialect.words_beside_calls && !dialect.words_before_calls && !trim(text_of(message, "content")).empty();
 }
 
 void put_in_words(const ChatDialect& dialect, Json& messages) {
-  bool called = false;  // a call stands before, as a call
+  bool called = false;  // an earlier message has a call that was not turned into text
   for (Json& message : messages) {
     if (has_calls(message)) {
       called = dialect.calls && !must_speak(dialect, message);
@@ -175,7 +175,7 @@ void put_in_words(const ChatDialect& dialect, Json& messages) {
   }
 }
 
-/// Gives calls without an id one, and ids of nine letters and digits where the template refuses others. Results get
+/// Gives an id to calls without one, of nine letters and digits where the template refuses others. Each result gets
 /// the id and the name of their call.
 class CallIds {
  public:
@@ -213,7 +213,7 @@ class CallIds {
   std::multimap<std::string, std::pair<std::string, std::string>> open_;  // the last message's: given id; id, name
 };
 
-/// A message with several calls as several messages, each call with its result.
+/// Splits a message with several calls into one message per call, each followed by its result.
 void split_calls(Json& message, std::vector<Json> results, Json& out) {
   std::multimap<std::string, std::size_t> by_id;
   for (std::size_t i = 0; i < results.size(); ++i) by_id.emplace(text_of(results[i], "tool_call_id"), i);
@@ -269,7 +269,7 @@ bool same_turn(const ChatDialect& dialect, const Json& a, const Json& b) {
   const std::string role = role_of(a);
   if (role != role_of(b)) return false;
   if (role == "user") return !dialect.user_twice;
-  // Calls that come in a message of their own belong to what was said before them.
+  // Calls in a separate message belong to the assistant's preceding text.
   return role == "assistant" && (!dialect.assistant_twice || has_calls(b));
 }
 
@@ -293,7 +293,7 @@ void merge_turns(const ChatDialect& dialect, Json& messages) {
   messages = std::move(out);
 }
 
-/// A question where the template wants one first, and between a result and the question that follows it an answer.
+/// Inserts a question where the template requires one first, and an answer between a result and the next question.
 void fill_turns(const ChatDialect& dialect, Json& messages) {
   const auto is_user = [](const Json& one) { return role_of(one) == "user"; };
   const auto first = std::find_if(messages.begin(), messages.end(), [](const Json& one) { return !is_system(one); });
@@ -315,7 +315,7 @@ void fill_turns(const ChatDialect& dialect, Json& messages) {
   messages = std::move(out);
 }
 
-/// Content, thoughts and arguments in the types that the template takes.
+/// Converts content, thoughts and arguments to the types that the template accepts.
 void finish(const ChatDialect& dialect, Json& message) {
   const bool calls = has_calls(message);
   if (calls)
@@ -343,7 +343,7 @@ Conversation::Json adapt_messages(const ChatDialect& dialect, Conversation::Json
   CallIds ids(dialect.any_call_id);
   for (Json& message : messages) ids.settle(message);
   put_in_words(dialect, messages);
-  merge_turns(dialect, messages);  // what is in words now
+  merge_turns(dialect, messages);  // including what became text above
   settle_calls(dialect, messages);
   fill_turns(dialect, messages);
   for (Json& message : messages) finish(dialect, message);

@@ -21,7 +21,7 @@ constexpr const char* kOther = "second-probe";
 constexpr const char* kArgument = "argument-probe";
 constexpr const char* kResult = "result-probe";
 
-/// What a probe renders to; empty where the template fails.
+/// Returns the rendered probe; empty if the template fails.
 std::string rendered(const jinja::Template& jinja, const ChatDialect& dialect, Json messages) {
   Json values = {
       {"messages", adapt_messages(dialect, std::move(messages))}, {"add_generation_prompt", true}, {"tools", nullptr}};
@@ -53,17 +53,17 @@ Json result(const char* id, const char* content) {
   return {{"role", "tool"}, {"tool_call_id", id}, {"name", "name_probe"}, {"content", content}};
 }
 
-/// Probes a template, with what is known of it so far.
+/// Probes a template, using what earlier probes found.
 class Prober {
  public:
   Prober(const jinja::Template& jinja, ChatDialect& dialect) : jinja_(jinja), dialect_(dialect) {}
 
-  /// Whether all of `words` are rendered of these messages, given as they are but for content and arguments.
+  /// Renders these messages, with only content and arguments converted; true if the output contains all of `words`.
   bool takes(Json messages, std::initializer_list<const char*> words) const {
     const std::string text = rendered(jinja_, dialect_, std::move(messages));
     return std::all_of(words.begin(), words.end(), [&](const char* word) { return holds(text, word); });
   }
-  /// Sets a flag that is true until the template fails.
+  /// Clears the flag if the template fails.
   void find(bool ChatDialect::*flag, Json messages, std::initializer_list<const char*> words) {
     dialect_.*flag = true;
     dialect_.*flag = takes(std::move(messages), words);
@@ -74,7 +74,7 @@ class Prober {
   ChatDialect& dialect_;
 };
 
-/// The types that calls of tools are taken in; false: they come through in none.
+/// Finds the types in which the template accepts tool calls; false if it renders them in none.
 bool find_call_form(const jinja::Template& jinja, ChatDialect& dialect) {
   const Json messages = {user(kUser), calls({call("call00001", "name_probe", kArgument)}),
                          result("call00001", kResult)};
@@ -95,7 +95,7 @@ bool find_call_form(const jinja::Template& jinja, ChatDialect& dialect) {
   return false;
 }
 
-/// What it takes of users, assistants and the system.
+/// Probes which orders of user, assistant and system messages the template accepts.
 void find_turns(Prober& prober, ChatDialect& dialect) {
   const Json system = dialect.system ? Json::array({system_message(kSystem)}) : Json::array();
   const auto after_system = [&](std::initializer_list<Json> more) {
@@ -124,7 +124,7 @@ void find_turns(Prober& prober, ChatDialect& dialect) {
               {kSystem, kUser, kAnswer, kOther});
 }
 
-/// What it takes of tools. REQUIRES: calls and results come through.
+/// Probes the rules for tools. REQUIRES: the template renders calls and results.
 void find_tools(Prober& prober, ChatDialect& dialect) {
   const Json one = call("call00001", "name_probe", kArgument), other = call("call00002", "other_probe", kOther);
   const Json question = user(kUser), answer = result("call00001", kResult);
@@ -145,7 +145,7 @@ void find_tools(Prober& prober, ChatDialect& dialect) {
   thought["reasoning_content"] = kOther;
   if (dialect.words_beside_calls)
     prober.find(&ChatDialect::thought_beside_words, {question, thought, answer}, {kAnswer, kArgument, kResult});
-  // Some write the system's message before the last message alone, if that is a user's.
+  // Some templates write the system message only in front of the last message, if that is a user's.
   if (dialect.system)
     prober.find(&ChatDialect::system, {system_message(kSystem), question, calls({one}), answer}, {kSystem, kResult});
   const Json next = {question, calls({one}), answer, user(kOther)};
@@ -155,7 +155,7 @@ void find_tools(Prober& prober, ChatDialect& dialect) {
   }
 }
 
-/// Forms of content and of the system's message; false: none of our conversations comes through.
+/// Finds the accepted forms of content and of the system message; false if no probe renders.
 bool find_content_form(Prober& prober, ChatDialect& dialect) {
   const Json question = Json::array({user(kUser)});
   if (!prober.takes(question, {kUser})) {
@@ -177,7 +177,7 @@ bool find_content_form(Prober& prober, ChatDialect& dialect) {
 ChatDialect find_dialect(const jinja::Template& jinja, std::string_view source) {
   ChatDialect dialect;
   Prober prober(jinja, dialect);
-  if (!find_content_form(prober, dialect)) return dialect;  // it gets every conversation as it comes
+  if (!find_content_form(prober, dialect)) return dialect;  // conversations are passed on unchanged
   if (source.find("developer") != std::string_view::npos) {
     dialect.developer = true;
     dialect.developer = prober.takes({{{"role", "developer"}, {"content", kSystem}}, user(kUser)}, {kSystem, kUser});

@@ -15,7 +15,7 @@ namespace {
 
 using Json = Conversation::Json;
 
-/// One template with what it expects.
+/// A template and its dialect.
 struct Form {
   std::string source;
   jinja::Template jinja;
@@ -24,7 +24,7 @@ struct Form {
   AnswerFormat answers;
 };
 
-/// What a model without a template goes on from: the texts as they stand. An answer goes on from the text before it.
+/// The prompt of a model without a template: the messages' texts, concatenated.
 constexpr std::string_view kContinue =
     "{%- for m in messages -%}{%- if not loop.first and m.role != 'assistant' -%}{{- '\n\n' -}}{%- endif -%}"
     "{{- m.content -}}{%- endfor -%}";
@@ -52,7 +52,7 @@ bool is_text(const Json& content) {
   return true;
 }
 
-/// Puts the inserts in the markers' places, and their indices into `order`.
+/// Replaces each marker by its insert and records the inserts' indices in `order`.
 MarkedText with_inserts(MarkedText text, const Conversation& conversation, std::vector<std::size_t>& order) {
   const std::vector<std::string>& inserts = conversation.inserts;
   MarkedText out;
@@ -70,7 +70,7 @@ MarkedText with_inserts(MarkedText text, const Conversation& conversation, std::
   return out;
 }
 
-/// Whether an answer that follows this prompt begins inside of a thought.
+/// Returns true if the prompt leaves a thought open, so that the answer begins inside it.
 bool ends_in_thought(std::string_view text, const ThoughtMarks& thoughts) {
   const auto trim = [](std::string_view all) { return all.substr(0, all.find_last_not_of(" \t\r\n") + 1); };
   return trim(text).ends_with(trim(thoughts.begin));
@@ -99,7 +99,7 @@ struct ChatTemplate::Parts {
     if (conversation.calls_in_words) dialect.calls = false;
     auto text = render_as(form, dialect, tokenizer, conversation, grant);
     if (text.ok() || text.status().code() != Code::invalid_argument) return text;
-    // A rule that no probe found: the template gets what no template refuses.
+    // The template has a rule that no probe found: fall back to a form that every template accepts.
     auto strict = render_as(form, strictest(dialect), tokenizer, conversation, grant);
     return strict.ok() ? std::move(strict) : std::move(text);
   }
@@ -170,7 +170,7 @@ Expected<Prompt> ChatTemplate::prompt(const Tokenizer& tokenizer, const Conversa
   if (conversation.inserted != nullptr) *conversation.inserted = std::move(inserted);
   made.format = answer_format(Parts::has_tools(conversation));
   made.in_thought = conversation.add_generation_prompt && ends_in_thought(text.bytes(), *made.format.thoughts);
-  // What was said comes after the thought; and a template without a switch opens one that nobody wants.
+  // The answer so far follows the thought; and a template without a switch would open an unwanted thought.
   if (made.in_thought && (!conversation.begun.empty() || conversation.thinking.on == false)) {
     text.append(fmt::format("\n{}\n\n", made.format.thoughts->end), true);
     made.in_thought = false;

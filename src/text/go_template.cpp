@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::array<std::string_view, 6> kKeywords = {"if", "range", "end", "else", "with", "/*"};
 
-/// `text` as a string of Jinja.
+/// Quotes `text` as a Jinja string.
 std::string quoted(std::string_view text) {
   std::string out = "'";
   for (const char c : text) {
@@ -37,7 +37,7 @@ Status unknown(std::string_view what) {
                what);
 }
 
-/// The words of an action: names, strings, parentheses.
+/// Splits an action into words: names, strings, parentheses.
 Expected<std::vector<std::string>> words_of_action(std::string_view action) {
   std::vector<std::string> words;
   for (std::size_t i = 0; i < action.size();) {
@@ -77,7 +77,7 @@ class Converter {
  private:
   enum class Kind { condition, range };
 
-  /// Everything up to the end of the text.
+  /// Translates the whole template.
   Expected<std::string> block() {
     std::string out;
     bool trims = false;
@@ -146,14 +146,14 @@ class Converter {
     return statement("for m in messages");
   }
 
-  /// The rest of the words as one expression.
+  /// Parses the remaining words as one expression.
   Expected<std::string> expression(const std::vector<std::string>& words, std::size_t at) {
     MR_ASSIGN_OR_RETURN(std::string made, call(words, at));
     if (at < words.size()) return unknown(words[at]);
     return made;
   }
 
-  /// A function with its operands, up to the end or a closing parenthesis.
+  /// Parses a function and its operands, up to the end or a closing parenthesis.
   Expected<std::string> call(const std::vector<std::string>& words, std::size_t& at) {
     if (at >= words.size()) return unknown("an empty condition");
     const std::string& name = words[at];
@@ -201,7 +201,7 @@ class Converter {
     return unknown(word);
   }
 
-  /// Beside range .System is what all system messages say; in a turn it is that turn's.
+  /// Outside a range, .System is the text of all system messages; inside a turn, that turn's.
   std::string system_value() {
     if (text_.find(".Messages") == std::string_view::npos) return "turn.system";
     system_ =
@@ -215,7 +215,7 @@ class Converter {
     has_response_ = true;
     return "{%- if not last -%}{{- turn.response -}}{%- endif -%}";
   }
-  /// What follows the response closes a turn: the last one goes on instead.
+  /// The text after the response closes a turn; the last turn stays open, so it is left out there.
   std::string after_response(const std::string& made) const {
     return has_response_ ? "{%- if not last -%}" + made + "{%- endif -%}" : made;
   }
@@ -242,7 +242,7 @@ class Converter {
   std::size_t at_ = 0;
   std::vector<Kind> open_;
   bool in_range_ = false, uses_messages_ = false, has_response_ = false;
-  std::string system_;  // finds what system messages say
+  std::string system_;  // expression for the text of the system messages
 };
 
 }  // namespace

@@ -16,13 +16,13 @@ using Json = nlohmann::ordered_json;
 constexpr std::array<std::string_view, 8> kKeys = {"name",      "type", "function",  "parameters",
                                                    "arguments", "id",   "tool_name", "tool_call_id"};
 
-/// The text of a JSON string; empty where it is none.
+/// Returns the text of a JSON string; empty for other values.
 std::string unquoted(const std::string& json) {
   const Json value = Json::parse(json, nullptr, false);
   return value.is_string() ? value.get<std::string>() : std::string();
 }
 
-/// Arguments that came before their name or as a text of JSON, as an object; empty where they are none.
+/// Returns as an object arguments that preceded their name or arrived as JSON text; empty if they are not one.
 std::string object_of(const std::string& json) {
   if (json.empty() || json == "null") return "{}";
   const std::string inner = json[0] == '"' ? unquoted(json) : json;
@@ -60,7 +60,7 @@ void JsonCalls::flush(CallSink& sink) {
   ready_.clear();
 }
 
-/// The end of the answer within the calls.
+/// Handles an answer that ends inside the calls.
 CallReader::State JsonCalls::cut(CallSink& sink) {
   if (streaming_) {
     sink.end_call();
@@ -162,7 +162,7 @@ CallReader::State JsonCalls::in_value(char c, CallSink& sink) {
   const JsonCopy::Taken taken = copy_.take(c, streaming_ ? ready_ : value_);
   if (taken == JsonCopy::Taken::more) return State::more;
   again_ = taken == JsonCopy::Taken::none;
-  if (again_ && streaming_) {  // it nests too deep: it ends here
+  if (again_ && streaming_) {  // it nests too deep: end the call here
     flush(sink);
     sink.end_call();
     streaming_ = false;

@@ -33,7 +33,7 @@ void append_escaped(char c, std::string& out) {
   }
 }
 
-/// A word outside of strings as a JSON value.
+/// Converts a word outside strings to a JSON value.
 std::string literal(std::string_view word) {
   if (word == "True" || word == "true") return "true";
   if (word == "False" || word == "false") return "false";
@@ -117,7 +117,7 @@ std::size_t LooseCopy::take(std::string_view text, bool last, std::string& out) 
   return all;
 }
 
-/// False: more text is needed to tell.
+/// Returns false if more text is needed to decide.
 bool LooseCopy::take_one(std::string_view text, bool last, std::size_t& taken, std::string& out) {
   if (delimiter_ != 0) {
     taken = in_string(text, last, out);
@@ -182,7 +182,7 @@ void LooseCopy::end_word(bool key, std::string& out) {
   out += key ? '"' + json_escaped(bare) + '"' : literal(bare);
 }
 
-/// Bytes of an open string; 0 where more text is needed.
+/// Copies from an open string; returns the bytes taken, 0 if more text is needed.
 std::size_t LooseCopy::in_string(std::string_view text, bool last, std::string& out) {
   const char c = text[0];
   if (delimiter_ == 'q') {
@@ -205,7 +205,7 @@ std::size_t LooseCopy::in_string(std::string_view text, bool last, std::string& 
   return 1;
 }
 
-/// A backslash and what it stands for.
+/// Copies an escape sequence.
 std::size_t LooseCopy::escape(std::string_view text, bool last, std::string& out) {
   if (text.size() < 2) {
     if (!last) return 0;

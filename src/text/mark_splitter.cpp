@@ -1,4 +1,4 @@
-// Answers whose thoughts and calls stand between marks.
+// Splits answers whose thoughts and calls are enclosed in marks.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -38,7 +38,7 @@ class MarkSplitter final : public AnswerParser::Splitter {
   bool call(bool last);
   bool after_call(bool last);
   void no_call();
-  /// Reports all of held_ but white space at the end and what may begin one of `marks`.
+  /// Reports held_, except trailing white space and a possible beginning of one of `marks`.
   void emit_ready(Kind kind, const std::vector<Mark>& marks, bool last);
   static std::optional<Found> find(std::string_view text, const std::vector<Mark>& marks);
   std::optional<bool> opens_in_section(bool last);
@@ -46,16 +46,16 @@ class MarkSplitter final : public AnswerParser::Splitter {
   State state_ = State::begin;
   std::vector<Mark> marks_;       // of content
   std::vector<Mark> call_marks_;  // those that open calls
-  Mark mark_{};                   // that opened the call
+  Mark mark_{};                   // which opened the call
   std::size_t marked_ = 0;        // bytes of held_ up to the end of that mark
-  std::size_t at_ = 0;            // bytes of held_ that the reader has taken
+  std::size_t at_ = 0;            // bytes of held_ that the reader consumed
   std::unique_ptr<CallReader> reader_;
   bool told_ = false;  // the reader has reported a call
   bool may_think_ = true;
-  bool trimming_ = false;                // white space at the beginning of held_ is of no interest
-  std::unique_ptr<AnswerParser> inner_;  // of what may be calls in a thought that never ends
+  bool trimming_ = false;                // drop white space at the beginning of held_
+  std::unique_ptr<AnswerParser> inner_;  // parses possible calls in a thought that is never closed
   std::vector<AnswerEvent> inner_events_;
-  std::size_t inner_at_ = 0, fed_ = 0;  // where it begins in held_; how far it was given it
+  std::size_t inner_at_ = 0, fed_ = 0;  // where its text begins in held_, and how much of it was parsed
 
   void begin_call(std::string_view name) override {
     told_ = true;
@@ -161,7 +161,7 @@ bool MarkSplitter::thought(bool last) {
     const std::string_view text = std::string_view(held_).substr(0, end);
     emit(Kind::reasoning, text.substr(0, text.find_last_not_of(kSpaces) + 1));
     held_.erase(0, end + mark.size());
-    may_think_ = false;  // one thought an answer; a later <think> is the model's to show
+    may_think_ = false;  // only one thought per answer; a later <think> is content
     state_ = State::begin;
     trimming_ = true;
     return true;
@@ -190,8 +190,8 @@ bool MarkSplitter::thought(bool last) {
   return false;
 }
 
-/// What stands at inner_at_ are calls if nothing but calls comes until the end of the answer: a model that forgot to
-/// end its thought. Until then it waits.
+/// The text from inner_at_ on counts as calls if only calls follow until the answer ends: the model forgot to close its
+/// thought. Until then the text is held back.
 bool MarkSplitter::call_in_thought(bool last) {
   std::vector<AnswerEvent> events = inner_->push(std::string_view(held_).substr(fed_));
   fed_ = held_.size();
@@ -230,7 +230,7 @@ bool MarkSplitter::content(bool last) {
     held_.erase(0, found->at + found->mark.text.size());
     return true;
   }
-  // White space before a call is no part of what was said; it waits until there is a call.
+  // White space before a call does not belong to the content; hold it until a call is certain.
   const std::size_t said = before.find_last_not_of(kSpaces) + 1;
   emit(Kind::content, before.substr(0, said));
   held_.erase(0, said);
@@ -247,7 +247,7 @@ bool MarkSplitter::content(bool last) {
   return true;
 }
 
-/// Whether a call follows the mark of a section, which is taken then; nullopt: more text is needed.
+/// Returns whether a call follows the section's mark, and consumes the mark if so; nullopt if more text is needed.
 std::optional<bool> MarkSplitter::opens_in_section(bool last) {
   const std::string_view rest = trim(std::string_view(held_).substr(at_));
   const auto begin = static_cast<std::size_t>(rest.data() - held_.data());
@@ -305,7 +305,7 @@ bool MarkSplitter::call(bool last) {
   return true;
 }
 
-/// The mark was text like any other.
+/// Treats the mark as ordinary text.
 void MarkSplitter::no_call() {
   reader_ = nullptr;
   emit(Kind::content, std::string_view(held_).substr(0, marked_));

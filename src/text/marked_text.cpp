@@ -38,7 +38,7 @@ void MarkedText::append(const MarkedText& other, std::size_t begin, std::size_t 
 
 namespace {
 
-/// What a container grows to; 0 where it has room.
+/// Returns the capacity a container grows to; 0 if it has room.
 template <typename Container>
 std::size_t grown(const Container& container, std::size_t more) {
   if (more <= container.capacity() - container.size()) return 0;

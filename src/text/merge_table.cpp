@@ -37,7 +37,7 @@ Expected<MergeTable> MergeTable::load(const modelfile::Model& model, const Vocab
   std::size_t impossible = 0;
   std::string bytes;
   for (const std::string& merge : *merges) {
-    // A first character of ' ' would be a token's own.
+    // A ' ' as the first character would belong to the token.
     const std::size_t space = merge.find(' ', 1);
     const Entry entry = space == std::string::npos
                             ? Entry{-1, -1, -1}
@@ -67,7 +67,7 @@ void MergeTable::insert(const Entry& entry) {
   std::size_t slot = first_slot(entry.left, entry.right);
   for (; slots_[slot] != 0; slot = (slot + 1) & (slots_.size() - 1)) {
     const Entry& taken = entries_[slots_[slot] - 1];
-    if (taken.left == entry.left && taken.right == entry.right) return;  // the first, of lower rank, counts
+    if (taken.left == entry.left && taken.right == entry.right) return;  // keep the first, whose rank is lower
   }
   entries_.push_back(entry);
   slots_[slot] = static_cast<std::uint32_t>(entries_.size());

@@ -16,7 +16,7 @@ struct Free {
   void operator()(utf8proc_uint8_t* bytes) const { std::free(bytes); }
 };
 
-/// Whether the character can change, or change the one before it. True for some that do neither.
+/// Returns true if normalisation can change the character or its predecessor. May return true for others.
 bool may_change(char32_t c) {
   if (c < 0x300 || (c >= 0x1E00 && c <= 0x1EFF) || (c >= 0x3400 && c <= 0x9FFF) || (c >= 0xAC00 && c <= 0xD7A3)) {
     return false;
@@ -51,7 +51,7 @@ bool may_be_decomposed(std::string_view text) {
 std::string compose(std::string_view text) {
   std::string out;
   out.reserve(text.size());
-  // A run goes from a character that stays to the last one after it that may change; what is not in a run is copied.
+  // A run extends from an unchanged character to the last one behind it that may change; the rest is copied.
   std::size_t done = 0, before = 0, at = 0;
   bool in_run = false, begins = false;  // `begins`: the character at `before` may begin a run
   while (at < text.size()) {

@@ -13,7 +13,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t kMostMembers = 4096;
 constexpr int kMostCut = 64;  // bytes at the end of a cut text: a key without its value, half a word or escape
 
-/// nlohmann's parser compares each key of an object with all before it, and goes one call deeper with each bracket.
+/// The limits bound nlohmann's parser, which compares each key with all earlier ones and recurses at each bracket.
 bool is_unwieldy(std::string_view text) {
   std::size_t members = 0;
   bool in_string = false;
@@ -27,7 +27,7 @@ bool is_unwieldy(std::string_view text) {
 
 bool is_nothing(const Json& value) { return value.is_null() || (value.is_array() && value.empty()); }
 
-/// An object that was cut, or written as Python writes a dict; discarded where `text` is neither.
+/// Parses a truncated object or a Python dict; returns a discarded value if `text` is neither.
 Json repaired(std::string_view text) {
   LooseCopy copy("");
   std::string json;
@@ -51,7 +51,7 @@ Json from_text(const std::string& whole) {
   Json read = Json::parse(text, nullptr, false);
   if (read.is_object()) return read;
   if (is_nothing(read)) return Json::object();
-  if (read.is_string()) {  // JSON that was written as JSON once more
+  if (read.is_string()) {  // JSON encoded twice
     const std::string& inner = read.get_ref<const std::string&>();
     if (inner.size() + 2 < text.size() && inner.starts_with('{') && !is_unwieldy(inner)) {
       Json object = Json::parse(inner, nullptr, false);

@@ -16,12 +16,12 @@ namespace millrace::text {
 
 namespace {
 
-// White space as Unicode's White_Space property has it. PCRE2's own \s also takes U+180E, which the tokenizers' regular
-// expression engines do not.
+// White space as Unicode's White_Space property defines it. PCRE2's \s also matches U+180E, which the tokenizers'
+// regular expression engines do not.
 constexpr std::string_view kUnicodeSpaces =
     R"(\x09-\x0d\x20\x85\xa0\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 
-/// The pattern with \s and \S (the latter only outside of classes) spelled out.
+/// Returns the pattern with \s and \S expanded (\S only outside classes).
 std::string spell_out_spaces(std::string_view pattern) {
   std::string out;
   bool in_class = false;
@@ -56,8 +56,8 @@ struct FreeMatchContext {
   void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
 };
 
-/// `text` with each byte that is no part of a character replaced by a control character, so that a regular expression
-/// can run over it and offsets stay what they are.
+/// Replaces each byte that belongs to no valid character by a control character, so that a regular expression
+/// can scan the text and offsets do not change.
 std::string mask_invalid(std::string_view text) {
   std::string masked(text);
   for (std::size_t at = 0; at < text.size();) {
@@ -68,7 +68,7 @@ std::string mask_invalid(std::string_view text) {
   return masked;
 }
 
-/// Cuts each of `pieces` (given by their ends) at the matches of `code`.
+/// Splits each of `pieces` (given by their ends) at the matches of `code`.
 void cut(const pcre2_code* code, std::string_view text, const std::vector<std::uint32_t>& pieces,
          std::vector<std::uint32_t>& ends, pcre2_match_data* data, pcre2_match_context* context) {
   const PCRE2_SIZE* range = pcre2_get_ovector_pointer(data);
@@ -79,13 +79,14 @@ void cut(const pcre2_code* code, std::string_view text, const std::vector<std::u
     PCRE2_SIZE at = 0, done = 0;
     while (at < length) {
       int matched = pcre2_match(code, subject, length, at, PCRE2_NO_UTF_CHECK, data, context);
-      if (matched < 0 && matched != PCRE2_ERROR_NOMATCH) {  // the JIT's small stack: the interpreter uses the heap
+      if (matched < 0 &&
+          matched != PCRE2_ERROR_NOMATCH) {  // the JIT's stack was too small: retry interpreted, which uses the heap
         matched = pcre2_match(code, subject, length, at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data, context);
       }
       if (matched == PCRE2_ERROR_NOMATCH) break;
-      // Our patterns match any text: what PCRE2 lacks is memory. Other pieces would be other tokens.
+      // Our patterns match any text, so PCRE2 ran out of memory. Going on would produce wrong tokens.
       if (matched < 0) throw std::bad_alloc();
-      if (range[1] <= range[0]) break;  // none of our patterns matches nothing
+      if (range[1] <= range[0]) break;  // no pattern of ours has an empty match
       if (range[0] > done) ends.push_back(begin + static_cast<std::uint32_t>(range[0]));
       ends.push_back(begin + static_cast<std::uint32_t>(range[1]));
       at = done = range[1];
@@ -97,8 +98,8 @@ void cut(const pcre2_code* code, std::string_view text, const std::vector<std::u
 
 }  // namespace
 
-// One set of patterns interpreted and, from the first long text on, one compiled to machine code: that runs several
-// times as fast but costs a quarter of a megabyte, which short prompts under a small budget need not pay.
+// The patterns are interpreted and, from the first long text on, also compiled to machine code. That runs several
+// times as fast but takes 256 KB, which short prompts under a small budget do not need.
 struct PreTokenizer::Patterns {
   static constexpr std::size_t kLongText = 32768;  // bytes
 
@@ -155,7 +156,7 @@ void PreTokenizer::split(std::string_view text, std::vector<std::uint32_t>& ends
   const std::unique_ptr<pcre2_match_data, FreeMatchData> data(pcre2_match_data_create(1, nullptr));
   const std::unique_ptr<pcre2_match_context, FreeMatchContext> context(pcre2_match_context_create(nullptr));
   if (!data || !context) throw std::bad_alloc();
-  // The patterns are ours and never try more than a few times a character; a long text is no reason to give up.
+  // Our patterns backtrack a few times per character at most, so the limit must not stop them on long texts.
   pcre2_set_match_limit(context.get(), std::numeric_limits<std::uint32_t>::max());
   std::vector<std::uint32_t> pieces;
   for (const Regex& code : patterns_->for_text(text.size())) {

@@ -9,9 +9,9 @@ namespace {
 using Patterns = std::string_view[];
 using Names = std::string_view[];
 
-// Contractions in either case, as most families have them.
+// Contractions in either case, used by most families.
 #define MR_SUFFIX R"('(?:[sS]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD]))"
-// A mark or space before the letters, then capitals and small letters: a word ends where small ones give way to
+// An optional mark or space, then capitals and small letters: a word ends where small letters are followed by
 // capitals. Letters without case and combining marks count as both.
 #define MR_CAPITALS R"([\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])"
 #define MR_SMALL R"([\p{Ll}\p{Lm}\p{Lo}\p{M}])"
@@ -73,7 +73,7 @@ constexpr Patterns kFalcon = {R"([\p{P}\$\+<=>\^~\|`]+)",
                               R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
                               R"([0-9][0-9][0-9])"};
 
-// Words; brackets that open, white space and marks stand between them.
+// Words, separated by opening brackets, white space and marks.
 constexpr Patterns kBloom = {R"( ?[^(\s|.,!?\x{2026}\x{3002}\x{ff0c}\x{3001}\x{964}\x{6d4}\x{60c})]+)"};
 
 constexpr Patterns kDefault = {R"([\p{P}\$\+<=>\^~\|]+)",
@@ -82,7 +82,7 @@ constexpr Patterns kDefault = {R"([\p{P}\$\+<=>\^~\|]+)",
 
 constexpr std::string_view kKanaAndHan = R"([\x{4e00}-\x{9fa5}\x{3040}-\x{309f}\x{30a0}-\x{30ff}]+)";
 
-// ASCII punctuation goes with the letters after it.
+// ASCII punctuation joins the letters that follow.
 constexpr std::string_view kPunctuationOrWord =
     R"([!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|)" MR_SPACE;
 
@@ -116,7 +116,7 @@ constexpr Patterns kSeedCoder = {MR_SUFFIX R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?
 constexpr Patterns kBailing = {R"('(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N})"
                                R"(| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)"};
 
-// Words that single spaces part are one piece. Possessive: no match gives back what it took.
+// Words separated by single spaces form one piece. Possessive, so it never backtracks.
 constexpr Patterns kExaoneMoe = {MR_SUFFIX R"(|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*+(?: \p{L}\p{M}*+)*+)++|\p{N})"
                                            R"(| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+)"};
 

@@ -59,7 +59,7 @@ constexpr std::array<std::array<std::string_view, 3>, 6> kFillTexts = {{
     {"\xE2\x96\x81<PRE>", "\xE2\x96\x81<SUF>", "\xE2\x96\x81<MID>"},
 }};
 
-/// The id at `key`, if there is one.
+/// Returns the id at `key`, if present.
 Expected<std::optional<TokenId>> read_id(const modelfile::Model& model, const Vocabulary& vocabulary,
                                          std::string_view key) {
   if (!model.has(key)) return std::optional<TokenId>();
@@ -112,7 +112,7 @@ Expected<SpecialTokens> find_special_tokens(const modelfile::Model& model, const
     if (id) found.ends.push_back(*id);
   }
   MR_ASSIGN_OR_RETURN(found.fill, find_fill_tokens(model, vocabulary));
-  // In the harmony format <|end|> closes one message of an answer and <|return|> the whole of it; Solar's is alike.
+  // In the harmony format <|end|> closes a message and <|return|> the whole answer; Solar's format does the same.
   const bool harmony = (vocabulary.special("<|return|>") && vocabulary.special("<|call|>")) ||
                        (vocabulary.special("<|flush|>") && vocabulary.special("<|calls|>"));
   for (const std::string_view text : kEndTexts) {

@@ -53,7 +53,7 @@ Expected<std::shared_ptr<const Tokenizer>> SpmTokenizer::make(const modelfile::M
     MR_ASSIGN_OR_RETURN(made->merges_, MergeTable::load(model, made->vocabulary_, Spelling::plain));
   }
   MR_RETURN_IF_ERROR(made->read_flags(model, true));
-  // The first files with merges deny the token that their models cannot do without.
+  // Early files with merges turn the BOS token off although their models need it.
   if (!scored && made->bos_) made->add_bos_ = true;
   MR_ASSIGN_OR_RETURN(made->strip_leading_space_, model.get_bool_or("tokenizer.ggml.add_space_prefix", scored));
   return std::shared_ptr<const Tokenizer>(std::move(made));
@@ -105,7 +105,7 @@ std::vector<TokenId> SpmTokenizer::encode_parts(const std::vector<TextPart>& par
     } else if (part.text.find(kSpaceMark) == std::string_view::npos) {
       encode_plain(part.text, after_special, scratch, ids);
     } else {
-      // U+2581 means a space in the text, too. With it, runs of spaces may appear that are user-defined tokens.
+      // U+2581 in the text also means a space, and can complete runs of spaces that are user-defined tokens.
       const std::string text = replaced(part.text, kSpaceMark, " ");
       for (const TextPart& part : vocabulary_.split(text, Specials::as_text)) {
         if (part.id >= 0) {
@@ -174,7 +174,7 @@ void SpmTokenizer::push_bytes(std::string_view bytes, std::vector<TokenId>& ids)
       ids.push_back(id);
     } else if (unknown_) {
       ids.push_back(*unknown_);
-      return;  // one for the whole character
+      return;  // one unknown token for the whole character
     }
   }
 }

@@ -52,7 +52,7 @@ std::size_t TagCall::in_name(std::string_view text, bool last, State& state, Cal
   if (text.size() < begin) return 0;
   const std::string_view rest = text.substr(begin);
   std::size_t end = rest.find(tags_.name_end), next = end + tags_.name_end.size();
-  // Where the name ends with a line, what follows may stand on the same one.
+  // If the name ends at a line end, the arguments may also follow on the same line.
   if (tags_.name_end == "\n") {
     for (const std::string_view mark : {tags_.key_begin, tags_.end}) {
       if (const std::size_t found = rest.find(mark); found < end) end = next = found;
@@ -73,7 +73,7 @@ std::size_t TagCall::in_name(std::string_view text, bool last, State& state, Cal
   name_ = name;
   if (text.substr(begin + next).empty() && !last) return 0;
   at_ = At::between;
-  // What opens arguments in JSON says of itself that it does.
+  // JSON arguments are recognised by their opening bracket.
   const std::string_view after = text.substr(begin + next);
   if (const std::size_t space = spaces(after); space < after.size() && after[space] == '{') {
     json_ = make_argument_reader(name_);
@@ -100,9 +100,9 @@ std::size_t TagCall::between(std::string_view text, bool last, State& state, Cal
     sink.arguments(arguments_ == 0 ? "{}" : "}");
     sink.end_call();
     state = State::done;
-    return 0;  // the parser passes over what closes calls
+    return 0;  // the parser skips what closes calls
   }
-  return 1;  // no tag: a model that lost its way
+  return 1;  // no tag follows: the call is malformed
 }
 
 std::size_t TagCall::in_key(std::string_view text, CallSink& sink) {
@@ -135,7 +135,7 @@ std::size_t TagCall::before_value(std::string_view text, bool last, CallSink& si
   return text.starts_with(mark) ? mark.size() : 1;
 }
 
-/// A closing tag is one where a further parameter or the call's end follows; else it is part of the value.
+/// A closing tag counts only if another parameter or the end of the call follows; otherwise it is part of the value.
 TagCall::Follows TagCall::value_may_end_before(std::string_view rest, bool last) const {
   rest.remove_prefix(spaces(rest));
   bool may = rest.empty();
@@ -199,7 +199,7 @@ void TagCall::end_value(CallSink& sink) {
   sink.arguments(typed_json(value, types_));
 }
 
-/// The end of the answer within the call.
+/// Handles an answer that ends inside the call.
 void TagCall::cut(CallSink& sink) {
   if (at_ == At::value && !types_.only_string() && !value_.empty()) {
     const std::string json = typed_json(value_, types_);

@@ -13,7 +13,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kProbe = "effort-probe";
 
-/// What a question renders to with this effort; nothing where the template refuses it.
+/// Renders a question with this effort; nothing if the template refuses it.
 std::optional<std::string> with_effort(const jinja::Template& jinja, const std::string& effort) {
   const Json values = {{"messages", Json::array({{{"role", "user"}, {"content", "?"}}})},
                        {"add_generation_prompt", true},
@@ -35,7 +35,7 @@ std::ptrdiff_t rank_of(const std::string& effort) {
   return std::find(all.begin(), all.end(), effort) - all.begin();
 }
 
-/// Of `known` the nearest; of two the lower.
+/// Returns the nearest of `known`; the lower of two equally near ones.
 std::string nearest(const std::vector<std::string>& known, const std::string& effort) {
   return *std::min_element(known.begin(), known.end(), [&](const std::string& a, const std::string& b) {
     return std::abs(rank_of(a) - rank_of(effort)) < std::abs(rank_of(b) - rank_of(effort));
@@ -66,7 +66,7 @@ ThinkingControls find_thinking(const jinja::Template& jinja, std::string_view so
   controls.thinking = jinja.mentions("thinking");
   controls.budget = jinja.mentions("thinking_budget");
   if (!jinja.mentions("reasoning_effort")) return controls;
-  // A template that writes whatever it is given is of a model that was taught the three usual ones.
+  // A template that prints any effort belongs to a model trained on the three usual ones.
   const bool writes_any = with_effort(jinja, kProbe).value_or("").find(kProbe) != std::string::npos;
   for (const std::string& effort : thinking_efforts()) {
     const bool named = source.find(fmt::format("'{}'", effort)) != std::string_view::npos ||

@@ -44,7 +44,7 @@ Status Tokenizer::read_flags(const modelfile::Model& model, bool add_bos) {
   return {};
 }
 
-/// Files of before the key was there are of RoBERTa's and XLM-RoBERTa's models where their tokenizer is.
+/// Files older than the key come from RoBERTa or XLM-RoBERTa if they have that tokenizer.
 Status Tokenizer::read_pair_flag(const modelfile::Model& model) {
   const auto word = [&](const char* key) {
     const Expected<std::string> found = model.get_string(key);

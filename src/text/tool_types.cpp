@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMaxReferences = 32;  // of a schema to others, one after the other
+constexpr int kMaxReferences = 32;  // followed in a row
 
 std::uint8_t bit_named(std::string_view type) {
   if (type == "null") return JsonTypes::null;
@@ -46,7 +46,7 @@ std::uint8_t bit_of(const Json& value) {
   }
 }
 
-/// `reference` within `root`, "#/$defs/x"; null if it leads nowhere.
+/// Resolves `reference` ("#/$defs/x") in `root`; null if there is no such schema.
 const Json* resolve(const Json& root, const Json& reference) {
   if (!reference.is_string()) return nullptr;
   const std::string& text = reference.get_ref<const std::string&>();
@@ -62,7 +62,7 @@ const Json* resolve(const Json& root, const Json& reference) {
   return at;
 }
 
-/// `left`: schemas that may still be looked at, so that one that names itself comes to an end.
+/// `left`: how many more schemas may be visited, which bounds recursive schemas.
 std::uint8_t types_of(const Json& root, const Json& schema, int& left) {
   if (!schema.is_object() || --left < 0) return 0;
   const auto find = [&](const char* key) {
@@ -91,7 +91,7 @@ std::uint8_t types_of(const Json& root, const Json& schema, int& left) {
     if (branches == nullptr || !branches->is_array()) continue;
     for (const Json& branch : *branches) {
       const std::uint8_t of_branch = types_of(root, branch, left);
-      if (of_branch == 0) return 0;  // one may be anything
+      if (of_branch == 0) return 0;  // a branch accepts anything
       bits |= of_branch;
     }
   }
@@ -135,14 +135,14 @@ JsonTypes ToolTypes::of(std::string_view tool, std::string_view parameter) const
 std::string typed_json(std::string_view text, JsonTypes types) {
   const auto quoted = [&] { return '"' + json_escaped(text) + '"'; };
   if (types.only_string() || nests_too_deep(text)) return quoted();
-  // As Python writes them.
+  // Python's spelling.
   if (types.has(JsonTypes::boolean) && (text == "True" || text == "False")) return text == "True" ? "true" : "false";
   if (types.has(JsonTypes::null) && text == "None") return "null";
   const Json value = Json::parse(text, nullptr, false);
   const bool known = types.bits != 0;
   if (value.is_discarded() || (value.is_string() && (!known || types.has(JsonTypes::string)))) return quoted();
   if (known && types.has(JsonTypes::string) && !types.take(value)) return quoted();
-  // Its own letters: numbers keep the digits that a double has no room for.
+  // Keep the spelling: a double would lose digits of large numbers.
   JsonCopy copy;
   std::string out;
   for (const char c : text) {

@@ -74,7 +74,8 @@ std::vector<TokenId> UnigramTokenizer::encode_parts(const std::vector<TextPart>&
       normalize(part.text, normal);
       continue;
     }
-    // A user's token is part of the text, in which it stays as it is; at others a text ends and the next one begins.
+    // A user-defined token is part of the text and is not normalised; any other special token ends one text and begins
+    // the next.
     const bool inside = vocabulary_.type(part.id) == TokenType::user_defined;
     if (inside && normal.owes_space) normal.text += kSpaceMark;
     encode_normal(normal.text, ids);
@@ -93,7 +94,7 @@ void UnigramTokenizer::encode_normal(std::string_view text, std::vector<TokenId>
   }
 }
 
-/// Characters replaced by the map, spaces as U+2581, one in a row and none at the ends where the file wants that.
+/// Applies the replacement map and writes spaces as U+2581; merges runs and trims the ends if the file asks for it.
 void UnigramTokenizer::normalize(std::string_view text, Normal& normal) const {
   const auto take = [&](std::string_view piece) {
     for (const char c : piece) {
@@ -122,7 +123,7 @@ void UnigramTokenizer::normalize(std::string_view text, Normal& normal) const {
   }
 }
 
-/// -infinity: text never becomes it.
+/// -infinity for a token that text never produces.
 double UnigramTokenizer::score(TokenId id) const {
   const TokenType type = vocabulary_.type(id);
   if (type == TokenType::user_defined) return 0;
@@ -130,7 +131,7 @@ double UnigramTokenizer::score(TokenId id) const {
   return double{scores_[static_cast<std::size_t>(id)]};
 }
 
-/// The best way to each place, from the front; of equal ones that whose last token begins first.
+/// Finds the best segmentation up to each position; of equal ones, the one whose last token begins first.
 void UnigramTokenizer::encode_run(std::string_view run, std::vector<TokenId>& ids) const {
   struct Best {
     double score = -std::numeric_limits<double>::infinity();
@@ -145,7 +146,7 @@ void UnigramTokenizer::encode_run(std::string_view run, std::vector<TokenId>& id
   for (std::size_t at = 0; at < run.size();) {
     const std::string_view rest = run.substr(at);
     const Utf8Step step = next_utf8(rest);
-    bool alone = false;  // the character is a token by itself
+    bool alone = false;  // this single character is a token
     for (std::size_t bytes = step.bytes; bytes <= std::min(rest.size(), vocabulary_.longest_token());
          bytes += bytes < rest.size() ? next_utf8(rest.substr(bytes)).bytes : 1) {
       const TokenId id = vocabulary_.find(rest.substr(0, bytes));

@@ -17,7 +17,7 @@ namespace millrace::text {
 
 namespace {
 
-/// The type of each token, all normal where the file says nothing. Any of the integer widths that writers use.
+/// Reads the type of each token, stored as integers of any width; all are normal if the file has none.
 Expected<std::vector<TokenType>> read_types(const modelfile::Model& model, std::size_t count) {
   constexpr std::string_view kKey = "tokenizer.ggml.token_type";
   std::vector<TokenType> types(count, TokenType::normal);
@@ -37,13 +37,13 @@ Expected<std::vector<TokenType>> read_types(const modelfile::Model& model, std::
   return types;
 }
 
-/// The tokens that end a text, a turn or a message by the file's own word; "</s>" where it has none.
+/// Returns the tokens that the file marks as the end of a text, turn or message; "</s>" without any.
 std::set<std::size_t> named_ends(const modelfile::Model& model, const std::vector<std::string>& tokens) {
   std::set<std::size_t> ends;
   for (const char* name : {"eos", "eot", "eom"}) {
     const std::string key = fmt::format("tokenizer.ggml.{}_token_id", name);
     if (!model.has(key)) continue;
-    const auto id = model.get_int(key);  // find_special_tokens() says what is wrong with it
+    const auto id = model.get_int(key);  // find_special_tokens() reports errors in it
     if (id.ok() && *id >= 0) ends.insert(static_cast<std::size_t>(*id));
   }
   if (!model.has("tokenizer.ggml.eos_token_id"))
@@ -80,7 +80,7 @@ Expected<Vocabulary> Vocabulary::load(const modelfile::Model& model, Spelling sp
 
   const bool typed = model.has("tokenizer.ggml.token_type");
   const std::set<std::size_t> ends = named_ends(model, *tokens);
-  // Gemma's vocabulary has the tags of HTML, and "</s>" is one of them there.
+  // Gemma's vocabulary contains HTML tags; there, "</s>" is one of them.
   const bool html = std::find(tokens->begin(), tokens->end(), "</b>") != tokens->end();
   Vocabulary vocabulary;
   vocabulary.phi3_ = names_phi3(model);
@@ -94,7 +94,7 @@ Expected<Vocabulary> Vocabulary::load(const modelfile::Model& model, Spelling sp
     if (type == TokenType::byte && !byte_value(token)) {
       return error(Code::corrupt, "token {} is a byte token but names no byte; the file is damaged, get it again", i);
     }
-    // A normal token of that text is one that merges make; a user-defined one was not marked as the end that it is.
+    // A normal token of that text comes from merges; a user-defined one is an end that the file failed to mark.
     const bool named = ends.contains(i);
     const bool unmarked = type == TokenType::user_defined && (token != "</s>" || named || !html);
     if ((unmarked || !typed) && is_end_text(token)) type = TokenType::control;
@@ -140,7 +140,7 @@ void Vocabulary::index(Spelling spelling) {
     while (slots_[slot] != 0 && text(static_cast<TokenId>(slots_[slot] - 1)) != bytes)
       slot = (slot + 1) & (capacity - 1);
     if (slots_[slot] != 0) {
-      ++doubles;  // the first of them is the one text becomes
+      ++doubles;  // text becomes the first of them
       continue;
     }
     slots_[slot] = static_cast<std::uint32_t>(id) + 1;
@@ -199,18 +199,18 @@ bool Vocabulary::strips_right(TokenId id) const {
   return phi3_ && word != "<unk>" && word != "<s>" && word != "<|endoftext|>";
 }
 
-/// The longest special token that `whole` holds at `begin` and that counts, or -1. `counts(id, begin, end)`: whether
+/// Finds the longest special token at `begin` of `whole` that counts, or -1. `counts(id, begin, end)` decides whether
 /// the token found at [begin, end) does.
 template <typename Counts>
 TokenId Vocabulary::special_at(std::string_view whole, std::size_t begin, const Counts& counts) const {
   const std::string_view rest = whole.substr(begin);
   TokenId longest = -1;
-  // The candidates agree with `rest` in their first `length` bytes; the ones that end there stand first.
+  // The candidates share their first `length` bytes with `rest`; those that end there come first.
   auto low = specials_.begin();
   auto high = specials_.end();
   for (std::size_t length = 0; low != high; ++length) {
     for (bool taken = false; low != high && text(*low).size() == length; ++low) {
-      if (taken || !counts(*low, begin, begin + length)) continue;  // of two with one text the first counts
+      if (taken || !counts(*low, begin, begin + length)) continue;  // the first of two equal texts counts
       longest = *low;
       taken = true;
     }

@@ -13,7 +13,7 @@ namespace millrace::text {
 namespace {
 
 constexpr std::string_view kWordStart = kSpaceMark;
-constexpr std::size_t kMostCharacters = 100;  // of a word; a longer one is unknown
+constexpr std::size_t kMostCharacters = 100;  // in a word; longer words are unknown
 
 utf8proc_category_t category(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
 
@@ -57,7 +57,7 @@ bool is_ideograph(char32_t c) {
 
 }  // namespace
 
-/// Takes a text's characters one by one and hands over its words, normalised.
+/// Consumes the characters of a text and passes on its normalised words.
 class WordPieceTokenizer::Words {
  public:
   Words(const WordPieceTokenizer& tokenizer, std::vector<TokenId>& ids) : tokenizer_(tokenizer), ids_(ids) {}
@@ -124,7 +124,7 @@ Expected<std::shared_ptr<const Tokenizer>> WordPieceTokenizer::make(const modelf
   return std::shared_ptr<const Tokenizer>(std::move(made));
 }
 
-/// By the file's ids, else by their texts.
+/// Looks special tokens up by the file's ids, otherwise by their texts.
 Status WordPieceTokenizer::read_specials(const modelfile::Model& model) {
   const auto find = [&](std::initializer_list<std::string_view> keys,
                         std::string_view text) -> Expected<std::optional<TokenId>> {
@@ -141,7 +141,7 @@ Status WordPieceTokenizer::read_specials(const modelfile::Model& model) {
     return std::optional<TokenId>();
   };
   MR_ASSIGN_OR_RETURN(bos_, find({"tokenizer.ggml.cls_token_id", "tokenizer.ggml.bos_token_id"}, "[CLS]"));
-  // llama.cpp's converter spells it so.
+  // The spelling of llama.cpp's converter.
   MR_ASSIGN_OR_RETURN(eos_, find({"tokenizer.ggml.seperator_token_id", "tokenizer.ggml.separator_token_id",
                                   "tokenizer.ggml.eos_token_id"},
                                  "[SEP]"));
@@ -157,7 +157,7 @@ Status WordPieceTokenizer::read_specials(const modelfile::Model& model) {
   return {};
 }
 
-/// Files of before these keys say nothing: a vocabulary with a capital letter is one of whole case.
+/// Older files lack the key: a vocabulary with a capital letter is case-sensitive.
 Status WordPieceTokenizer::read_normalizer(const modelfile::Model& model) {
   bool capitals = false;
   for (TokenId id = 0; id < vocab_size_ && !capitals; ++id) {
@@ -194,7 +194,7 @@ std::vector<TokenId> WordPieceTokenizer::encode_parts(const std::vector<TextPart
   return ids;
 }
 
-/// Empty: one that is too long.
+/// Returns an empty word if it is too long.
 void WordPieceTokenizer::encode_word(std::string_view word, std::vector<TokenId>& ids) const {
   const std::size_t before = ids.size();
   bool known = !word.empty();
@@ -210,12 +210,12 @@ void WordPieceTokenizer::encode_word(std::string_view word, std::vector<TokenId>
   ids.push_back(unknown_);
 }
 
-/// The token of most of `text`, from its beginning on, with `before` in front of it; -1: there is none.
+/// Returns the token for the longest prefix of `before` + `text`; -1 if there is none.
 TokenId WordPieceTokenizer::longest(std::string_view text, std::string_view before) const {
   std::string candidate(before);
   const std::size_t most = std::max(vocabulary_.longest_token(), before.size()) - before.size();
   candidate += text.substr(0, most);
-  // Inside of a word U+2581 is that character, which begins no token but the one that is nothing else.
+  // Inside a word, U+2581 is an ordinary character; no token begins with it except the one that consists of it.
   if (before.empty() && text.starts_with(kWordStart)) candidate = kWordStart;
   for (; candidate.size() > before.size(); candidate.pop_back())
     if (const TokenId id = vocabulary_.find(candidate); id >= 0) return id;
