@@ -25,7 +25,7 @@ spdlog::logger& logger() {
 
 void set_level(Level level) {
   current = level;
-  // Whoever wants to see every choice wants to see when.
+  // At these levels, lines carry the time.
   if (level <= Level::info) logger().set_pattern("%T.%e %^%l%$: %v");
 }
 Level level() { return current; }

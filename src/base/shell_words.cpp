@@ -7,7 +7,7 @@ namespace {
 
 bool is_space(char c) { return kSpaces.find(c) != std::string_view::npos; }
 
-/// Adds the quoted part that begins at `at`, and moves behind it. False: nothing closes it.
+/// Appends the quoted part that begins at `at` and moves `at` behind it. False if the quote is not closed.
 bool take_quoted(std::string_view text, std::size_t& at, std::string& out) {
   const char quote = text[at];
   std::string part;

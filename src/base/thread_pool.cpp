@@ -40,8 +40,8 @@ struct PieceRange {
   std::int64_t begin = 0, end = 0;
 };
 
-/// Pieces [begin, end) that one thread takes from the front, and others halve from the back. No range comes twice in a
-/// loop, as no piece is given back: a compare-and-swap cannot take an old one for a new one.
+/// A range [begin, end) of pieces: its owner takes from the front, thieves take half from the back. No range occurs
+/// twice in a loop, since no piece is returned, so compare-and-swap has no ABA problem.
 class alignas(kLineBytes) Run {
  public:
   void set(std::int64_t begin, std::int64_t end) {
@@ -49,7 +49,7 @@ class alignas(kLineBytes) Run {
   }
   std::int64_t left() const { return left_of(word_.load(std::memory_order_relaxed)); }
 
-  /// From the front, up to `at_once` while many are left; of none: an empty range.
+  /// Takes from the front, up to `at_once` while many are left; an empty range if none are.
   PieceRange take(std::int64_t at_once) {
     std::uint64_t word = word_.load(std::memory_order_relaxed);
     while (true) {
@@ -61,7 +61,7 @@ class alignas(kLineBytes) Run {
     }
   }
 
-  /// Gives the half at the end (rounded up) to `other`, of which nothing is left, unless another thread takes or gives
+  /// Moves the rear half (rounded up) to `other`, which is empty, unless another thread takes or moves pieces
   /// meanwhile.
   void halve(Run& other) {
     std::uint64_t word = word_.load(std::memory_order_relaxed);
@@ -97,14 +97,14 @@ struct ThreadPool::State {
   bool stopping = false;
 
   alignas(kLineBytes) std::atomic<std::uint64_t> gate{kClosed};  // generation << 32 | closed | joined
-  alignas(kLineBytes) std::atomic<std::uint32_t> generation{0};  // the same number, for waiting
+  alignas(kLineBytes) std::atomic<std::uint32_t> generation{0};  // the same number, for waiters
   alignas(kLineBytes) std::atomic<std::uint32_t> done{0};        // workers that joined and have finished
-  alignas(kLineBytes) std::atomic<std::uint32_t> arrived{0};     // at the present barrier
-  alignas(kLineBytes) std::atomic<std::uint32_t> phase{0};       // raised once a barrier
-  alignas(kLineBytes) std::atomic<std::int64_t> next{0};         // first index of parallel_for not yet taken
+  alignas(kLineBytes) std::atomic<std::uint32_t> arrived{0};     // at the current barrier
+  alignas(kLineBytes) std::atomic<std::uint32_t> phase{0};       // incremented by each barrier
+  alignas(kLineBytes) std::atomic<std::int64_t> next{0};         // parallel_for's first index not yet taken
   std::array<std::vector<Run>, kMostStages> runs;                // of parallel_runs: each stage's, by thread
 
-  /// Pieces of the stage for this thread; none: all are taken.
+  /// Takes pieces of the stage for this thread; empty if all are taken.
   PieceRange take(std::size_t stage, int thread, std::int64_t at_once) {
     std::vector<Run>& of = runs[stage];
     Run& own = of[static_cast<std::size_t>(thread)];
@@ -134,19 +134,19 @@ struct ThreadPool::State {
     }
   }
 
-  /// Workers that had joined before nobody could any more.
+  /// Closes the gate; returns the number of workers that had joined.
   std::uint32_t close() {
     return static_cast<std::uint32_t>(gate.fetch_or(kClosed, std::memory_order_acq_rel) & kJoined);
   }
 
-  /// By this thread and those that join before it is done: none is waited for that never came.
+  /// Runs on this thread and on the workers that join in time; workers that do not join are not waited for.
   void run_with_who_comes(FunctionRef<void(int)> pieces) {
     start(&pieces);
     pieces(0);
     finish(close());
   }
 
-  /// Joins the open generation unless it is `last`, which becomes it.
+  /// Joins the open generation unless its number is `last`, and stores the number in `last`.
   bool join(std::uint32_t& last) {
     std::uint64_t now = gate.load(std::memory_order_acquire);
     do {
@@ -175,7 +175,7 @@ ThreadPool::ThreadPool(Options options) : state_(std::make_unique<State>()) {
   const int processors = usable_processors();
   state_->threads = std::max(1, options.threads > 0 ? options.threads : processors);
   for (std::vector<Run>& runs : state_->runs) runs = std::vector<Run>(static_cast<std::size_t>(state_->threads));
-  // With more threads than processors a spinning thread holds back the one it waits for.
+  // With more threads than processors, a spinning thread delays the thread that it waits for.
   if (state_->threads <= processors) state_->spin = options.spin;
   const int threads = state_->threads;
   const bool pin = options.pin && options.first + state_->threads <= static_cast<int>(allowed.size());
@@ -184,7 +184,7 @@ ThreadPool::ThreadPool(Options options) : state_(std::make_unique<State>()) {
     auto worker = os::Thread::start("", [state = state_.get(), i] { state->serve(i); });
     if (!worker.ok()) {
       log::warn("thread pool: {} threads instead of {}: {}", i, threads, worker.status().message());
-      // Those that run have not been given work yet; `threads` is read by the caller's thread alone.
+      // The workers that run have no work yet; only the caller's thread reads `threads`.
       state_->threads = i;
       break;
     }

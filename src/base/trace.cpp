@@ -33,7 +33,7 @@ Status Trace::write(const std::string& path) const {
   std::uint64_t origin = UINT64_MAX;
   for (const Span& span : spans_) origin = std::min(origin, span.begin_ns);
   const auto microseconds = [](std::uint64_t ns) { return static_cast<double>(ns) * 1e-3; };
-  // Names are our own literals: nothing in them needs escaping.
+  // Names are literals of this program and need no escaping.
   print("{{\"displayTimeUnit\": \"ns\", \"traceEvents\": [");
   std::map<std::string, int> rows;
   const char* separator = "\n";

@@ -18,7 +18,7 @@ bool is_ipv6(std::string_view text) {
 
 namespace {
 
-/// Bytes of an address, and how many: 4, 16, or 0 for what is none.
+/// Bytes of an address and their number: 4, 16, or 0 if the text is not an address.
 struct Ip {
   std::array<std::uint8_t, 16> bytes{};
   std::size_t size = 0;

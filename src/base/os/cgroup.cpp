@@ -54,7 +54,7 @@ double cgroup_cpu_quota(std::string_view self_cgroup, const std::string& mount) 
     const bool v2 = controllers.empty();
     if (!v2 && !lists_cpu(controllers)) continue;
     std::string path = line.substr(second + 1);
-    while (true) {  // from the group itself up to the root: inside a container only some of these exist
+    while (true) {  // from the group up to the root: inside a container only some of these exist
       const double quota = v2 ? quota_v2(mount + path) : quota_v1(mount + "/cpu" + path);
       if (quota > 0 && (tightest == 0 || quota < tightest)) tightest = quota;
       const std::size_t slash = path.rfind('/');

@@ -1,4 +1,4 @@
-// What of a socket both systems do alike.
+// The parts of Socket that POSIX and Windows share.
 #include "base/os/socket.h"
 
 #include "base/os/inet.h"

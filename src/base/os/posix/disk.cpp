@@ -16,7 +16,7 @@ std::optional<Disk> find_disk(std::uint64_t volume) {
   std::error_code failure;
   if (!std::filesystem::exists(block, failure)) return std::nullopt;
   Disk disk{volume_name(volume)};
-  // A partition has no queue of its own: its disk is one folder up.
+  // Partitions have no queue folder; their disk, one folder up, does.
   for (const char* const queue : {"queue/read_ahead_kb", "../queue/read_ahead_kb"}) {
     std::uint64_t kilobytes = 0;
     if (std::ifstream file(block / queue); !disk.read_ahead_bytes && file >> kilobytes)

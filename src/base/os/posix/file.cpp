@@ -14,7 +14,7 @@
 namespace millrace::os {
 namespace {
 
-/// Reading and writing wait, where opening did not.
+/// Makes reads and writes blocking again after a non-blocking open.
 void wait_from_now(int handle) { (void)::fcntl(handle, F_SETFL, ::fcntl(handle, F_GETFL, 0) & ~O_NONBLOCK); }
 
 }  // namespace

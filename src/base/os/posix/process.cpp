@@ -23,7 +23,7 @@ std::string read_to_end(int pipe) {
   return text;
 }
 
-/// The standard streams become these; both handles stay open.
+/// Redirects the standard streams to these handles, which stay open.
 void redirect_streams(int input, int output) {
   ::dup2(input, STDIN_FILENO);
   ::dup2(output, STDOUT_FILENO);

@@ -8,7 +8,8 @@
 namespace millrace::os {
 
 std::vector<int> allowed_processors() {
-  for (int capacity = 1024; capacity <= 1 << 17; capacity *= 4) {  // the kernel wants room for every possible CPU
+  for (int capacity = 1024; capacity <= 1 << 17;
+       capacity *= 4) {  // the kernel requires a mask with room for every possible CPU
     cpu_set_t* set = CPU_ALLOC(capacity);
     if (set == nullptr) break;
     const std::size_t bytes = CPU_ALLOC_SIZE(capacity);

@@ -11,7 +11,7 @@
 namespace millrace::os {
 namespace {
 
-// What the handlers use: they take no arguments of ours.
+// Globals for the handlers, which cannot be passed arguments.
 std::atomic<bool>* stop_flag = nullptr;
 int stop_exit_code = 0;
 int stop_event = -1;

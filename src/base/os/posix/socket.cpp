@@ -19,7 +19,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// Events that came within the time; 0: none. POLLERR where the system cannot say.
+/// Returns the events that arrived in time; 0 for none, POLLERR if polling failed.
 int poll_for(SocketHandle socket, int events, milliseconds patience) {
   pollfd entry{socket, static_cast<short>(events), 0};
   const int time = static_cast<int>(std::max<std::int64_t>(0, patience.count()));

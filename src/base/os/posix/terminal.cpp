@@ -16,7 +16,7 @@ int number_of(Stream stream) {
   return stream == Stream::input ? STDIN_FILENO : stream == Stream::output ? STDOUT_FILENO : STDERR_FILENO;
 }
 
-/// How the terminal took lines before SingleKeys.
+/// The terminal's settings before SingleKeys.
 std::optional<termios>& lines_before() {
   static std::optional<termios> before;
   return before;
@@ -42,12 +42,12 @@ bool input_is_fed() {
 bool input_is_ready(std::chrono::milliseconds patience) {
   pollfd input{STDIN_FILENO, POLLIN, 0};
   const int ready = ::poll(&input, 1, static_cast<int>(patience.count()));
-  return ready > 0 || (ready < 0 && errno != EINTR);  // what is wrong with it is for read_input() to say
+  return ready > 0 || (ready < 0 && errno != EINTR);  // read_input() reports the error
 }
 
 Expected<std::size_t> read_input(std::span<char> out) {
   const ssize_t got = ::read(STDIN_FILENO, out.data(), out.size());
-  // Ctrl-C empties a terminal's line: what was ready is gone, and the caller has to look at its flag, not to wait here.
+  // Ctrl-C discards the terminal's line, so a blocking read would wait: return, and let the caller check its flag.
   if (got < 0 && errno == EINTR) return error(Code::unavailable, "a signal interrupted the read");
   if (got < 0) return last_error();
   return static_cast<std::size_t>(got);

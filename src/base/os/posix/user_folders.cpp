@@ -10,7 +10,7 @@ std::string variable(const char* name) {
   return value != nullptr ? value : "";
 }
 
-/// Source: the XDG Base Directory Specification. A relative path is none.
+/// Source: the XDG Base Directory Specification, which says to ignore relative paths.
 std::string below_home(const char* name, const char* usual) {
   if (std::string folder = variable(name); folder.starts_with('/')) return folder;
   const std::string home = variable("HOME");

@@ -10,7 +10,7 @@ std::optional<Disk> find_disk(std::uint64_t volume) {
   const std::wstring root = to_wide(disk.name) + L"\\";
   const UINT kind = root.size() == 3 ? GetDriveTypeW(root.c_str()) : DRIVE_UNKNOWN;  // "C:\"
   if (kind != DRIVE_FIXED && kind != DRIVE_REMOVABLE) return std::nullopt;
-  return disk;  // how far the system reads ahead it does not say
+  return disk;  // Windows does not report how far it reads ahead
 }
 
 }  // namespace millrace::os

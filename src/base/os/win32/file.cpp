@@ -9,7 +9,7 @@
 namespace millrace::os {
 namespace {
 
-/// The lock is on one byte where no file has any: a lock keeps others from reading and writing what it is on.
+/// The locked byte. It lies beyond any file of ours, because a lock on Windows also blocks reads and writes.
 constexpr DWORD kLockPlace = 0x7fff'ffff;
 
 OVERLAPPED at(std::uint64_t offset) {
@@ -21,8 +21,8 @@ OVERLAPPED at(std::uint64_t offset) {
 
 DWORD one_call(std::size_t bytes) { return static_cast<DWORD>(std::min<std::size_t>(bytes, 1u << 30)); }
 
-/// Calls of the system fail at a page without memory, where an access of the program itself is given some
-/// (device/win32/host_memory.cpp): here is one, of each page.
+/// System calls fail on an uncommitted page, whereas the program's own access commits it
+/// (device/win32/host_memory.cpp): touch each page first.
 void touch(std::span<const std::byte> bytes) {
   constexpr std::size_t kPage = 4096;
   for (std::size_t i = 0; i < bytes.size(); i += kPage) (void)*static_cast<const volatile std::byte*>(&bytes[i]);
@@ -64,14 +64,14 @@ Status set_permissions(HANDLE handle, PACL list) {
 Expected<Handle> open_native(const std::wstring& path, const File::Options& options) {
   const bool writes = options.access != File::Access::read;
   DWORD access = options.access == File::Access::write ? 0 : GENERIC_READ;
-  // With the right to append alone, whatever is written goes to the end.
+  // With only the right to append, every write goes to the end.
   if (writes) access |= options.append ? FILE_APPEND_DATA | FILE_WRITE_ATTRIBUTES | SYNCHRONIZE : GENERIC_WRITE;
   if (options.empty) access |= FILE_WRITE_DATA;
   const DWORD creation = options.create == File::Create::always_new   ? CREATE_NEW
                          : options.create == File::Create::if_missing ? OPEN_ALWAYS
                                                                       : OPEN_EXISTING;
   DWORD flags = FILE_ATTRIBUTE_NORMAL | (options.direct ? FILE_FLAG_NO_BUFFERING : 0);
-  if (!writes) flags |= FILE_FLAG_BACKUP_SEMANTICS;  // a folder opens, too, and says of itself that it is one
+  if (!writes) flags |= FILE_FLAG_BACKUP_SEMANTICS;  // lets folders open, so that they can be reported as folders
   if (options.links == Links::stay) flags |= FILE_FLAG_OPEN_REPARSE_POINT;
   const OwnerOnly own = options.owner_only ? owner_only() : OwnerOnly();
   SECURITY_ATTRIBUTES security{sizeof(security), own.get(), FALSE};
@@ -82,7 +82,7 @@ Expected<Handle> open_native(const std::wstring& path, const File::Options& opti
     if (info.kind == FileKind::link) return error(Code::invalid_argument, "it is a symbolic link");
   }
   if (options.empty) MR_RETURN_IF_ERROR(set_end(handle.get(), 0));
-  if (options.empty && options.append) {  // now without the right to write anywhere
+  if (options.empty && options.append) {  // reopen with only the right to append
     File::Options again = options;
     again.empty = false;
     again.create = File::Create::never;
@@ -99,11 +99,11 @@ Expected<std::wstring> path_of(HANDLE handle) {
 }
 
 Status replace(const std::wstring& from, const std::wstring& to) {
-  // POSIX's way first: a file that somebody has open can be replaced, too (Windows 10 of 2018 and later, NTFS).
+  // Try POSIX semantics first, which also replace an open file (Windows 10 since 2018, NTFS).
   const OwnedHandle handle(CreateFileW(from.c_str(), DELETE | SYNCHRONIZE, kShareAll, nullptr, OPEN_EXISTING,
                                        FILE_FLAG_BACKUP_SEMANTICS | FILE_FLAG_OPEN_REPARSE_POINT, nullptr));
   if (handle.get() == INVALID_HANDLE_VALUE) return last_error();
-  struct Rename {  // FILE_RENAME_INFO with the flags that its newer form has
+  struct Rename {  // FILE_RENAME_INFO with the flags of its newer form
     DWORD flags;
     HANDLE root;
     DWORD name_bytes;
@@ -202,7 +202,7 @@ Status File::write_at(std::uint64_t offset, std::span<const std::byte> bytes) co
 Status File::resize(std::uint64_t bytes) const {
   const auto now = info_of(native(handle_));
   DWORD unused = 0;
-  if (now.ok() && bytes > now.value().bytes)  // file systems without holes refuse, and the zeros take room
+  if (now.ok() && bytes > now.value().bytes)  // file systems without sparse files refuse, and the zeros take disk space
     (void)DeviceIoControl(native(handle_), FSCTL_SET_SPARSE, nullptr, 0, nullptr, 0, &unused, nullptr);
   return set_end(native(handle_), bytes);
 }
@@ -250,7 +250,7 @@ Status File::set_permissions_like(const std::string& like) const {
   SECURITY_DESCRIPTOR_CONTROL control = 0;
   DWORD revision = 0;
   if (GetSecurityDescriptorControl(description, &control, &revision) == 0) return last_error();
-  // What a file inherited from its folder, the new one inherited as well.
+  // Skip permissions inherited from the folder: the new file inherits them, too.
   return (control & SE_DACL_PROTECTED) == 0 ? Status() : set_permissions(native(handle_), list);
 }
 
@@ -265,7 +265,7 @@ Status File::set_owner_only() const {
 Status replace_file(const std::string& from, const std::string& to) { return replace(wide_path(from), wide_path(to)); }
 
 Status sync_folder(const std::string& path) {
-  // The file system writes names down by itself before it calls a rename done (MOVEFILE_WRITE_THROUGH, NTFS's log).
+  // A rename is durable when it returns (MOVEFILE_WRITE_THROUGH, NTFS's log), so folders need no flush.
   const auto info = file_info(path);
   if (info.ok() && info.value().kind != FileKind::folder) return error(Code::not_found, "it is no folder");
   return info.status();

@@ -14,8 +14,8 @@ bool ask(HANDLE handle, FILE_INFO_BY_HANDLE_CLASS kind, Info& info) {
   return GetFileInformationByHandleEx(handle, kind, &info, sizeof(info)) != 0;
 }
 
-/// What leads to another file by a path: symbolic links and mount points, not what a cloud's or a deduplicating file
-/// system marks for itself.
+/// True for reparse points that name another path: symbolic links and mount points, not the tags that cloud and
+/// deduplicating file systems use internally.
 bool is_link(HANDLE handle, DWORD attributes) {
   FILE_ATTRIBUTE_TAG_INFO tag{};
   return (attributes & FILE_ATTRIBUTE_REPARSE_POINT) != 0 && ask(handle, FileAttributeTagInfo, tag) &&

@@ -12,7 +12,7 @@ Expected<std::wstring> path_in(Handle folder, const std::string& name) {
   return path + L"\\" + to_wide(name);
 }
 
-/// Whether nobody else is kept from a file of his: administrators and the system may do anything anyway.
+/// True for accounts that may do anything anyway: this user, administrators and the system.
 bool is_trusted(PSID sid, PSID owner) {
   return IsWellKnownSid(sid, WinLocalSystemSid) != 0 || IsWellKnownSid(sid, WinBuiltinAdministratorsSid) != 0 ||
          IsWellKnownSid(sid, WinCreatorOwnerSid) != 0 || IsWellKnownSid(sid, WinCreatorOwnerRightsSid) != 0 ||
@@ -33,7 +33,7 @@ Folder::~Folder() {
   if (handle_ != kNoHandle) CloseHandle(native(handle_));
 }
 
-// The folder is open without sharing the right to delete: nobody can rename it and put another in its place.
+// Opened without FILE_SHARE_DELETE, so that nobody can rename the folder and put another in its place.
 Expected<Folder> Folder::open(const std::string& path) {
   OwnedHandle handle(
       CreateFileW(wide_path(path).c_str(), FILE_LIST_DIRECTORY | FILE_READ_ATTRIBUTES | READ_CONTROL | SYNCHRONIZE,
@@ -53,7 +53,7 @@ Expected<bool> Folder::is_private() const {
                       nullptr, &list, nullptr, &description);
   if (number != ERROR_SUCCESS) return error_of(number);
   const std::unique_ptr<void, FreeLocalLater> owned(description);
-  if (list == nullptr || owner == nullptr) return false;  // no list: everybody may do everything
+  if (list == nullptr || owner == nullptr) return false;  // without a list, everybody has all rights
   const bool ours =
       is_trusted(owner, owner) &&
       (IsWellKnownSid(owner, WinLocalSystemSid) != 0 || IsWellKnownSid(owner, WinBuiltinAdministratorsSid) != 0 ||
@@ -68,7 +68,7 @@ Expected<bool> Folder::is_private() const {
 
 Status Folder::check_writable() const {
   MR_ASSIGN_OR_RETURN(const std::wstring path, path_of(native(handle_)));
-  // The right is asked for, and nothing is done with it.
+  // Only requests the right, to see whether it is granted.
   const OwnedHandle trial(CreateFileW(path.c_str(), FILE_ADD_FILE | SYNCHRONIZE, kShareAll, nullptr, OPEN_EXISTING,
                                       FILE_FLAG_BACKUP_SEMANTICS, nullptr));
   return trial.get() == INVALID_HANDLE_VALUE ? last_error() : Status();

@@ -6,7 +6,7 @@
 
 namespace millrace::os {
 
-void keep_heap_small() {}  // the system's heap is one for all threads
+void keep_heap_small() {}  // Windows has one heap for all threads
 
 void return_free_memory() { (void)_heapmin(); }
 

@@ -7,8 +7,8 @@
 namespace millrace::os {
 
 Expected<Library> Library::load(const std::string& path, Symbols) {
-  // A library finds others by their names, never its symbols: own and shared are one. A name alone is looked for beside
-  // the program and in the system's folder, never in the current folder or those of PATH, where others may have put it.
+  // Symbols are always private on Windows, so own and shared are the same. A bare name is searched beside
+  // the program and in the system's folder, never in the current folder or PATH, where others could plant one.
   const bool name_alone = path.find_first_of("/\\:") == std::string::npos;
   HMODULE const handle = name_alone
                              ? LoadLibraryExW(to_wide(path).c_str(), nullptr,

@@ -5,7 +5,7 @@ namespace {
 
 struct TokenUser {
   alignas(TOKEN_USER) std::byte memory[sizeof(TOKEN_USER) + SECURITY_MAX_SID_SIZE];
-  PSID sid = nullptr;  // null: the system does not say
+  PSID sid = nullptr;  // null if the query failed
 };
 
 void ask_user(TokenUser& user) {

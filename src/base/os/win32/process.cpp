@@ -13,10 +13,10 @@
 namespace millrace::os {
 namespace {
 
-/// Tells the process that goes on in the background which of its handles takes the report.
+/// Variable that tells the background process which handle to write its report to.
 constexpr wchar_t kReport[] = L"MILLRACE_DAEMON_REPORT";
 
-/// A word as CommandLineToArgvW() and the C library read it back.
+/// Quotes a word such that CommandLineToArgvW() and the C library restore it.
 std::wstring quoted(const std::string& word) {
   const std::wstring wide = to_wide(word);
   if (!wide.empty() && wide.find_first_of(L" \t\n\v\"") == std::wstring::npos) return wide;
@@ -49,7 +49,7 @@ struct Started {
   DWORD id = 0;
 };
 
-/// Starts a program, which the system looks up. `streams`: what its input, output and errors become; empty: this
+/// Starts a program, searched as the system does. `streams`: its standard input, output and error; empty: this
 /// process's.
 Expected<Started> start_program(const std::vector<std::string>& words, std::span<HANDLE> streams, DWORD flags) {
   STARTUPINFOW startup{};
@@ -67,7 +67,7 @@ Expected<Started> start_program(const std::vector<std::string>& words, std::span
   return Started{OwnedHandle(made.hProcess), made.dwProcessId};
 }
 
-/// The end of the pipe that a first process gave this one; kNoHandle: there is none.
+/// The pipe end inherited from the parent; kNoHandle without one.
 Handle inherited_report() {
   wchar_t text[32] = {};
   if (GetEnvironmentVariableW(kReport, text, 32) == 0) return kNoHandle;
@@ -97,14 +97,14 @@ Expected<std::vector<std::string>> command_line() {
 Status replace_process(std::vector<std::string> words) {
   const auto started = start_program(words, {}, 0);
   if (!started.ok()) return started.status();
-  // No process can become another program here: this one waits, and ends as the other does. A job makes the other end
-  // where this one is ended.
+  // Windows has no exec(): start the program, wait, and exit with its code. A job object makes it end
+  // if this process is killed.
   HANDLE const job = CreateJobObjectW(nullptr, nullptr);
   JOBOBJECT_EXTENDED_LIMIT_INFORMATION limits{};
   limits.BasicLimitInformation.LimitFlags = JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE;
   SetInformationJobObject(job, JobObjectExtendedLimitInformation, &limits, sizeof(limits));
   AssignProcessToJobObject(job, started.value().process.get());
-  SetConsoleCtrlHandler(nullptr, TRUE);  // Ctrl-C is the other's
+  SetConsoleCtrlHandler(nullptr, TRUE);  // leave Ctrl-C to the other program
   WaitForSingleObject(started.value().process.get(), INFINITE);
   DWORD code = 1;
   GetExitCodeProcess(started.value().process.get(), &code);
@@ -112,7 +112,7 @@ Status replace_process(std::vector<std::string> words) {
 }
 
 void add_to_environment(const char* name, const char* value) {
-  if (std::getenv(name) == nullptr) ::_putenv_s(name, value);  // the C library's copy and the system's
+  if (std::getenv(name) == nullptr) ::_putenv_s(name, value);  // sets the C library's copy and the system's
 }
 
 void end_process(int exit_code) {
@@ -132,7 +132,7 @@ Status stop_process(std::int64_t process) {
     return outcome(SetEvent(event.get()));
   const OwnedHandle found(OpenProcess(PROCESS_TERMINATE, FALSE, static_cast<DWORD>(process)));
   if (found == nullptr) return last_error();
-  constexpr UINT terminated = 128 + 15;  // as a shell calls a process that SIGTERM ended
+  constexpr UINT terminated = 128 + 15;  // a shell's exit code for SIGTERM
   return outcome(TerminateProcess(found.get(), terminated));
 }
 
@@ -161,7 +161,7 @@ Expected<Daemon> Daemon::start(const std::string& log_path, const std::function<
   const auto started = start_program(words, streams, DETACHED_PROCESS | CREATE_NEW_PROCESS_GROUP);
   SetEnvironmentVariableW(kReport, nullptr);
   if (!started.ok()) return started.status();
-  writing.reset();  // the end is where the other process closes it
+  writing.reset();  // so that reading ends when the other process closes its end
   const int code = end(read_to_end(reading.get()));
   std::fflush(nullptr);
   end_process(code);

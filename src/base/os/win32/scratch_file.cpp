@@ -24,7 +24,7 @@ ScratchFile::~ScratchFile() {
 }
 
 Status ScratchFile::write(std::span<const std::byte> bytes) const {
-  // UINT64_MAX is the system's word for the file's end; what one call left over would need it again.
+  // UINT64_MAX means the end of the file; continuing after a partial write would need it again.
   for (constexpr std::size_t kPart = 1u << 30; !bytes.empty();) {
     const auto part = bytes.first(std::min(bytes.size(), kPart));
     std::uint64_t end = UINT64_MAX;
@@ -36,7 +36,7 @@ Status ScratchFile::write(std::span<const std::byte> bytes) const {
 
 Status ScratchFile::flush_to_disk() const {
   if (FlushFileBuffers(native(handle_)) == 0) return last_error();
-  // The system drops what it holds of a file when somebody opens it for reading past the cache.
+  // Opening a file without buffering makes Windows drop its cached pages.
   const OwnedHandle unbuffered(CreateFileW(wide_path(path()).c_str(), GENERIC_READ, kShareAll, nullptr, OPEN_EXISTING,
                                            FILE_FLAG_NO_BUFFERING, nullptr));
   return unbuffered.get() == INVALID_HANDLE_VALUE ? last_error() : Status();

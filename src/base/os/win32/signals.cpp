@@ -7,8 +7,8 @@
 namespace millrace::os {
 namespace {
 
-// What the console's handler and the event's uses: they take no arguments of ours. The system calls both on threads of
-// its own.
+// Globals for the handlers of the console and the event, which cannot be passed arguments. Windows calls both on
+// threads of its own.
 enum class Answer : int { usual, flag, ignore, event };
 std::atomic<Answer> to_interrupts{Answer::usual}, to_ends{Answer::usual};  // Ctrl-C; a request to terminate, or the end
 std::atomic<std::atomic<bool>*> stop_flag{nullptr};
@@ -17,7 +17,7 @@ HANDLE stop_event = nullptr;     // wait_for_stop_request() waits for it
 HANDLE request_event = nullptr;  // stop_process() of another process sets it
 std::atomic<bool> installed{false};
 
-/// False: the system does what it usually does, which is to end the process.
+/// Returns false for the default action, which ends the process.
 bool answer_with(Answer answer) {
   switch (answer) {
     case Answer::flag:
@@ -37,7 +37,7 @@ bool answer_with(Answer answer) {
 BOOL WINAPI on_console_event(DWORD kind) {
   if (kind == CTRL_C_EVENT || kind == CTRL_BREAK_EVENT) return answer_with(to_interrupts) ? TRUE : FALSE;
   if (!answer_with(to_ends)) return FALSE;
-  // The window closes, or the user logs off: the process ends when this returns, and after five seconds anyway.
+  // The window closes or the user logs off: Windows ends the process when this returns, after 5 s at the latest.
   Sleep(INFINITE);
   return TRUE;
 }
@@ -57,14 +57,14 @@ void install() {
 
 }  // namespace
 
-void let_failed_writes_return() {}  // they do
+void let_failed_writes_return() {}  // on Windows they always return
 
 void flag_stop_requests(std::atomic<bool>& flag, int exit_code, bool terminate) {
   stop_flag = &flag;
   stop_exit_code = exit_code;
   to_interrupts = Answer::flag;
   if (terminate) to_ends = Answer::flag;
-  SetConsoleCtrlHandler(nullptr, FALSE);  // a parent may have had Ctrl-C ignored
+  SetConsoleCtrlHandler(nullptr, FALSE);  // a parent may have disabled Ctrl-C
   install();
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// The system's network has to be started in each process that uses it, and ends with it.
+/// Winsock must be initialised once per process.
 [[maybe_unused]] const bool started = [] {
   WSADATA data;
   return WSAStartup(MAKEWORD(2, 2), &data) == 0;
@@ -19,7 +19,7 @@ using std::chrono::milliseconds;
 
 Status last_socket_error() { return error_of(static_cast<DWORD>(WSAGetLastError())); }
 
-/// Events that came within the time; 0: none. POLLERR where the system cannot say.
+/// Returns the events that arrived in time; 0 for none, POLLERR if polling failed.
 int poll_for(SocketHandle socket, short events, milliseconds patience) {
   WSAPOLLFD entry{socket, events, 0};
   const int ready = WSAPoll(&entry, 1, static_cast<int>(std::max<std::int64_t>(0, patience.count())));
@@ -38,7 +38,7 @@ void set_option(SocketHandle socket, int level, int option) {
 
 int one_call(std::size_t bytes) { return static_cast<int>(std::min<std::size_t>(bytes, 1u << 30)); }
 
-/// Of a SocketWatch. A datagram to itself ends a wait that began before a socket was added.
+/// The state of a SocketWatch. A datagram to its own socket wakes a wait that began before a socket was added.
 struct Watched {
   Mutex mutex;
   std::vector<SocketHandle> sockets;
@@ -77,7 +77,7 @@ bool Socket::wait_to_send(milliseconds patience) const { return (poll_for(handle
 bool Socket::peer_is_gone() const {
   const int events = poll_for(handle_, POLLIN, milliseconds(0));
   if ((events & (POLLHUP | POLLERR | POLLNVAL)) != 0) return true;
-  char byte = 0;  // an end is an event as bytes are; behind bytes it shows when these are received
+  char byte = 0;  // a closed connection is also an event; behind unread bytes it shows once they are received
   return (events & POLLIN) != 0 && ::recv(handle_, &byte, 1, MSG_PEEK) == 0;
 }
 
@@ -91,7 +91,7 @@ Expected<std::size_t> Socket::send(std::string_view bytes) const {
 
 void Socket::end_sending() const { ::shutdown(handle_, SD_SEND); }
 
-// SO_REUSEADDR would let two listen on one port here; a port is free again at once without it.
+// On Windows SO_REUSEADDR would let two sockets listen on one port, and ports are free again at once without it.
 void reserve_port(SocketHandle listening) { set_option(listening, SOL_SOCKET, SO_EXCLUSIVEADDRUSE); }
 
 SocketWatch::SocketWatch() {

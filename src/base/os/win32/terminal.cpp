@@ -16,18 +16,18 @@ HANDLE handle_of(Stream stream) {
                                                  : STD_ERROR_HANDLE);
 }
 
-/// What a console gave and read_input() has not passed on yet, in UTF-8: the caller may take less than a line.
+/// UTF-8 that was read from the console and not yet returned by read_input(), whose caller may take less than a line.
 std::string& rest_of_line() {
   static std::string rest;
   return rest;
 }
 
-/// Whether a key's press is among what the console holds; mouse and window events let a wait end, too.
+/// Returns true if the console's queue contains a key press; mouse and window events also end a wait.
 bool key_is_pressed(HANDLE console) {
   INPUT_RECORD record{};
   for (DWORD count = 0; PeekConsoleInputW(console, &record, 1, &count) != 0 && count > 0;) {
     const KEY_EVENT_RECORD& key = record.Event.KeyEvent;
-    // Alt, let go, may bring the character whose number was typed.
+    // Releasing Alt can produce the character whose number was typed.
     const bool types = key.bKeyDown != 0 || (key.wVirtualKeyCode == VK_MENU && key.uChar.UnicodeChar != 0);
     if (record.EventType == KEY_EVENT && types) return true;
     ReadConsoleInputW(console, &record, 1, &count);
@@ -41,7 +41,7 @@ std::optional<DWORD>& mode_before() {
   return before;
 }
 
-/// What xterm sends for a key that is no character; empty for others.
+/// xterm's escape sequence for a key without a character; empty for other keys.
 std::string sequence_of(const KEY_EVENT_RECORD& key) {
   const bool control = (key.dwControlKeyState & (LEFT_CTRL_PRESSED | RIGHT_CTRL_PRESSED)) != 0;
   const auto letter = [&](char last) { return std::string(control ? "\x1b[1;5" : "\x1b[") + last; };
@@ -65,16 +65,16 @@ std::string sequence_of(const KEY_EVENT_RECORD& key) {
   }
 }
 
-/// What a terminal sends for a key's press. A character beyond 16 bits comes as two keys; `high` is the first.
+/// The bytes that a terminal sends for a key press. A surrogate pair arrives as two keys; `high` is the first.
 std::string bytes_of(const KEY_EVENT_RECORD& key, wchar_t& high) {
   const wchar_t unit = key.uChar.UnicodeChar;
-  // A character that Alt and its number made comes when Alt is let go.
+  // A character typed as Alt and its number arrives when Alt is released.
   if (key.bKeyDown == 0 && (key.wVirtualKeyCode != VK_MENU || unit == 0)) return {};
   if (unit == 0) return sequence_of(key);
   const DWORD state = key.dwControlKeyState;
   const bool control = (state & (LEFT_CTRL_PRESSED | RIGHT_CTRL_PRESSED)) != 0;
   if (key.wVirtualKeyCode == VK_ESCAPE) return {};
-  if (key.wVirtualKeyCode == VK_BACK) return control ? "\x17" : "\x7f";  // with Ctrl the word before
+  if (key.wVirtualKeyCode == VK_BACK) return control ? "\x17" : "\x7f";  // Ctrl-Backspace deletes a word
   if (IS_HIGH_SURROGATE(unit)) {
     high = unit;
     return {};
@@ -89,7 +89,7 @@ std::string bytes_of(const KEY_EVENT_RECORD& key, wchar_t& high) {
   return bytes;
 }
 
-/// What the next event of the console is in bytes. Errors: unavailable (it was no character), io_error.
+/// Returns the bytes of the console's next event. Errors: unavailable (not a character), io_error.
 Status read_keys(HANDLE console, std::string& out) {
   static wchar_t high = 0;
   INPUT_RECORD record{};
@@ -113,7 +113,7 @@ Expected<std::size_t> read_console(HANDLE console, std::span<char> out) {
     if (ReadConsoleW(console, units, 1023, &count, nullptr) == 0) return last_error();
     if (count == 0 && GetLastError() == ERROR_OPERATION_ABORTED)
       return error(Code::unavailable, "a signal interrupted the read");
-    // A character beyond 16 bits may not end in the middle.
+    // Do not split a surrogate pair.
     DWORD more = 0;
     if (count > 0 && IS_HIGH_SURROGATE(units[count - 1]) &&
         ReadConsoleW(console, units + count, 1, &more, nullptr) != 0)
@@ -154,11 +154,11 @@ bool input_is_ready(std::chrono::milliseconds patience) {
   const bool console = is_terminal(Stream::input);
   if (!console && GetFileType(input) != FILE_TYPE_PIPE) return true;
   if (!rest_of_line().empty()) return true;
-  constexpr DWORD step_ms = 10;  // nothing can wait for a pipe's bytes
+  constexpr DWORD step_ms = 10;  // Windows cannot wait for a pipe's bytes
   for (const auto end = std::chrono::steady_clock::now() + patience;; Sleep(step_ms)) {
     DWORD there = 0;
     if (console ? key_is_pressed(input) : PeekNamedPipe(input, nullptr, 0, nullptr, &there, nullptr) == 0 || there > 0)
-      return true;  // what is wrong with it is for read_input() to say
+      return true;  // read_input() reports the error
     if (std::chrono::steady_clock::now() >= end) return false;
   }
 }

@@ -15,7 +15,7 @@ unsigned __stdcall run(void* argument) {
   return 0;
 }
 
-/// Windows 10 of 2016 and later.
+/// Available since Windows 10 of 2016.
 void name_thread(HANDLE thread, const char* name) {
   using Describe = HRESULT WINAPI(HANDLE, PCWSTR);
   static auto* const describe = reinterpret_cast<Describe*>(

@@ -6,7 +6,7 @@
 namespace millrace::os {
 namespace {
 
-/// The folder that a variable names, with the slashes that what is put behind it is written with.
+/// The folder that a variable names, with forward slashes, as the callers append to it.
 std::string variable(const char* name) {
   const char* const value = std::getenv(name);
   std::string path = value != nullptr ? value : "";
@@ -14,8 +14,8 @@ std::string variable(const char* name) {
   return path;
 }
 
-/// The system's folder, unless a variable of the XDG Base Directory Specification names another one. A relative path is
-/// none.
+/// The system's folder, unless a variable of the XDG Base Directory Specification names another one. Relative paths are
+/// ignored.
 std::string unless_moved(const char* name) {
   std::string folder = variable(name);
   const bool absolute = folder.starts_with('/') || (folder.size() > 2 && folder.substr(1, 2) == ":/");
