@@ -97,16 +97,43 @@ Shape choose_shape(DType dtype, int x_rows, int weight_rows) {
   return few ? Shape::tile_128x32 : runnable(Shape::group_128x128, dtype);
 }
 
+/// Whether weights of this dtype are whole 4 bits or 8 in blocks of 32 with a scale and no min: the cheapest to decode.
+bool is_simple(DType dtype) {
+  switch (dtype) {
+    case DType::q4_0:
+    case DType::q5_0:
+    case DType::q8_0:
+    case DType::iq4_nl:
+    case DType::iq4_xs:
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// choose_thin_shape() where has_large_blocks() is false, as measured on an H200 whose blocks were given 99 KiB, with
+/// nine dtypes.
+std::optional<ThinShape> choose_small_thin_shape(DType dtype, int x_rows, int weight_rows, bool pair) {
+  const int multiprocessors = multiprocessor_count();
+  const bool low = !pair && weight_rows <= 32 * multiprocessors, many = pair || weight_rows >= 128 * multiprocessors;
+  if (x_rows <= 8) return low ? ThinShape::thin_32x8 : ThinShape::thin_64x8;
+  if (x_rows <= 16) return low ? ThinShape::thin_32x16 : ThinShape::thin_64x16;
+  if (many) return x_rows <= 32 || pair || !has_halves(dtype) ? std::optional(ThinShape::thin_128x32) : std::nullopt;
+  if (is_simple(dtype)) return std::nullopt;
+  return x_rows <= 32 || (low && !has_halves(dtype)) ? ThinShape::thin_64x16 : ThinShape::thin_128x32;
+}
+
 /// The thin shape that is faster than choose_shape's, where there is one; as measured on an H100 with Q4_K and Q6_K.
 /// Tall tiles where each multiprocessor has one; where even tiles of 32 rows are fewer than multiprocessors, narrow
 /// ones that each read the weights (which the L2 cache then has).
-std::optional<ThinShape> choose_thin_shape(int x_rows, int weight_rows, bool pair) {
-  if (!has_large_blocks()) return std::nullopt;
+std::optional<ThinShape> choose_thin_shape(DType dtype, int x_rows, int weight_rows, bool pair) {
+  if (compiled_capability() < 80) return std::nullopt;
   if (matmul_forced_shape >= 0) {
     if (matmul_forced_shape < kShapes) return std::nullopt;
     return static_cast<ThinShape>(matmul_forced_shape - kShapes);
   }
   if (x_rows > 64) return std::nullopt;
+  if (!has_large_blocks()) return choose_small_thin_shape(dtype, x_rows, weight_rows, pair);
   const int multiprocessors = multiprocessor_count();
   const bool tall = pair || weight_rows >= 64 * multiprocessors, low = weight_rows <= 32 * multiprocessors;
   if (x_rows <= 8) return tall ? ThinShape::thin_64x8 : ThinShape::thin_32x8;
@@ -209,7 +236,7 @@ cudaError_t multiply(const MatmulCall& call, cudaStream_t stream) {
   const int weight_rows = fill_products(call, args.products);
   const DType dtype = call.products[0].weight.dtype;
   const bool pair = call.effect == Effect::gated;
-  if (const auto thin = choose_thin_shape(call.x_rows, weight_rows, pair)) {
+  if (const auto thin = choose_thin_shape(dtype, call.x_rows, weight_rows, pair)) {
     const int tiles = div_up(call.x_rows, kThinWidth[static_cast<int>(*thin)]);
     return launch_for(dtype,
                       [&](auto of) { return launch_thin_shape<decltype(of)::value>(*thin, args, tiles, stream); });

@@ -21,9 +21,9 @@ enum class Shape : std::uint8_t {
 constexpr int kShapes = 7;
 constexpr int kShapeWidth[kShapes] = {128, 64, 32, 32, 16, 128, 128};  // rows of x of a tile
 
-/// Whether the code that the current device runs has the tiles and thin shapes for blocks of 227 KiB of shared memory,
-/// which is that for compute capability 9.0. All other code has tile_64x128 in their place, and blocks that fit into
-/// the 99 KiB of cards of 8.6, 8.9 and 12.0; its kernels of the others are empty.
+/// Whether the code that the current device runs has the tiles for blocks of 227 KiB of shared memory, which is that
+/// for compute capability 9.0. All other code has tile_64x128 in their place, and thin shapes whose blocks fit into the
+/// 99 KiB of cards of 8.6, 8.9 and 12.0; its kernels of the others are empty.
 bool has_large_blocks();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
 #define MILLRACE_LARGE_BLOCKS 1

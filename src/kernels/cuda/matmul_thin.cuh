@@ -7,7 +7,7 @@
 // which are multiplied in one instruction a block of 32 and eight columns. Where a step has several segments, their
 // sums meet in shared memory, and each thread adds those of its own few outputs in ascending order.
 //
-// Where has_large_blocks() (matmul_launch.cuh).
+// Tiles are built for blocks of 227 KiB where has_large_blocks() (matmul_launch.cuh), and elsewhere for blocks of 99.
 #pragma once
 
 #include "kernels/cuda/landing.cuh"
@@ -18,7 +18,9 @@
 
 namespace millrace::kernels::cuda {
 
-template <DType kDType, int kRowCount, int kColumnCount, int kSegmentCount, int kWarpColumnCount>
+/// kMostBytes: of shared memory that a block may have; kThinBytes where has_large_blocks() alone, less elsewhere alone.
+template <DType kDType, int kRowCount, int kColumnCount, int kSegmentCount, int kWarpColumnCount,
+          int kMostBytes = kThinBytes>
 struct Thin {
   using Q = Quads<kDType>;
   static constexpr bool kSixBits = kDType == DType::q4_k || kDType == DType::q5_k;
@@ -29,7 +31,8 @@ struct Thin {
   static constexpr int kCopyThreads = 64, kThreads = 32 * kWarps + kCopyThreads;
   static constexpr int kGroups = Q::kHalves ? 16 : 8;  // scale groups of a segment
   static constexpr int kFactors = Q::kMins ? 2 : 1;    // ws, and -wm
-  static_assert(kWarps == 8 && (kCols == 1 || kCols % 2 == 0));
+  static constexpr bool kLarge = kMostBytes == kThinBytes;
+  static_assert((kWarps == 8 || kWarps == 4) && (kCols == 1 || kCols % 2 == 0));
 
   static constexpr int odd_chunks(int bytes) { return 16 * ((bytes + 15) / 16 | 1); }
   static constexpr int kRawPitch = odd_chunks(kSegments * Q::kBytes + (Q::kAlign < 16 ? 15 : 0));
@@ -45,10 +48,10 @@ struct Thin {
   static constexpr int kSumPlaces = kSegments > 1 ? 2 : 1;
   static constexpr int kRestBytes = kWarps * kFactorBytes + kSumPlaces * kSumBytes + 128;
   // Two blocks a multiprocessor where their places fit: one fills while the other ends.
-  static constexpr int kBlocks = 2 * (2 * kPlaceBytes + kRestBytes) + 1024 <= kThinBytes ? 2 : 1;
-  static constexpr int kFit = ((kThinBytes - 1024) / kBlocks - kRestBytes) / kPlaceBytes;
+  static constexpr int kBlocks = 2 * (2 * kPlaceBytes + kRestBytes) + 1024 <= kMostBytes ? 2 : 1;
+  static constexpr int kFit = ((kMostBytes - 1024) / kBlocks - kRestBytes) / kPlaceBytes;
   static constexpr int kStages = kFit < 4 ? kFit : 4;
-  static_assert(kStages >= 2);
+  static constexpr bool kFits = kStages >= 2;
 
   // The block's memory, in this order.
   static constexpr int kFactorsAt = kStages * kPlaceBytes;
@@ -424,8 +427,7 @@ struct ThinBlock {
 };
 
 template <typename T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocks) thin_kernel(const __grid_constant__ TileArgs args) {
-#if MILLRACE_LARGE_BLOCKS
+__device__ void multiply_thin(const TileArgs& args) {
   using Q = typename T::Q;
   extern __shared__ __align__(1024) std::uint8_t shared[];
   const int tid = static_cast<int>(threadIdx.x), warp = tid / 32;
@@ -448,7 +450,12 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) thin_kernel(const __g
   if (warp >= T::kWarps) return block.copy(first, tid - 32 * T::kWarps);
   wait_for_predecessor();
   block.work(first, warp);
-#endif  // MILLRACE_LARGE_BLOCKS
+}
+
+template <typename T>
+__global__ void __launch_bounds__(T::kThreads, T::kBlocks) thin_kernel(const __grid_constant__ TileArgs args) {
+  static_assert(T::kFits);
+  if constexpr (T::kLarge == (MILLRACE_LARGE_BLOCKS == 1)) multiply_thin<T>(args);
 }
 
 /// max_tiles: of columns. Blocks are as many as run at once.
@@ -461,8 +468,39 @@ cudaError_t launch_thin(TileArgs args, int max_tiles, cudaStream_t stream) {
   return launch_large(thin_kernel<T>, grid, T::kThreads, T::kBytes, stream, 1, args);
 }
 
+/// The first of two tiles of one shape, or the second, which takes less memory, where the first has no room for two
+/// steps.
+template <typename First, typename Second>
+using FitsOr = std::conditional_t<First::kFits, First, Second>;
+
+/// A shape's tile for blocks of kLeastBlockShared.
+template <DType kDType, int kRows, int kWidth, int kSegments, int kWarpWidth>
+using SmallThin = Thin<kDType, kRows, kWidth, kSegments, kWarpWidth, int{kLeastBlockShared}>;
+
+template <DType kDType>
+cudaError_t launch_small_thin_shape(ThinShape shape, const TileArgs& args, int max_tiles, cudaStream_t stream) {
+  switch (shape) {
+    case ThinShape::thin_32x8:
+      return launch_thin<FitsOr<SmallThin<kDType, 32, 8, 4, 8>, SmallThin<kDType, 32, 8, 2, 8>>>(args, max_tiles,
+                                                                                                 stream);
+    case ThinShape::thin_64x8:
+      return launch_thin<FitsOr<SmallThin<kDType, 64, 8, 2, 8>, SmallThin<kDType, 64, 8, 1, 8>>>(args, max_tiles,
+                                                                                                 stream);
+    case ThinShape::thin_32x16:
+      return launch_thin<SmallThin<kDType, 32, 16, 2, 8>>(args, max_tiles, stream);
+    case ThinShape::thin_64x16:
+      return launch_thin<FitsOr<SmallThin<kDType, 64, 16, 2, 16>, SmallThin<kDType, 64, 16, 1, 16>>>(args, max_tiles,
+                                                                                                     stream);
+    case ThinShape::thin_128x32:
+      return launch_thin<FitsOr<SmallThin<kDType, 128, 32, 1, 32>, SmallThin<kDType, 64, 32, 1, 16>>>(args, max_tiles,
+                                                                                                      stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
 template <DType kDType>
 cudaError_t launch_thin_shape(ThinShape shape, const TileArgs& args, int max_tiles, cudaStream_t stream) {
+  if (!has_large_blocks()) return launch_small_thin_shape<kDType>(shape, args, max_tiles, stream);
   switch (shape) {
     case ThinShape::thin_32x8:
       return launch_thin<Thin<kDType, 32, 8, 4, 8>>(args, max_tiles, stream);
