@@ -65,13 +65,17 @@ inline Agreement agreement(const EngineOptions& options, const std::string& refe
       EXPECT_EQ(engine->tokenizer().encode(reference.text, text::Specials::parse), reference.tokens);
     }
     std::vector<std::vector<float>> logits(shares.size());
+    std::vector<Engine::Id> ids;
     for (std::size_t i = 0; i < shares.size(); ++i) {
       const auto count = static_cast<std::ptrdiff_t>(shares[i] * static_cast<double>(reference.tokens.size()));
       Request request = greedy({reference.tokens.begin(), reference.tokens.begin() + count}, 1);
       keep_logits(request, logits[i]);
-      EXPECT_TRUE(engine->submit(std::move(request)).ok());
+      const Expected<Engine::Id> id = engine->submit(std::move(request));
+      EXPECT_TRUE(id.ok()) << id.status().message();
+      if (id.ok()) ids.push_back(*id);
     }
     drain(*engine);
+    for (const Engine::Id id : ids) EXPECT_EQ(engine->take(id).status.message(), "");
     for (std::size_t i = 0; i < shares.size(); ++i) {
       const auto tokens = static_cast<std::size_t>(shares[i] * static_cast<double>(reference.tokens.size()));
       EXPECT_EQ(logits[i].size(), tokens * reference.vocab);
