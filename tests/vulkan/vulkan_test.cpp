@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <numeric>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "device/gpu.h"
 #include "device/vulkan/driver.h"
 #include "kernels/cuda/launchers.h"
+#include "kernels/gpu/heads.h"
 #include "kernels/gpu/offer.h"
 #include "kernels/kernels.h"
 #include "tensor/codec.h"
@@ -389,6 +391,7 @@ TEST_F(VulkanKernels, KvInF16FollowsTheRuleOfF32WholeAndInChunks) {
 
 TEST_F(VulkanKernels, ExpertsTakeTheirEntries) {
   constexpr int kExperts = 5, kRowsOfEach = 64, kCols = 512, kTopK = 2, kInputs = 7, kEntries = kInputs * kTopK;
+  constexpr int kBiasStride = kRowsOfEach + 6;
   for (const DType dtype : {DType::q4_k, DType::q6_k, DType::q8_0}) {
     SCOPED_TRACE(std::string(info(dtype).name));
     test::Random random(11);
@@ -416,9 +419,7 @@ TEST_F(VulkanKernels, ExpertsTakeTheirEntries) {
                                                  input.x.data() + x * kCols, input.q.data() + x * kCols,
                                                  input.d.data() + x * (kCols / 32)));
         }
-    const std::vector<float> stored = values[0];
-    kernels::table(device::Isa::plain)
-        .gate_mul(Activation::silu, 0, values[0].data(), values[1].data(), static_cast<std::int64_t>(values[0].size()));
+    const auto biases = normal_floats(2 * kExperts * kBiasStride, random_);  // of gates, and then of ups
 
     std::vector<std::unique_ptr<Array<std::byte>>> on_device;
     std::vector<const std::byte*> table;
@@ -427,32 +428,140 @@ TEST_F(VulkanKernels, ExpertsTakeTheirEntries) {
       table.push_back(on_device.back()->get());
     }
     const Array<const std::byte*> table_at(table);
+    const Array<float> biases_at(biases);
+    const test::Entry bias(biases_at.at_bytes()), up_bias(biases_at.at_bytes() + 4 * kExperts * kBiasStride);
     const Array<std::int32_t> chosen_at(chosen), sorted(kEntries), expert_first(kExperts + 1);
     ASSERT_TRUE(sort_entries(chosen_at.get(), kEntries, kExperts, sorted.get(), expert_first.get(), {}).ok());
     EXPECT_EQ(sorted.host(), order);
     EXPECT_EQ(expert_first.host(), first);
-    for (const bool gated : {false, true}) {
-      for (const bool in_order : {false, true}) {
-        const Array<float> y(stored.size());
-        ExpertCall call;
-        call.weight = table_at.get();
-        call.up = table_at.get() + 1;
-        call.address_stride = 2;
-        call.dtype = call.up_dtype = dtype;
-        call.effect = gated ? Effect::gated : Effect::store;
-        call.rows = kRowsOfEach;
-        call.cols = kCols;
-        call.entries = kEntries;
-        call.experts = kExperts;
-        call.chosen = chosen_at.get();
-        call.sorted = sorted.get();
-        call.expert_first = expert_first.get();
-        call.entries_per_x = kTopK;
-        call.x_q8 = input.view(kInputs, kCols);
-        call.y = y.get();
-        ASSERT_TRUE((in_order ? matmul_experts(call, {}) : matvec_experts(call, {})).ok());
-        EXPECT_TRUE(same_bits(y.host(), gated ? values[0] : stored)) << gated << in_order;
+    struct Form {
+      bool gated, in_order, biased;
+    };
+    for (const Form& form : {Form{false, false, false}, Form{false, true, false}, Form{true, false, false},
+                             Form{true, true, false}, Form{false, true, true}, Form{true, false, true}}) {
+      SCOPED_TRACE(::testing::Message() << "gated " << form.gated << ", sorted " << form.in_order << ", biased "
+                                        << form.biased);
+      const Activation activation = form.biased ? Activation::clamped : Activation::silu;  // as gpt-oss has it
+      std::vector<float> want = values[0], up = values[1];
+      for (std::size_t i = 0; form.biased && i < want.size(); ++i) {
+        const auto expert = static_cast<std::size_t>(chosen[i / kRowsOfEach]);
+        const std::size_t at = expert * kBiasStride + i % kRowsOfEach;
+        want[i] += biases[at];
+        up[i] += biases[kExperts * kBiasStride + at];
       }
+      if (form.gated) {
+        kernels::table(device::Isa::plain)
+            .gate_mul(activation, 0, want.data(), up.data(), static_cast<std::int64_t>(want.size()));
+      }
+      const Array<float> y(want.size());
+      ExpertCall call;
+      call.weight = table_at.get();
+      call.up = table_at.get() + 1;
+      call.address_stride = 2;
+      if (form.biased) {
+        call.bias = bias.get();
+        call.up_bias = up_bias.get();
+        call.bias_stride = kBiasStride;
+      }
+      call.dtype = call.up_dtype = dtype;
+      call.effect = form.gated ? Effect::gated : Effect::store;
+      call.activation = activation;
+      call.rows = kRowsOfEach;
+      call.cols = kCols;
+      call.entries = kEntries;
+      call.experts = kExperts;
+      call.chosen = chosen_at.get();
+      call.sorted = sorted.get();
+      call.expert_first = expert_first.get();
+      call.entries_per_x = kTopK;
+      call.x_q8 = input.view(kInputs, kCols);
+      call.y = y.get();
+      ASSERT_TRUE((form.in_order ? matmul_experts(call, {}) : matvec_experts(call, {})).ok());
+      EXPECT_TRUE(same_bits(y.host(), want));
+    }
+  }
+}
+
+/// Floats, and their int8 form, on the device.
+struct BothForms {
+  BothForms(std::int32_t rows, std::int32_t cols)
+      : rows(rows), cols(cols), floats(static_cast<std::size_t>(rows * cols)), q8(q8_bytes(rows, cols)) {}
+  Q8 view() const { return q8_at(q8.get(), rows, cols); }
+
+  std::int32_t rows, cols;
+  Array<float> floats;
+  Array<std::byte> q8;
+};
+
+TEST_F(VulkanKernels, GatesLeaveInt8BesideFloatsAndAlone) {
+  for (const std::int32_t cols : {32, 96, 4096}) {
+    for (const std::int32_t rows : {1, 5, 77}) {
+      SCOPED_TRACE(::testing::Message() << rows << " x " << cols);
+      const auto n = static_cast<std::size_t>(rows * cols);
+      const auto x = normal_floats(n, random_, 3);
+      const Array<float> x_at(x), gate(normal_floats(n, random_, 4));
+      BothForms want(rows, cols);
+      const BothForms got(rows, cols), alone(rows, cols);
+      want.floats.put(x);
+      ASSERT_TRUE(sigmoid_gate(want.floats.get(), gate.get(), rows * cols, {}).ok());
+      ASSERT_TRUE(quantize_q8(want.floats.get(), cols, rows, cols, want.view(), {}).ok());
+      SigmoidGateCall call;
+      call.x = x_at.get();
+      call.gate = gate.get();
+      call.blocks = rows * cols / 32;
+      call.out = got.floats.get();
+      call.out_q8 = got.view();
+      ASSERT_TRUE(sigmoid_gate(call, {}).ok());
+      EXPECT_TRUE(same_bits(got.floats.host(), want.floats.host()));
+      EXPECT_TRUE(got.q8.host() == want.q8.host());
+      call.out = nullptr;
+      call.out_q8 = alone.view();
+      ASSERT_TRUE(sigmoid_gate(call, {}).ok());
+      EXPECT_TRUE(alone.q8.host() == want.q8.host());
+      EXPECT_TRUE(same_bits(x_at.host(), x));
+    }
+  }
+}
+
+TEST_F(VulkanKernels, AGatedNormIsTheNormAndThenTheGateInBothForms) {
+  for (const std::int32_t head_dim : {32, 96, 128, 160, 256, 288, 512}) {  // of 32, 64 and 128 threads a head
+    for (const std::int32_t heads : {1, 3}) {
+      const std::int32_t rows = 19, cols = heads * head_dim;
+      const Activation activation = heads == 3 ? Activation::gelu : Activation::silu;
+      SCOPED_TRACE(::testing::Message() << heads << " heads of " << head_dim);
+      const auto n = static_cast<std::size_t>(rows * cols);
+      auto x = normal_floats(n, random_, 3);
+      std::fill_n(x.begin(), head_dim, 0.0f);
+      const auto gate = normal_floats(n, random_, 4);
+      const Array<float> x_at(x), normal(x), gate_at(gate),
+          weight(normal_floats(static_cast<std::size_t>(head_dim), random_));
+      const test::Entry entry(weight.at_bytes());
+      BothForms want(rows, cols);
+      const BothForms got(rows, cols);
+      ASSERT_TRUE(
+          rms_norm(normal.get(), nullptr, entry.get(), rows * heads, head_dim, 1e-6f, normal.get(), {}, {}).ok());
+      want.floats.put(gate);
+      ASSERT_TRUE(gate_rows(activation, want.floats.get(), normal.get(), cols, rows, cols, {}).ok());
+      ASSERT_TRUE(quantize_q8(want.floats.get(), cols, rows, cols, want.view(), {}).ok());
+      GatedNormCall call;
+      call.x = x_at.get();
+      call.gate = gate_at.get();
+      call.weight = entry.get();
+      call.rows = rows;
+      call.heads = heads;
+      call.head_dim = head_dim;
+      call.eps = 1e-6f;
+      call.activation = activation;
+      call.out = got.floats.get();
+      call.out_q8 = got.view();
+      ASSERT_TRUE(gated_norm(call, {}).ok());
+      EXPECT_TRUE(same_bits(got.floats.host(), want.floats.host()));
+      EXPECT_TRUE(got.q8.host() == want.q8.host());
+      EXPECT_TRUE(same_bits(x_at.host(), x));
+      call.out = gate_at.get();  // in place, and in floats alone
+      call.out_q8 = {};
+      ASSERT_TRUE(gated_norm(call, {}).ok());
+      EXPECT_TRUE(same_bits(gate_at.host(), want.floats.host()));
     }
   }
 }

@@ -206,12 +206,11 @@ Status GpuExecutor::takes_pictures(bool sees_ahead) const {
 
 std::int64_t GpuExecutor::prompt_chunk() const { return delta_chunks_ ? gpu_prompt_chunk(programs_[0]) : 1; }
 
-/// Experts with a gate of their up's type, chosen by a softmax, and nothing beside their matrices.
+/// Experts with a gate of their up's type, and without scales.
 static bool is_plain(const Experts& experts, const residency::UnitTable& units) {
   const auto dtype = [&](std::int32_t part) { return units.part({experts.first_unit, part}).dtype; };
   if (experts.gated() && dtype(experts.gate_part) != dtype(experts.up_part)) return false;
-  return experts.plain_router() && experts.gated() && experts.gate_bias.none() && experts.inner_scale.none() &&
-         experts.up_scale.none() && experts.down_scale.none();
+  return experts.inner_scale.none() && experts.up_scale.none() && experts.down_scale.none();
 }
 
 /// What a step would need that this kind of GPU has no kernels for; empty: nothing.
@@ -220,8 +219,7 @@ static std::string_view lacked_by(const Program& program, const residency::UnitT
   const gpu::Offer& offer = gpu::offer();
   switch (step.kind) {
     case Kind::moe:
-      if (!offer.mixtures) return "mixtures of experts";
-      return offer.other_mixtures || is_plain(step.experts, units) ? "" : "such mixtures of experts";
+      return offer.mixed_products || is_plain(step.experts, units) ? "" : "such mixtures of experts";
     case Kind::convolve:
     case Kind::delta_rule:
     case Kind::scan:
@@ -232,27 +230,12 @@ static std::string_view lacked_by(const Program& program, const residency::UnitT
     case Kind::store_latent:
     case Kind::matmul_heads:
       return offer.latents ? "" : "attention over latents";
-    case Kind::pick_heads:
-    case Kind::sigmoid_gate:
-    case Kind::activate:
-      return offer.gates ? "" : "gates of heads or rows";
-    case Kind::rms_norm_heads:
-      return offer.gates || step.weight.none() || units.part(step.weight).cols <= step.head_dim
-                 ? ""
-                 : "norms of heads by weights of their own";
     case Kind::temper:
-      return offer.scalars ? "" : "temperatures by position";
-    case Kind::scale:
-      return offer.scalars || step.weight.none() ? "" : "learned scales";
-    case Kind::logits:
-      return offer.scalars || step.cap == 0 ? "" : "caps on logits";
+      return offer.temperatures ? "" : "temperatures by position";
     case Kind::gather:
       return offer.several ? "" : "several GPUs";
     case Kind::attention:
-      return step.attention.head_dim % offer.head_step == 0 &&
-                     (offer.gates || program.layout.group_of(step.layer).v_dim == step.attention.head_dim)
-                 ? ""
-                 : "attention with heads of so many channels";
+      return step.attention.head_dim % offer.head_step == 0 ? "" : "attention with heads of so many channels";
     default:
       return offer.whole_rows || !program.has_whole_rows() ? "" : "rows that all see each other";
   }

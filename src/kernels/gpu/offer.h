@@ -13,13 +13,11 @@ namespace millrace::kernels::gpu {
 struct Offer {
   std::string_view name;      // in messages: "the GPU part"
   std::string_view numerics;  // changes when any bit changes: kept prompts and ranks compare it
-  // Groups of ops, beside those of dense decoders.
-  bool mixtures = true;        // with gates, and routers that take a softmax
-  bool other_mixtures = true;  // other routers, and without gates; with biases or scales
+  // Groups of ops that not every kind has.
+  bool mixed_products = true;  // of mixtures, multiplied by scales of their own, or with gates and ups of two types
   bool states = true;          // convolutions, delta rules, scans
   bool latents = true;         // attention over latents, heads' own matrices
-  bool gates = true;           // gates of heads and of rows, activations without a gate, norms of heads by own weights
-  bool scalars = true;         // learned scales, caps on logits, temperatures by position
+  bool temperatures = true;    // by position
   bool whole_rows = true;      // rows that all see each other: towers
   bool several = true;         // what several GPUs exchange
   bool host_rows = true;       // what the GPU and the processor exchange in a pass

@@ -13,6 +13,18 @@ layout(push_constant) uniform Arguments {
   float factor;
 };
 const uint kSum = 0u, kGate = 1u, kScale = 2u, kAddScaled = 3u, kProduct = 4u;
+const uint kOverSigmoid = 5u, kSigmoidOfRow = 6u, kActivate = 7u, kCap = 8u;
+
+/// cap * tanh(x / cap)
+float capped(float x, float cap) {
+  precise float y = divide(x, cap);
+  y = y + y;
+  precise float below = 1.0 + exp_f32(y);
+  precise float twice = divide(2.0, below);
+  precise float tangent = 1.0 - twice;
+  precise float result = cap * tangent;
+  return result;
+}
 
 void main() {
   for (uint r = gl_WorkGroupID.y; r < rows; r += gl_NumWorkGroups.y) {
@@ -26,6 +38,10 @@ void main() {
       if (kOperation == kScale) result = a * factor;
       if (kOperation == kAddScaled) result = fused(factor, from.v[i], a);
       if (kOperation == kProduct) result = a * from.v[i];
+      if (kOperation == kOverSigmoid) result = over_sigmoid(a, from.v[i]);
+      if (kOperation == kSigmoidOfRow) result = a * over_sigmoid(1.0, from.v[0]);
+      if (kOperation == kActivate) result = gated(kActivation, a, 1.0);
+      if (kOperation == kCap) result = capped(a, factor);
       to.v[i] = result;
     }
   }

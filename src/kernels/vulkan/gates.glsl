@@ -29,7 +29,21 @@ float over_sigmoid(float x, float y) {
   return divide(x, below);
 }
 
-const uint kSilu = 0u, kGelu = 1u, kReluSquared = 2u;  // Activation
+/// 1 - erf(x) where x >= 0.
+float erfc_of_positive(float x) {
+  float t = divide(1.0, fused(0.3275911, x, 1.0));
+  float sum = fused(1.061405429, t, -1.453152027);
+  sum = fused(sum, t, 1.421413741);
+  sum = fused(sum, t, -0.284496736);
+  sum = fused(sum, t, 0.254829592);
+  precise float square = x * x;
+  precise float minus = 0.0 - square;
+  precise float result = sum * t;
+  result = result * exp_f32(minus);
+  return result;
+}
+
+const uint kSilu = 0u, kGelu = 1u, kReluSquared = 2u, kClamped = 3u, kGeluErf = 5u;  // Activation
 
 /// What a gate g and an up u become.
 float gated(uint activation, float g, float u) {
@@ -43,6 +57,17 @@ float gated(uint activation, float g, float u) {
     float positive = is_nan(g) ? g : max(0.0, g);
     precise float square = positive * positive;
     result = square * u;
+  } else if (activation == kClamped) {
+    float bounded = is_nan(g) ? g : min(7.0, g);
+    precise float shift = (is_nan(u) ? u : clamp(u, -7.0, 7.0)) + 1.0;
+    precise float slope = 1.702 * bounded;
+    result = over_sigmoid(bounded, slope) * shift;
+  } else if (activation == kGeluErf) {
+    precise float size = uintBitsToFloat(0x3f3504f3u) * abs(g);
+    precise float half_size = 0.5 * abs(g);
+    precise float lost = half_size * erfc_of_positive(size);
+    precise float kept = (0.0 > g ? 0.0 : g) - lost;
+    result = kept * u;
   } else {
     result = over_sigmoid(g, g) * u;
   }

@@ -15,6 +15,13 @@ const Kernel kDraw{"draw", kernel_draw};
 const Kernel kRoute{"route", kernel_route};
 const Kernel kSortEntries{"sort_entries", kernel_sort_entries};
 const Kernel kCombine{"combine", kernel_combine};
+const Kernel kNormParts{"norm_parts", kernel_norm_parts};
+const Kernel kGatedNorm{"gated_norm", kernel_gated_norm};
+const Kernel kSigmoidGate{"sigmoid_gate", kernel_sigmoid_gate};
+const Kernel kCopyColumns{"copy_columns", kernel_copy_columns};
+const Kernel kChoose{"choose", kernel_choose};
+const Kernel kActivateEntries{"activate_entries", kernel_activate_entries};
+const Kernel kScaleBy{"scale_by", kernel_scale_by};
 
 namespace {
 

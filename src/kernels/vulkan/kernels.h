@@ -18,6 +18,8 @@ using device::vulkan::Kernel;
 
 extern const Kernel kRmsNorm, kQuantize, kElementwise, kGatherRows, kRopeStore, kAttention, kCandidates, kDraw;
 extern const Kernel kRoute, kSortEntries, kCombine;
+extern const Kernel kNormParts, kGatedNorm, kSigmoidGate, kCopyColumns;
+extern const Kernel kChoose, kActivateEntries, kScaleBy;
 /// Of one dtype; null: there is none.
 const Kernel* embed_kernel(DType dtype);
 const Kernel* product_kernel(DType dtype);
@@ -49,5 +51,16 @@ Dispatch dispatch(const Kernel& kernel, const Arguments& arguments, Groups group
   made.groups[2] = static_cast<std::uint32_t>(groups.z);
   return made;
 }
+
+/// Workgroups for so much work, `each` of it apiece.
+inline std::int64_t groups_of(std::int64_t work, std::int64_t each) { return (work + each - 1) / each; }
+/// The same in two dimensions where they are more than one has; the kernel leaves out those behind the last.
+inline Groups spread(std::int64_t groups) {
+  const std::int64_t x = groups < kMostGroups ? groups : kMostGroups;
+  return {x, groups_of(groups, x)};
+}
+/// A call that its maker had to keep away from.
+inline Status broken(const char* what) { return error(Code::internal, "no Vulkan kernel takes {}", what); }
+inline Status put(device::StreamRef stream, const Dispatch& one) { return device::vulkan::launch(stream, {&one, 1}); }
 
 }  // namespace millrace::kernels::vulkan

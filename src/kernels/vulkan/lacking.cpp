@@ -30,7 +30,7 @@ const Offer& offer() {
     Offer offer;
     offer.name = "Vulkan's part";
     offer.numerics = "vulkan 1";
-    offer.other_mixtures = offer.states = offer.latents = offer.gates = offer.scalars = offer.whole_rows = false;
+    offer.mixed_products = offer.states = offer.latents = offer.temperatures = offer.whole_rows = false;
     offer.several = offer.host_rows = offer.adapters = false;
     offer.head_step = 32;  // a head's result is whole blocks of int8
     offer.reads = [](DType dtype) { return vulkan::product_kernel(dtype) != nullptr; };
@@ -55,20 +55,8 @@ Status take_in_experts(const TakeInExpertsCall&, StreamRef) { return lacking("ta
 Status temper(float*, const std::int32_t*, float, std::int32_t, std::int32_t, std::int32_t, StreamRef) {
   return lacking("temper");
 }
-Status scale_by(float*, const std::byte* const*, const std::byte* const*, std::int64_t, std::int32_t, StreamRef) {
-  return lacking("scale_by");
-}
-Status softcap(float*, float, std::int64_t, StreamRef) { return lacking("softcap"); }
-Status place_columns(const PlaceCall&, StreamRef) { return lacking("place_columns"); }
-Status choose(const ChooseCall&, StreamRef) { return lacking("choose"); }
 Status gather(const GatherCall&, StreamRef) { return lacking("gather"); }
 Status meet(const GatherCall&, StreamRef) { return lacking("meet"); }
-Status pick_heads(const PickCall&, StreamRef) { return lacking("pick_heads"); }
-Status sigmoid_gate(float*, const float*, std::int64_t, StreamRef) { return lacking("sigmoid_gate"); }
-Status sigmoid_gate(const SigmoidGateCall&, StreamRef) { return lacking("sigmoid_gate"); }
-Status sigmoid_gate_rows(float*, const float*, std::int32_t, std::int32_t, StreamRef) {
-  return lacking("sigmoid_gate_rows");
-}
 Status l2_norm_heads(float*, std::int64_t, std::int32_t, std::int32_t, std::int32_t, float, StreamRef) {
   return lacking("l2_norm_heads");
 }
@@ -76,12 +64,6 @@ Status time_step(float*, float*, const std::byte* const*, const std::byte* const
                  StreamRef) {
   return lacking("time_step");
 }
-Status rms_norm_groups(float*, const std::byte* const*, std::int32_t, std::int32_t, std::int32_t, float, StreamRef) {
-  return lacking("rms_norm_groups");
-}
-Status gated_norm(const GatedNormCall&, StreamRef) { return lacking("gated_norm"); }
-Status activate(Activation, float*, std::int64_t, StreamRef) { return lacking("activate"); }
-Status activate_entries(const ActivateEntriesCall&, StreamRef) { return lacking("activate_entries"); }
 Status store_latent(const LatentStoreCall&, StreamRef) { return lacking("store_latent"); }
 Status head_product(const HeadProductCall&, StreamRef) { return lacking("head_product"); }
 std::size_t latent_workspace_bytes(std::int32_t, std::int32_t, std::int32_t, std::int32_t) { return 0; }

@@ -18,22 +18,29 @@ namespace {
 
 using device::StreamRef;
 using vulkan::address;
+using vulkan::broken;
 using vulkan::Dispatch;
 using vulkan::Groups;
+using vulkan::groups_of;
 using vulkan::Kernel;
 using vulkan::kMostGroups;
-
-std::int64_t groups_of(std::int64_t work, std::int64_t each) { return (work + each - 1) / each; }
-
-Status put(StreamRef stream, const Dispatch& one) { return device::vulkan::launch(stream, {&one, 1}); }
+using vulkan::put;
 
 Status no_dtype(DType dtype) {
   return error(Code::unsupported, "Vulkan's kernels do not read {} yet; use --device cpu", info(dtype).name);
 }
-/// A call that its maker had to keep away from.
-Status broken(const char* what) { return error(Code::internal, "no Vulkan kernel takes {}", what); }
 
-enum class Operation : std::uint32_t { sum, gate, scale, add_scaled, product };  // elementwise.comp
+enum class Operation : std::uint32_t {  // elementwise.comp
+  sum,
+  gate,
+  scale,
+  add_scaled,
+  product,
+  over_sigmoid,
+  sigmoid_of_row,
+  activate,
+  cap,
+};
 
 struct Rows {
   float* x;
@@ -45,9 +52,7 @@ struct Rows {
 
 Status elementwise(Operation operation, const Rows& rows, float factor, Activation activation, StreamRef stream) {
   if (rows.rows <= 0 || rows.cols <= 0) return {};
-  if (operation == Operation::gate && activation != Activation::silu && activation != Activation::gelu &&
-      activation != Activation::relu_squared)
-    return broken("this gate");
+  if (activation == Activation::limited) return broken("this gate");
   struct {
     std::uint64_t x, y;
     std::int64_t x_stride, y_stride;
@@ -241,6 +246,19 @@ Status add_scaled(float* x, const float* y, float factor, std::int64_t n, Stream
 }
 Status multiply(float* x, const float* y, std::int64_t n, StreamRef stream) {
   return elementwise(Operation::product, {x, 0, y, 0, 1, n}, 1, Activation::silu, stream);
+}
+
+Status sigmoid_gate(float* x, const float* gate, std::int64_t n, StreamRef stream) {
+  return elementwise(Operation::over_sigmoid, {x, 0, gate, 0, 1, n}, 1, Activation::silu, stream);
+}
+Status sigmoid_gate_rows(float* x, const float* gate, std::int32_t rows, std::int32_t cols, StreamRef stream) {
+  return elementwise(Operation::sigmoid_of_row, {x, cols, gate, 1, rows, cols}, 1, Activation::silu, stream);
+}
+Status activate(Activation activation, float* x, std::int64_t n, StreamRef stream) {
+  return elementwise(Operation::activate, {x, 0, x, 0, 1, n}, 1, activation, stream);
+}
+Status softcap(float* x, float cap, std::int64_t n, StreamRef stream) {
+  return elementwise(Operation::cap, {x, 0, x, 0, 1, n}, cap, Activation::silu, stream);
 }
 
 Status gather_rows(const float* x, const std::int32_t* index, std::int32_t rows, std::int32_t cols, float* out,
