@@ -220,13 +220,6 @@ static std::string_view lacked_by(const Program& program, const residency::UnitT
   switch (step.kind) {
     case Kind::moe:
       return offer.mixed_products || is_plain(step.experts, units) ? "" : "such mixtures of experts";
-    case Kind::convolve:
-    case Kind::delta_rule:
-    case Kind::scan:
-    case Kind::time_step:
-    case Kind::decay:
-    case Kind::l2_norm_heads:
-      return offer.states ? "" : "layers with a state";
     case Kind::store_latent:
     case Kind::matmul_heads:
       return offer.latents ? "" : "attention over latents";

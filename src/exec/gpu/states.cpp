@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "exec/gpu/emitter.h"
+#include "kernels/gpu/offer.h"
 
 namespace millrace::exec {
 
@@ -110,7 +111,7 @@ void GpuExecutor::Emitter::emit_delta_net(const Launch& l) {
              &rule = step(l.first + 3);
   gpu::DeltaStepCall call;
   call.convolution = convolve_call(convolution);
-  if (call.convolution.borders != nullptr || by_chunks(rule)) {
+  if (!gpu::offer().delta_step || call.convolution.borders != nullptr || by_chunks(rule)) {
     emit_time_step(decay);
     if (norm.head_dim == gpu::kConvolvedHead) {
       call.convolution.heads = static_cast<std::int32_t>(norm.heads);

@@ -15,7 +15,7 @@ struct Offer {
   std::string_view numerics;  // changes when any bit changes: kept prompts and ranks compare it
   // Groups of ops that not every kind has.
   bool mixed_products = true;  // of mixtures, multiplied by scales of their own, or with gates and ups of two types
-  bool states = true;          // convolutions, delta rules, scans
+  bool delta_step = true;      // a delta net of single rows in one launch (delta_step.h)
   bool latents = true;         // attention over latents, heads' own matrices
   bool temperatures = true;    // by position
   bool whole_rows = true;      // rows that all see each other: towers

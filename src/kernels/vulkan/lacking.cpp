@@ -30,7 +30,7 @@ const Offer& offer() {
     Offer offer;
     offer.name = "Vulkan's part";
     offer.numerics = "vulkan 1";
-    offer.mixed_products = offer.states = offer.latents = offer.temperatures = offer.whole_rows = false;
+    offer.mixed_products = offer.latents = offer.temperatures = offer.whole_rows = offer.delta_step = false;
     offer.several = offer.host_rows = offer.adapters = false;
     offer.head_step = 32;  // a head's result is whole blocks of int8
     offer.reads = [](DType dtype) { return vulkan::product_kernel(dtype) != nullptr; };
@@ -57,13 +57,6 @@ Status temper(float*, const std::int32_t*, float, std::int32_t, std::int32_t, st
 }
 Status gather(const GatherCall&, StreamRef) { return lacking("gather"); }
 Status meet(const GatherCall&, StreamRef) { return lacking("meet"); }
-Status l2_norm_heads(float*, std::int64_t, std::int32_t, std::int32_t, std::int32_t, float, StreamRef) {
-  return lacking("l2_norm_heads");
-}
-Status time_step(float*, float*, const std::byte* const*, const std::byte* const*, std::int32_t, std::int32_t,
-                 StreamRef) {
-  return lacking("time_step");
-}
 Status store_latent(const LatentStoreCall&, StreamRef) { return lacking("store_latent"); }
 Status head_product(const HeadProductCall&, StreamRef) { return lacking("head_product"); }
 std::size_t latent_workspace_bytes(std::int32_t, std::int32_t, std::int32_t, std::int32_t) { return 0; }
@@ -76,9 +69,6 @@ Status rotate_heads(float*, std::int32_t, std::int32_t, std::int32_t, bool, Q8, 
 }
 Status round_prompt(const Bf16*, std::int32_t, std::int32_t, PromptInt8, StreamRef) { return lacking("round_prompt"); }
 Status round_prompt(const float*, std::int32_t, std::int32_t, PromptInt8, StreamRef) { return lacking("round_prompt"); }
-Status convolve(const ConvolveCall&, StreamRef) { return lacking("convolve"); }
-Status delta_rule(const DeltaRuleCall&, StreamRef) { return lacking("delta_rule"); }
-Status scan(const ScanCall&, StreamRef) { return lacking("scan"); }
 Status layer_norm(const float*, const std::byte* const*, const std::byte* const*, std::int32_t, std::int32_t, float,
                   float*, StreamRef) {
   return lacking("layer_norm");
