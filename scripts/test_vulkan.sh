@@ -14,7 +14,7 @@ attention='CudaAttention.EveryHeadDim:CudaAttention.Windows:CudaAttention.RowsTh
 lacking='CudaHeads.GatesBlocksIntoEveryForm:CudaHeads.ANormLeavesEveryForm:CudaHeads.AGatedNormIsTheNormAndThenTheGate:CudaRecurrent.AStepOfADeltaNetIsFiveLaunches'
 # Dense decoders, mixtures, and models with states.
 checkpoints='*CheckpointsOnGpu.Answer*/llama_from_ram_to_the_gpu'
-for name in llama qwen2 qwen3 mistral_nemo gemma3 qwen3moe glm4moe gpt_oss qwen3next qwen35 qwen35moe lfm2 granitehybrid nemotron_h mamba2; do
+for name in llama qwen2 qwen3 mistral_nemo gemma3 mistral3 qwen3moe glm4moe gpt_oss qwen3next qwen35 qwen35moe lfm2 granitehybrid nemotron_h mamba2; do
   checkpoints+=":*CheckpointsOnGpu.Answer*/${name}_on_the_gpu"
 done
 exec "$test" --gtest_brief=1 --gtest_filter="${1:-Vulkan*:$kernels:$attention:$checkpoints-$lacking}"

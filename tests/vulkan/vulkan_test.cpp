@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -15,6 +16,7 @@
 #include "device/gpu.h"
 #include "device/vulkan/driver.h"
 #include "kernels/cuda/launchers.h"
+#include "kernels/gpu/gates.h"
 #include "kernels/gpu/heads.h"
 #include "kernels/gpu/offer.h"
 #include "kernels/kernels.h"
@@ -563,6 +565,27 @@ TEST_F(VulkanKernels, AGatedNormIsTheNormAndThenTheGateInBothForms) {
       ASSERT_TRUE(gated_norm(call, {}).ok());
       EXPECT_TRUE(same_bits(gate_at.host(), want.floats.host()));
     }
+  }
+}
+
+TEST_F(VulkanKernels, TemperaturesAreTheProcessors) {
+  // Every quotient of position and period up to 4,096, and some larger ones.
+  std::vector<std::int32_t> positions;
+  for (int i = 0; i < 4096; ++i) positions.push_back(8 * i + i % 8);
+  for (int i = 1; i < 100; ++i) positions.push_back((1 << 28) / i);
+  constexpr std::int32_t kCols = 70;
+  const auto rows = static_cast<std::int32_t>(positions.size());
+  const auto x = normal_floats(positions.size() * kCols, random_);
+  const Array<std::int32_t> positions_at(positions);
+  for (const float scale : {0.1f, 0.5f, -1e-10f}) {
+    const Array<float> x_at(x);
+    ASSERT_TRUE(temper(x_at.get(), positions_at.get(), scale, 8, rows, kCols, {}).ok());
+    std::vector<float> want = x;
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      const double periods = positions[i / kCols] / 8;  // NOLINT(bugprone-integer-division): whole ones
+      want[i] *= static_cast<float>(1 + scale * std::log(periods + 1));
+    }
+    EXPECT_TRUE(same_bits(x_at.host(), want)) << scale;
   }
 }
 

@@ -223,8 +223,6 @@ static std::string_view lacked_by(const Program& program, const residency::UnitT
     case Kind::store_latent:
     case Kind::matmul_heads:
       return offer.latents ? "" : "attention over latents";
-    case Kind::temper:
-      return offer.temperatures ? "" : "temperatures by position";
     case Kind::gather:
       return offer.several ? "" : "several GPUs";
     case Kind::attention:

@@ -17,7 +17,6 @@ struct Offer {
   bool mixed_products = true;  // of mixtures, multiplied by scales of their own, or with gates and ups of two types
   bool delta_step = true;      // a delta net of single rows in one launch (delta_step.h)
   bool latents = true;         // attention over latents, heads' own matrices
-  bool temperatures = true;    // by position
   bool whole_rows = true;      // rows that all see each other: towers
   bool several = true;         // what several GPUs exchange
   bool host_rows = true;       // what the GPU and the processor exchange in a pass

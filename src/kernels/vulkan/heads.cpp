@@ -69,6 +69,17 @@ Status sigmoid_gate(const SigmoidGateCall& call, StreamRef stream) {
   return put(stream, vulkan::dispatch(vulkan::kSigmoidGate, arguments, {groups}));
 }
 
+Status temper(float* x, const std::int32_t* position, float scale, std::int32_t period, std::int32_t rows,
+              std::int32_t cols, StreamRef stream) {
+  if (rows <= 0 || cols <= 0) return {};
+  struct {
+    std::uint64_t x, position;
+    std::int32_t cols, period;
+    float scale;
+  } const arguments{address(x), address(position), cols, period, scale};
+  return put(stream, vulkan::dispatch(vulkan::kTemper, arguments, {rows, groups_of(cols, 64)}));
+}
+
 Status scale_by(float* x, const std::byte* const* scalar, const std::byte* const* bias, std::int64_t rows,
                 std::int32_t cols, StreamRef stream) {
   if (rows <= 0 || cols <= 0) return {};

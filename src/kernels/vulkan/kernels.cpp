@@ -26,6 +26,7 @@ const Kernel kCopyColumns{"copy_columns", kernel_copy_columns};
 const Kernel kChoose{"choose", kernel_choose};
 const Kernel kActivateEntries{"activate_entries", kernel_activate_entries};
 const Kernel kScaleBy{"scale_by", kernel_scale_by};
+const Kernel kTemper{"temper", kernel_temper};
 
 namespace {
 

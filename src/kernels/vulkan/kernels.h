@@ -19,7 +19,7 @@ using device::vulkan::Kernel;
 extern const Kernel kRmsNorm, kQuantize, kElementwise, kGatherRows, kRopeStore, kAttention, kCandidates, kDraw;
 extern const Kernel kRoute, kSortEntries, kCombine;
 extern const Kernel kConvolve, kStateRows, kTimeStep, kL2Norm, kNormParts, kGatedNorm, kSigmoidGate, kCopyColumns;
-extern const Kernel kChoose, kActivateEntries, kScaleBy;
+extern const Kernel kChoose, kActivateEntries, kScaleBy, kTemper;
 /// Of one dtype; null: there is none.
 const Kernel* embed_kernel(DType dtype);
 const Kernel* product_kernel(DType dtype);

@@ -30,7 +30,7 @@ const Offer& offer() {
     Offer offer;
     offer.name = "Vulkan's part";
     offer.numerics = "vulkan 1";
-    offer.mixed_products = offer.latents = offer.temperatures = offer.whole_rows = offer.delta_step = false;
+    offer.mixed_products = offer.latents = offer.whole_rows = offer.delta_step = false;
     offer.several = offer.host_rows = offer.adapters = false;
     offer.head_step = 32;  // a head's result is whole blocks of int8
     offer.reads = [](DType dtype) { return vulkan::product_kernel(dtype) != nullptr; };
@@ -52,9 +52,6 @@ Status hand_out_experts(const HandOutExpertsCall&, StreamRef) { return lacking("
 Status take_in(const TakeInCall&, StreamRef) { return lacking("take_in"); }
 Status claim_experts(const ClaimExpertsCall&, StreamRef) { return lacking("claim_experts"); }
 Status take_in_experts(const TakeInExpertsCall&, StreamRef) { return lacking("take_in_experts"); }
-Status temper(float*, const std::int32_t*, float, std::int32_t, std::int32_t, std::int32_t, StreamRef) {
-  return lacking("temper");
-}
 Status gather(const GatherCall&, StreamRef) { return lacking("gather"); }
 Status meet(const GatherCall&, StreamRef) { return lacking("meet"); }
 Status store_latent(const LatentStoreCall&, StreamRef) { return lacking("store_latent"); }
