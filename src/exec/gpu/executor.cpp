@@ -236,8 +236,8 @@ static std::string_view lacked_by(const Program& program, const residency::UnitT
 static Status check_offer(const Program& program, const residency::UnitTable& units, const GpuTraits& traits) {
   const gpu::Offer& offer = gpu::offer();
   if (!offer.keeps(traits.kv_dtype))
-    return error(Code::unsupported, "{} has no KV in {} yet; use --kv f16, q8_0 or f32, or --device cpu", offer.name,
-                 info(traits.kv_dtype).name);
+    return error(Code::unsupported, "{} has no KV in {} yet; use --kv f16, q8_0, q4_0 or f32, or --device cpu",
+                 offer.name, info(traits.kv_dtype).name);
   for (const Step& step : program.steps)
     if (const std::string_view lacked = lacked_by(program, units, step); !lacked.empty())
       return error(Code::unsupported, "{} has no kernels for {} yet, which this model has; use --device cpu",

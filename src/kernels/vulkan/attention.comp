@@ -3,7 +3,6 @@
 #extension GL_EXT_control_flow_attributes : require
 #include "device/vulkan/numerics.glsl"
 #include "gates.glsl"
-#include "kv.glsl"
 // Attention of one head of a row by a workgroup, chunk by chunk of 128 keys in ascending order: kernels/gpu/ops.h has
 // the order of sums. KV in f16 is widened and follows the rule of f32. Threads are keys while scores are made, and
 // channels while values are summed. Few rows are cut up (kPart): a workgroup a chunk, whose sums lie in `parts`, and then one
@@ -14,6 +13,7 @@ const uint kPartsAtOnce = 8u;
 const uint kAtOnce = 16u;  // loads that are under way together
 layout(local_size_x = 128) in;
 layout(constant_id = 1) const uint kDType = 0;
+#include "kv.glsl"
 layout(constant_id = 2) const uint kPart = 0;
 #define TOGETHER
 #include "quantize.glsl"
@@ -35,9 +35,9 @@ shared float head[kMostHeadDim];       // the query, at the end the result
 shared float values[kMostHeadDim];     // the merged chunks' values
 shared float weights[kChunk];          // scores, then weights
 shared float reduced[kChunk];
-shared int digits[kMostHeadDim];       // q8_0: the query's integers
+shared int digits[kMostHeadDim];       // the query's integers
 shared float units[kMostHeadDim / 32u];
-shared int rounded[kChunk];            // q8_0: weights times scales, as integers
+shared int rounded[kChunk];            // weights times scales, as integers
 shared int set_sums[32];
 shared uint set_most;
 shared float total;
@@ -72,15 +72,20 @@ float float_at(uint64_t part, uint element) {
 float set_scale(uint64_t part, bool is_key, uint head_dim, uint set, uint slot) {
   return half_to_float(uint(Halves(part + uint64_t(scale_of(is_key, head_dim, set, slot))).v[0]));
 }
-int byte_of(uint64_t part, uint element) { return int(uint(Bytes(part).v[element]) << 24) >> 24; }
+/// An integer of the cache.
+int level_of(uint64_t part, bool is_key, uint head_dim, uint channel, uint slot) {
+  if (kDType == kQ8) return int(uint(Bytes(part).v[element_of(is_key, head_dim, channel, slot)]) << 24) >> 24;
+  uint both = uint(Bytes(part).v[nibbles_of(is_key, head_dim, channel, slot)]);
+  return int(both << (channel % 32u < 16u ? 28 : 24)) >> 28;
+}
 
 float score(uint64_t part, uint head_dim, uint slot) {
   float s = 0.0;
-  if (kDType == kQ8) {
+  if (kIntegers) {
     for (uint set = 0u; set < head_dim / 32u; ++set) {
       int sum = 0;
       [[unroll]] for (uint i = 0u; i < 32u; ++i)
-        sum += digits[32u * set + i] * byte_of(part, element_of(true, head_dim, 32u * set + i, slot));
+        sum += digits[32u * set + i] * level_of(part, true, head_dim, 32u * set + i, slot);
       precise float unit = units[set] * set_scale(part, true, head_dim, set, slot);
       s = fused(float(sum), unit, s);
     }
@@ -157,7 +162,7 @@ void merge_floats(uint chunk, uint row, uint kv_head, uint head_dim, uint begin,
     join(d, acc, before, joins);
   }
 }
-void merge_bytes(uint chunk, uint row, uint kv_head, uint head_dim, uint begin, uint end, float before, float joins) {
+void merge_integers(uint chunk, uint row, uint kv_head, uint head_dim, uint begin, uint end, float before, float joins) {
   uint j = gl_LocalInvocationID.x, key = chunk * kChunk + j;
   bool there = j >= begin && j < end;
   uint64_t part = there ? part_of(key, row, kv_head, false) : 0ul;
@@ -167,6 +172,7 @@ void merge_bytes(uint chunk, uint row, uint kv_head, uint head_dim, uint begin, 
     barrier();
     precise float product = there ? weights[j] * set_scale(part, false, head_dim, set, key % kBlockTokens) : 0.0;
     float weight = is_nan(product) ? 0.0 : max(product, 0.0);
+    if (kDType == kQ4) weight = there && weights[j] != 0.0 ? product : 0.0;  // scales have signs there
     if (there) atomicMax(set_most, floatBitsToUint(weight) & 0x7fffffffu);
     barrier();
     float inverse;
@@ -180,7 +186,7 @@ void merge_bytes(uint chunk, uint row, uint kv_head, uint head_dim, uint begin, 
       uint64_t values_at = part_of(chunk * kChunk + first, row, kv_head, false);
       uint slot = (chunk * kChunk + first) % kBlockTokens;
       [[unroll]] for (uint i = 0u; i < 32u; ++i)
-        sum += rounded[first + i] * byte_of(values_at, element_of(false, head_dim, channel, slot + i));
+        sum += rounded[first + i] * level_of(values_at, false, head_dim, channel, slot + i);
     }
     atomicAdd(set_sums[j % 32u], sum);
     barrier();
@@ -252,7 +258,7 @@ void main() {
     values[i] = 0.0;
   }
   barrier();
-  if (kDType == kQ8 && kPart != kJoined) round_query(head_dim);
+  if (kIntegers && kPart != kJoined) round_query(head_dim);
   bool sink = uint64_t(sinks) != 0ul;
   float most = sink ? Floats(sinks.v[0]).v[number] : negative(kInfinity), sum = sink ? 1.0 : 0.0;
   if (kPart == kJoined)
@@ -274,8 +280,8 @@ void main() {
     } else {
       join_sums(m, l, most, sum, before, joins);
     }
-    if (kDType == kQ8)
-      merge_bytes(chunk, row, kv_head, head_dim, begin, end, before, joins);
+    if (kIntegers)
+      merge_integers(chunk, row, kv_head, head_dim, begin, end, before, joins);
     else
       merge_floats(chunk, row, kv_head, head_dim, begin, end, before, joins);
     barrier();

@@ -34,7 +34,9 @@ const Offer& offer() {
     offer.several = offer.host_rows = offer.adapters = false;
     offer.head_step = 32;  // a head's result is whole blocks of int8
     offer.reads = [](DType dtype) { return vulkan::product_kernel(dtype) != nullptr; };
-    offer.keeps = [](DType dtype) { return dtype == DType::f16 || dtype == DType::f32 || dtype == DType::q8_0; };
+    offer.keeps = [](DType dtype) {
+      return dtype == DType::f16 || dtype == DType::f32 || dtype == DType::q8_0 || dtype == DType::q4_0;
+    };
     return offer;
   }();
   return made;

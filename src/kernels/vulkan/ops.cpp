@@ -276,6 +276,8 @@ Status gather_rows(const float* x, const std::int32_t* index, std::int32_t rows,
 
 namespace {
 
+bool keeps_integers(const KvView& kv) { return kv.dtype == DType::q8_0 || kv.dtype == DType::q4_0; }
+bool is_kept(const KvView& kv) { return kv.dtype == DType::f32 || kv.dtype == DType::f16 || keeps_integers(kv); }
 std::uint32_t two(std::int64_t low, std::int64_t high) {
   return static_cast<std::uint32_t>(low) | static_cast<std::uint32_t>(high) << 16;
 }
@@ -286,7 +288,7 @@ float factor_of(std::int32_t rotation) { return rotation > 0 ? rotation_factor(r
 Status rope_store(const RopeStoreCall& call, StreamRef stream) {
   if (call.rows.rows <= 0) return {};
   const KvView& kv = call.kv;
-  if (kv.dtype != DType::f32 && kv.dtype != DType::f16 && kv.dtype != DType::q8_0) return broken("this type of KV");
+  if (!is_kept(kv)) return broken("this type of KV");
   constexpr std::uint32_t kNeox = 1, kNormalizeV = 2;  // rope_store.comp
   struct {
     std::uint64_t q, k, v, q_norm, k_norm, cos_sin, table, sequence, position;
@@ -328,9 +330,8 @@ std::size_t attention_workspace_bytes(std::int32_t rows, std::int32_t heads, std
 Status attention(const AttentionCall& call, StreamRef stream) {
   if (call.rows.rows <= 0) return {};
   const KvView& kv = call.kv;
-  const bool q8 = kv.dtype == DType::q8_0;
-  if (kv.dtype != DType::f32 && kv.dtype != DType::f16 && !q8) return broken("this type of KV");
-  if (q8 ? kv.head_dim % 32 != 0 : kv.rotation > 0) return broken("this form of KV");
+  if (!is_kept(kv)) return broken("this type of KV");
+  if (keeps_integers(kv) ? kv.head_dim % 32 != 0 : kv.rotation > 0) return broken("this form of KV");
   if (call.out_q8.q != nullptr && kv.head_dim % 32 != 0) return broken("int8 blocks across heads");
   struct {
     std::uint64_t q, out, out_q, out_scales, table, sequence, position, sinks, seen, parts;

@@ -1,13 +1,13 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "device/vulkan/numerics.glsl"
-#include "kv.glsl"
 // Heads of queries, keys and values on their way: norm, RoPE, rotation, then in place or into the cache. A workgroup a
 // head of a row: of q first, then of k, then of v. The squares of a norm are summed by 32 lanes with every 32nd four
 // channels, and then by a tree.
 const uint kThreads = 64u, kMostHeadDim = 512u;
 layout(local_size_x = 64) in;
 layout(constant_id = 1) const uint kDType = 0;
+#include "kv.glsl"
 layout(push_constant) uniform Arguments {
   Floats q, k, v;
   Addresses q_norm, k_norm;
@@ -87,6 +87,55 @@ void store_set(uint64_t part, bool is_key, uint head_dim, uint set, uint slot) {
   Halves(part + uint64_t(scale_of(is_key, head_dim, set, slot))).v[0] = uint16_t(scale);
 }
 
+/// 32 channels by the bits of encode_kv_q4 (tensor/kv_codec.h), by one thread: the best of four scales.
+void store_nibbles(uint64_t part, bool is_key, uint head_dim, uint set, uint slot) {
+  float x[32];
+  float most = encodable(head[32u * set]), least = most;
+  for (uint i = 0u; i < 32u; ++i) {
+    x[i] = encodable(head[32u * set + i]);
+    most = max(most, x[i]);
+    least = min(least, x[i]);
+  }
+  float extreme = -least >= most ? least : most, best = 0.0;
+  if (extreme == 0.0) extreme = 0.0;  // a zero of one sign
+  const float divisors[4] = float[](-8.0, -7.5, -8.5, -9.0);
+  uint chosen = 0u;
+  int levels[32];
+  for (uint c = 0u; c < 4u; ++c) {
+    uint scale = float_to_half(clamp(divide(extreme, divisors[c]), -65504.0, 65504.0));
+    float stored = half_to_float(scale), inverse = stored != 0.0 ? divide(1.0, stored) : 0.0;
+    int tried[32];
+    precise float errors[8];
+    for (uint four = 0u; four < 8u; ++four) {
+      precise float squares[4];
+      for (uint i = 0u; i < 4u; ++i) {
+        precise float level = x[4u * four + i] * inverse;
+        level = clamp(level, -8.0, 7.0) + kRounding;
+        tried[4u * four + i] = int(floatBitsToUint(level)) - 0x4b400000;
+        precise float reached = stored * float(tried[4u * four + i]);
+        precise float missed = x[4u * four + i] - reached;
+        squares[i] = missed * missed;
+      }
+      precise float low = squares[0] + squares[1];
+      precise float high = squares[2] + squares[3];
+      errors[four] = low + high;
+    }
+    for (uint apart = 1u; apart < 8u; apart *= 2u)
+      for (uint four = 0u; four < 8u; four += 2u * apart) {
+        precise float both = errors[four] + errors[four + apart];
+        errors[four] = both;
+      }
+    if (c > 0u && !(errors[0] < best)) continue;
+    best = errors[0];
+    chosen = scale;
+    levels = tried;
+  }
+  for (uint i = 0u; i < 16u; ++i)
+    Bytes(part + uint64_t(nibbles_of(is_key, head_dim, 32u * set + i, slot))).v[0] =
+        uint8_t((levels[i] & 15) | (levels[i + 16u] & 15) << 4);
+  Halves(part + uint64_t(scale_of(is_key, head_dim, set, slot))).v[0] = uint16_t(chosen);
+}
+
 void main() {
   uint heads = heads_and_kv_heads & 0xffffu, kv_heads = heads_and_kv_heads >> 16;
   uint head_dim = head_dim_and_rotation & 0xffffu, span = head_dim_and_rotation >> 16;
@@ -113,8 +162,13 @@ void main() {
   uint64_t entry = uint64_t(uint(sequence.v[row])) * uint64_t(max_blocks) + uint64_t(at / kBlockTokens);
   uint64_t block = Addresses(uint64_t(table) + 8ul * entry).v[0];
   uint64_t part = block + uint64_t(is_k ? k_offset : v_offset) + uint64_t(of_kind) * uint64_t(head_bytes);
-  if (kDType == kQ8) {
-    for (uint set = thread; set < head_dim / 32u; set += kThreads) store_set(part, is_k, head_dim, set, slot);
+  if (kIntegers) {
+    for (uint set = thread; set < head_dim / 32u; set += kThreads) {
+      if (kDType == kQ4)
+        store_nibbles(part, is_k, head_dim, set, slot);
+      else
+        store_set(part, is_k, head_dim, set, slot);
+    }
     return;
   }
   for (uint i = thread; i < head_dim; i += kThreads) {
