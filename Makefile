@@ -12,7 +12,8 @@ demo: setup ## install what is needed, build, and let the bundled model answer u
 
 install: all ## install below PREFIX=/usr/local (and DESTDIR): program, library, header, completions, man pages where help2man is
 	@scripts/build.sh release millrace_shared
-	@if command -v help2man >/dev/null; then packaging/make_man.sh build/release/millrace build/release/man; fi
+	@if command -v help2man >/dev/null; then packaging/make_man.sh build/release/millrace build/release/man; \
+	else echo "no man pages: help2man is not installed"; fi
 	@packaging/make_completions.sh build/release/millrace build/release/completions
 	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)" --strip
 

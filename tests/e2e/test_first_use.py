@@ -11,6 +11,7 @@ import tempfile
 import termios
 import time
 import unittest
+import urllib.request
 
 from harness import DEMO, DRAFT, MILLRACE, Case, run
 from hub import Hub
@@ -68,6 +69,12 @@ class Words(Case):
         said = json.loads(self.ok("run", DEMO, "-p", "Hi", "--temp", "0", "-n", "60", "--schema", schema).out)
         self.assertIsInstance(said["a"], int)
 
+    def test_times_in_the_log_have_milliseconds(self):
+        lines = self.ok("run", DEMO, "-p", "Hi", "-n", "1", "-v").err.splitlines()
+        times = [line for line in lines if re.match(r"\d\d:\d\d:\d\d", line)]
+        self.assertTrue(times, lines)
+        for line in times:
+            self.assertRegex(line, r"^\d\d:\d\d:\d\d\.\d{3} ")
 
     def test_a_folder_in_place_of_a_model(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -232,6 +239,9 @@ class Page(Case):
         try:
             lines = [process.stdout.readline() for _ in range(2)]
             self.assertRegex(lines[1], r"Open http://127\.0\.0\.1:\d+/ in a browser")
+            asked = urllib.request.Request(lines[1].split()[1], headers={"Accept": "text/html"})
+            with urllib.request.urlopen(asked, timeout=20) as page:
+                self.assertIn(b'rel="icon"', page.read())
         finally:
             process.terminate()
             process.wait()
