@@ -295,7 +295,8 @@ Status TokenizerReader::set_specials() {
   return {};
 }
 
-/// chat_template.jinja, or else tokenizer_config.json's: one template, or several with names.
+/// chat_template.jinja, or else tokenizer_config.json's (one template, or several with names), or else
+/// chat_template.json's, where processors of models with pictures kept it.
 Status TokenizerReader::set_template() {
   std::error_code ignored;
   if (const std::string file = path("chat_template.jinja"); fs::exists(file, ignored)) {
@@ -307,7 +308,12 @@ Status TokenizerReader::set_template() {
     set("chat_template", Value(text));
     return {};
   }
-  const json& found = member(settings_, "chat_template");
+  const json& own = member(settings_, "chat_template");
+  json processors;
+  if (own.is_null()) {
+    MR_ASSIGN_OR_RETURN(processors, read_optional("chat_template.json"));
+  }
+  const json& found = own.is_null() ? member(processors, "chat_template") : own;
   if (found.is_string()) set("chat_template", Value(found.get<std::string>()));
   if (!found.is_array()) return {};
   std::vector<std::string> names;

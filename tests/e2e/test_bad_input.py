@@ -182,6 +182,10 @@ class Damaged(InFolder):
         checkpoints.write_checkpoint(folder)
         for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja", "model.safetensors"):
             self.check(folder / name, "convert", folder, "-o", os.path.join(self.folder.name, "out.gguf"), "-q")
+        (folder / "chat_template.jinja").unlink()
+        (folder / "tokenizer_config.json").unlink()
+        (folder / "chat_template.json").write_text(json.dumps({"chat_template": "{{ messages[0].content }}"}))
+        self.check(folder / "chat_template.json", "convert", folder, "-o", os.path.join(self.folder.name, "out.gguf"), "-q")
 
 
 class Outputs(InFolder):

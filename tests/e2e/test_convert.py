@@ -72,6 +72,20 @@ class Convert(Case):
         self.assertAlmostEqual(keys["general.sampling.temp"], 0.6)
         self.assertEqual(keys["general.sampling.top_k"], 20)
 
+    def test_the_chat_template_is_found_in_each_of_its_files(self):
+        """transformers keeps it in one of three, by its version and by whether a processor or a tokenizer was saved."""
+        checkpoints.write_checkpoint(self.source)
+        (self.source / "chat_template.json").write_text(json.dumps({"chat_template": "of the processor"}))
+        self.assertEqual(self.convert().keys["tokenizer.chat_template"], "{{ messages[0].content }}")
+        (self.source / "chat_template.jinja").unlink()
+        self.assertEqual(self.convert().keys["tokenizer.chat_template"], "in the config")
+        settings = json.loads((self.source / "tokenizer_config.json").read_text())
+        del settings["chat_template"]
+        (self.source / "tokenizer_config.json").write_text(json.dumps(settings))
+        self.assertEqual(self.convert().keys["tokenizer.chat_template"], "of the processor")
+        (self.source / "chat_template.json").write_text("[]")
+        self.cannot_convert("chat_template.json")
+
     def test_pre_tokenizers_are_known_by_what_they_do(self):
         checkpoints.write_checkpoint(self.source)
         words = checkpoints.QWEN2_WORDS

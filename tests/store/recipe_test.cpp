@@ -48,6 +48,15 @@ TEST(Recipe, ChecksMessages) {
     EXPECT_FALSE(check_messages(json::parse(text)).ok()) << text;
 }
 
+TEST(Recipe, PassesOverWhatOnlyOllamaCanDo) {
+  const auto recipe =
+      parse_recipe("FROM base\nRENDERER qwen3-coder\nPARSER qwen3-coder\nREQUIRES 0.14.0\nSYSTEM Be brief.\n");
+  ASSERT_TRUE(recipe.ok()) << recipe.status().message();
+  EXPECT_EQ(recipe->from, "base");
+  EXPECT_EQ(recipe->system, "Be brief.");
+  EXPECT_NE(parse_recipe("FROM base\nRENDERERS x\n").status().message().find("line 2"), std::string::npos);
+}
+
 TEST(Recipe, HasAdapters) {
   const std::string text = "FROM base\nADAPTER ./a.gguf\nADAPTER \"my folder/peft\"\n";
   const auto recipe = parse_recipe(text);

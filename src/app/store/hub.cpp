@@ -287,7 +287,7 @@ Expected<std::vector<HubFile>> checkpoint_texts(const std::vector<HubFile>& file
   std::vector<HubFile> texts;
   for (const std::string_view path :
        {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja",
-        "preprocessor_config.json", "processor_config.json", kCheckpointIndex.data()}) {
+        "chat_template.json", "preprocessor_config.json", "processor_config.json", kCheckpointIndex.data()}) {
     const auto found = std::find_if(files.begin(), files.end(),
                                     [&](const HubFile& file) { return file.path == path && file.bytes > 0; });
     if (found != files.end()) texts.push_back(*found);
