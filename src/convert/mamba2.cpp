@@ -61,7 +61,11 @@ Status write_mamba2(const Header& header, nlohmann::json& config) {
 
 void expect_endless_time_steps(Config& config) {
   const nlohmann::json infinite = nlohmann::json::object({{"__float__", "Infinity"}});
-  config.expect("time_step_limit", nlohmann::json::array({0.0, infinite}));
+  const nlohmann::json* limit = config.find("time_step_limit");
+  if (limit != nullptr && *limit != nlohmann::json::array({0.0, infinite}))
+    config.fail(error(Code::unsupported,
+                      "time_step_limit in config.json bounds the time steps of Mamba-2 layers; this version computes "
+                      "with unbounded ones alone"));
 }
 
 const Family kMamba2{.model_type = "mamba2",

@@ -23,7 +23,7 @@ inline constexpr NameRule kBackboneNames[] = {
     prefix "out_proj.weight", "blk.#.ssm_out.weight"                                                                 \
   }
 
-/// Fails if time_step_limit bounds any time step.
+/// Fails with `unsupported` if time_step_limit bounds time steps.
 void expect_endless_time_steps(Config& config);
 
 }  // namespace millrace::convert

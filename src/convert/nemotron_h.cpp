@@ -57,8 +57,7 @@ void prepare_nemotron_h(Config& config) {
   if (pattern.empty()) pattern = config.text("hybrid_override_pattern", "");
   config.set("hybrid_override_pattern", pattern);
   config.set("num_hidden_layers", pattern.size());
-  config.disregard(
-      {"head_dim", "expand", "mtp_layers_block_type", "time_step_limit"});  // the class computes with others
+  config.disregard({"head_dim", "expand", "mtp_layers_block_type"});  // the class computes with others
   if (pattern.find('E') != std::string::npos) return;
   for (const char* key :
        {"n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "moe_shared_expert_intermediate_size",
@@ -70,10 +69,10 @@ void read_nemotron_h(Config& config, Header& header) {
   const std::string pattern = config.text("hybrid_override_pattern", "");
   if (const double least = config.number("time_step_min", 0); least > 0)
     log::warn(
-        "time_step_min in config.json is {}: transformers raises smaller time steps to it, this version does not; "
-        "answers "
-        "may differ where dt_bias is low",
+        "time_step_min in config.json is {}: transformers without its Mamba kernels raises smaller time steps to it; "
+        "these kernels and this version do not",
         least);
+  expect_endless_time_steps(config);
   const std::int64_t heads = header.integer("attention.head_count_kv");
   const bool mixture = header.has("expert_count");
   const std::int64_t width =

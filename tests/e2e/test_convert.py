@@ -264,7 +264,9 @@ class Convert(Case):
                                          ("qwen3", "layer_types", ["sliding_attention"]), ("mixtral", "hidden_act", "gelu"),
                                          ("gpt_oss", "swiglu_alpha", 1.5), ("gpt_oss", "swiglu_limit", 6.0),
                                          ("mamba2", "hidden_act", "gelu"), ("granitemoehybrid", "hidden_act", "gelu"),
-                                         ("nemotron_h", "mamba_hidden_act", "gelu"), ("mamba2", "time_step_limit", [0.0, 0.1]), ("deepseek_v3", "rope_interleave", False),
+                                         ("nemotron_h", "mamba_hidden_act", "gelu"), ("mamba2", "time_step_limit", [0.0, 0.1]),
+                                         ("granitemoehybrid", "time_step_limit", [0.0, 0.1]), ("nemotron_h", "time_step_limit", [0.0, 0.1]),
+                                         ("nemotron_h", "time_step_limit", [0.01, float("inf")]), ("deepseek_v3", "rope_interleave", False),
                                          ("gemma3_text", "attn_logit_softcapping", 30.0)):
             with self.subTest(model_type, field=field):
                 changes = {"mamba_n_heads": 4, "num_heads": 4, "expand": 2, "hybrid_override_pattern": "*"} | {field: value}
