@@ -69,6 +69,16 @@ class Words(Case):
         said = json.loads(self.ok("run", DEMO, "-p", "Hi", "--temp", "0", "-n", "60", "--schema", schema).out)
         self.assertIsInstance(said["a"], int)
 
+    def test_brackets_are_text(self):
+        """CLI11 takes [a, b] for a list of two values, wherever an option takes several."""
+        for text in ("[INST] as text, and [/INST]", "[]", "[1, 2]", "a]", "[[b]]", "]\x01"):
+            ids = self.ok("tokenize", "-m", DEMO, text).out
+            self.assertEqual(ids, run("tokenize", "-m", DEMO, stdin=text + "\n").out, text)
+        self.refused("run", DEMO, "-p", "Hi", "--tmp=[1]", says="unknown option --tmp")
+        self.refused("inspect", DEMO, "[extra]", says="[extra]")
+        said = self.ok("run", DEMO, "-p", "Hi", "--grammar", 'root ::= "x[a]y"', "--stop", "[a]").out
+        self.assertEqual(said.strip(), "x")
+
     def test_times_in_the_log_have_milliseconds(self):
         lines = self.ok("run", DEMO, "-p", "Hi", "-n", "1", "-v").err.splitlines()
         times = [line for line in lines if re.match(r"\d\d:\d\d:\d\d", line)]

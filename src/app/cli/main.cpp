@@ -53,6 +53,23 @@ std::vector<std::string> words_of(int argc, char** argv) {
   return words;
 }
 
+/// CLI11 reads `[a, b]` as a list wherever an option takes several values, which changes texts and stop words such as
+/// "[INST]". This mark behind the bracket hides it; each option removes the mark before anything reads its value.
+constexpr char kMark = '\x01';
+
+std::string without_mark(std::string word) {
+  if (word.ends_with(kMark)) word.pop_back();
+  return word;
+}
+
+void keep_brackets(CLI::App& app, std::vector<std::string>& words) {
+  for (std::string& word : words)
+    if (word.ends_with(']') || word.ends_with(kMark)) word += kMark;
+  for (CLI::App* verb : app.get_subcommands([](CLI::App*) { return true; }))
+    for (CLI::Option* option : verb->get_options([](CLI::Option*) { return true; }))
+      if (option->get_items_expected_max() > 0) option->transform(without_mark);  // no flag
+}
+
 int run(int argc, char** argv) {
   using namespace millrace;
   cli::Program program;
@@ -71,7 +88,7 @@ int run(int argc, char** argv) {
     const CLI::App& verb = verbs.empty() ? *failed : *verbs.front();
     if (dynamic_cast<const CLI::ExtrasError*>(&wrong) == nullptr) return cli::plain_message(verb, wrong);
     const std::vector<std::string> extras = failed->remaining(true);
-    return cli::unknown_argument(verb, extras.empty() ? std::string(wrong.what()) : extras.front());
+    return cli::unknown_argument(verb, without_mark(extras.empty() ? std::string(wrong.what()) : extras.front()));
   });
   app.parse_complete_callback([&] {
     // What `millrace --version` holds too: the bare program, before a verb does its work.
@@ -125,6 +142,7 @@ int run(int argc, char** argv) {
       std::fputs(cli::unknown_argument(verb == verbs.end() ? app : **verb, foreign).c_str(), stderr);
       return cli::kExitUsage;
     }
+    keep_brackets(app, words);
     std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
     app.parse(std::move(words));
   } catch (const CLI::ParseError& parse_error) {
