@@ -17,7 +17,7 @@ def python_with(folder, *packages):
         if installed.exists() and installed.read_text() == wanted:
             return python
         for words in ([sys.executable, "-m", "venv", home], [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages]):
-            done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=1800)
+            done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=7200)
             if done.returncode != 0:
                 raise unittest.SkipTest("PyPI is not reachable: " + ((done.stderr or done.stdout).strip().splitlines() or ["pip does not say why"])[-1])
         installed.write_text(wanted)
