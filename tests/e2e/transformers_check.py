@@ -41,7 +41,7 @@ def odd(model, head_dim):
             changes["query_pre_attn_scalar"] = head_dim
     config = copy.deepcopy(model.config) | changes
     for key in ("short_factor", "long_factor"):  # one for each pair of a head's channels
-        if "head_dim" in changes and key in config["rope_parameters"]:
+        if "head_dim" in changes and key in config.get("rope_parameters", {}):
             config["rope_parameters"][key] = (config["rope_parameters"][key] * 2)[: head_dim // 2]
     return config
 
