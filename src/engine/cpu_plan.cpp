@@ -141,8 +141,13 @@ Status CpuPlanner::recut(std::uint64_t tile_bytes) {
   no_words.skip_vocabulary = true;
   parts_.limits.tile_bytes = tile_bytes;
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options_, no_words));
-  MR_ASSIGN_OR_RETURN(parts_.model, model::load(file, {tile_bytes, demand_.context_tokens,
-                                                       parts_.model->draft_program() != nullptr, options_.part.stage}));
+  const model::LoadOptions how{tile_bytes, demand_.context_tokens, false, options_.part.stage};
+  std::vector<std::string> paths = file.paths();
+  auto loaded = parts_.model->draft_passes() != nullptr
+                    ? load_with_drafter(options_, file, how, DraftUnits::aside, paths)
+                    : model::load(file, how);
+  if (!loaded.ok()) return loaded.status();
+  parts_.model = std::move(*loaded);
   return {};
 }
 

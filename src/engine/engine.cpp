@@ -127,7 +127,9 @@ class EngineImpl final : public Engine {
 
 /// What a draft model needs. Nothing: there is to be none, or the log says why there is none.
 std::optional<DraftModelPlan> plan_draft(const EngineOptions& options) {
-  if (options.speculate.draft_model.empty() || options.speculate.mode == SpeculateOptions::Mode::off)
+  const SpeculateOptions& speculate = options.speculate;
+  if (speculate.draft_model.empty() || speculate.within != Within::none ||
+      speculate.mode == SpeculateOptions::Mode::off)
     return std::nullopt;
   Expected<DraftModelPlan> draft = plan_draft_model(options);
   if (!draft.ok()) {
@@ -199,7 +201,7 @@ Status check_control_device(const EngineOptions& options) {
 }  // namespace
 
 Expected<std::unique_ptr<Engine>> Engine::create(const EngineOptions& asked) {
-  const EngineOptions options = with_kept_rates(asked);
+  const EngineOptions options = with_head(with_kept_rates(asked));
   if (!options.model.adapters.empty()) MR_RETURN_IF_ERROR(check_adapter_device(options));
   MR_RETURN_IF_ERROR(check_control_device(options));
   if (options.part.cluster != nullptr) {
@@ -242,7 +244,7 @@ Planned planned_from(Parts parts) {
 }
 
 Expected<Planned> plan_only(const EngineOptions& asked) {
-  const EngineOptions options = with_kept_rates(asked);
+  const EngineOptions options = with_head(with_kept_rates(asked));
   if (!options.model.adapters.empty()) MR_RETURN_IF_ERROR(check_adapter_device(options));
   MR_RETURN_IF_ERROR(check_control_device(options));
   const std::optional<DraftModelPlan> draft = plan_draft(options);

@@ -21,12 +21,12 @@ constexpr std::uint64_t kMargin = 256 * kKiB;  // threads, tables: what its own 
 // Tokens that came since the last guesses; more are read as a prompt is.
 constexpr std::int64_t kFewTokens = kMostDrafts + 1;
 
-/// Guesses are ids: both models have to mean the same by each. How many there are.
+}  // namespace
+
 Expected<std::int64_t> check_vocabulary(const std::string& path, const std::string& draft_path) {
-  constexpr std::string_view kTokens = "tokenizer.ggml.tokens";
   const auto tokens_of = [&](const std::string& file) -> Expected<std::vector<std::string>> {
     MR_ASSIGN_OR_RETURN(const modelfile::Model model, modelfile::Model::open(file));
-    return model.get_strings(kTokens);
+    return model.get_strings(kVocabularyKey);
   };
   MR_ASSIGN_OR_RETURN(const std::vector<std::string> tokens, tokens_of(path));
   MR_ASSIGN_OR_RETURN(const std::vector<std::string> drafts, tokens_of(draft_path));
@@ -40,6 +40,8 @@ Expected<std::int64_t> check_vocabulary(const std::string& path, const std::stri
                "its vocabulary differs from the model's at token {}; use a draft model with the same vocabulary",
                other - tokens.begin());
 }
+
+namespace {
 
 /// The options and the bytes of passes on the CPU. Errors: out_of_budget, those of a plan.
 Status plan_on_cpu(DraftModelPlan& plan) {

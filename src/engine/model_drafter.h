@@ -31,6 +31,11 @@ struct DraftModelPlan {
 /// Errors: invalid_argument (another vocabulary); those of opening a model.
 Expected<DraftModelPlan> plan_draft_model(const EngineOptions& options);
 
+/// Whether two files mean the same by each token's id, as guesses do; how many there are. Errors: invalid_argument,
+/// those of opening.
+Expected<std::int64_t> check_vocabulary(const std::string& path, const std::string& draft_path);
+constexpr std::string_view kVocabularyKey = "tokenizer.ggml.tokens";
+
 /// How guesses are made under these options.
 DraftHabits draft_habits(const SpeculateOptions& speculate);
 

@@ -24,9 +24,19 @@ exec::PassLimits mtp_limits(const Limits& limits) {
   return pass;
 }
 
-std::uint64_t mtp_waiting_bytes(const Limits& limits, const model::Hyperparameters& hp) {
+exec::PassLimits mtp_fusion_limits() {
+  exec::PassLimits pass;
+  pass.max_sequences = 1;
+  pass.max_rows = pass.max_positions = kWaitingRows;
+  return pass;
+}
+
+std::uint64_t mtp_waiting_bytes(const Limits& limits, const model::Model& model) {
+  const model::DraftPasses& passes = *model.draft_passes();
   const std::int64_t rows = limits.sequences * kWaitingRows + mtp_limits(limits).max_rows;
-  return static_cast<std::uint64_t>(rows * hp.model_dim) * sizeof(float);
+  const std::int64_t tap_rows = passes.taps > 0 ? kWaitingRows * (1 + passes.taps) : 0;
+  const std::int64_t floats = rows * passes.dim + tap_rows * model.hyperparameters().model_dim;
+  return static_cast<std::uint64_t>(floats) * sizeof(float);
 }
 
 /// Of a request: KV of the positions from `base` on; states behind those, and the tokens behind each of them.
@@ -55,32 +65,44 @@ struct MtpDrafter::Known {
   std::vector<TokenId> tokens;
 };
 
-Expected<std::unique_ptr<MtpDrafter>> MtpDrafter::make(Parts& target) {
-  const exec::Program& program = *target.model->draft_program();
-  exec::CpuOptions options;
-  options.isa = target.isa;
-  options.embedding_rows_from_disk = true;
-  options.aside = true;
-  auto executor = exec::make_cpu_executor(*target.store, *target.pool, *target.budget, options);
-  MR_RETURN_IF_ERROR(executor->prepare(program, mtp_limits(target.limits)));
-  MR_ASSIGN_OR_RETURN(
-      residency::Reservation waiting,
-      target.budget->reserve("states for guesses", mtp_waiting_bytes(target.limits, target.model->hyperparameters())));
-  return std::unique_ptr<MtpDrafter>(new MtpDrafter(target, std::move(executor), std::move(waiting)));
+Expected<std::unique_ptr<MtpDrafter>> MtpDrafter::make(Parts& target, std::unique_ptr<HostDraft> host) {
+  residency::Budget& budget = host != nullptr ? *host->budget : *target.budget;
+  std::unique_ptr<MtpDrafter> drafter(new MtpDrafter(target, budget, std::move(host)));
+  MR_RETURN_IF_ERROR(drafter->prepare(target, budget));
+  return drafter;
 }
 
-MtpDrafter::MtpDrafter(Parts& target, std::unique_ptr<exec::Executor> executor, residency::Reservation waiting)
-    : dim_(target.model->hyperparameters().model_dim),
+MtpDrafter::MtpDrafter(Parts& target, residency::Budget& budget, std::unique_ptr<HostDraft> host)
+    : passes_(*target.model->draft_passes()),
+      dim_(passes_.dim),
+      model_dim_(target.model->hyperparameters().model_dim),
       sequences_(target.limits.sequences),
       most_rows_(mtp_limits(target.limits).max_rows),
-      executor_(std::move(executor)),
-      waiting_(std::move(waiting)),
+      host_(std::move(host)),
       pool_(std::make_shared<kv::BlockPool>(
-          target.model->draft_program()->layout.with(target.kv_dtype, kv::kOnHost, target.kv_rotation),
-          *target.budget)) {
+          passes_.program.layout.with(target.kv_dtype, kv::kOnHost, target.kv_rotation), budget)) {
   for (std::size_t group = 0; group < pool_->groups(); ++group)
     pool_->set_bound(group, kv::most_blocks(pool_->layout().groups()[group], kv_load(target.limits)));
+}
+
+Status MtpDrafter::prepare(Parts& target, residency::Budget& budget) {
+  exec::CpuOptions options;
+  options.isa = host_ != nullptr ? host_->isa : target.isa;
+  options.embedding_rows_from_disk = true;
+  options.aside = true;
+  residency::WeightStore& store = host_ != nullptr ? *host_->store : *target.store;
+  ThreadPool& threads = host_ != nullptr ? *host_->pool : *target.pool;
+  executor_ = exec::make_cpu_executor(store, threads, budget, options);
+  MR_RETURN_IF_ERROR(executor_->prepare(passes_.program, mtp_limits(target.limits)));
+  MR_ASSIGN_OR_RETURN(waiting_, budget.reserve("states for guesses", mtp_waiting_bytes(target.limits, *target.model)));
   given_.reserve(static_cast<std::size_t>(most_rows_ * dim_));
+  if (!passes_.fusion) return {};
+  fusion_ = exec::make_cpu_executor(store, threads, budget, options);
+  MR_RETURN_IF_ERROR(fusion_->prepare(*passes_.fusion, mtp_fusion_limits()));
+  tap_.resize(static_cast<std::size_t>(kWaitingRows * model_dim_));
+  taps_.resize(tap_.size() * static_cast<std::size_t>(passes_.taps));
+  unremembered_.emplace(std::make_shared<kv::BlockPool>(passes_.fusion->layout, budget));
+  return {};
 }
 
 MtpDrafter::~MtpDrafter() { known_.clear(); }
@@ -127,6 +149,26 @@ Status MtpDrafter::catch_up(Known& known) {
   return {};
 }
 
+/// Of rows of the model's last pass, what the block or the head reads. REQUIRES: no more rows than may wait.
+Status MtpDrafter::read_states(const exec::Executor& executor, std::int64_t first_row, std::int64_t rows, float* out) {
+  if (fusion_ == nullptr) return executor.read_hidden(first_row, rows, out);
+  const std::int64_t stride = passes_.taps * model_dim_;
+  for (std::int64_t tap = 0; tap < passes_.taps; ++tap) {
+    MR_RETURN_IF_ERROR(executor.read_tap(tap, first_row, rows, tap_.data()));
+    for (std::int64_t row = 0; row < rows; ++row)
+      std::copy_n(tap_.data() + row * model_dim_, model_dim_, taps_.data() + row * stride + tap * model_dim_);
+  }
+  MR_RETURN_IF_ERROR(unremembered_->reserve(kWaitingRows));
+  kv::Batch batch;
+  batch.sequences = {&*unremembered_};
+  batch.given = taps_.data();
+  batch.wants_hidden = true;
+  for (std::int64_t row = 0; row < rows; ++row)
+    batch.rows.push_back({0, 0, static_cast<std::int32_t>(row), false, true});
+  MR_RETURN_IF_ERROR(fusion_->run(batch, {}));
+  return fusion_->read_hidden(0, rows, out);
+}
+
 Status MtpDrafter::take(const Computed& computed, const exec::Executor& executor) {
   auto& one = known_[computed.request];
   if (one == nullptr) one = std::make_unique<Known>(pool_);
@@ -140,7 +182,7 @@ Status MtpDrafter::take(const Computed& computed, const exec::Executor& executor
     const std::size_t held = known.states.size();
     known.states.reserve(static_cast<std::size_t>(kWaitingRows * dim_));
     known.states.resize(held + static_cast<std::size_t>(rows * dim_));
-    MR_RETURN_IF_ERROR(executor.read_hidden(computed.first_row + done, rows, known.states.data() + held));
+    MR_RETURN_IF_ERROR(read_states(executor, computed.first_row + done, rows, known.states.data() + held));
     const auto behind = computed.tokens.begin() + computed.first + done + 1;
     known.tokens.insert(known.tokens.end(), behind, behind + rows);
     done += rows;
@@ -161,7 +203,7 @@ void MtpDrafter::go_on(Guessing& one, std::int64_t row, std::int64_t logit_row) 
   DraftAsk& ask = *one.ask;
   const exec::Logits logits = executor_->last_logits();
   const float* const found = logits.data + logit_row * logits.vocab;
-  auto guess = static_cast<TokenId>(std::max_element(found, found + logits.vocab) - found);
+  auto guess = static_cast<TokenId>(passes_.token(std::max_element(found, found + logits.vocab) - found));
   if (ask.guesses.size() < ask.choices.size()) guess = ask.choices[ask.guesses.size()];
   ask.guesses.push_back(guess);
   known.tokens.assign(1, guess);

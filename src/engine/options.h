@@ -170,11 +170,12 @@ struct WatchOptions {
   std::function<void()> on_load_end;
 };
 
-/// A drafter that is part of the model.
+/// A drafter that is part of the model, or reads what its layers read.
 enum class Within : std::uint8_t {
   none,
-  self,  // the model's first layers and the head (engine/self_drafter.h)
-  mtp,   // the block after the last layer that was trained for multi-token prediction (engine/mtp_drafter.h)
+  self,    // the model's first layers and the head (engine/self_drafter.h)
+  mtp,     // the block after the last layer that was trained for multi-token prediction (engine/mtp_drafter.h)
+  eagle3,  // likewise, a head in a file of its own, draft_model, which was trained for the model (model/eagle3.h)
 };
 constexpr int kMostSelfLayers = 1 << 16;
 
@@ -185,7 +186,8 @@ struct SpeculateOptions {
   /// acceptance of guesses.
   enum class Mode : std::uint8_t { off, automatic, fixed };
   Mode mode = Mode::off;
-  std::string draft_model;                         // a small GGUF file of the same vocabulary, which guesses
+  std::string draft_model;                         // a GGUF file that guesses: a small model of the same vocabulary, or
+                                                   // a head, which with_head() recognizes
   Within within = Within::none;                    // or part of the model does
   int self_layers = 0;                             // Within::self: the number of layers; 0: as many as memory allows
   double acceptance = 0.7;                         // of guesses, assumed for the choice of the drafter's device

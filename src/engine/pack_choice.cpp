@@ -106,10 +106,9 @@ Status choose_pack(const EngineOptions& options, bool all_stay, Parts& parts, st
   std::error_code ignored;
   if (!named && !std::filesystem::exists(path, ignored)) return {};
   const std::string name = modelfile::escape(path);
-  if (parts.model->draft_program() != nullptr) {
-    if (named)
-      return error(Code::unsupported, "--pack has no block for multi-token prediction; leave it or --draft mtp out");
-    log::info("{} is not used: it has no block for multi-token prediction", name);
+  if (parts.model->draft_passes() != nullptr) {
+    if (named) return error(Code::unsupported, "--pack has no weights of what guesses; leave it or --draft out");
+    log::info("{} is not used: it has no weights of what guesses", name);
     return {};
   }
   const bool needless = options.storage.backend == storage::BackendKind::mmap || all_stay;

@@ -172,17 +172,19 @@ Expected<modelfile::Model> open_file(const EngineOptions& options, const modelfi
   return model;
 }
 
-Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, bool draft_block, Parts& parts,
+Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, DraftUnits draft, Parts& parts,
                   std::vector<std::string>& paths) {
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options));
-  if (draft_block) {
-    auto loaded = model::load(file, {tile_bytes, options.demand.context_tokens, true, options.part.stage});
+  paths = file.paths();
+  model::LoadOptions how{tile_bytes, options.demand.context_tokens, false, options.part.stage};
+  if (draft != DraftUnits::none) {
+    auto loaded = load_with_drafter(options, file, how, draft, paths);
     if (loaded.ok()) parts.model = std::move(*loaded);
     parts.draft.words = loaded.status().message();
   }
   if (parts.model == nullptr) {
-    MR_ASSIGN_OR_RETURN(parts.model, model::load(file, {tile_bytes, options.demand.context_tokens, false,
-                                                        options.part.stage, options.part.shard}));
+    how.shard = options.part.shard;
+    MR_ASSIGN_OR_RETURN(parts.model, model::load(file, how));
   }
   MR_RETURN_IF_ERROR(model::check_scales(file));
   MR_RETURN_IF_ERROR(read_adapters(options, file, parts));
@@ -195,7 +197,7 @@ Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, bool d
   parts.chat_template_status = chat_template.status();
   if (chat_template.ok()) parts.chat_template = std::move(*chat_template);
   parts.rank_head = model::read_rank_head(file, parts.model->hyperparameters());
-  parts.model_paths = paths = file.paths();
+  parts.model_paths = paths;
   parts.control_keeps = options.model.control_keeps;
   if (!options.kv.prompt_cache.empty()) {
     auto identity = kv::model_identity(file, options.model.control);
@@ -318,7 +320,8 @@ Expected<Parts> assemble_cpu_alone(const EngineOptions& options) {
   if (ram < kSmallBudget) device::release_code_pages();  // of the start, before the file is opened
   parts.limits.tile_bytes = options.memory.tile_bytes > 0 ? options.memory.tile_bytes : automatic_tile(ram);
   std::vector<std::string> paths;
-  MR_RETURN_IF_ERROR(open_model(options, parts.limits.tile_bytes, wants_draft_block(options), parts, paths));
+  const DraftUnits draft = wants_draft_block(options) ? DraftUnits::aside : DraftUnits::none;
+  MR_RETURN_IF_ERROR(open_model(options, parts.limits.tile_bytes, draft, parts, paths));
   MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv.dtype));
   if (kv_has_few_bits(options.kv.dtype) && !parts.model->program().is_causal())
     return error(Code::unsupported, "--kv {} is for causal attention, and this model's is not; use --kv f16",

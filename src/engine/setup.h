@@ -28,6 +28,7 @@ namespace millrace::engine {
 struct DraftModelPlan;
 struct Parts;
 class UsageKeeper;
+enum class DraftUnits : std::uint8_t;  // engine/within.h
 
 /// The parts that exist only with a GPU (engine/gpu/setup.cpp).
 struct GpuParts {
@@ -129,8 +130,8 @@ Expected<Parts> assemble_gpu_draft(const DraftModelPlan& draft, Parts& target);
 /// The model's file, with its overlay. Errors: as Model::open and lay_over.
 Expected<modelfile::Model> open_file(const EngineOptions& options, const modelfile::OpenOptions& how = {});
 /// Opens the file and makes model, tokenizer and chat template; the file's metadata is freed when this returns.
-/// `draft_block`: also loads the block for multi-token prediction; if there is none, parts.draft has the reason.
-Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, bool draft_block, Parts& parts,
+/// `draft`: also loads the block or the head that guesses; if there is none, parts.draft has the reason.
+Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, DraftUnits draft, Parts& parts,
                   std::vector<std::string>& paths);
 /// Whether the weights fit into this much RAM with a margin, so that they are read only once.
 inline bool all_fit(const residency::UnitTable& units, std::uint64_t ram) {

@@ -3,14 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/bytes.h"
 #include "device/host_memory.h"
+#include "engine/host_draft.h"
 #include "engine/model_drafter.h"
 #include "engine/mtp_drafter.h"
 #include "engine/self_drafter.h"
 #include "engine/setup.h"
 #include "engine/step_cost.h"
+#include "model/eagle3.h"
 
 namespace millrace::engine {
 namespace {
@@ -19,7 +22,7 @@ namespace {
 exec::Program passes_of(const EngineOptions& options, const Parts& parts) {
   const exec::Program& program = parts.model->program();
   if (options.speculate.within == Within::self) return program.first_layers(parts.plan.front_layers);
-  return *parts.model->draft_program();
+  return parts.model->draft_passes()->program;
 }
 
 /// Bytes of the units that stay at home for it.
@@ -73,6 +76,8 @@ std::string home_words(const EngineOptions& options, const Parts& parts) {
   const std::string home = format_bytes(home_bytes(parts));
   if (options.speculate.within == Within::mtp)
     return fmt::format("the block behind the layers and the head stay in memory ({})", home);
+  if (options.speculate.within == Within::eagle3)
+    return fmt::format("its layer and the model's head stay in memory ({})", home);
   return fmt::format("the first {} of {} layers and the head stay in {} ({})", parts.plan.front_layers,
                      parts.model->program().layer_count(), on_gpu(parts) ? "VRAM" : "memory", home);
 }
@@ -83,10 +88,44 @@ bool drafts_within(const EngineOptions& options) {
   return options.speculate.within != Within::none && options.speculate.mode != SpeculateOptions::Mode::off;
 }
 
-const char* name_of(Within within) { return within == Within::mtp ? "multi-token prediction" : "self-speculation"; }
+const char* name_of(Within within) {
+  switch (within) {
+    case Within::mtp:
+      return "multi-token prediction";
+    case Within::eagle3:
+      return "the head of EAGLE-3";
+    default:
+      return "self-speculation";
+  }
+}
+
+EngineOptions with_head(EngineOptions options) {
+  SpeculateOptions& speculate = options.speculate;
+  if (speculate.draft_model.empty() || speculate.within != Within::none) return options;
+  modelfile::OpenOptions outline;
+  outline.outline = true;
+  const auto file = modelfile::Model::open(speculate.draft_model, outline);
+  if (file.ok() && model::is_eagle3(*file)) speculate.within = Within::eagle3;
+  return options;
+}
+
+Expected<std::unique_ptr<model::Model>> load_with_drafter(const EngineOptions& options, const modelfile::Model& file,
+                                                          model::LoadOptions how, DraftUnits place,
+                                                          std::vector<std::string>& paths) {
+  how.draft_block = true;
+  how.draft_apart = place == DraftUnits::apart;
+  if (options.speculate.within != Within::eagle3) return model::load(file, how);
+  const std::string& path = options.speculate.draft_model;
+  MR_ASSIGN_OR_RETURN(const modelfile::Model head, modelfile::Model::open(path));
+  if (head.has(kVocabularyKey)) MR_RETURN_IF_ERROR(check_vocabulary(options.model.path, path).status());
+  how.draft_head = &head;
+  MR_ASSIGN_OR_RETURN(std::unique_ptr<model::Model> model, model::load(file, how));
+  paths.insert(paths.end(), head.paths().begin(), head.paths().end());
+  return model;
+}
 
 bool wants_draft_block(const EngineOptions& options) {
-  return drafts_within(options) && options.speculate.within == Within::mtp && options.planning.follow == nullptr;
+  return drafts_within(options) && options.speculate.within != Within::self && options.planning.follow == nullptr;
 }
 
 Status check_within(const EngineOptions& options, const Parts& parts) {
@@ -94,27 +133,34 @@ Status check_within(const EngineOptions& options, const Parts& parts) {
     return error(Code::unsupported, "a saved plan already decides what stays in memory; leave one of the two out");
   if (options.speculate.within == Within::self)
     return check_self_draft(parts.model->program(), options.speculate.self_layers);
-  if (parts.model->draft_program() != nullptr) return {};
-  return error(Code::unsupported, "{}", parts.draft.words);
+  if (parts.model->draft_passes() == nullptr) return error(Code::unsupported, "{}", parts.draft.words);
+  return check_kv(parts.model->draft_passes()->program.layout, options.kv.dtype);
 }
 
 int front_of(const EngineOptions& options, const Parts& parts) {
   if (!drafts_within(options) || !check_within(options, parts).ok()) return 0;
-  if (options.speculate.within == Within::mtp) return residency::kFrontOfHead;
+  if (options.speculate.within != Within::self) return parts.model->draft_passes()->units ? 0 : residency::kFrontOfHead;
   return options.speculate.self_layers > 0 ? options.speculate.self_layers : residency::kFrontOfPlan;
 }
 
 std::uint64_t within_bytes(const EngineOptions& options, const Parts& parts) {
   if (front_of(options, parts) == 0) return 0;
+  if (options.speculate.within != Within::self)
+    return draft_pass_bytes(options, parts, parts.pool->threads(), parts.isa);
+  const exec::PassShape all_layers =  // at least as much as the first ones take
+      exec::pass_shape(parts.model->program(), parts.model->units(), self_draft_limits(parts.limits));
+  return exec::cpu_activation_bytes(all_layers, parts.pool->threads(), {parts.isa, true});
+}
+
+std::uint64_t draft_pass_bytes(const EngineOptions& options, const Parts& parts, int threads, kernels::Isa isa) {
+  const model::DraftPasses& draft = *parts.model->draft_passes();
+  const residency::UnitTable& units = draft.units ? *draft.units : parts.model->units();
   const auto passes = [&](const exec::Program& program, const exec::PassLimits& limits) {
-    return exec::cpu_activation_bytes(exec::pass_shape(program, parts.model->units(), limits), parts.pool->threads(),
-                                      {parts.isa, true});
+    return exec::cpu_activation_bytes(exec::pass_shape(program, units, limits), threads, {isa, true});
   };
-  if (options.speculate.within == Within::self)
-    return passes(parts.model->program(), self_draft_limits(parts.limits));  // of all layers: at least as much
-  const exec::Program& program = *parts.model->draft_program();
-  const kv::Layout layout = program.layout.with(options.kv.dtype, kv::kOnHost, options.kv.rotation);
-  return passes(program, mtp_limits(parts.limits)) + mtp_waiting_bytes(parts.limits, parts.model->hyperparameters()) +
+  const kv::Layout layout = draft.program.layout.with(options.kv.dtype, kv::kOnHost, options.kv.rotation);
+  const std::uint64_t fusion = draft.fusion ? passes(*draft.fusion, mtp_fusion_limits()) : 0;
+  return passes(draft.program, mtp_limits(parts.limits)) + fusion + mtp_waiting_bytes(parts.limits, *parts.model) +
          kv::most_bytes(layout, kv_load(parts.limits), device::kPageBytes);
 }
 
@@ -149,7 +195,11 @@ Expected<std::shared_ptr<Drafter>> make_within(const EngineOptions& options, Par
   if (options.speculate.within == Within::self) {
     MR_ASSIGN_OR_RETURN(drafter, SelfDrafter::make(parts.plan.front_layers, parts));
   } else {
-    MR_ASSIGN_OR_RETURN(drafter, MtpDrafter::make(parts));
+    std::unique_ptr<HostDraft> host;
+    if (parts.model->draft_passes()->units) {
+      MR_ASSIGN_OR_RETURN(host, make_host_draft(options, parts));
+    }
+    MR_ASSIGN_OR_RETURN(drafter, MtpDrafter::make(parts, std::move(host)));
   }
   return drafter;
 }

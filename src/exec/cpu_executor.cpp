@@ -149,7 +149,8 @@ void CpuExecutor::do_step(const Step& step) {
     case Kind::logits:
       return logits(step.weight, step.weight2, step.a, step.factor, step.cap);
     case Kind::hidden:
-      hidden_ = step.a;
+      handed_.resize(std::max(handed_.size(), static_cast<std::size_t>(step.first + 1)));
+      handed_[static_cast<std::size_t>(step.first)] = step.a;
       return;
     case Kind::given:
       return take_given(step.out);
@@ -187,7 +188,7 @@ void CpuExecutor::begin_pass(const kv::Batch& batch) {
   rows_ = static_cast<std::int64_t>(batch.rows.size());
   logit_rows_ = 0;
   logits_vocab_ = 0;
-  hidden_ = {};
+  handed_.clear();
   pass_begin_ns_ = now_ns();
   if (!options_.aside) store_.begin_pass();
   if (memory_.data() == nullptr || rows_ > shape_.max_rows) {
@@ -617,11 +618,12 @@ Logits CpuExecutor::last_logits() const {
   return {at<float>(layout_.logits), logit_rows_, logits_vocab_};
 }
 
-Status CpuExecutor::read_hidden(std::int64_t first, std::int64_t rows, float* out) const {
-  if (failed() || hidden_.buffer < 0 || first < 0 || rows < 0 || first + rows > rows_of(hidden_))
+Status CpuExecutor::read_handed(std::int64_t number, std::int64_t first, std::int64_t rows, float* out) const {
+  const Act from = number >= 0 && number < std::ssize(handed_) ? handed_[static_cast<std::size_t>(number)] : Act();
+  if (failed() || from.buffer < 0 || first < 0 || rows < 0 || first + rows > rows_of(from))
     return error(Code::internal, "rows {} to {} of a pass of {} have no states", first, first + rows, rows_);
-  const std::int64_t cols = cols_of(hidden_);
-  std::memcpy(out, data(hidden_) + first * cols, static_cast<std::size_t>(rows * cols) * sizeof(float));
+  const std::int64_t cols = cols_of(from);
+  std::memcpy(out, data(from) + first * cols, static_cast<std::size_t>(rows * cols) * sizeof(float));
   return {};
 }
 

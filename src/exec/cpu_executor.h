@@ -36,7 +36,12 @@ class CpuExecutor final : public Executor {
   Status run(const kv::Batch& batch, const std::function<bool()>& cancelled) override;
   Status takes_pictures(bool /*sees_ahead*/) const override { return {}; }
   Logits last_logits() const override;
-  Status read_hidden(std::int64_t first, std::int64_t rows, float* out) const override;
+  Status read_hidden(std::int64_t first, std::int64_t rows, float* out) const override {
+    return read_handed(0, first, rows, out);
+  }
+  Status read_tap(std::int64_t tap, std::int64_t first, std::int64_t rows, float* out) const override {
+    return read_handed(1 + tap, first, rows, out);
+  }
   ExecCounters counters() const override { return counters_; }
   std::string describe() const override;
   std::string_view numerics() const override { return "cpu 1"; }
@@ -83,6 +88,7 @@ class CpuExecutor final : public Executor {
   void end_pass();
   void do_step(const Step& step);
   bool failed() const { return !status_.ok(); }
+  Status read_handed(std::int64_t number, std::int64_t first, std::int64_t rows, float* out) const;
   bool ready();  // false: an earlier op failed, and this one does nothing
   void fail(Status status);
   std::int64_t rows_of(Act act) const;
@@ -289,7 +295,7 @@ class CpuExecutor final : public Executor {
   Status status_;
   std::int64_t rows_ = 0, logit_rows_ = 0, logits_vocab_ = 0;
   std::vector<bool> mixed_;      // of each adapter: rows of the pass go through it; empty: through none at all
-  Act hidden_;                   // of the last pass
+  std::vector<Act> handed_;      // of the last pass: its final states, then its taps
   std::vector<bool> rope_made_;  // of each rope, in this pass
   std::uint64_t pass_begin_ns_ = 0;
   ExecCounters counters_;

@@ -99,6 +99,10 @@ class Executor {
   /// Copies rows [first, first + rows) of the last pass's final states to out [rows, cols]. Errors: internal (the pass
   /// failed, or had no such rows), io_error.
   virtual Status read_hidden(std::int64_t first, std::int64_t rows, float* out) const = 0;
+  /// The same of a tap (Ops::tap()). Errors: also unsupported (several processes or GPUs compute the pass).
+  virtual Status read_tap(std::int64_t /*tap*/, std::int64_t /*first*/, std::int64_t /*rows*/, float* /*out*/) const {
+    return error(Code::unsupported, "{} does not hand over what layers read", describe());
+  }
 
   /// How many of a row's largest logits the executor can select itself; 0: none, it always returns all logits.
   virtual std::int64_t top_logits_limit() const { return 0; }

@@ -413,6 +413,12 @@ void Ops::gather_logits(WeightRef head, WeightRef bias, Act own, Act x, std::int
 /// The step does nothing by itself: that it reads x in floats makes the step that writes x leave them there.
 void Ops::hidden(Act x) { record(Kind::hidden).a = x; }
 
+void Ops::tap(std::int64_t tap, Act x) {
+  Step& step = record(Kind::hidden);
+  step.a = x;
+  step.first = 1 + tap;
+}
+
 void Ops::given(Act out) { record(Kind::given).out = out; }
 
 void Ops::join(Act out, Act x, Act y) {

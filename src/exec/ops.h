@@ -144,6 +144,9 @@ class Ops {
   /// Declares that x, a buffer of the whole pass, holds the final states of all rows, after the last norm; no later op
   /// may write it.
   void hidden(Act x);
+  /// Hands over x likewise, in passes whose final states are requested: number `tap` of what Executor::read_tap()
+  /// reads.
+  void tap(std::int64_t tap, Act x);
 
   /// out = the pass's additional input (kv::Batch::given).
   void given(Act out);

@@ -267,7 +267,8 @@ struct Step {
   std::int64_t heads = 0, head_dim = 0, layer = 0;
   HeadWeights head_weights;
   // pick_heads: channel of a part; add_streams: stream; gather, logits: column where this device's results stand; moe:
-  // of hidden layers; add_picture: column of PictureRow::embedding, and products[0].out is memory to work in
+  // of hidden layers; add_picture: column of PictureRow::embedding, and products[0].out is memory to work in; hidden:
+  // 0, or behind a tap's number
   std::int64_t first = 0;
   std::int64_t vocab = 0;  // logits: of all devices together; 0: the head has all of them
   int rope = 0;            // index into Program::ropes

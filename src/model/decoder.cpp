@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/decoder_impl.h"
+#include "model/eagle3.h"
 #include "model/keys.h"
 
 namespace millrace::model {
@@ -126,6 +127,31 @@ Status check_causal(const modelfile::Model& file, const Hyperparameters& hp, con
       arch_key(file, "attention.causal"), hp.architecture);
 }
 
+/// Whether a head in a file of its own can read what the layers read.
+Status check_taps(const Hyperparameters& hp, const DecoderSpec& spec) {
+  if (hp.causal && spec.streams == 1 && spec.head) return {};
+  return error(Code::unsupported, "this version has no head that guesses for models of {}", hp.architecture);
+}
+
+/// What the head's passes are. `decoder` has listed the model's units.
+Expected<DraftPasses> draft_passes(const modelfile::Model& file, const Eagle3& head, int first_file,
+                                   std::int64_t model_dim, const Decoder& decoder, DraftTable& table) {
+  const std::int64_t taps = std::ssize(head.taps);
+  exec::Ops ops;
+  Decoder own(head.hp, head.spec, Stage{0, 1}, Shard(), ops);
+  MR_RETURN_IF_ERROR(own.list_draft_head(file, first_file, decoder, taps * model_dim, table));
+  own.record_draft_head();
+  DraftPasses passes;
+  MR_ASSIGN_OR_RETURN(passes.program, ops.finish());
+  ops = exec::Ops();
+  own.record_fusion(taps * model_dim);
+  MR_ASSIGN_OR_RETURN(passes.fusion.emplace(), ops.finish());
+  passes.dim = head.hp.model_dim;
+  passes.taps = taps;
+  passes.tokens = head.tokens;
+  return passes;
+}
+
 }  // namespace
 
 Expected<std::unique_ptr<Model>> make_decoder(const modelfile::Model& file, const LoadOptions& options,
@@ -137,26 +163,44 @@ Expected<std::unique_ptr<Model>> make_decoder(const modelfile::Model& file, cons
   MR_ASSIGN_OR_RETURN(const Stage stage, check_stage(options.stage, hp, spec));
   MR_RETURN_IF_ERROR(check_shard(options.shard, hp, spec));
   MR_RETURN_IF_ERROR(check_causal(file, hp, spec));
+  std::optional<Eagle3> head;
   if (options.draft_block) {
     if (!options.stage.whole() || !options.shard.whole())
       return error(Code::unsupported,
                    "the block that guesses more tokens works with the whole model, not with parts of it");
-    MR_ASSIGN_OR_RETURN(const LayerSpec block, draft_spec(file, hp, spec));
-    all.layers.push_back(block);
+    if (options.draft_head != nullptr) {
+      MR_RETURN_IF_ERROR(check_taps(hp, spec));
+      MR_ASSIGN_OR_RETURN(head.emplace(), read_eagle3(*options.draft_head, hp));
+      all.taps = head->taps;
+    } else {
+      MR_ASSIGN_OR_RETURN(const LayerSpec block, draft_spec(file, hp, spec));
+      all.layers.push_back(block);
+    }
   }
   Decoder decoder(hp, all, stage, options.shard, ops);
   MR_RETURN_IF_ERROR(decoder.list_units(file, units));
   decoder.record();
   MR_ASSIGN_OR_RETURN(exec::Program program, ops.finish());
-  std::optional<exec::Program> draft;
-  if (options.draft_block) {
-    MR_RETURN_IF_ERROR(decoder.list_draft_block(file, units));
+  std::optional<DraftPasses> draft;
+  residency::UnitTable own_units;
+  DraftTable table(units, options.draft_apart ? &own_units : nullptr);
+  if (head) {
+    const auto first_file = static_cast<int>(file.paths().size());
+    MR_ASSIGN_OR_RETURN(draft.emplace(),
+                        draft_passes(*options.draft_head, *head, first_file, hp.model_dim, decoder, table));
+  } else if (options.draft_block) {
+    MR_RETURN_IF_ERROR(decoder.list_draft_block(file, table));
     ops = exec::Ops();
     decoder.record_draft();
-    MR_ASSIGN_OR_RETURN(draft.emplace(), ops.finish());
+    MR_ASSIGN_OR_RETURN(draft.emplace().program, ops.finish());
+    draft->dim = hp.model_dim;
   }
   units.cut(options.tile_bytes);
-  std::vector<residency::Unit> draft_blocks = decoder.list_draft_blocks(file, options.draft_block ? 1 : 0);
+  if (draft && options.draft_apart) {
+    own_units.cut(options.tile_bytes);
+    draft->units = std::move(own_units);
+  }
+  std::vector<residency::Unit> draft_blocks = decoder.list_draft_blocks(file, options.draft_block && !head ? 1 : 0);
   return std::make_unique<Model>(std::move(hp), std::move(units), std::move(program), std::move(draft_blocks),
                                  std::move(draft), options.stage);
 }

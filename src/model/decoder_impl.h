@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <utility>
@@ -29,6 +30,7 @@ struct StreamWeights {
 
 /// A layer's weights; none() where the spec or the file has none.
 struct LayerWeights {
+  WeightRef token_norm;  // of the token's embedding that attention reads, too
   WeightRef attn_norm, q, k, v, q_bias, k_bias, v_bias, q_norm, k_norm, attn_out, attn_out_bias, ffn_norm;
   WeightRef attn_norm_bias, ffn_norm_bias;  // of LayerNorm
   WeightRef attn_gate;                      // of what attention gives
@@ -54,9 +56,29 @@ struct LayerWeights {
 
 constexpr std::int64_t kShardStep = 32;  // rows: a block of quantized activations
 
-/// What the block that guesses has beside its layer.
+/// What the block that guesses, or a head in a file of its own, has beside its layer. joined: what makes one state of
+/// two, or of the taps, which states_norm normalises where a head's file has it.
 struct DraftWeights {
   WeightRef embedding, embedding_norm, states_norm, joined, norm, head;
+};
+
+/// The table that lists the units of what guesses: the model's, or one of their own.
+class DraftTable {
+ public:
+  /// own: null if they stand in the model's table. Both outlive the object.
+  DraftTable(residency::UnitTable& model, residency::UnitTable* own) : model_(model), own_(own) {}
+  residency::UnitTable& table() { return own_ != nullptr ? *own_ : model_; }
+  /// A weight of the model that guessing uses, as this table has it: it gets a copy of the unit's description, once.
+  /// REQUIRES: no unit of this table is open.
+  WeightRef take(WeightRef of_model);
+  /// Of pairs of a matrix and its scale, those whose matrix this table has.
+  std::vector<std::pair<WeightRef, WeightRef>> take_scales(
+      const std::vector<std::pair<WeightRef, WeightRef>>& of_model) const;
+
+ private:
+  residency::UnitTable& model_;
+  residency::UnitTable* const own_;
+  std::map<std::int32_t, std::int32_t> taken_;  // unit of the model, unit here
 };
 
 /// Those of a shard. Whole blocks of activations lie on one side of a border, so that each device can quantize its own.
@@ -78,17 +100,25 @@ class Decoder {
         ops_(ops) {}
   Status list_units(const modelfile::Model& file, residency::UnitTable& table);
   /// Those of the block behind the layers, whose spec stands behind theirs.
-  Status list_draft_block(const modelfile::Model& file, residency::UnitTable& table);
+  Status list_draft_block(const modelfile::Model& file, DraftTable& table);
   /// Of the blocks behind the layers, from this one on, those that the file has.
   std::vector<residency::Unit> list_draft_blocks(const modelfile::Model& file, std::int64_t first) const;
+  /// Of a head that guesses for `target`, which has the embedding and the head that the file may lack. `first_file`:
+  /// UnitBuilder. `tap_dim`: of all taps together.
+  Status list_draft_head(const modelfile::Model& file, int first_file, const Decoder& target, std::int64_t tap_dim,
+                         DraftTable& table);
   void record();
   void record_draft();
+  void record_draft_head();
+  void record_fusion(std::int64_t tap_dim);
 
  private:
   void begin_program(std::span<const kv::LayerKv> kept);
   void end_program(const OutputWeights& output);
   void hand_over();
   void embed();
+  void tap(std::int64_t index);
+  Act read_by_attention(std::int64_t index);
   void embed_for_layers();
   void attend(std::int64_t index);
   std::vector<float> slopes(const AttentionSpec& spec, std::int64_t heads) const;

@@ -1,4 +1,6 @@
 // The steps of each layer, and of what stands around them.
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "model/decoder_impl.h"
@@ -33,7 +35,7 @@ void Decoder::end_program(const OutputWeights& output) {
   const Act last = ops_.buffer("last", hp_.model_dim, Rows::logits);
   ops_.select_logit_rows(last, x_);
   ops_.begin_hidden();
-  normalize(x_, x_, output.norm, output.norm_bias);
+  if (!spec_.bare_states) normalize(x_, x_, output.norm, output.norm_bias);
   ops_.hidden(x_);
   ops_.end_hidden();
   normalize(last, last, output.norm, output.norm_bias);
@@ -60,6 +62,7 @@ void Decoder::record() {
   if (spec_.per_layer_dim > 0) embed_for_layers();
   if (spec_.streams > 1) open_streams();
   for (std::int64_t index = stage_.first; index < stage_.last; ++index) {
+    tap(index);
     ops_.begin_layer();
     mix_tokens(index);
     if (spec_.layers[static_cast<std::size_t>(index)].feeds_forward()) feed_forward(index);
@@ -67,10 +70,24 @@ void Decoder::record() {
       ops_.scale(x_, layer.control_one, layer.control_sum);
     if (index < hp_.deepstack_layers) ops_.add_picture(x_, h_, (1 + index) * hp_.model_dim);
   }
-  if (ends())
+  if (ends()) {
+    tap(stage_.last);
     end_program(output_);
-  else
+  } else {
     hand_over();
+  }
+}
+
+/// Keeps what this layer reads, where a head that guesses wants it.
+void Decoder::tap(std::int64_t index) {
+  for (std::size_t number = 0; number < spec_.taps.size(); ++number) {
+    if (spec_.taps[number] != index) continue;
+    const Act kept = ops_.buffer(fmt::format("tap {}", number), hp_.model_dim, Rows::whole);
+    ops_.begin_hidden();
+    ops_.copy(kept, x_);
+    ops_.tap(static_cast<std::int64_t>(number), kept);
+    ops_.end_hidden();
+  }
 }
 
 /// x = norm(embedding of the token + embedding of its position + that of its type), or what of this the model has.
@@ -110,6 +127,28 @@ void Decoder::record_draft() {
   mix_tokens(hp_.layers);
   if (spec_.layers.back().feeds_forward()) feed_forward(hp_.layers);
   end_program({draft_.norm, {}, draft_.head, {}});
+}
+
+/// A layer over [norm(embedding of the token) | norm(states)], then the head. Source: EAGLE-3 (arXiv:2503.01840).
+void Decoder::record_draft_head() {
+  const kv::LayerKv kept = spec_.layers.front().kept();
+  begin_program(std::span(&kept, 1));
+  ops_.embed(ops_.buffer("embedded", hp_.model_dim, Rows::whole), draft_.embedding);
+  ops_.given(x_);
+  ops_.begin_layer();
+  mix_tokens(0);
+  feed_forward(0);
+  end_program({draft_.norm, {}, draft_.head, {}});
+}
+
+/// The states that the head reads, of what the model's layers read: W [taps], which may be normalised as one.
+void Decoder::record_fusion(std::int64_t tap_dim) {
+  const Act taps = ops_.buffer("taps", tap_dim, Rows::whole), fused = ops_.buffer("x", hp_.model_dim, Rows::whole);
+  for (const auto& [weight, scale] : scales_) ops_.scale_products(weight, scale);
+  ops_.given(taps);
+  if (!draft_.states_norm.none()) ops_.rms_norm(taps, taps, draft_.states_norm, eps());
+  ops_.matmul(fused, draft_.joined, taps);
+  ops_.hidden(fused);
 }
 
 /// Of each token, for every layer: (sqrt(d) * embedding + norm(W x / sqrt(model_dim))) / sqrt(2), d channels each.
@@ -164,6 +203,18 @@ void Decoder::read_stream(const LayerSpec& spec, WeightRef norm, WeightRef bias)
   normalize(h_, x_, norm, bias);
 }
 
+/// h, or behind the token's embedding.
+Act Decoder::read_by_attention(std::int64_t index) {
+  const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
+  if (spec.token_norm == nullptr) return h_;
+  const Act token = ops_.buffer("token", hp_.model_dim), joined = ops_.buffer("token and state", 2 * hp_.model_dim);
+  ops_.rms_norm(token, ops_.buffer("embedded", hp_.model_dim, Rows::whole),
+                layers_[static_cast<std::size_t>(index)].token_norm, eps());
+  ops_.join(joined, token, h_);
+  if (spec.adds_to_norm) ops_.copy(x_, h_);
+  return joined;
+}
+
 /// Queries, and keys where the layer has its own.
 void Decoder::normalize_heads(std::int64_t index, Act q, Act k) {
   const AttentionSpec& spec = spec_.layers[static_cast<std::size_t>(index)].attention;
@@ -215,7 +266,7 @@ void Decoder::attend(std::int64_t index) {
   if (spec_.streams > 1) predict_streams(index);
   read_stream(spec_.layers[static_cast<std::size_t>(index)], layer.attn_norm, layer.attn_norm_bias);
   const Act beside = layer.laurel_down.none() ? Act() : laurel(index);
-  ops_.matmul(std::span(qkv).first(!own ? 1 : spec.values_are_keys ? 2 : 3), h_);
+  ops_.matmul(std::span(qkv).first(!own ? 1 : spec.values_are_keys ? 2 : 3), read_by_attention(index));
   if (spec.own_gate) ops_.matmul(gate, layer.attn_gate, h_);
   if (spec.gated) {
     ops_.pick_heads(q, q_made, heads, spec.head_dim, 0);

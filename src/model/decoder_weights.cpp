@@ -26,6 +26,8 @@ void Decoder::list_mixer(UnitBuilder& units, int index, LayerWeights& weights) c
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   if (spec.mixer == Mixer::none) return;
   list_prediction(units, index, weights);
+  if (spec.token_norm != nullptr)
+    weights.token_norm = units.vector(layer_tensor(index, fmt::format("{}.weight", spec.token_norm)), hp_.model_dim);
   if (spec.norms_inputs && spec.norms_attended)
     list_norm(units, index, spec.attn_norm, weights.attn_norm, weights.attn_norm_bias);
   if (spec.mixer == Mixer::delta_net)
@@ -52,6 +54,7 @@ void Decoder::list_norm(UnitBuilder& units, int index, const char* stem, WeightR
 void Decoder::list_attention(UnitBuilder& units, int index, LayerWeights& weights) const {
   const AttentionSpec& spec = spec_.layers[static_cast<std::size_t>(index)].attention;
   const std::int64_t dim = hp_.model_dim;
+  const std::int64_t read = spec_.layers[static_cast<std::size_t>(index)].token_norm != nullptr ? 2 * dim : dim;
   const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
   const std::int64_t q_dim = spec.gated ? 2 * spec.q_dim() : spec.q_dim(), kv_dim = spec.kv_dim();
   const std::int64_t v_dim = spec.kv_heads * spec.v_dim();
@@ -65,7 +68,7 @@ void Decoder::list_attention(UnitBuilder& units, int index, LayerWeights& weight
     const std::string matrix = name(fmt::format("{}.weight", fused.holds ? fused.tensor : tensor));
     const RowRange own = heads_of(rows);
     const std::int64_t all = fused.holds ? fused.rows : rows, begin = own.first + (fused.holds ? first : 0);
-    weight = units.rows(matrix, dim, all, begin, own.count);
+    weight = units.rows(matrix, read, all, begin, own.count);
     if (!spec.may_have_biases) return;
     const std::string vector = name(fmt::format("{}.bias", fused.holds ? fused.tensor : tensor));
     its_bias = units.optional_elements(vector, all, begin, own.count);
@@ -344,8 +347,29 @@ Status Decoder::list_units(const modelfile::Model& file, residency::UnitTable& t
   return units.status();
 }
 
-Status Decoder::list_draft_block(const modelfile::Model& file, residency::UnitTable& table) {
-  UnitBuilder units(file, table);
+WeightRef DraftTable::take(WeightRef of_model) {
+  if (own_ == nullptr || of_model.none()) return of_model;
+  const auto [place, is_new] = taken_.try_emplace(of_model.unit, 0);
+  if (is_new) {
+    residency::Unit unit = model_.units()[static_cast<std::size_t>(of_model.unit)];
+    unit.aside = true;
+    place->second = own_->add(std::move(unit));
+  }
+  return {place->second, of_model.part};
+}
+
+std::vector<std::pair<WeightRef, WeightRef>> DraftTable::take_scales(
+    const std::vector<std::pair<WeightRef, WeightRef>>& of_model) const {
+  if (own_ == nullptr) return of_model;
+  std::vector<std::pair<WeightRef, WeightRef>> scales;
+  for (const auto& [matrix, scale] : of_model)
+    if (const auto place = taken_.find(matrix.unit); place != taken_.end())
+      scales.push_back({{place->second, matrix.part}, {place->second, scale.part}});
+  return scales;
+}
+
+Status Decoder::list_draft_block(const modelfile::Model& file, DraftTable& table) {
+  UnitBuilder units(file, table.table());
   units.begin_aside();
   const auto index = static_cast<int>(hp_.layers);
   const std::int64_t dim = hp_.model_dim;
@@ -353,18 +377,46 @@ Status Decoder::list_draft_block(const modelfile::Model& file, residency::UnitTa
     return layer_tensor(index, fmt::format("nextn.{}.weight", tensor));
   };
   const bool own_embedding = units.has(name("embed_tokens"));
-  draft_.embedding = own_embedding ? units.table(name("embed_tokens"), dim, hp_.vocab) : embedding_;
+  draft_.embedding = own_embedding ? units.table(name("embed_tokens"), dim, hp_.vocab) : table.take(embedding_);
+  const bool own_norm = units.has(name("shared_head_norm")), own_head = units.has(name("shared_head_head"));
+  if (!own_norm) draft_.norm = table.take(output_.norm);
+  if (!own_head) draft_.head = table.take(output_.head);
   LayerWeights& weights = layers_.emplace_back();
   units.begin(UnitKind::trunk, index);
   draft_.embedding_norm = units.vector(name("enorm"), dim);
   draft_.states_norm = units.vector(name("hnorm"), dim);
   draft_.joined = units.matrix(name("eh_proj"), 2 * dim, dim);
-  draft_.norm = units.has(name("shared_head_norm")) ? units.vector(name("shared_head_norm"), dim) : output_.norm;
-  draft_.head =
-      units.has(name("shared_head_head")) ? units.matrix(name("shared_head_head"), dim, hp_.vocab) : output_.head;
+  if (own_norm) draft_.norm = units.vector(name("shared_head_norm"), dim);
+  if (own_head) draft_.head = units.matrix(name("shared_head_head"), dim, hp_.vocab);
   list_mixer(units, index, weights);
   list_feed_forward(units, index, weights);
   units.refuse_unused(index);
+  scales_ = table.take_scales(scales_);
+  scales_.insert(scales_.end(), units.scales().begin(), units.scales().end());
+  return units.status();
+}
+
+Status Decoder::list_draft_head(const modelfile::Model& file, int first_file, const Decoder& target,
+                                std::int64_t tap_dim, DraftTable& table) {
+  UnitBuilder units(file, table.table(), first_file);
+  units.begin_aside();
+  const std::int64_t dim = hp_.model_dim;
+  const modelfile::TensorInfo* const own = file.find("token_embd.weight");
+  draft_.embedding = own != nullptr ? units.table(own->name, dim, target.hp_.vocab) : table.take(target.embedding_);
+  const bool own_head = units.has("output.weight");
+  if (!own_head) draft_.head = table.take(target.output_.head);
+  scales_ = table.take_scales(target.scales_);
+  LayerWeights& weights = layers_.emplace_back();
+  units.begin(UnitKind::trunk, static_cast<int>(target.hp_.layers));
+  draft_.states_norm = units.optional_vector("enc.output_norm.weight", tap_dim);
+  draft_.joined = units.matrix("fc.weight", tap_dim, dim);
+  draft_.norm = units.vector("output_norm.weight", dim);
+  if (own_head) draft_.head = units.matrix("output.weight", dim, hp_.vocab);
+  list_mixer(units, 0, weights);
+  list_feed_forward(units, 0, weights);
+  units.refuse_unused(0);
+  units.refuse_unused_of({""}, {"blk.0.", "token_embd.weight", "fc.", "enc.output_norm.", "output_norm.", "output.",
+                                "d2t", "rope_freqs."});
   scales_.insert(scales_.end(), units.scales().begin(), units.scales().end());
   return units.status();
 }

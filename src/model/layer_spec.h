@@ -184,6 +184,10 @@ struct LayerSpec {
   bool norms_attended = true;  // false: the feed-forward alone does
   const char* attn_norm = "attn_norm";  // the names of the norms before attention
   const char* ffn_norm = "ffn_norm";    // and before the feed-forward
+  // Attention reads the row's token beside the residual stream: [norm(embedding) | norm(x)], by this norm and
+  // attn_norm, twice the channels. Null: it does not.
+  const char* token_norm = nullptr;
+  bool adds_to_norm = false;  // norm(x) then stands in x's place, and what attention gives is added to that
   // The dense feed-forward's gate keeps what is more than so many standard deviations above its mean; 0: all.
   float gate_deviations = 0;
   // What attention gives is joined by what it reads, and by this through two matrices with so many channels between and
@@ -239,6 +243,10 @@ struct DecoderSpec {
   float logit_scale = 1;     // multiplies the logits
   float logit_cap = 0;       // then they become cap * tanh(logit / cap); 0: they stay
   bool guesses = true;       // blocks behind the layers, where the file has them, guess as this version knows it
+  // Layers whose inputs a pass hands over beside the final states (exec::Ops::tap()), ascending; the number of layers
+  // stands for what the last one gives.
+  std::vector<std::int64_t> taps;
+  bool bare_states = false;  // the final states that are handed over are those in front of the last norm
 };
 
 }  // namespace millrace::model

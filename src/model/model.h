@@ -66,22 +66,41 @@ struct Shard {
   bool whole() const { return count == 1; }
 };
 
+/// Passes that guess more tokens, over units that stand aside in Model::units(), or in a table of their own.
+struct DraftPasses {
+  /// A row is a token and, given (exec::Ops::given()), `dim` numbers of the position before it, which is the row's
+  /// position: the model's final states, or what `fusion` made of its taps. What it gives are logits of the token
+  /// behind, and states that stand in place of those numbers for one guess more. Its layout is of its own layer alone.
+  exec::Program program;
+  /// Of a head in a file of its own: given what the model's tapped layers read, [rows, taps * model_dim], its states
+  /// are `dim` numbers a row. It keeps nothing of a sequence.
+  std::optional<exec::Program> fusion;
+  std::int64_t dim = 0, taps = 0;
+  std::vector<std::int32_t> tokens = {};  // the model's token of each logit; empty: all, in their order
+  /// LoadOptions::draft_apart: all units of these passes, the model's among them.
+  std::optional<residency::UnitTable> units = std::nullopt;
+
+  std::int32_t token(std::int64_t logit) const {
+    return tokens.empty() ? static_cast<std::int32_t>(logit) : tokens[static_cast<std::size_t>(logit)];
+  }
+};
+
 /// What a file holds, ready for an executor. Immutable.
 class Model {
  public:
   Model(Hyperparameters hp, residency::UnitTable units, exec::Program program,
-        std::vector<residency::Unit> draft_blocks = {}, std::optional<exec::Program> draft_program = std::nullopt,
+        std::vector<residency::Unit> draft_blocks = {}, std::optional<DraftPasses> draft_passes = std::nullopt,
         Stage stage = {})
       : hp_(std::move(hp)),
         units_(std::move(units)),
         program_(std::move(program)),
         draft_blocks_(std::move(draft_blocks)),
-        draft_program_(std::move(draft_program)),
+        draft_passes_(std::move(draft_passes)),
         stage_(stage) {}
 
   /// The same model, its weights lying elsewhere. REQUIRES: units as it has them.
   std::unique_ptr<Model> with(residency::UnitTable units) const {
-    return std::make_unique<Model>(hp_, std::move(units), program_, draft_blocks_, draft_program_, stage_);
+    return std::make_unique<Model>(hp_, std::move(units), program_, draft_blocks_, draft_passes_, stage_);
   }
 
   /// Of the whole model, also where only a stage of it was loaded.
@@ -93,28 +112,31 @@ class Model {
   /// Blocks behind the layers that were trained to guess more tokens (nextn_predict_layers), a unit each. No pass uses
   /// them, no plan counts them: their home is the disk.
   const std::vector<residency::Unit>& draft_blocks() const { return draft_blocks_; }
-  /// Where LoadOptions asked for it: a pass through the first of those blocks, whose units stand in units() then,
-  /// aside. A row is a token and, given (exec::Ops::given()), the model's final states at the position before it, which
-  /// is the row's position; what it gives are logits of the token behind, and states that stand in the model's place
-  /// for one guess more. Its layout is of that block alone.
-  const exec::Program* draft_program() const { return draft_program_ ? &*draft_program_ : nullptr; }
+  /// Where LoadOptions asked for them: passes through the first of those blocks, or through a head in a file of its
+  /// own. Null: nobody asked.
+  const DraftPasses* draft_passes() const { return draft_passes_ ? &*draft_passes_ : nullptr; }
 
  private:
   Hyperparameters hp_;
   residency::UnitTable units_;
   exec::Program program_;
   std::vector<residency::Unit> draft_blocks_;
-  std::optional<exec::Program> draft_program_;
+  std::optional<DraftPasses> draft_passes_;
   Stage stage_;
 };
 
 struct LoadOptions {
   std::uint64_t tile_bytes = 16u << 20;
   std::int64_t context_tokens = 0;  // of a sequence, as asked for; 0: nobody asked
-  bool draft_block = false;         // Model::draft_program() is wanted. Errors then: unsupported (the file has no such
+  bool draft_block = false;         // Model::draft_passes() is wanted. Errors then: unsupported (the file has no such
                                     // block, or one that cannot be run)
   Stage stage = {};  // only these layers: units and program have nothing of the others. Errors then: invalid_argument
                      // (there are no such layers), unsupported (more than the residual stream crosses its borders)
+  // draft_block: the head to guess with in the block's place (model/eagle3.h), whose files come behind the model's in
+  // the units' numbers. Errors then: also those of read_eagle3().
+  const modelfile::Model* draft_head = nullptr;
+  bool draft_apart =
+      false;         // draft_block: fills in DraftPasses::units, because other memory holds them than the model's
   Shard shard = {};  // only these rows. Errors then: unsupported (the model's layers are of a kind, or have a number of
                      // heads, that is not cut so)
 };

@@ -5,6 +5,7 @@
 
 #include "model/architectures.h"
 #include "model/decoder.h"
+#include "model/eagle3.h"
 #include "model/hyperparameters.h"
 #include "model/model.h"
 #include "modelfile/escape.h"
@@ -160,6 +161,10 @@ Expected<std::unique_ptr<Model>> load(const modelfile::Model& file, const LoadOp
   MR_ASSIGN_OR_RETURN(const std::string name, file.get_string("general.architecture"));
   for (const Entry& entry : kArchitectures)
     if (entry.name == name) return load_as(entry, file, options);
+  if (is_eagle3(file))
+    return error(Code::unsupported,
+                 "this file is a head that guesses for a larger model (EAGLE-3) and writes nothing by itself; give it "
+                 "to --draft beside that model");
   return unknown(name, file, options);
 }
 

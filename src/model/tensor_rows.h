@@ -15,6 +15,9 @@ namespace millrace::model {
 Expected<std::vector<float>> read_rows(const modelfile::Model& file, const modelfile::TensorInfo& tensor,
                                        std::int64_t first, std::int64_t count);
 
+/// A vector of 64-bit integers. Errors: corrupt (it is none), io_error, those of opening.
+Expected<std::vector<std::int64_t>> read_integers(const modelfile::Model& file, const modelfile::TensorInfo& tensor);
+
 /// Whether all scales beside matrices (NAME.scale) are numbers. Errors: corrupt (the tensor, named), io_error.
 Status check_scales(const modelfile::Model& file);
 

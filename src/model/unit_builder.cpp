@@ -114,6 +114,7 @@ const modelfile::TensorInfo* UnitBuilder::checked(const std::string& name, std::
 }
 
 WeightRef UnitBuilder::add(Part part) {
+  part.file += first_file_;
   unit_.parts.push_back(std::move(part));
   return {static_cast<std::int32_t>(table_.units().size()), static_cast<std::int32_t>(unit_.parts.size() - 1)};
 }

@@ -31,8 +31,9 @@ struct OutputWeights {
 
 class UnitBuilder {
  public:
-  /// Both outlive the builder.
-  UnitBuilder(const modelfile::Model& file, residency::UnitTable& table) : file_(file), table_(table) {}
+  /// Both outlive the builder. `first_file`: the number of the model's first file among the units'.
+  UnitBuilder(const modelfile::Model& file, residency::UnitTable& table, int first_file = 0)
+      : file_(file), table_(table), first_file_(first_file) {}
 
   /// Starts a unit; end() adds it to the table. One unit is open at a time.
   void begin(residency::UnitKind kind, int layer = -1, int expert = -1);
@@ -140,6 +141,7 @@ class UnitBuilder {
 
   const modelfile::Model& file_;
   residency::UnitTable& table_;
+  const int first_file_;
   std::map<int, std::vector<std::string_view>> of_layer_;  // the file's tensors by layer; made when first asked for
   std::set<std::string, std::less<>> used_;                // of the present layer
   std::vector<std::pair<residency::WeightRef, residency::WeightRef>> scales_;

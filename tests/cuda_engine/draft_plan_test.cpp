@@ -91,7 +91,7 @@ class DraftPlan : public ::testing::Test {
     Planned planned;
     Parts& parts = planned.parts;
     std::vector<std::string> paths;
-    planned.status = open_model(options, kGpuTileBytes, false, parts, paths);
+    planned.status = open_model(options, kGpuTileBytes, DraftUnits::none, parts, paths);
     if (!planned.status.ok()) return planned;
     GpuPlanner planner(options, {.free_bytes = 8'000'000'000, .context_bytes = kContext, .multiprocessors = 40}, parts);
     planned.status = draft != nullptr ? seat_draft(options, *draft, gpu(), planner, parts) : planner.plan();

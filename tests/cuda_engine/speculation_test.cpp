@@ -159,7 +159,90 @@ TEST_F(SelfDraftOnGpu, WhatCannotGuessDoesNot) {
   flowing.experts.vram_slots = 2;
   left_out(flowing, "self:1", "the first 1 layer");
   left_out(on_gpu(checkpoint("qwen3next")), "self:1", "state");
-  left_out(on_gpu(checkpoint("glm4moe")), "mtp", "no passes through that block");
+  left_out(on_gpu(checkpoint("llama3")), "mtp", "no block that was trained");
+}
+
+/// The block behind the layers, or a head in a file of its own: the CPU guesses by states that the GPU's passes leave.
+class HostDraftOnGpu : public SelfDraftOnGpu {
+ protected:
+  static std::string head(const char* name) { return std::string(MILLRACE_TEST_DATA "/heads/") + name + ".gguf"; }
+  static void expect_the_answers_without(const EngineOptions& options, const std::string& who) {
+    SCOPED_TRACE(who);
+    const auto plain = make(options), engine = make(guessed(options, who));
+    ASSERT_TRUE(plain != nullptr && engine != nullptr);
+    EXPECT_EQ(engine->draft_seat().place, DraftPlace::cpu) << engine->draft_seat().words;
+    for (const bool to_logits : {false, true}) {
+      const std::vector<Told> expected = answers(*plain, requests(*plain), to_logits),
+                              told = answers(*engine, requests(*engine), to_logits);
+      for (std::size_t i = 0; i < told.size(); ++i) EXPECT_TRUE(told[i] == expected[i]) << i << ", " << to_logits;
+    }
+    ASSERT_EQ(engine->load().drafts.size(), 1u) << "it has not failed";
+    EXPECT_EQ(engine->load().drafts.front().drafter, who == "mtp" ? "mtp" : "eagle3");
+    EXPECT_GT(engine->load().drafts.front().drafted, 0u);
+    EXPECT_LE(engine->vram_budget()->reserved_bytes(), engine->vram_budget()->cap_bytes());
+    EXPECT_LE(engine->budget().reserved_bytes(), engine->budget().cap_bytes());
+  }
+};
+
+TEST_F(HostDraftOnGpu, BesideAResidentModel) {
+  for (const char* name : {"eagle3", "eagle3-wide"})
+    expect_the_answers_without(on_gpu(checkpoint("llama3")), head(name));
+  for (const char* name : {"glm4moe", "glm-4.7-flash", "qwen35moe"}) {
+    SCOPED_TRACE(name);
+    expect_the_answers_without(on_gpu(checkpoint(name)), "mtp");
+  }
+  EngineOptions options = on_gpu(checkpoint("llama3"));
+  options.device.graphs = false;
+  expect_the_answers_without(options, head("eagle3"));
+}
+
+TEST_F(HostDraftOnGpu, BesideLayersThatStreamWithAndWithoutTheProcessorsShare) {
+  for (const char* pins : {"0-=ram", "0-=disk", "0=ram,1-=disk"})
+    for (const int share : {0, 50}) {
+      SCOPED_TRACE(testing::Message() << pins << ", " << share << " % of the rows for the CPU");
+      EngineOptions options = on_gpu(checkpoint("llama3"));
+      options.memory.pins = *parse_pins(pins);
+      options.memory.cpu_share_percent = share;
+      expect_the_answers_without(options, head("eagle3"));
+    }
+}
+
+/// What a head guesses follows from the model's states: on the CPU and on the GPU it is as often right.
+TEST_F(HostDraftOnGpu, GuessesWhatItGuessesOnTheCpu) {
+  const auto right = [](DeviceChoice device) {
+    EngineOptions options = on_gpu(checkpoint("llama3"));
+    options.device.choice = device;
+    const auto engine = make(guessed(options, head("eagle3")));
+    Request request = greedy(std::vector<TokenId>{3, 10, 17, 24, 31, 38, 45, 52, 59, 66, 73}, 100);
+    request.ignore_end_tokens = true;
+    const Result result = engine->run(std::move(request));
+    EXPECT_EQ(result.finish, Finish::length);
+    return std::pair(result.drafted, result.drafts_right);
+  };
+  const auto on_cpu = right(DeviceChoice::cpu), on_both = right(DeviceChoice::cuda);
+  EXPECT_GT(on_both.first, 0);
+  EXPECT_NEAR(static_cast<double>(on_both.second), static_cast<double>(on_cpu.second), 3);
+}
+
+/// The planner counts its bytes before homes are chosen, and the model's budget grants them.
+TEST_F(HostDraftOnGpu, IsGrantedByTheSameBudget) {
+  const EngineOptions options = on_gpu(checkpoint("llama3"));
+  const auto plain = make(options), engine = make(guessed(options, head("eagle3-wide")));
+  ASSERT_TRUE(plain != nullptr && engine != nullptr);
+  const DraftSeat& seat = engine->draft_seat();
+  ASSERT_EQ(seat.place, DraftPlace::cpu) << seat.words;
+  EXPECT_GT(seat.ram_bytes, 150'000u) << "its file has 160 kB";
+  EXPECT_GE(engine->budget().reserved_bytes(), plain->budget().reserved_bytes() + seat.ram_bytes - 1'000'000);
+}
+
+TEST_F(HostDraftOnGpu, WhatDoesNotFitIsLeftOut) {
+  testing::internal::CaptureStderr();
+  const auto engine = make(guessed(on_gpu(checkpoint("llama")), head("eagle3")));
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("the head of EAGLE-3 is left out: "), std::string::npos) << log;
+  EXPECT_NE(log.find("is for a model of 32 channels"), std::string::npos) << log;
+  ASSERT_NE(engine, nullptr);
+  EXPECT_EQ(engine->draft_seat().place, DraftPlace::none);
 }
 
 /// A draft model beside the GPU's: the demo draft guesses for the demo mixture.

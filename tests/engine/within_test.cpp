@@ -1,8 +1,14 @@
 // Parts of the model guess, its first layers or the block behind them: the same tokens and logits as without, wherever
 // weights lie, and nothing read from the disk for a guess.
+#include "engine/within.h"
+
+#include "engine/mtp_drafter.h"
+#include "engine/reference.h"
 #include "engine/scheduler.h"
 #include "engine/self_drafter.h"
 #include "engine/within_checks.h"
+#include "modelfile/file_io.h"
+#include "modelfile/gguf_writer.h"
 #include "text/constraint/grammar_constraint.h"
 #include "text/constraint/schema.h"
 
@@ -269,6 +275,206 @@ TEST(MtpDraft, WhatCannotGuessDoesNot) {
   small.demand.context_tokens = 256;
   small.memory.ram_bytes = ram_above_smallest(small, 1.0);
   expect_left_out(small, "mtp", "does not fit");
+}
+
+std::string head_file(const std::string& name) { return MILLRACE_TEST_DATA "/heads/" + name + ".gguf"; }
+
+EngineOptions with_eagle3(const std::string& head) {
+  EngineOptions options = within(roomy(reference("llama3")), head_file(head));
+  options.demand.context_tokens = 256;
+  options.kv.dtype = DType::f32;
+  return with_head(std::move(options));
+}
+
+/// One pass of `program`, from whose rows logits and states come.
+struct Passed {
+  std::vector<float> logits, states;
+};
+Passed pass_of(Parts& parts, const exec::Program& program, const std::vector<TokenId>& tokens,
+               const std::vector<float>& given, std::int64_t dim) {
+  exec::CpuOptions how;
+  how.isa = parts.isa;
+  how.embedding_rows_from_disk = how.aside = true;
+  const auto executor = exec::make_cpu_executor(*parts.store, *parts.pool, *parts.budget, how);
+  const auto rows = std::ssize(tokens);
+  exec::PassLimits limits;
+  limits.max_rows = limits.max_logit_rows = limits.max_positions = rows;
+  limits.kv_dtype = DType::f32;
+  EXPECT_TRUE(executor->prepare(program, limits).ok());
+  kv::SequenceState sequence(
+      std::make_shared<kv::BlockPool>(program.layout.with(DType::f32, kv::kOnHost), *parts.budget));
+  EXPECT_TRUE(sequence.reserve(rows).ok());
+  kv::Batch batch;
+  batch.sequences = {&sequence};
+  batch.given = given.data();
+  batch.wants_hidden = true;
+  for (std::int64_t i = 0; i < rows; ++i)
+    batch.rows.push_back({tokens[static_cast<std::size_t>(i)], 0, static_cast<std::int32_t>(i), true, false});
+  const Status status = executor->run(batch, {});
+  EXPECT_TRUE(status.ok()) << status.message();
+  Passed passed;
+  passed.states.resize(static_cast<std::size_t>(rows * dim));
+  EXPECT_TRUE(executor->read_hidden(0, rows, passed.states.data()).ok());
+  const exec::Logits logits = executor->last_logits();
+  if (logits.data != nullptr) passed.logits.assign(logits.data, logits.data + logits.rows * logits.vocab);
+  return passed;
+}
+
+/// Of the model's own pass over these tokens, what its tapped layers read: [rows, taps * model_dim].
+std::vector<float> taps_of(Parts& parts, const std::vector<TokenId>& tokens) {
+  const std::int64_t dim = parts.model->hyperparameters().model_dim, taps = parts.model->draft_passes()->taps;
+  const auto rows = std::ssize(tokens);
+  kv::SequenceState sequence(parts.kv_pool);
+  EXPECT_TRUE(sequence.reserve(rows).ok());
+  kv::Batch batch;
+  batch.sequences = {&sequence};
+  batch.wants_hidden = true;
+  for (std::int64_t i = 0; i < rows; ++i)
+    batch.rows.push_back({tokens[static_cast<std::size_t>(i)], 0, static_cast<std::int32_t>(i), false, true});
+  EXPECT_TRUE(parts.executor->run(batch, {}).ok());
+  std::vector<float> all(static_cast<std::size_t>(rows * taps * dim)), one(static_cast<std::size_t>(rows * dim));
+  for (std::int64_t tap = 0; tap < taps; ++tap) {
+    EXPECT_TRUE(parts.executor->read_tap(tap, 0, rows, one.data()).ok());
+    for (std::int64_t row = 0; row < rows; ++row)
+      std::copy_n(one.data() + row * dim, dim, all.data() + (row * taps + tap) * dim);
+  }
+  EXPECT_EQ(parts.executor->read_tap(taps, 0, 1, one.data()).code(), Code::internal) << "there is no such tap";
+  return all;
+}
+
+const char* const kHeads[] = {"eagle3", "eagle3-wide"};
+
+/// tools/reference-models/eagle3.py: rows of the model's states, then three of the head's own.
+TEST(Eagle3, GivesTheReferencesLogits) {
+  const std::vector<TokenId> tokens = read_references(MILLRACE_TEST_DATA "/reference/llama3.bin").front().tokens;
+  for (const char* name : kHeads) {
+    SCOPED_TRACE(name);
+    Expected<Parts> parts = assemble(with_eagle3(name));
+    ASSERT_TRUE(parts.ok()) << parts.status().message();
+    const model::DraftPasses* const draft = parts->model->draft_passes();
+    ASSERT_NE(draft, nullptr) << parts->draft.words;
+    const Reference expected = read_references(MILLRACE_TEST_DATA "/heads/" + std::string(name) + ".bin").front();
+    const auto known = std::ssize(tokens) - 1, rows = std::ssize(expected.tokens);
+    std::vector<float> states = pass_of(*parts, *draft->fusion, tokens, taps_of(*parts, tokens), draft->dim).states;
+    states.resize(static_cast<std::size_t>(known * draft->dim));
+    std::vector<TokenId> fed(tokens.begin() + 1, tokens.end());
+    while (std::ssize(fed) < rows) {
+      const Passed passed = pass_of(*parts, draft->program, fed, states, draft->dim);
+      const auto last = passed.logits.end() - static_cast<std::ptrdiff_t>(expected.vocab);
+      fed.push_back(draft->token(std::max_element(last, passed.logits.end()) - last));
+      states.insert(states.end(), passed.states.end() - draft->dim, passed.states.end());
+    }
+    EXPECT_EQ(fed, expected.tokens);
+    const std::vector<float> logits = pass_of(*parts, draft->program, fed, states, draft->dim).logits;
+    ASSERT_EQ(logits.size(), expected.logits.size());
+    double difference = 0, norm = 0;
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      difference += std::pow(double{logits[i]} - double{expected.logits[i]}, 2);
+      norm += std::pow(double{expected.logits[i]}, 2);
+    }
+    std::printf("%s: relative L2 %.2e\n", name, std::sqrt(difference / norm));
+    EXPECT_LT(std::sqrt(difference / norm), 2e-3);
+  }
+}
+
+TEST(Eagle3, ChangesNoAnswer) {
+  for (const char* name : kHeads) {
+    SCOPED_TRACE(name);
+    const std::string head = head_file(name);
+    expect_no_change(several(reference("llama3")), head, noise);
+    EngineOptions streamed = several(reference("llama3"));
+    streamed.memory.exact_budget = true;  // the plan is the same whatever the program took before
+    streamed.memory.ram_bytes = ram_above_smallest(within(streamed, head), 1.0);
+    expect_no_change(streamed, head, noise, true);
+    expect_same_session(of_512(reference("llama3")), head);
+    expect_same_of_restored(of_512(reference("llama3")), head);
+  }
+  expect_no_change_by_preemption(several(reference("llama3")), head_file("eagle3"), [](const Engine& engine) {
+    std::vector<Request> requests = noise(engine);
+    for (Request& request : requests) request.max_tokens = 100;
+    return requests;
+  });
+}
+
+/// A prompt is read in parts, and the head gets the same states of it.
+TEST(Eagle3, TheSameGuessesWhateverThePasses) {
+  const auto guesses = [](std::int64_t rows) {
+    EngineOptions options = with_eagle3("eagle3");
+    options.demand.batch_tokens = rows;
+    const auto engine = make(options);
+    std::vector<TokenId> prompt;
+    for (std::int64_t i = 0; i < 130; ++i) prompt.push_back(static_cast<TokenId>(3 + (i * i * 7 + i * 31) % 77));
+    Request request = greedy(prompt, 60);
+    request.ignore_end_tokens = true;
+    const Result result = engine->run(std::move(request));
+    EXPECT_EQ(engine->load().drafts.size(), 1u);
+    return std::tuple(result.tokens, result.drafted, result.drafts_right);
+  };
+  const auto expected = guesses(256);
+  EXPECT_GT(std::get<1>(expected), 0);
+  for (const std::int64_t rows : {8, 50, 64}) EXPECT_EQ(guesses(rows), expected) << rows;
+}
+
+TEST(Eagle3, BenchSaysHowOftenGuessesAreRight) {
+  expect_right_as_told(within(roomy(reference("llama3")), head_file("eagle3")));
+}
+
+TEST(Eagle3, ItsLayerIsAtHomeAndPaid) {
+  EngineOptions options = roomy(reference("llama3"));
+  options.demand.context_tokens = 256;
+  const std::string head = head_file("eagle3");
+  const auto plain = plan_only(options), planned = plan_only(within(options, head));
+  ASSERT_TRUE(plain.ok() && planned.ok()) << planned.status().message();
+  EXPECT_EQ(planned->draft.place, DraftPlace::cpu);
+  EXPECT_EQ(planned->draft.what, "the head of EAGLE-3");
+  EXPECT_NE(planned->draft.words.find("its layer and the model's head stay in memory"), std::string::npos)
+      << planned->draft.words;
+  EXPECT_GE(planned->plan.resident_bytes, plain->plan.resident_bytes + 50'000) << "its layer has 57 kB";
+  EXPECT_GE(planned->plan.fixed_bytes, plain->plan.fixed_bytes + planned->draft.ram_bytes);
+  const auto engine = make(within(options, head));
+  ASSERT_NE(engine, nullptr);
+  EXPECT_LE(engine->budget().reserved_bytes(), engine->budget().cap_bytes());
+}
+
+TEST(Eagle3, WhatDoesNotFitDoesNotGuess) {
+  expect_left_out(roomy(reference("llama")), head_file("eagle3"),
+                  "is for a model of 32 channels, and this one has 128");
+  expect_left_out(roomy(reference("gemma3n")), head_file("eagle3"), "no head that guesses for models of gemma3n");
+  EngineOptions small = roomy(reference("llama3"));
+  small.demand.context_tokens = 256;
+  small.memory.ram_bytes = ram_above_smallest(small, 1.0);
+  expect_left_out(small, head_file("eagle3-wide"), "does not fit");
+  const Status alone = model::load(*modelfile::Model::open(head_file("eagle3")), {}).status();
+  EXPECT_EQ(alone.code(), Code::unsupported);
+  EXPECT_NE(alone.message().find("give it to --draft"), std::string::npos) << alone.message();
+}
+
+/// A head whose vocabulary is named, and is not the model's.
+TEST(Eagle3, OfAnotherVocabularyDoesNotGuess) {
+  const std::string path = (std::filesystem::temp_directory_path() / fmt::format("head-{}.gguf", getpid())).string();
+  for (const bool same : {true, false}) {
+    const auto head = modelfile::Model::open(head_file("eagle3")), target = modelfile::Model::open(reference("llama3"));
+    std::vector<std::string> tokens = *target->get_strings("tokenizer.ggml.tokens");
+    if (!same) std::swap(tokens[40], tokens[41]);
+    modelfile::Writer writer(path);
+    for (const auto& [key, value] : head->metadata()) ASSERT_TRUE(writer.add(key, value).ok());
+    ASSERT_TRUE(writer.add("tokenizer.ggml.tokens", modelfile::array_value(tokens)).ok());
+    for (const modelfile::TensorInfo& tensor : head->tensors())
+      ASSERT_TRUE(writer.declare(tensor.name, tensor.dtype, tensor.shape).ok());
+    ASSERT_TRUE(writer.begin().ok());
+    const auto file = modelfile::File::open_read(head_file("eagle3"));
+    for (const modelfile::TensorInfo& tensor : head->tensors()) {
+      std::vector<std::byte> bytes(tensor.bytes);
+      ASSERT_TRUE(file->read_at(tensor.offset, bytes).ok());
+      ASSERT_TRUE(writer.write_tensor_data(bytes).ok());
+    }
+    ASSERT_TRUE(writer.finish().ok());
+    if (same)
+      EXPECT_EQ(make(within(roomy(reference("llama3")), path))->draft_seat().place, DraftPlace::cpu);
+    else
+      expect_left_out(roomy(reference("llama3")), path, "its vocabulary differs from the model's at token 40");
+  }
+  std::filesystem::remove(path);
 }
 
 }  // namespace

@@ -148,8 +148,8 @@ TEST(DraftProgram, IsALayerOverTokensAndStates) {
     const modelfile::Model file = block.open("draft-block");
     const auto model = model::load(file, {.draft_block = true});
     ASSERT_TRUE(model.ok()) << model.status().message();
-    ASSERT_NE((*model)->draft_program(), nullptr);
-    const std::vector<float> got = run(file, **model, *(*model)->draft_program(), tokens, states);
+    ASSERT_NE((*model)->draft_passes(), nullptr);
+    const std::vector<float> got = run(file, **model, (*model)->draft_passes()->program, tokens, states);
     const modelfile::Model other = as_a_layer(block, own_head, tokens, states).open("draft-layer");
     const auto layer = model::load(other, {});
     ASSERT_TRUE(layer.ok()) << layer.status().message();
@@ -171,7 +171,7 @@ TEST(DraftProgram, StandsAside) {
   const modelfile::Model file = with_block(true).open("draft-aside");
   const auto plain = model::load(file, {}), model = model::load(file, {.draft_block = true});
   ASSERT_TRUE(plain.ok() && model.ok());
-  EXPECT_EQ((*plain)->draft_program(), nullptr);
+  EXPECT_EQ((*plain)->draft_passes(), nullptr);
   EXPECT_EQ((*model)->program().steps.size(), (*plain)->program().steps.size());
   EXPECT_EQ((*model)->program().layout, (*plain)->program().layout);
   EXPECT_EQ((*plain)->draft_blocks().size(), 1u);

@@ -5,8 +5,10 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "engine/host_draft.h"
 #include "engine/setup.h"
 #include "engine/step_cost.h"
+#include "engine/within.h"
 #include "exec/gpu/executor.h"
 #include "modelfile/gguf.h"
 #include "residency/gpu/weights.h"
@@ -89,6 +91,19 @@ DraftWay try_way(TakenMemory& taken, double guess_seconds, const DraftHabits& ha
   return way;
 }
 
+/// Makes the plan of the best way, into the parts with the seat.
+Status take_best(const DraftWays& ways, const std::array<TakenMemory, 3>& taken, const DraftHabits& habits,
+                 GpuPlanner& planner, Parts& parts) {
+  DraftSeat& seat = parts.draft;
+  seat.place = choose_draft_place(ways, habits.drafts > 0);
+  const TakenMemory& its = taken[static_cast<std::size_t>(seat.place)];
+  MR_RETURN_IF_ERROR(planner.plan(its));
+  seat.vram_bytes = its.vram_bytes;
+  seat.ram_bytes = its.ram_bytes;
+  seat.words = describe_seat(seat, ways, habits);
+  return {};
+}
+
 }  // namespace
 
 Expected<GpuDraftPlan> plan_gpu_draft(const DraftModelPlan& draft, const device::Gpu& gpu) {
@@ -136,12 +151,30 @@ Status seat_draft(const EngineOptions& options, const DraftModelPlan& draft, con
     with_cpu.refusal = draft.on_cpu.message();
   }
 
-  const DraftPlace place = choose_draft_place(ways, habits.drafts > 0);
-  const TakenMemory& its = taken[index(place)];
-  MR_RETURN_IF_ERROR(planner.plan(its));
-  parts.draft = {.place = place, .vram_bytes = its.vram_bytes, .ram_bytes = its.ram_bytes};
-  parts.draft.words = describe_seat(parts.draft, ways, habits);
-  return {};
+  return take_best(ways, taken, habits, planner, parts);
+}
+
+Status seat_host_draft(const EngineOptions& options, GpuPlanner& planner, Parts& parts) {
+  parts.draft.what = name_of(options.speculate.within);
+  if (const Status able = check_within(options, parts); !able.ok()) {
+    parts.draft.words = able.message();
+    return {};
+  }
+  const DraftHabits habits = draft_habits(options.speculate);
+  std::array<TakenMemory, 3> taken;
+  DraftWays ways;
+  ways[static_cast<std::size_t>(DraftPlace::none)].forecast = {parts.plan.predicted_decode_tokens_per_second, 0};
+  ways[static_cast<std::size_t>(DraftPlace::gpu)].refusal = "this version computes it on the CPU";
+  DraftWay& with_cpu = ways[static_cast<std::size_t>(DraftPlace::cpu)];
+  const auto host = plan_host_draft(options, parts);
+  if (host.ok()) {
+    TakenMemory& its = taken[static_cast<std::size_t>(DraftPlace::cpu)] = {0, host->ram_bytes, 0};
+    const Limits without = parts.limits;
+    with_cpu = try_way(its, guess_seconds(host->guess, parts.rates), habits, without, planner, parts);
+  } else {
+    with_cpu.refusal = host.status().message();
+  }
+  return take_best(ways, taken, habits, planner, parts);
 }
 
 Expected<Parts> assemble_gpu_draft(const DraftModelPlan& draft, Parts& target) {

@@ -156,9 +156,8 @@ class Assembly {
 
 /// A model for each GPU, and storage, so that what they take is measured as the program's.
 Status Assembly::open(bool load) {
-  MR_RETURN_IF_ERROR(open_model(options_, kGpuTileBytes, false, parts_, paths_));
-  if (wants_draft_block(options_))
-    parts_.draft.words = "a GPU has no passes through that block yet; give --draft FILE, or --device cpu";
+  const DraftUnits draft = wants_draft_block(options_) ? DraftUnits::apart : DraftUnits::none;
+  MR_RETURN_IF_ERROR(open_model(options_, kGpuTileBytes, draft, parts_, paths_));
   MR_RETURN_IF_ERROR(start_storage(options_, paths_, false, parts_));
   if (!several()) {
     if (load) begin_reading();
@@ -220,6 +219,7 @@ Status Assembly::plan() {
   seat_tower(options_, first_, *planner_, parts_);
   MR_RETURN_IF_ERROR(draft_ != nullptr ? seat_draft(options_, *draft_, first_, *planner_, parts_) : planner_->plan());
   if (!drafts_within(options_)) return {};
+  if (parts_.model->draft_passes() != nullptr) return seat_host_draft(options_, *planner_, parts_);
   if (parts_.plan.front_layers != 0 && shares_rows()) {
     const auto plan_for = [&](std::int64_t guesses) { return planner_->plan({.guesses = guesses}); };
     const PlannedGuesses planned =
@@ -462,7 +462,7 @@ Expected<Parts> assemble_gpu_on_paper(const EngineOptions& given, int processors
   if (gpus > 1) options.part.shard = {0, gpus};
   Parts parts;
   std::vector<std::string> paths;
-  MR_RETURN_IF_ERROR(open_model(options, kGpuTileBytes, false, parts, paths));
+  MR_RETURN_IF_ERROR(open_model(options, kGpuTileBytes, DraftUnits::none, parts, paths));
   MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv.dtype));
   Vram vram = vram_on_paper(options.memory.vram_bytes, processors);
   if (gpus > 1) add_gathers(static_cast<std::size_t>(gpus), vram);

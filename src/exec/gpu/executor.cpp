@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 
 #include "base/bytes.h"
 #include "device/gpu.h"
@@ -163,12 +164,16 @@ static Status check_heads_order(const Program& program) {
   return {};
 }
 
-/// Every product reads the residual stream through a norm, which makes the form in which the product takes it.
+/// Every product reads the residual stream through a norm, which makes the form in which the product takes it. A copy
+/// that is only handed to the host is read by none.
 static Status check_stream_reads(const Program& program) {
-  for (const Step& step : program.steps)
-    if (step.kind == Step::Kind::copy && program.buffer(step.a).rows == Rows::whole)
-      return error(Code::unsupported,
-                   "the GPU part has no layers that read the residual stream without a norm; use --device cpu");
+  for (auto step = program.steps.begin(); step != program.steps.end(); ++step) {
+    if (step->kind != Step::Kind::copy || program.buffer(step->a).rows != Rows::whole) continue;
+    const auto next = std::next(step);
+    if (next != program.steps.end() && next->kind == Step::Kind::hidden && next->a == step->out) continue;
+    return error(Code::unsupported,
+                 "the GPU part has no layers that read the residual stream without a norm; use --device cpu");
+  }
   return {};
 }
 
@@ -555,11 +560,15 @@ TopLogits GpuExecutor::last_top_logits(std::int64_t row) const {
 }
 
 /// Once the pass has ended: the stream was waited for, and nothing writes the buffer before the next pass.
-Status GpuExecutor::read_hidden(std::int64_t first, std::int64_t rows, float* out) const {
-  const bool merged = hidden_.buffer >= 0 && programs_[1].buffer(hidden_).rows == Rows::merged;
-  if (failed() || hidden_.buffer < 0 || first < 0 || rows < 0 || first + rows > rows_ / (merged ? shape_.merge : 1))
+Status GpuExecutor::read_handed(std::int64_t number, std::int64_t first, std::int64_t rows, float* out) const {
+  Act from;
+  if (program_ != nullptr)
+    for (const Step& step : program_->steps)
+      if (step.kind == Step::Kind::hidden && step.first == number) from = step.a;
+  const bool merged = from.buffer >= 0 && program_->buffer(from).rows == Rows::merged;
+  if (failed() || from.buffer < 0 || first < 0 || rows < 0 || first + rows > rows_ / (merged ? shape_.merge : 1))
     return error(Code::internal, "rows {} to {} of a pass of {} have no states", first, first + rows, rows_);
-  const auto buffer = static_cast<std::size_t>(hidden_.buffer);
+  const auto buffer = static_cast<std::size_t>(from.buffer);
   const std::int64_t cols = shape_.buffers[buffer].cols;
   return device::read_device(out, at<float>(layout_.buffers[buffer]) + first * cols,
                              static_cast<std::size_t>(rows * cols) * sizeof(float));

@@ -61,7 +61,12 @@ class GpuExecutor final : public Executor {
     return share_ != nullptr ? kSplitRows : expert_share_ != nullptr ? kExpertShareRows : kFewRows;
   }
   Logits last_logits() const override;
-  Status read_hidden(std::int64_t first, std::int64_t rows, float* out) const override;
+  Status read_hidden(std::int64_t first, std::int64_t rows, float* out) const override {
+    return read_handed(0, first, rows, out);
+  }
+  Status read_tap(std::int64_t tap, std::int64_t first, std::int64_t rows, float* out) const override {
+    return read_handed(1 + tap, first, rows, out);
+  }
   std::int64_t prompt_chunk() const override;
   std::int64_t top_logits_limit() const override { return kernels::gpu::kCandidates; }
   bool waits() const override;
@@ -92,6 +97,7 @@ class GpuExecutor final : public Executor {
   Status begin_pass(const kv::Batch& batch);
   Status launch_all();
   bool failed() const { return !status_.ok(); }
+  Status read_handed(std::int64_t number, std::int64_t first, std::int64_t rows, float* out) const;
   Status prepare_share();
   Status prepare_experts();
   Status prepare_launches();
@@ -232,7 +238,6 @@ class GpuExecutor final : public Executor {
   bool may_guess_ = false, guessing_ = false;
   bool top_only_ = false, brought_top_only_ = false;
   std::vector<kernels::DrawRule> draws_;  // of the pass's rows of logits; empty: nothing is drawn
-  Act hidden_;                            // of the last pass
   std::uint64_t pass_begin_ns_ = 0, pass_weight_bytes_ = 0;
 
   // Of each rope, angles by position, made as far as they were needed.

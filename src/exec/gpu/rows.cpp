@@ -18,9 +18,6 @@ Status GpuExecutor::begin_pass(const kv::Batch& batch) {
   pass_begin_ns_ = Trace::now_ns();
   batch_ = &batch;
   program_ = &programs_[batch.wants_hidden ? 1 : 0];
-  hidden_ = {};
-  for (const Step& step : program_->steps)
-    if (step.kind == Step::Kind::hidden) hidden_ = step.a;
   rows_ = static_cast<std::int64_t>(batch.rows.size());
   logit_rows_ =
       std::count_if(batch.rows.begin(), batch.rows.end(), [](const kv::BatchRow& r) { return r.wants_logits; });
