@@ -105,14 +105,11 @@ class Converter {
  private:
   Status open();
   Status read_config();
-  void set_keys(Keys rules, Config& config);
-  void set_heads();
   Status plan_tensors();
   Status check_head(bool tied);
   Status check_labels() const;
   Status plan_group(const Group& group, const std::vector<NamedTensor>& tensors, const Geometry& geometry);
   Expected<DType> kept_dtype(const Target& target, const std::vector<Stored>& parts) const;
-  DType dtype_for(const Target& target, DType stored, const modelfile::MixtureContext& context) const;
   void plan_factors();
   Status write_header(modelfile::Writer& writer);
   Status write_factors(modelfile::Writer& writer);
@@ -156,35 +153,6 @@ Status Converter::open() {
   return {};
 }
 
-void Converter::set_keys(Keys rules, Config& config) {
-  for (const KeyRule& rule : rules) {
-    if (!config.has(rule.theirs)) continue;
-    switch (rule.kind) {
-      case KeyRule::Kind::integer:
-        header_.set_integer(rule.ours, config.required(rule.theirs, 0, std::int64_t{1} << 31));
-        break;
-      case KeyRule::Kind::number:
-        header_.set_number(rule.ours, config.number(rule.theirs, 0));
-        break;
-      case KeyRule::Kind::flag:
-        header_.set(rule.ours, config.flag(rule.theirs, false));
-        break;
-    }
-  }
-}
-
-/// The head dim is the model dim divided by the heads, unless config.json has another.
-void Converter::set_heads() {
-  Config& config = *config_;
-  const std::int64_t heads = header_.integer("attention.head_count");
-  if (heads == 0) return;
-  const std::int64_t usual = std::max<std::int64_t>(1, header_.integer("embedding_length") / heads);
-  const std::int64_t dim = config.optional("head_dim", usual, 1, 1 << 16);
-  header_.set_integer("attention.key_length", dim);
-  header_.set_integer("attention.value_length", dim);
-  if (!header_.has("attention.head_count_kv")) header_.set_integer("attention.head_count_kv", heads);
-}
-
 Status Converter::read_config() {
   Config& config = *config_;
   report_.architecture = architecture_of(*family_, config);
@@ -195,9 +163,9 @@ Status Converter::read_config() {
   header_ = Header(metadata_, report_.architecture);
   config.required("num_hidden_layers", 1, kMostLayers);
   config.required("hidden_size", 1, 1 << 20);
-  set_keys(common_keys(), config);
-  for (const Keys keys : family_->keys) set_keys(keys, config);
-  set_heads();
+  set_keys(common_keys(), config, header_);
+  for (const Keys keys : family_->keys) set_keys(keys, config, header_);
+  set_heads(config, header_);
   factors_ = read_rotations(config, header_);
   if (family_->read != nullptr) family_->read(config, header_);
   config.refuse_the_rest();
@@ -324,14 +292,6 @@ Expected<DType> Converter::kept_dtype(const Target& target, const std::vector<St
   return target.cols % info(DType::q8_0).block_elements == 0 ? DType::q8_0 : DType::bf16;
 }
 
-/// The type by quantize's rules, or the source's type if weights are kept; some tensors are floats in every file.
-DType Converter::dtype_for(const Target& target, DType stored, const modelfile::MixtureContext& context) const {
-  const DType source = stored == DType::f64 ? DType::f32 : stored;
-  const modelfile::TensorInfo tensor{target.name, source, target.shape, 0, 0, 0};
-  if (modelfile::stays_float(tensor)) return DType::f32;
-  return options_.type && stored != DType::mxfp4 ? choose_dtype(*options_.type, tensor, context) : source;
-}
-
 /// The type of most weights.
 DType most_of(const std::vector<Planned>& planned) {
   std::map<DType, std::int64_t> elements;
@@ -374,7 +334,7 @@ Status Converter::write_header(modelfile::Writer& writer) {
   std::vector<modelfile::TensorInfo> tensors;
   for (const Planned& one : planned_) tensors.push_back({one.target.name, one.dtype, one.target.shape, 0, 0, 0});
   const modelfile::MixtureContext context = modelfile::mixture_context(tensors);
-  for (Planned& one : planned_) one.dtype = dtype_for(one.target, one.dtype, context);
+  for (Planned& one : planned_) one.dtype = output_dtype(one.target, one.dtype, options_.type, context);
   plan_factors();
   const DType most = most_of(planned_);
   const std::uint32_t file_type = options_.type ? modelfile::info(*options_.type).file_type : file_type_of(most);

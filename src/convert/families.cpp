@@ -206,6 +206,33 @@ void write_mixtures_alone(const Header& header, nlohmann::json& config) {
 
 Keys common_keys() { return kCommonKeys; }
 
+void set_keys(Keys rules, Config& config, Header& header) {
+  for (const KeyRule& rule : rules) {
+    if (!config.has(rule.theirs)) continue;
+    switch (rule.kind) {
+      case KeyRule::Kind::integer:
+        header.set_integer(rule.ours, config.required(rule.theirs, 0, std::int64_t{1} << 31));
+        break;
+      case KeyRule::Kind::number:
+        header.set_number(rule.ours, config.number(rule.theirs, 0));
+        break;
+      case KeyRule::Kind::flag:
+        header.set(rule.ours, config.flag(rule.theirs, false));
+        break;
+    }
+  }
+}
+
+void set_heads(Config& config, Header& header) {
+  const std::int64_t heads = header.integer("attention.head_count");
+  if (heads == 0) return;
+  const std::int64_t usual = std::max<std::int64_t>(1, header.integer("embedding_length") / heads);
+  const std::int64_t dim = config.optional("head_dim", usual, 1, 1 << 16);
+  header.set_integer("attention.key_length", dim);
+  header.set_integer("attention.value_length", dim);
+  if (!header.has("attention.head_count_kv")) header.set_integer("attention.head_count_kv", heads);
+}
+
 const Family* family_of_checkpoint(std::string_view model_type) {
   for (const Alias& alias : kAliases)
     if (alias.model_type == model_type) model_type = alias.is;

@@ -127,6 +127,11 @@ void expect_mixtures_alone(Config& config);
 void write_mixtures_alone(const Header& header, nlohmann::json& config);
 /// Keys that nearly all families have.
 Keys common_keys();
+/// Sets the keys that config.json has, for which there are rules. Errors: by Config::fail().
+void set_keys(Keys rules, Config& config, Header& header);
+/// Sets the heads' dims and the KV heads, once the heads are set: the head dim is the model dim divided by the heads,
+/// unless config.json has another.
+void set_heads(Config& config, Header& header);
 /// All model types, for messages.
 std::string known_families();
 

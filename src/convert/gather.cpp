@@ -316,6 +316,14 @@ Target lanes_apart(const Target& target) {
 
 }  // namespace
 
+DType output_dtype(const Target& target, DType stored, std::optional<modelfile::QuantizeType> type,
+                   const modelfile::MixtureContext& context) {
+  const DType source = stored == DType::f64 ? DType::f32 : stored;
+  const modelfile::TensorInfo tensor{target.name, source, target.shape, 0, 0, 0};
+  if (modelfile::stays_float(tensor)) return DType::f32;
+  return type && stored != DType::mxfp4 ? modelfile::choose_dtype(*type, tensor, context) : source;
+}
+
 Status check_target(Target& target, std::span<const Source> sources) {
   if (target.lanes > 1) {
     Target apart = lanes_apart(target);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "base/status.h"
 #include "convert/integers.h"
 #include "modelfile/file_io.h"
+#include "modelfile/mixtures.h"
 #include "tensor/dtype.h"
 
 namespace millrace::convert {
@@ -78,6 +80,11 @@ struct Scratch {
 /// The most elements that a piece of work gathers. Rows are not split, so one row may be larger, up to kMostCols.
 /// Pieces of integers have as many rows as are unpacked at once.
 constexpr std::int64_t kPieceElements = 256 * 1024, kMostCols = std::int64_t{1} << 22;
+
+/// The type by quantize's rules, or `stored`, the source's, if weights are kept (no `type`); some tensors are floats in
+/// every file, and MXFP4 stays MXFP4.
+DType output_dtype(const Target& target, DType stored, std::optional<modelfile::QuantizeType> type,
+                   const modelfile::MixtureContext& context);
 
 /// Errors: corrupt (the runs have too few rows, or a source lacks a row: the checkpoint's shapes are wrong; names the
 /// tensor).

@@ -213,13 +213,14 @@ class Reader {
 }  // namespace
 
 Expected<std::vector<NamedTensor>> stored_tensors(const Checkpoint& checkpoint,
-                                                  const std::vector<modelfile::File>& files, const Config& config) {
+                                                  const std::vector<modelfile::File>& files, const Config& config,
+                                                  std::initializer_list<std::string_view> others) {
   IntegerLayouts layouts(checkpoint, files, config);
   MR_RETURN_IF_ERROR(layouts.check_config());
   const Reader reader(checkpoint, files, config);
   std::vector<NamedTensor> all;
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
-    if (reader.is_beside(tensor)) continue;
+    if (reader.is_beside(tensor) || std::find(others.begin(), others.end(), tensor.name) != others.end()) continue;
     MR_ASSIGN_OR_RETURN(const bool of_integers, layouts.is_beside(tensor));
     if (of_integers) continue;
     if (duty_of(tensor.name) != Duty::unknown) {

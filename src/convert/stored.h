@@ -2,7 +2,9 @@
 // exponents, integers with scales and zeros) become one source. Thread-safety: pure functions.
 #pragma once
 
+#include <initializer_list>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -18,10 +20,12 @@ struct NamedTensor {
   Stored stored;
 };
 
-/// `files`: those of the checkpoint; they outlive the result. Errors: unsupported (elements of a type that weights do
-/// not have; another quant_method), corrupt (scales missing or of a wrong shape); each names the tensor.
+/// `files`: those of the checkpoint; they outlive the result. `others`: tensors that hold no weights, and are not part
+/// of the result. Errors: unsupported (elements of a type that weights do not have; another quant_method), corrupt
+/// (scales missing or of a wrong shape); each names the tensor.
 Expected<std::vector<NamedTensor>> stored_tensors(const modelfile::Checkpoint& checkpoint,
-                                                  const std::vector<modelfile::File>& files, const Config& config);
+                                                  const std::vector<modelfile::File>& files, const Config& config,
+                                                  std::initializer_list<std::string_view> others = {});
 
 /// One tensor, which does not hold integers with scales.
 Expected<NamedTensor> stored_tensor(const modelfile::Checkpoint& checkpoint, const std::vector<modelfile::File>& files,

@@ -1,11 +1,18 @@
 """Guessed tokens from outside: the same answers and logits, the budget held, and what the flags and counters say."""
+import concurrent.futures
+import json
+import pathlib
+import struct
+import tempfile
 import unittest
 
+import checkpoints
 import harness
 from harness import DEMO, DRAFT, Case
 from serving import Server
 
 STORY = "Tell me a story about a fox."
+TARGET, HEAD = (str(harness.ROOT / "tests/data" / name) for name in ("reference/llama3.gguf", "heads/eagle3.gguf"))
 
 
 class Speculation(Case):
@@ -68,6 +75,60 @@ class Speculation(Case):
         drafted = self.bench(model, *flags, "-p", "32", "-n", "60", "-r", "1", "--speculate", "3", "--accept", "0.8")
         self.assertEqual(drafted["logits_hash"], plain["logits_hash"])
         self.assertEqual(drafted["drafts"]["drafters"][-1]["drafter"], "mtp")
+
+    def test_a_head_of_eagle_3_guesses(self):
+        flags = ("--device", "cpu", "--ctx", "256")
+        self.assertRegex(self.ok("plan", TARGET, *flags, "--draft", HEAD).out, r"the head of EAGLE-3: its layer and the model's head stay in memory")
+        plain = self.bench(TARGET, *flags, "-p", "32", "-n", "60", "-r", "1", "--speculate", "off")
+        drafted = self.bench(TARGET, *flags, "-p", "32", "-n", "60", "-r", "1", "--draft", HEAD, "--speculate", "3", "--accept", "0.8")
+        self.assertEqual(drafted["logits_hash"], plain["logits_hash"])
+        self.assertEqual(drafted["drafts"]["drafters"][-1]["drafter"], "eagle3")
+        self.assertIn("target_layers", self.ok("inspect", HEAD).out)
+        self.refused("run", HEAD, "--local", "-p", "hi", says="give it to --draft")
+        outcome = self.ok("run", DEMO, "--local", "--device", "cpu", "--temp", "0", "--draft", HEAD, "-p", "What is the capital of France?")
+        self.assertRegex(outcome.err, "warning: the head of EAGLE-3 is left out: .* is for a model of 32 channels")
+        self.assertIn("Paris", outcome.out)
+
+    def test_a_server_asks_a_head_of_eagle_3(self):
+        """Over HTTP, several at once, with the texts of a server without."""
+        bodies = [{"prompt": prompt, "max_tokens": 40, "temperature": heat, "seed": 7, "ignore_eos": True}
+                  for prompt, heat in (("the in an", 0), ("an the in the an in the in an the an in", 0), ("the in an", 0.9))]
+        def texts(*flags):
+            with Server(TARGET, "--device", "cpu", "--ctx", "256", "--parallel", "3", *flags) as server:
+                with concurrent.futures.ThreadPoolExecutor(3) as pool:
+                    answers = list(pool.map(lambda body: server.json("POST", "/v1/completions", body), bodies))
+                self.assertEqual([status for status, _ in answers], [200] * 3)
+                return [answer["choices"][0]["text"] for _, answer in answers], server.json("GET", "/api/millrace/live")[1]["models"][0]["drafts"]
+        plain, _ = texts("--speculate", "off")
+        drafted, counts = texts("--speculate", "4", "--draft", HEAD)
+        self.assertEqual(drafted, plain)
+        self.assertEqual(counts[0]["drafter"], "eagle3")
+        self.assertGreater(counts[0]["drafted"], 0)
+
+    def test_a_converted_head_guesses(self):
+        with tempfile.TemporaryDirectory() as room:
+            folder, out = pathlib.Path(room) / "head", pathlib.Path(room) / "head.gguf"
+            folder.mkdir()
+            shapes = {"fc": (32, 96), "norm": (32,), "lm_head": (24, 32), "midlayer.input_layernorm": (32,), "midlayer.hidden_norm": (32,),
+                      "midlayer.self_attn.q_proj": (64, 64), "midlayer.self_attn.k_proj": (32, 64), "midlayer.self_attn.v_proj": (32, 64),
+                      "midlayer.self_attn.o_proj": (32, 64), "midlayer.post_attention_layernorm": (32,), "midlayer.mlp.gate_proj": (48, 32),
+                      "midlayer.mlp.up_proj": (48, 32), "midlayer.mlp.down_proj": (32, 48)}
+            tensors = {f"{name}.weight": ("F32", list(shape), checkpoints.f32(checkpoints.numbers_of(shape, seed))) for seed, (name, shape) in enumerate(shapes.items())}
+            tensors["d2t"] = ("I64", [24], struct.pack("<24q", *(2 * i for i in range(24))))
+            tensors["t2d"] = ("BOOL", [80], bytes(80))
+            checkpoints.write_safetensors(folder / "model.safetensors", tensors)
+            (folder / "config.json").write_text(json.dumps({
+                "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 48,
+                "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 256, "vocab_size": 80, "draft_vocab_size": 24,
+                "eagle_config": {"eagle_aux_hidden_state_layer_ids": [-1, 0, 1]}}))
+            self.refused("convert", folder, "-o", out, says=["is a draft head", "--base"])
+            self.refused("convert", folder, "--base", DEMO, "-o", out, says="is for a model of 32 channels")
+            self.assertFalse(out.exists())
+            said = self.ok("convert", folder, "--base", TARGET, "--dtype", "q8_0", "-o", out).out
+            self.assertIn("a draft head for a model of llama, which reads layers 0, 1, 2; 14 tensors", said)
+            self.assertIn("eagle3.target_layers", self.ok("inspect", out).out)
+            drafted = self.bench(TARGET, "--device", "cpu", "--ctx", "256", "-p", "32", "-n", "30", "-r", "1", "--draft", out, "--speculate", "3")
+            self.assertEqual(drafted["drafts"]["drafters"][-1]["drafter"], "eagle3")
 
     def test_what_cannot_be_is_said(self):
         self.refused("run", DEMO, "--speculate", "fast", "-p", "hi", says=["--speculate", "fast", "auto"])

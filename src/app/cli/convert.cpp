@@ -2,6 +2,7 @@
 #include "convert/convert.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -17,6 +18,7 @@
 #include "base/log.h"
 #include "base/say.h"
 #include "convert/adapter.h"
+#include "convert/draft_head.h"
 #include "convert/export.h"
 #include "convert/mmproj.h"
 #include "engine/engine.h"
@@ -123,10 +125,37 @@ int convert_peft(const ConvertFlags& flags) {
   return 0;
 }
 
+/// A head that guesses, for the model that it was trained for.
+int convert_head(const ConvertFlags& flags, const convert::ConvertOptions& options, const Program& program) {
+  if (flags.base.empty())
+    return fail(error(Code::invalid_argument,
+                      "{}: is a draft head (EAGLE-3); name the GGUF file of the model that it guesses for with --base",
+                      flags.in));
+  if (!flags.imatrix.empty())
+    return fail(error(Code::invalid_argument, "--imatrix is for models; {} is a draft head", flags.in));
+  const auto base = store::Store().resolve(flags.base);
+  if (!base.ok()) return fail(base.status().with_context("--base"));
+  if (const Status status = check_outputs({flags.out}, {flags.in, base->path}, Writes::models); !status.ok())
+    return fail(status);
+  convert::ConvertOptions how = options;
+  Progress progress("Converting", Unit::bytes, program.quiet);
+  follow(progress, how.work);
+  const auto report = convert::convert_draft_head(flags.in, base->path, flags.out, how);
+  progress.finish();
+  if (!report.ok()) return fail(report.status());
+  fmt::print("{}: a draft head for a model of {}, which reads layers {}; {} tensors, {}\n", flags.out,
+             report->architecture, fmt::join(report->target_layers, ", "), report->tensors,
+             format_bytes(report->bytes));
+  return 0;
+}
+
 int execute_convert(const ConvertFlags& flags, const Program& program) {
   if (convert::is_peft_adapter(flags.in)) return convert_peft(flags);
-  if (!flags.base.empty())
-    return fail(error(Code::invalid_argument, "--base is for adapters, and {} is none: it has no adapter_config.json",
+  const bool head = convert::is_draft_head(flags.in);
+  if (!flags.base.empty() && !head)
+    return fail(error(Code::invalid_argument,
+                      "--base is for adapters and draft heads, and {} is none: it has no adapter_config.json, and its "
+                      "config.json names no head",
                       flags.in));
   convert::ConvertOptions options;
   if (flags.dtype != "keep") {
@@ -139,6 +168,7 @@ int execute_convert(const ConvertFlags& flags, const Program& program) {
   if (importance->has_value()) options.importance = &**importance;
   options.name = flags.name;
   options.work.threads = flags.threads;
+  if (head) return convert_head(flags, options, program);
   if (!is_on_hub(flags.in)) return convert_folder(flags, flags.in, options, program);
   PullPrinter printer(program.quiet);
   store::PullOptions pull = pull_options(flags.fetch, printer);
@@ -197,7 +227,8 @@ void add_convert(CLI::App& app, const Program& program, int& exit_code) {
   command->add_option(
       "--imatrix", flags->imatrix,
       "Importance matrix of `millrace imatrix` or llama.cpp's tool, which weights the errors of each column");
-  command->add_option("--base", flags->base, "For a LoRA adapter (PEFT's folder): the GGUF file of its model");
+  command->add_option("--base", flags->base,
+                      "For a LoRA adapter (PEFT's folder) or a draft head (EAGLE-3): the GGUF file of its model");
   command->add_option("--name", flags->name, "The model's name (default: the folder's)");
   command->add_flag("--no-mmproj", flags->no_mmproj,
                     "Skip the vision tower (default: write it as an mmproj file beside the model)");
