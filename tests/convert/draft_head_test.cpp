@@ -7,11 +7,11 @@
 #include <fstream>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/json.h"
 #include "convert/folder.h"
 #include "model/tensor_rows.h"
 #include "modelfile/gguf.h"
