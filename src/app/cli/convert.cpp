@@ -22,6 +22,7 @@
 #include "convert/export.h"
 #include "convert/mmproj.h"
 #include "engine/engine.h"
+#include "modelfile/escape.h"
 
 namespace millrace::cli {
 namespace {
@@ -152,11 +153,15 @@ int convert_head(const ConvertFlags& flags, const convert::ConvertOptions& optio
 int execute_convert(const ConvertFlags& flags, const Program& program) {
   if (convert::is_peft_adapter(flags.in)) return convert_peft(flags);
   const bool head = convert::is_draft_head(flags.in);
-  if (!flags.base.empty() && !head)
+  if (!flags.base.empty() && !head) {
+    std::error_code ignored;
+    if (!std::filesystem::exists(flags.in, ignored))
+      return fail(error(Code::not_found, "{}: no such folder; check the path", modelfile::escape(flags.in)));
     return fail(error(Code::invalid_argument,
-                      "--base is for adapters and draft heads, and {} is none: it has no adapter_config.json, and its "
-                      "config.json names no head",
-                      flags.in));
+                      "--base is for adapters and draft heads, and {} is neither: it has no adapter_config.json, and "
+                      "its config.json names no head; leave --base out to convert a model",
+                      modelfile::escape(flags.in)));
+  }
   convert::ConvertOptions options;
   if (flags.dtype != "keep") {
     const auto type = modelfile::quantize_type_from_name(flags.dtype);
