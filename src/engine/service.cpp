@@ -109,8 +109,13 @@ void Service::take_inbox() {
       const MutexLock lock(mutex_);
       if (id.ok()) {
         if (one.cancelled) engine_->cancel(*id);  // which counts it, as any other
-        Active& place = active_[one.id];          // may throw: `one` is then still to be told
-        place = {*id, std::move(one.on_done)};
+        try {
+          active_[one.id].engine_id = *id;
+        } catch (...) {  // `one` is still to be told
+          engine_->abandon(*id);
+          throw;
+        }
+        active_[one.id].on_done = std::move(one.on_done);
         one.id = 0;
         continue;
       }
