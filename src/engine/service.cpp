@@ -109,13 +109,14 @@ void Service::take_inbox() {
       const MutexLock lock(mutex_);
       if (id.ok()) {
         if (one.cancelled) engine_->cancel(*id);  // which counts it, as any other
+        Active* place = nullptr;
         try {
-          active_[one.id].engine_id = *id;
+          place = &active_[one.id];
         } catch (...) {  // `one` is still to be told
           engine_->abandon(*id);
           throw;
         }
-        active_[one.id].on_done = std::move(one.on_done);
+        *place = {*id, std::move(one.on_done)};
         one.id = 0;
         continue;
       }
