@@ -2,23 +2,13 @@
 
 #include <algorithm>
 
-#include "device/cpu.h"
+#include "engine/model_drafter.h"
 #include "engine/setup.h"
 #include "engine/step_cost.h"
 #include "engine/within.h"
 
 namespace millrace::engine {
 namespace {
-
-constexpr std::uint64_t kMargin = 256 * kKiB;  // threads, tables: what its own budget does not count
-
-kernels::Isa isa_of(const EngineOptions& options) {
-  return options.device.best_isa ? device::best_isa() : options.device.isa;
-}
-
-int threads_of(const EngineOptions& options) {
-  return options.device.threads > 0 ? options.device.threads : ThreadPool::usable_processors();
-}
 
 /// The cost of a guess: each weight in RAM is read once.
 residency::Plan plan_of_guess(const model::DraftPasses& passes, const kv::Layout& layout,
@@ -54,7 +44,8 @@ Expected<HostDraftPlan> plan_host_draft(const EngineOptions& options, const Part
   plan.guess = plan_of_guess(passes, passes.program.layout.with(options.kv.dtype, kv::kOnHost, options.kv.rotation),
                              plan.weights);
   plan.ram_bytes = plan.weights.weight_memory_bytes() +
-                   draft_pass_bytes(options, parts, threads_of(options), isa_of(options)) + kMargin;
+                   draft_pass_bytes(options, parts, options.device.cpu_threads(), options.device.cpu_isa()) +
+                   kDraftMargin;
   const std::uint64_t ram = ram_of(options);
   if (plan.ram_bytes <= ram / 2) return plan;
   return error(Code::out_of_budget, "it takes {} of RAM with its KV, more than half of {}",
@@ -65,9 +56,10 @@ Expected<std::unique_ptr<HostDraft>> make_host_draft(const EngineOptions& option
   const model::DraftPasses& passes = *parts.model->draft_passes();
   MR_ASSIGN_OR_RETURN(const residency::Plan weights, plan_weights(passes));
   auto host = std::make_unique<HostDraft>();
-  host->isa = isa_of(options);
+  host->isa = options.device.cpu_isa();
   host->pool = std::make_unique<ThreadPool>(ThreadPool::Options{.threads = options.device.threads});
-  host->budget = std::make_unique<residency::Budget>(parts.draft.ram_bytes - std::min(kMargin, parts.draft.ram_bytes));
+  host->budget =
+      std::make_unique<residency::Budget>(parts.draft.ram_bytes - std::min(kDraftMargin, parts.draft.ram_bytes));
   MR_ASSIGN_OR_RETURN(host->store,
                       residency::WeightStore::create(*passes.units, weights, *parts.backend, *host->budget, {}));
   return host;

@@ -6,7 +6,6 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "device/cpu.h"
 #include "residency/brief.h"
 #include "residency/calibrate.h"
 #include "residency/type_rates.h"
@@ -65,7 +64,7 @@ bool measure_rates(const EngineOptions& options, const MeasuringRoom& room, Part
   brief.model_bytes = units.total_bytes();
   brief.paths = parts.model_paths;
   brief.storage = storage_options(options, false);
-  brief.kernels = &kernels::table(options.device.best_isa ? device::best_isa() : options.device.isa);
+  brief.kernels = &kernels::table(options.device.cpu_isa());
   brief.threads = options.device.threads;
   brief.host_bytes = room.host_bytes;
   brief.device_bytes = room.device_bytes;

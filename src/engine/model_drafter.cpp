@@ -17,7 +17,6 @@ namespace {
 constexpr std::int64_t kPromptRows = 128;   // of a pass that reads a prompt
 constexpr std::int64_t kManySequences = 8;  // where the planner is to say how many there are
 constexpr std::int64_t kTokensOfEach = 1024;
-constexpr std::uint64_t kMargin = 256 * kKiB;  // threads, tables: what its own budget does not count
 // Tokens that came since the last guesses; more are read as a prompt is.
 constexpr std::int64_t kFewTokens = kMostDrafts + 1;
 
@@ -58,7 +57,7 @@ Status plan_on_cpu(DraftModelPlan& plan) {
     draft.memory.tile_bytes = parts.limits.tile_bytes;
     plan.cpu_plan = std::move(parts.plan);
   }
-  plan.bytes = draft.memory.ram_bytes + kMargin;
+  plan.bytes = draft.memory.ram_bytes + kDraftMargin;
   if (plan.bytes <= ram / 2) return {};
   return error(Code::out_of_budget, "it takes {} of RAM with its KV, more than half of {}", format_bytes(plan.bytes),
                format_bytes(ram));

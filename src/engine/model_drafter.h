@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "engine/drafter.h"
 #include "engine/engine.h"
 
@@ -35,6 +36,8 @@ Expected<DraftModelPlan> plan_draft_model(const EngineOptions& options);
 /// those of opening.
 Expected<std::int64_t> check_vocabulary(const std::string& path, const std::string& draft_path);
 constexpr std::string_view kVocabularyKey = "tokenizer.ggml.tokens";
+
+constexpr std::uint64_t kDraftMargin = 256 * kKiB;  // threads, tables: what a drafter's own budget does not count
 
 /// How guesses are made under these options.
 DraftHabits draft_habits(const SpeculateOptions& speculate);

@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/thread_pool.h"
 #include "base/trace.h"
+#include "device/cpu.h"
 #include "engine/drafter.h"
 #include "exec/executor.h"
 #include "kernels/kernels.h"
@@ -72,6 +74,10 @@ struct DeviceOptions {
   int threads = 0;                 // of the CPU; 0: all usable processors
   kernels::Isa isa = kernels::Isa::plain;
   bool best_isa = true;  // overrides isa
+
+  /// What the CPU computes with.
+  kernels::Isa cpu_isa() const { return best_isa ? device::best_isa() : isa; }
+  int cpu_threads() const { return threads > 0 ? threads : ThreadPool::usable_processors(); }
 };
 
 using residency::Pin;

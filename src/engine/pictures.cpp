@@ -14,7 +14,6 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/thread_pool.h"
-#include "device/cpu.h"
 #include "engine/options.h"
 #include "exec/executor.h"
 #include "kv/model_identity.h"
@@ -92,7 +91,7 @@ class Encoder final : public PictureEncoder {
           TowerRunner* runner)
       : path_(options.model.mmproj),
         threads_(options.device.threads),
-        isa_(options.device.best_isa ? device::best_isa() : options.device.isa),
+        isa_(options.device.cpu_isa()),
         header_(std::move(header)),
         file_(std::move(file)),
         tower_(std::move(tower)),

@@ -48,7 +48,7 @@ Parts& Parts::operator=(Parts&&) noexcept = default;
 Parts::~Parts() = default;
 
 void start_threads(const EngineOptions& options, int threads, std::chrono::microseconds spin, Parts& parts) {
-  parts.isa = options.device.best_isa ? device::best_isa() : options.device.isa;
+  parts.isa = options.device.cpu_isa();
   parts.pool = std::make_unique<ThreadPool>(ThreadPool::Options{.threads = threads, .spin = spin});
 }
 

@@ -5,7 +5,6 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "device/cpu.h"
 #include "device/device.h"
 #include "device/gpu.h"
 #include "engine/machine_rates.h"
@@ -75,7 +74,7 @@ GpuPlanner::GpuPlanner(const EngineOptions& options, const Vram& vram, Parts& pa
       ram_(ram_of_one()),
       rates_(parts.rates) {
   share_processor();
-  const int threads = options.device.threads > 0 ? options.device.threads : ThreadPool::usable_processors();
+  const int threads = options.device.cpu_threads();
   threads_bytes_ = static_cast<std::uint64_t>(threads) * kThreadBytes;
   const std::uint64_t most = most_cap(vram_);
   std::uint64_t asked = options_.memory.vram_bytes;
@@ -303,7 +302,7 @@ LimitRules GpuPlanner::rules() const {
 }
 
 residency::HomesInput GpuPlanner::homes_input() const {
-  const kernels::Table& kernels = kernels::table(options_.device.best_isa ? device::best_isa() : options_.device.isa);
+  const kernels::Table& kernels = kernels::table(options_.device.cpu_isa());
   const exec::PassShape shape = pass_shape();
   residency::HomesInput input;
   input.vram_bytes = cap_;

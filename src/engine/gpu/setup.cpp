@@ -15,7 +15,6 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/thread_pool.h"
-#include "device/cpu.h"
 #include "device/device.h"
 #include "engine/adapter_mix.h"
 #include "engine/gpu/draft.h"
@@ -278,7 +277,7 @@ void Assembly::start_processors() {
         ThreadPool::Options{.threads = threads_of(pools),
                             .spin = kSpin,
                             .first = p * (threads_of(pools) + (options_.device.threads > 0 ? 0 : 1))}));
-  parts_.isa = options_.device.best_isa ? device::best_isa() : options_.device.isa;
+  parts_.isa = options_.device.cpu_isa();
 }
 
 /// The plan is for the least of any, each GPU having the same rows. One with more keeps units there that else cross.
