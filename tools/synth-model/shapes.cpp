@@ -553,7 +553,8 @@ Status add_gemma4_keys(const Shape& s, modelfile::Writer& writer) {
   for (const auto& [key, value] : {std::pair{"attention.sliding_window", kGemma4Window},
                                    {"attention.key_length_swa", s.head_dim / 2},
                                    {"attention.value_length_swa", s.head_dim / 2},
-                                   {"rope.dimension_count_swa", s.head_dim / 2}})
+                                   {"rope.dimension_count_swa", s.head_dim / 2},
+                                   {"embedding_length_per_layer_input", std::int64_t{0}}})  // llama.cpp asks for it
     MR_RETURN_IF_ERROR(writer.add(fmt::format("gemma4.{}", key), Value(static_cast<std::uint32_t>(value))));
   return {};
 }
