@@ -214,6 +214,9 @@ Status write_mistral4(const Header& header, nlohmann::json& config) {
   if (!rope.contains("original_max_position_embeddings"))
     rope["original_max_position_embeddings"] =
         header.integer("attention.temperature_length", header.integer("context_length"));
+  // Of a head's width, though nothing but the rotated channels is turned.
+  const double rotated = config["qk_rope_head_dim"].get<double>(), plain = config["qk_nope_head_dim"].get<double>();
+  rope["partial_rotary_factor"] = rotated / (rotated + plain);
   config["rope_interleave"] = true;
   return {};
 }

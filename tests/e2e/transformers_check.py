@@ -174,7 +174,10 @@ def main():
         cases += [(what, config, False) for what, config in walk(model, odd(model, 48))]
         for what, config, round_trip in cases:
             tried += 1
-            wrong = check(model, what, config, round_trip)
+            try:
+                wrong = check(model, what, config, round_trip)
+            except Exception as failure:  # such as of what `export` wrote
+                wrong = repr(failure)
             if wrong:
                 failed += 1
                 print(f"{model.name}, {what}: {wrong}", flush=True)
