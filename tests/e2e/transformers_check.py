@@ -26,7 +26,7 @@ import zoo  # noqa: E402
 MILLRACE = os.environ.get("MILLRACE", str(ROOT / "build/release/millrace"))
 VOCABULARY, TOKENS, TOLERANCE = 517, 64, 2e-3
 ODD = {"vocab_size": VOCABULARY, "vocab_size_per_layer_input": VOCABULARY, "num_experts": 5, "num_local_experts": 5,
-       "n_routed_experts": 5, "intermediate_size": 52, "moe_intermediate_size": 44, "pad_token_id": None}
+       "n_routed_experts": 5, "intermediate_size": 52, "moe_intermediate_size": 44, "pad_token_id": VOCABULARY - 1}
 IDS = {"a": 0, "b": 1, "c": 2, " ": 3}
 
 
@@ -40,6 +40,10 @@ def odd(model, head_dim):
         if "query_pre_attn_scalar" in model.config:  # no key of GGUF's: readers take a head's width
             changes["query_pre_attn_scalar"] = head_dim
     config = copy.deepcopy(model.config) | changes
+    rope = config.get("rope_parameters") or {}
+    if "head_dim" in changes and "mrope_section" in rope:  # angles of time, rows and columns
+        angles = int(head_dim * rope.get("partial_rotary_factor", 1)) // 2
+        rope["mrope_section"] = [angles - 2 * (angles // 3), angles // 3, angles // 3]
     for key in ("short_factor", "long_factor"):  # one for each pair of a head's channels
         if "head_dim" in changes and key in config.get("rope_parameters", {}):
             config["rope_parameters"][key] = (config["rope_parameters"][key] * 2)[: head_dim // 2]
