@@ -480,10 +480,22 @@ class Pass {
     }
   }
 
+  /// As it is multiplied.
+  std::vector<float> query(int r, int h) const {
+    const auto first = q_.begin() + static_cast<std::ptrdiff_t>(index(r, h));
+    std::vector<float> q(first, first + c_.head_dim);
+    if (c_.dtype != DType::f16 || !gpu::offer().numerics.starts_with("cuda")) return q;
+    float most = 0;
+    for (const float x : q) most = std::max(most, std::abs(x));
+    const int up = most < 0x1p-100f ? -1000 : 10 - std::ilogb(most);
+    for (float& x : q) x = std::ldexp(f16_to_f32(f32_to_f16(std::ldexp(x, up))), most < 0x1p-100f ? 0 : -up);
+    return q;
+  }
+
   void attend(int r, int h, float* out) const {
     const bool quantized = in_integers(c_.dtype);
     const int newest = last_key(r), oldest = first_key(r), kv = h / group();
-    const float* q = &q_[index(r, h)];
+    const std::vector<float> q = query(r, h);
     float most = c_.sinks ? sinks_[static_cast<std::size_t>(h)] : -kInfinity, total = c_.sinks ? 1 : 0;
     std::vector<float> sum(static_cast<std::size_t>(c_.head_dim)), acc(sum.size());
     for (int chunk = oldest / kAttentionChunk; chunk <= newest / kAttentionChunk; ++chunk) {
@@ -522,7 +534,7 @@ class Pass {
 
   std::vector<double> attend_in_double(int r, int h) const {
     const int newest = last_key(r), kv = h / group();
-    const float* q = &q_[index(r, h)];
+    const std::vector<float> q = query(r, h);
     std::vector<double> scores, sum(static_cast<std::size_t>(c_.head_dim));
     double most = -1e300, total = 0;
     for (int key = first_key(r); key <= newest; ++key) {

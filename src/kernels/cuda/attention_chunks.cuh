@@ -88,15 +88,11 @@ __device__ __forceinline__ void score_half(const HalfQuery<kHeadDim>& query, uns
     unsigned keys[kTiles / 2][4];
 #pragma unroll
     for (int j = 0; j < kTiles / 2; ++j) load_columns(keys[j], from + t * (2 * kKvBlock) + j * 32);
+    const unsigned factors[4] = {query.factors[t][0], 0, query.factors[t][1], 0};
 #pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      const auto& two = part == 0 ? query.high[t] : query.low[t];
-      const unsigned factors[4] = {two[0], 0, two[1], 0};
-#pragma unroll
-      for (int j = 0; j < kTiles / 2; ++j) {
-        half_multiply(s[2 * j], factors, keys[j][0], keys[j][1]);
-        half_multiply(s[2 * j + 1], factors, keys[j][2], keys[j][3]);
-      }
+    for (int j = 0; j < kTiles / 2; ++j) {
+      half_multiply(s[2 * j], factors, keys[j][0], keys[j][1]);
+      half_multiply(s[2 * j + 1], factors, keys[j][2], keys[j][3]);
     }
   }
 }

@@ -87,13 +87,13 @@ __device__ __forceinline__ unsigned value_address(const std::byte* values) {
 
 __device__ __forceinline__ unsigned pack(__half2 two) { return *reinterpret_cast<const unsigned*>(&two); }
 
-/// A quarter's part of a pair's query as factors: two f16, high + low, that stand for the query times the power of two
-/// which brings its largest magnitude into [1024, 2048).
+/// A quarter's part of a pair's query as factors: f16 that stand for the query times the power of two which brings its
+/// largest magnitude into [1024, 2048).
 template <int kHeadDim>
 struct HalfQuery {
   static constexpr int kSteps = kHeadDim / 16;
-  unsigned high[kSteps][2], low[kSteps][2];  // of places 2 quarter and + 1, and of 8 + 2 quarter and + 1
-  float unit;                                // what a score of these factors counts, times `scale`
+  unsigned factors[kSteps][2];  // of places 2 quarter and + 1, and of 8 + 2 quarter and + 1
+  float unit;                   // what a score of these factors counts, times `scale`
 
   /// from: the pair's [head_dim], 16-byte aligned, or null: there is no such pair. For the whole warp.
   __device__ __forceinline__ void load(const float* from, float scale) {
@@ -125,52 +125,28 @@ struct HalfQuery {
     }
     bits = max(bits, __shfl_xor_sync(kFullWarp, bits, 1));
     bits = max(bits, __shfl_xor_sync(kFullWarp, bits, 2));
-    // Queries that are not finite stay so, and become NaN: infinity - infinity. Those below 2^-100 become zero.
+    // Queries below 2^-100 become zero, and those that are not finite NaN.
     const int exponent = static_cast<int>(bits >> 23) - 127;
     const int up = exponent >= -100 && exponent < 128 ? 10 - exponent : 0;
-    const float power = power_of_two(static_cast<unsigned>(up));
+    const float power = exponent < 128 ? power_of_two(static_cast<unsigned>(up)) : NAN;
     unit = power_of_two(static_cast<unsigned>(-up)) * scale;
 #pragma unroll
     for (int t = 0; t < kSteps; ++t) {
 #pragma unroll
       for (int far = 0; far < 2; ++far) {
-        const float a = x[2 * far][t] * power, b = x[2 * far + 1][t] * power;
-        const __half2 top = __floats2half2_rn(a, b);
-        high[t][far] = pack(top);
-        low[t][far] = pack(__floats2half2_rn(a - __low2float(top), b - __high2float(top)));
+        factors[t][far] = pack(__floats2half2_rn(x[2 * far][t] * power, x[2 * far + 1][t] * power));
       }
     }
   }
 };
 
-/// exp(x) for x that are not positive, each step for all of them; bits that round to the same f16 as those of
-/// exp_to_one: what is below 2^-25 is zero in f16, and above it nothing is subnormal, so that fewer steps do.
+/// exp(x) for x that are not positive, to within 2^-19 of it (2^-22 of the instruction, the rest of the product), which
+/// is then rounded to f16; 0 for -infinity.
 template <int kCount>
 __device__ __forceinline__ void exp_for_half(float (&x)[kCount]) {
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  float shifted[kCount], r[kCount], q[kCount];
+  constexpr float kLog2E = 0x1.715476p+0f;
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) x[i] = max_or_nan(x[i], -28.0f);
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) shifted[i] = __fmaf_rn(x[i], 0x1.715476p+0f, kRound);
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    const float n = shifted[i] - kRound;
-    r[i] = __fmaf_rn(n, 0x1.05c61p-29f, __fmaf_rn(n, -0x1.62e43p-1f, x[i]));
-  }
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) q[i] = __fmaf_rn(r[i], 0x1.6d110ap-10f, 0x1.120b6ep-7f);
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) q[i] = __fmaf_rn(r[i], q[i], 0x1.55551ap-5f);
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) q[i] = __fmaf_rn(r[i], q[i], 0x1.5554dcp-3f);
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) q[i] = __fmaf_rn(r[i], q[i], 0.5f);
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    const float p = __fmaf_rn(r[i] * r[i], q[i], r[i]) + 1.0f;
-    x[i] = p * power_of_two(__float_as_uint(shifted[i]) - __float_as_uint(kRound));
-  }
+  for (int i = 0; i < kCount; ++i) asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(x[i]) : "f"(x[i] * kLog2E));
 }
 
 /// Values of keys [first, last) of a chunk become zero: they may be anything, and have weights of zero where a product

@@ -27,11 +27,11 @@ struct HalfTileArgs : HeadArgs {
   int slices;  // blocks that share a tile and KV head
 };
 
-template <int kHeadDim>
+template <int kHeadDim, int kWarps>
 struct Shape {
   using L = HalfLayout<kHeadDim>;
   static constexpr bool kLarge = kHeadDim > 128;  // K and V take turns in one place
-  static constexpr int kWarps = kLarge ? 2 : 4, kThreads = 32 * kWarps, kPairs = 16 * kWarps;
+  static constexpr int kThreads = 32 * kWarps, kPairs = 16 * kWarps;
   static constexpr int kKeyBytes = 2 * L::kKeys, kValueBytes = 2 * L::kValues;
   static constexpr int kCacheBytes = kLarge ? std::max(kKeyBytes, kValueBytes) : kKeyBytes + kValueBytes;
 };
@@ -40,7 +40,7 @@ struct Shape {
 template <int kHeadDim>
 class Queries {
  public:
-  static constexpr int kWarpBytes = 2 * (kHeadDim / 16) * 32 * 16;
+  static constexpr int kWarpBytes = kHeadDim / 16 * 32 * 16;
   __device__ __forceinline__ explicit Queries(std::byte* place) {
     const int thread = static_cast<int>(threadIdx.x);
     mine_ = reinterpret_cast<unsigned*>(place + thread / 32 * kWarpBytes) + thread % 32 * 4;
@@ -50,20 +50,16 @@ class Queries {
 #pragma unroll
     for (int t = 0; t < kHeadDim / 16; ++t) {
 #pragma unroll
-      for (int far = 0; far < 2; ++far) {
-        mine_[2 * t * 128 + 2 * far + upper] = query.high[t][far];
-        mine_[(2 * t + 1) * 128 + 2 * far + upper] = query.low[t][far];
-      }
+      for (int far = 0; far < 2; ++far) mine_[t * 128 + 2 * far + upper] = query.factors[t][far];
     }
   }
-  /// part 0: high, 1: low.
-  __device__ __forceinline__ void get(int t, int part, unsigned (&a)[4]) const {
-    const uint4 four = *reinterpret_cast<const uint4*>(mine_ + (2 * t + part) * 128);
+  __device__ __forceinline__ void get(int t, unsigned (&a)[4]) const {
+    const uint4 four = *reinterpret_cast<const uint4*>(mine_ + t * 128);
     a[0] = four.x, a[1] = four.y, a[2] = four.z, a[3] = four.w;
   }
 
  private:
-  unsigned* mine_;  // [steps][high, low][lane][4]
+  unsigned* mine_;  // [steps][lane][4]
 };
 
 __device__ __forceinline__ void no_scores(float (*s)[4]) {  // of 64 keys
@@ -83,15 +79,12 @@ __device__ __forceinline__ void score_block(const Queries<kHeadDim>& queries, un
     unsigned keys[kBlockSteps][4];
 #pragma unroll
     for (int j = 0; j < kBlockSteps; ++j) load_columns(keys[j], from + t * (2 * kKvBlock) + j * 32);
+    unsigned factors[4];
+    queries.get(t, factors);
 #pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      unsigned factors[4];
-      queries.get(t, part, factors);
-#pragma unroll
-      for (int j = 0; j < kBlockSteps; ++j) {
-        half_multiply(s[2 * j], factors, keys[j][0], keys[j][1]);
-        half_multiply(s[2 * j + 1], factors, keys[j][2], keys[j][3]);
-      }
+    for (int j = 0; j < kBlockSteps; ++j) {
+      half_multiply(s[2 * j], factors, keys[j][0], keys[j][1]);
+      half_multiply(s[2 * j + 1], factors, keys[j][2], keys[j][3]);
     }
   }
 }
@@ -201,10 +194,10 @@ __device__ __forceinline__ void add_values(const unsigned (&weights)[kKeySteps][
   }
 }
 
-template <int kHeadDim>
-__global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2)
+template <int kHeadDim, int kWarps>
+__global__ void __launch_bounds__(32 * kWarps, kWarps > 4 ? 1 : 2)
     half_tile_kernel(const __grid_constant__ HalfTileArgs args) {
-  using S = Shape<kHeadDim>;
+  using S = Shape<kHeadDim, kWarps>;
   using L = HalfLayout<kHeadDim>;
   extern __shared__ __align__(128) std::byte shared[];
   std::byte* const keys = shared;                                        // two blocks
@@ -392,14 +385,30 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2)
   }
 }
 
-template <int kHeadDim>
-cudaError_t tiles_of(HalfTileArgs args, cudaStream_t stream) {
-  using S = Shape<kHeadDim>;
+template <int kHeadDim, int kWarps>
+constexpr std::size_t kBlockBytes = Shape<kHeadDim, kWarps>::kCacheBytes + kWarps* Queries<kHeadDim>::kWarpBytes;
+
+template <int kHeadDim, int kWarps>
+cudaError_t tiles_by(HalfTileArgs args, cudaStream_t stream) {
+  using S = Shape<kHeadDim, kWarps>;
+  static_assert(kBlockBytes<kHeadDim, kWarps> <= kLeastBlockShared);
   args.slices = (attention_tile_rows(args.group) * args.group + S::kPairs - 1) / S::kPairs;
   const dim3 grid(args.kv.kv_heads * args.slices, args.tile_count);
-  constexpr std::size_t kBytes = S::kCacheBytes + S::kWarps * Queries<kHeadDim>::kWarpBytes;
-  static_assert(kBytes <= kLeastBlockShared);
-  return launch_large(half_tile_kernel<kHeadDim>, grid, dim3(S::kThreads), kBytes, stream, 1, args);
+  return launch_large(half_tile_kernel<kHeadDim, kWarps>, grid, dim3(S::kThreads), kBlockBytes<kHeadDim, kWarps>,
+                      stream, 1, args);
+}
+
+/// Four warps a block, of which two fit on a multiprocessor; where they do not, since all of it is little more than a
+/// block may have, eight, unless there are so few tiles that smaller blocks spread further.
+template <int kHeadDim>
+cudaError_t tiles_of(const HalfTileArgs& args, cudaStream_t stream) {
+  constexpr std::size_t kTwo = 2 * kBlockBytes<kHeadDim, 4>;
+  if constexpr (kTwo > kLeastBlockShared && kHeadDim % 32 == 0) {  // else no eight warps' copies come out even
+    const int pairs = attention_tile_rows(args.group) * args.group;
+    const int blocks = args.kv.kv_heads * args.tile_count * ((pairs + 63) / 64);
+    if (block_shared_bytes() < kTwo && blocks > multiprocessor_count()) return tiles_by<kHeadDim, 8>(args, stream);
+  }
+  return tiles_by<kHeadDim, 4>(args, stream);
 }
 
 }  // namespace
@@ -419,7 +428,7 @@ cudaError_t attention_half_tiles(const AttentionCall& call, float* f32_out, Q8 q
     case 128:
       return tiles_of<128>(args, stream);
     case 256:
-      return tiles_of<256>(args, stream);
+      return tiles_by<256, 2>(args, stream);
     default:
       return cudaErrorInvalidValue;
   }

@@ -73,7 +73,7 @@ struct Place {
   float *scores, *unit;  // [kPairs, kScorePitch]; [kPairs]: what a score of q counts
 };
 
-/// The queries of the block's pairs, as HalfQuery's high parts; zeros where there is no pair.
+/// The queries of the block's pairs, as HalfQuery's factors; zeros where there is no pair.
 __device__ __forceinline__ void load_queries(const TileArgs& args, const Place& place, std::int64_t first_pair,
                                              int pairs) {
   constexpr int kEach = kPairs * kWarp / kThreads;

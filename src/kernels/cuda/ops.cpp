@@ -10,7 +10,7 @@ using device::cuda_stream;
 using device::StreamRef;
 
 const Offer& offer() {
-  static constexpr Offer kOffer{.name = "the GPU part", .numerics = "cuda 5"};
+  static constexpr Offer kOffer{.name = "the GPU part", .numerics = "cuda 6"};
   return kOffer;
 }
 

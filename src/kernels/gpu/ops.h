@@ -310,9 +310,9 @@ Status rotate_heads(float* x, std::int32_t heads, std::int32_t head_dim, std::in
 /// A head with a sink s starts at (s, 1, 0): one more key, before all others, whose value is zero.
 /// Over f16 the two products are mma.m16n8k16 with float32 sums, sixteen terms a step from +0, and how the device adds
 /// those is its own affair; which term has which of the sixteen places says attention_half.cuh. Scores: q 2^n, n such
-/// that its largest magnitude is in [1024, 2048) (0 where that is below 2^-100), is split into f16 high + low = (q 2^n
-/// - high); step t has every (head_dim / 16)-th channel from t on, high and then low parts; then times (scale 2^-n).
-/// Queries that are not finite make NaN. e_j is rounded to f16 before it is summed and multiplied. Values: step t has
+/// that its largest magnitude is in [1024, 2048) (0 where that is below 2^-100), is rounded to f16, as keys are; step t
+/// has every (head_dim / 16)-th channel from t on; then times (scale 2^-n). Queries that are not finite make NaN. e_j is
+/// the device's own exponential (within 2^-19), rounded to f16 before it is summed and multiplied. Values: step t has
 /// keys 16 t to 16 t + 15; keys a row does not see count as zero times zero, and so do values that only other rows of
 /// its tile see, unless those are not finite.
 /// Over q8_0 and q4_0 the products are of integers, exact sums I that are rounded to float32 once: those of the cache,
