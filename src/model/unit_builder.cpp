@@ -242,10 +242,11 @@ OutputWeights UnitBuilder::output(const std::string& norm, std::int64_t model_di
                                   WeightRef embedding) {
   if (!ties_head()) return output_rows(norm, model_dim, vocab, 0, vocab);
   begin(UnitKind::trunk);
-  const WeightRef last_norm = vector(norm, model_dim), bias = optional_vector("output_norm.bias", model_dim);
+  const WeightRef last_norm = vector(norm, model_dim), bias = optional_vector("output_norm.bias", model_dim),
+                  head_bias = optional_elements("output.bias", vocab, 0, vocab);
   end();
   refuse_unused_scales();
-  return {last_norm, bias, embedding, {}};
+  return {last_norm, bias, embedding, head_bias};
 }
 
 OutputWeights UnitBuilder::last_norm(const char* norm, std::int64_t model_dim) {
@@ -269,7 +270,7 @@ OutputWeights UnitBuilder::output_rows(const std::string& norm, std::int64_t mod
   const WeightRef scale = tied ? WeightRef{} : scale_for("output.weight");
   const WeightRef head = some_rows(tied ? "token_embd.weight" : "output.weight", model_dim, vocab, first, rows);
   if (!scale.none()) scales_.emplace_back(head, scale);
-  const WeightRef head_bias = tied ? WeightRef{} : optional_elements("output.bias", vocab, first, rows);
+  const WeightRef head_bias = optional_elements("output.bias", vocab, first, rows);
   end();
   refuse_unused_scales();
   return {last_norm, bias, head, head_bias};

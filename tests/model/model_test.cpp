@@ -110,6 +110,17 @@ TEST(Load, BiasesAreUsedWhereTheFileHasThem) {
   EXPECT_EQ(load_status(tiny).code(), Code::unsupported) << "a bias nobody adds would give wrong tokens";
 }
 
+TEST(Load, AHeadThatIsTheEmbeddingKeepsItsBias) {
+  TinyModel tiny = TinyModel::llama(true);
+  tiny.tensors.push_back({"output.bias", DType::f32, {96}, {}});
+  const auto model = load_tiny(tiny);
+  const auto& last = model->units().units().back();
+  ASSERT_EQ(last.parts.size(), 2u);
+  EXPECT_EQ(last.parts[1].name, "output.bias");
+  const auto used = model->program().of_passes(false).weights();
+  EXPECT_EQ(used.back(), (WeightRef{3, 1})) << "behind the embedding as head";
+}
+
 TEST(Load, QueriesKeysAndValuesMayBeRowsOfOneTensor) {
   TinyModel tiny = TinyModel::llama(false);
   tiny.remove("blk.1.attn_q.weight");
