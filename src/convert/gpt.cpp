@@ -212,7 +212,7 @@ Status write_falcon(const Header& header, nlohmann::json& config) {
   if (kv_heads > 1 && kv_heads < header.integer("attention.head_count"))
     return error(Code::unsupported, "Falcon with {} KV heads is not written in the form of a checkpoint", kv_heads);
   spell_back(kFalconSpelling, config);
-  config.erase("hidden_act");
+  for (const char* key : {"head_dim", "hidden_act"}) config.erase(key);  // the first is made of others there
   config["activation"] = "gelu";
   config["new_decoder_architecture"] = false;
   config["multi_query"] = kv_heads == 1;
