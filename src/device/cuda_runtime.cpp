@@ -2,16 +2,20 @@
 
 #include <dlfcn.h>
 #include <nvtx3/nvToolsExt.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <thread>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "device/link_pace.h"
 
 namespace millrace::device {
 namespace {
@@ -281,7 +285,51 @@ Status copy_to_host(void* host, const void* device, std::size_t bytes, StreamRef
   return {};
 }
 
+namespace {
+
+/// A copy that crosses a paced link, from its begin on.
+struct PacedCopy {
+  LinkPace* link;
+  std::size_t bytes;
+  LinkPace::Time end;
+};
+
+void begin_paced(void* data) {
+  auto* const copy = static_cast<PacedCopy*>(data);
+  copy->end = copy->link->crossed(std::chrono::steady_clock::now(), copy->bytes);
+}
+
+/// Holds the stream until the link would have carried the copy.
+void end_paced(void* data) {
+  const std::unique_ptr<PacedCopy> copy(static_cast<PacedCopy*>(data));
+  static thread_local const int slack =
+      prctl(PR_SET_TIMERSLACK, 1000UL);  // of the driver's thread: ns that it may oversleep
+  (void)slack;
+  std::this_thread::sleep_until(copy->end);
+}
+
+Status copy_at_pace(LinkPace& link, void* device, const void* host, std::size_t bytes, StreamRef stream) {
+  auto copy = std::make_unique<PacedCopy>(PacedCopy{&link, bytes, {}});
+  MR_CUDA(cudaLaunchHostFunc(cuda_stream(stream), begin_paced, copy.get()));
+  PacedCopy* const begun = copy.release();  // its end deletes it; if that is never reached, nobody may
+  MR_CUDA(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, cuda_stream(stream)));
+  MR_CUDA(cudaLaunchHostFunc(cuda_stream(stream), end_paced, begun));
+  return {};
+}
+
+Expected<bool> is_recording(StreamRef stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  MR_CUDA(cudaStreamIsCapturing(cuda_stream(stream), &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+}  // namespace
+
 Status copy_to_device(void* device, const void* host, std::size_t bytes, StreamRef stream) {
+  if (LinkPace* const link = link_pace(); link != nullptr && bytes >= LinkPace::kLeastBytes) {
+    MR_ASSIGN_OR_RETURN(const bool recording, is_recording(stream));  // a replay would end the copy twice
+    if (!recording) return copy_at_pace(*link, device, host, bytes, stream);
+  }
   MR_CUDA(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, cuda_stream(stream)));
   return {};
 }
