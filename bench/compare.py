@@ -36,7 +36,9 @@ def model(name, *flags):
     path = WORK / "models" / f"{name}.gguf"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run([SYNTH, str(path), *flags], check=True)
+        part = path.with_suffix(".part.gguf")  # a file that was cut off is not taken for a model
+        subprocess.run([SYNTH, str(part), *flags], check=True, stdout=2)
+        part.rename(path)
     return str(path)
 
 

@@ -33,6 +33,7 @@ import compare
 
 PROGRAM_BYTES = 256_000_000  # of the cgroup, beside the budget
 CONTEXT_BYTES = 900_000_000  # first guess of what CUDA and llama.cpp's buffers take
+EXPERT_MATRICES = ("down", "up")  # which of a layer's three stay in RAM first, where the layer is cut
 
 
 def say(line):
@@ -153,16 +154,16 @@ def failure(code, errors):
 
 
 class Runner:
-    def __init__(self, vram, timeout):
-        self.vram, self.timeout, self.told = vram, timeout, False
+    def __init__(self, vram, timeout, program_bytes=PROGRAM_BYTES):
+        self.vram, self.timeout, self.program_bytes, self.told = vram, timeout, program_bytes, False
 
     @contextlib.contextmanager
-    def limited(self, ram_bytes):
+    def limited(self, ram_bytes, cold):
         """A command prefix; empty where no cgroup can be made."""
         with contextlib.ExitStack() as stack:
             prefix, refused = [], None
             try:
-                prefix = stack.enter_context(compare.memory_limit(ram_bytes + PROGRAM_BYTES))
+                prefix = stack.enter_context(compare.memory_limit(ram_bytes + self.program_bytes))
                 entered = subprocess.run([*prefix, "true"], capture_output=True, text=True, check=False)
                 if entered.returncode != 0:
                     prefix, refused = [], entered.stderr.strip()
@@ -171,12 +172,14 @@ class Runner:
             if refused and not self.told:
                 say(f"no cgroup can be made here ({refused}): llama.cpp runs without a limit on RAM")
                 self.told = True
-            compare.drop_page_cache()
+            if cold:
+                compare.drop_page_cache()
             yield prefix
 
-    def run(self, command, ram_bytes):
-        """The outcome of one run, whatever it is: code (None: timed out), out, failed (why, or None), seconds, vram_bytes, command."""
-        with self.limited(ram_bytes) as prefix, Peak(self.vram) as peak:
+    def run(self, command, ram_bytes, cold=True):
+        """The outcome of one run, whatever it is: code (None: timed out), out, failed (why, or None), seconds, vram_bytes, command. cold: files are
+        read from the disk."""
+        with self.limited(ram_bytes, cold) as prefix, Peak(self.vram) as peak:
             begin = time.monotonic()
             process = subprocess.Popen([*prefix, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
                                        start_new_session=True)
@@ -205,30 +208,50 @@ class Llama:
         self.program, self.extra = program, list(extra)
         self.help = help_text if help_text is not None else subprocess.run([program, "--help"], capture_output=True, text=True, check=False).stdout
 
-    def flash(self):
-        return "on" if re.search(r"--flash-attn\s+<on\|off", self.help) else "1"
+    def flash(self, on=True):
+        words = re.search(r"--flash-attn\s+<on\|off", self.help)
+        return ("on" if on else "off") if words else str(int(on))
 
-    def experts(self, on_cpu, layers):
-        """The experts of the first `on_cpu` layers stay in RAM."""
-        if on_cpu == 0:
-            return []
-        if "--n-cpu-moe" in self.help:
-            return ["-ncmoe", str(on_cpu)]
-        which = r"\d+" if on_cpu >= layers else f"({'|'.join(str(layer) for layer in range(on_cpu))})"
-        return ["-ot", rf"blk\.{which}\.ffn_(up|down|gate|gate_up)_exps=CPU"]
+    def load(self, mapped):
+        """Weights as a memory map, or read into memory."""
+        if "--load-mode" in self.help:
+            return [] if mapped else ["-lm", "none"]
+        return ["-mmp", "1" if mapped else "0"]
 
-    def command(self, path, prompts, decode, threads, placement, layers, ubatch):
-        """prompts: lengths, may be empty. placement: {"ngl": N, "cpu_experts": M}. Memory maps are its default."""
+    def experts(self, on_cpu, layers, matrices=0):
+        """The experts of the first `on_cpu` layers stay in RAM, and of the next one `matrices` of the three that each expert has."""
+        overrides = [rf"blk\.{on_cpu}\.ffn_({'|'.join(EXPERT_MATRICES[:matrices])})_exps=CPU"] if matrices else []
+        counted = "--n-cpu-moe" in self.help
+        if on_cpu and not counted:
+            which = r"\d+" if on_cpu >= layers else f"({'|'.join(str(layer) for layer in range(on_cpu))})"
+            overrides.append(rf"blk\.{which}\.ffn_(up|down|gate|gate_up)_exps=CPU")
+        return [*(["-ncmoe", str(on_cpu)] if on_cpu and counted else []), *(["-ot", ";".join(overrides)] if overrides else [])]
+
+    def command(self, path, prompts, decode, threads, placement, layers, ubatch, flash=(True,), mapped=True, host=True):
+        """prompts: lengths, may be empty. threads: a number, or several by commas, which it measures one by one, as it does those of flash.
+        placement: {"ngl": N, "cpu_experts": M}, and "cpu_matrices" where the next layer's experts are cut. host: weights
+        in RAM may lie in page-locked memory; without that, they may be repacked for the processor."""
         return [self.program, "-m", path, "-p", ",".join(map(str, prompts)) or "0", "-n", str(decode), "-t", str(threads), "-r", "1", "-o", "json",
-                "-fa", self.flash(), "-ngl", str(placement["ngl"]), *self.experts(placement["cpu_experts"], layers), "-ub", str(ubatch),
-                "-b", str(max(2048, ubatch)), *([] if "--load-mode" in self.help else ["-mmp", "1"]), *self.extra]
+                "-fa", ",".join(map(self.flash, flash)), "-ngl", str(placement["ngl"]),
+                *self.experts(placement["cpu_experts"], layers, placement.get("cpu_matrices", 0)), "-ub", str(ubatch),
+                "-b", str(max(2048, ubatch)), *self.load(mapped), *([] if host else ["--no-host", "1"]), *self.extra]
 
     @staticmethod
-    def rates(out):
+    def tests(out):
+        """What its JSON says of each test, in order; of one that was cut off, the tests that had ended."""
+        tests, at, decoder = [], out.find("[") + 1, json.JSONDecoder()
+        with contextlib.suppress(ValueError):
+            while at:
+                test, end = decoder.raw_decode(out, out.index("{", at))
+                tests.append(test)
+                at = end
+        return tests
+
+    @classmethod
+    def rates(cls, out):
         """{"decode": tok/s, "prompt 512": tok/s ...} of its JSON; empty where there is none."""
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            tests = json.loads(out[out.index("["):])
-            return {("decode" if test["n_gen"] else f"prompt {test['n_prompt']}"): test["avg_ts"] for test in tests}
+        with contextlib.suppress(KeyError, TypeError):
+            return {("decode" if test["n_gen"] else f"prompt {test['n_prompt']}"): test["avg_ts"] for test in cls.tests(out)}
         return {}
 
 
@@ -256,7 +279,7 @@ def most_that_fits(count, first, unit_bytes, cap_bytes, peak_of):
     return (fits if fits >= 0 else None), tried
 
 
-def place(llama, runner, args, shape, path, budget, prompts, decode, ubatch):
+def place(llama, runner, args, shape, path, budget, prompts, decode, ubatch, cold=True):
     """The placement with which llama.cpp keeps to the budget, and how it was found."""
     label, vram_bytes, ram_bytes, _ = budget
     layers = shape["layers"]
@@ -267,7 +290,7 @@ def place(llama, runner, args, shape, path, budget, prompts, decode, ubatch):
         def peak_of(k):
             # A prompt of a whole batch needs the largest buffers; decode shows its own with a token.
             command = llama.command(path, [min(max(prompts), ubatch)] if prompts else [], 1 if decode else 0, args.threads, placement_of(k), layers, ubatch)
-            outcome = runner.run([*command, "--no-warmup"], ram_bytes)
+            outcome = runner.run([*command, "--no-warmup"], ram_bytes, cold)
             # What was allocated before a time-out stands.
             peak = outcome["vram_bytes"] if outcome["code"] in (0, None) else None
             say(f"{label}: placing llama.cpp for {what}: {placement_of(k)} takes {gigabytes(peak) if peak is not None else outcome['failed']} "

@@ -218,6 +218,16 @@ def find(question, folder):
     return folder / ("-".join(re.findall(r"[a-z0-9]+", question.lower())[:6]) + ".json")
 
 
+def put(result, row):
+    """A row in the place of an older one of its name, without what the whole result says already."""
+    row = {key: value for key, value in row.items() if value != result.get(key)}
+    same = [i for i, old in enumerate(result["rows"]) if old.get("name") == row["name"]]
+    if same:
+        result["rows"][same[0]] = row
+    else:
+        result["rows"].append(row)
+
+
 def add(args, folder=RESULTS):
     path = find(args.question, folder)
     new = not path.exists()
@@ -245,18 +255,18 @@ def add(args, folder=RESULTS):
             result.pop("at_or_before", None)
             continue
         for row in rows:
-            row |= {"commit": commit, "date": date, "command": command or result["command"], "machine": machine}
-            row = {key: value for key, value in row.items() if value != result.get(key)}
-            same = [i for i, old in enumerate(result["rows"]) if old.get("name") == row["name"]]
-            if same:
-                result["rows"][same[0]] = row
-            else:
-                result["rows"].append(row)
-    path.write_text(written(result))
-    if new:
-        with (folder / "measurements.md").open("a") as words:
-            words.write(f"\n{{{{{path.stem}}}}}\n")
+            put(result, row | {"commit": commit, "date": date, "command": command or result["command"], "machine": machine})
+    keep(path, result)
     return path
+
+
+def keep(path, result):
+    """Writes a result's file; a new one gets a place at the end of measurements.md."""
+    new, words = not path.exists(), path.parent / "measurements.md"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(written(result))
+    if new and words.exists():
+        words.write_text(f"{words.read_text()}\n{{{{{path.stem}}}}}\n")
 
 
 def write():

@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import random
-import stat
 import sys
 import tempfile
 import unittest
@@ -15,6 +14,7 @@ import unittest.mock
 import xml.etree.ElementTree
 
 from harness import DEMO, MILLRACE, ROOT
+from llama_stand_in import write_llama_bench
 
 os.environ["MILLRACE"] = MILLRACE
 sys.path.insert(0, str(ROOT / "bench"))
@@ -75,12 +75,16 @@ class Flags(unittest.TestCase):
     def test_experts_stay_in_ram(self):
         self.assertIn("-ngl 5 -ncmoe 3 ", self.command(NEW, placement={"ngl": 5, "cpu_experts": 3}))
         self.assertIn(r"-ot blk\.(0|1|2)\.ffn_(up|down|gate|gate_up)_exps=CPU ", self.command(OLD, placement={"ngl": 5, "cpu_experts": 3}))
+        cut = {"ngl": 5, "cpu_experts": 3, "cpu_matrices": 2}
+        self.assertIn(r"-ncmoe 3 -ot blk\.3\.ffn_(down|up)_exps=CPU ", self.command(NEW, placement=cut))
+        self.assertIn(r"-ot blk\.3\.ffn_(down|up)_exps=CPU;blk\.(0|1|2)\.ffn_(up|down|gate|gate_up)_exps=CPU ", self.command(OLD, placement=cut))
         self.assertIn(r"-ot blk\.\d+\.ffn", self.command(OLD, placement={"ngl": 0, "cpu_experts": 4}))
 
     def test_its_json_is_read_behind_other_lines(self):
         out = 'load_backend: CUDA\n[{"n_prompt": 512, "n_gen": 0, "avg_ts": 900.5}, {"n_prompt": 0, "n_gen": 64, "avg_ts": 3.05}]\n'
         self.assertEqual(gpu.Llama.rates(out), {"prompt 512": 900.5, "decode": 3.05})
         self.assertEqual(gpu.Llama.rates("nothing"), {})
+        self.assertEqual(gpu.Llama.rates(out[:out.index(", {")]), {"prompt 512": 900.5}, "a run that was cut off")
 
     def test_budgets(self):
         self.assertEqual([tuple(budget) for budget in gpu.parse_budgets("16G/40G,16G/800M@8", 64)],
@@ -135,23 +139,6 @@ class Shown(unittest.TestCase):
             self.assertIn("5.40", (pathlib.Path(folder) / "gpu.md").read_text())
 
 
-STAND_IN = """#!/usr/bin/env python3
-import json, sys, time
-arguments = sys.argv[1:]
-if "--help" in arguments:
-    print("-fa, --flash-attn <on|off|auto>\\n-ncmoe, --n-cpu-moe <n>\\n-lm, --load-mode <none|mmap>")
-    sys.exit(0)
-value = lambda flag: arguments[arguments.index(flag) + 1]
-if "-slow" in arguments: time.sleep(60)
-if int(value("-ngl")) > 4:
-    print("ggml_backend_cuda_buffer_type_alloc_buffer: allocating failed: out of memory", file=sys.stderr)
-    sys.exit(1)
-tests = [{"n_prompt": int(p), "n_gen": 0, "avg_ts": 100.0} for p in value("-p").split(",") if int(p)]
-if int(value("-n")): tests.append({"n_prompt": 0, "n_gen": int(value("-n")), "avg_ts": 10.0})
-print(json.dumps(tests))
-"""
-
-
 class WholeRun(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -159,9 +146,7 @@ class WholeRun(unittest.TestCase):
         os.environ["XDG_CACHE_HOME"] = self.folder.name
         gpu.compare.WORK = pathlib.Path(self.folder.name)
         gpu.compare.drop_page_cache = lambda: None  # others' tests run beside this one
-        self.llama = pathlib.Path(self.folder.name) / "llama-bench"
-        self.llama.write_text(STAND_IN)
-        self.llama.chmod(self.llama.stat().st_mode | stat.S_IXUSR)
+        self.llama = write_llama_bench(self.folder.name)
 
     def raw(self, *flags):
         gpu.main(["--llama-bench", str(self.llama), "--model", DEMO, "--device", "cpu", "--budgets", "0/1G@4", "--pairs", "2", "-p", "16,32",
@@ -191,8 +176,8 @@ class WholeRun(unittest.TestCase):
                 return 0
 
         class Runner(gpu.Runner):
-            def run(self, command, ram_bytes):
-                outcome = super().run(command, ram_bytes)
+            def run(self, command, ram_bytes, cold=True):
+                outcome = super().run(command, ram_bytes, cold)
                 layers = int(command[command.index("-ngl") + 1])
                 experts = int(command[command.index("-ncmoe") + 1]) if "-ncmoe" in command else 0
                 outcome["vram_bytes"] = 1_000_000 * layers + 2_000_000 * (layers - experts if layers > experts else 0)
