@@ -45,7 +45,7 @@ SHEET = json.loads((ROOT / "bench/gaming_pc.json").read_text())
 MACHINES = json.loads((ROOT / "bench/machines.json").read_text())
 COLUMNS = [{"title": "work", "from": "work"}, {"title": "link", "from": "link"}, {"title": "Millrace, tok/s", "from": "ours", "digits": 1},
            {"title": "llama.cpp, its link not slowed down", "from": "theirs", "digits": 1}, {"title": "ratio", "from": "ratio", "digits": 2},
-           {"title": "ranges of the rounds", "from": "ranges"}, {"title": "peak of VRAM, both", "from": "vram"}, {"title": "llama.cpp's flags", "from": "flags"}]
+           {"title": "rounds", "from": "rounds"}, {"title": "their ranges", "from": "ranges"}, {"title": "peak of VRAM, both", "from": "vram"}, {"title": "llama.cpp's flags", "from": "flags"}]
 
 
 # ---- the PC
