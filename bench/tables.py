@@ -111,7 +111,7 @@ def day(text):
 def readme(folder=RESULTS):
     """README.md with its table of speeds. Rows of another day or commit than most say so."""
     result, text = json.loads((folder / f"{EXPECTATIONS}.json").read_text()), (ROOT / "README.md").read_text()
-    rows = [[cell if i or "commit" not in row else f"{cell} ({day(row['date'])}, `{row['commit']}`)" for i, cell in enumerate(row["cells"])]
+    rows = [[cell if i or "commit" not in row else f"{cell} ({row['date']}, `{row['commit']}`)" for i, cell in enumerate(row["cells"])]
             for row in result["rows"]]
     lines = [f"Measured on {day(result['date'])} at commit `{result['commit']}` ({result['command']}), decode of one conversation if the row",
              "names no other work; the better is bold ([all figures](docs/internals/benchmarks.md)):",
