@@ -242,7 +242,7 @@ class Benchmarks(unittest.TestCase):
         for name, text in tables.pages().items():
             self.assertEqual((tables.WRITTEN / name).read_text(), text, "run bench/tables.py")
         self.assertEqual((tables.ROOT / "README.md").read_text(), tables.readme(), "run bench/tables.py")
-        self.assertIn("| H100, everything in VRAM |", tables.readme())
+        self.assertIn("| H100, all in VRAM |", tables.readme())
         self.assertEqual(tables.GUIDE.read_text(), tables.guide(), "run bench/tables.py")
 
     def test_predictions_are_marked_as_such(self):
