@@ -13,6 +13,7 @@ import datetime
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -50,6 +51,18 @@ def machine_file(sheet, row):
     return machine | {"rates": rates}
 
 
+def machine_files(sheet):
+    """[(name of the file, machine)] of all machines."""
+    machines = [machine_file(sheet, row) for row in sheet["rows"]]
+    return [("-".join(re.sub("[(),]", "", machine["name"].lower()).split()) + ".json", machine) for machine in machines]
+
+
+def write_machines(folder, sheet):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, machine in machine_files(sheet):
+        (folder / name).write_text(json.dumps(machine, indent=1) + "\n")
+
+
 def run(*command):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -78,13 +91,10 @@ def main():
     parser.add_argument("--machines", metavar="FOLDER", type=pathlib.Path)
     args = parser.parse_args()
     sheet = json.loads((ROOT / "bench/machines.json").read_text())
-    machines = [machine_file(sheet, row) for row in sheet["rows"]]
     if args.machines:
-        args.machines.mkdir(parents=True, exist_ok=True)
-        for machine in machines:
-            name = "-".join(machine["name"].lower().replace(",", "").split())
-            (args.machines / f"{name}.json").write_text(json.dumps(machine, indent=1) + "\n")
+        write_machines(args.machines, sheet)
         return
+    machines = [machine for _, machine in machine_files(sheet)]
     rows = [[machine["name"]] for machine in machines]
     details = [{} for _ in machines]
     with tempfile.TemporaryDirectory() as temporary:
