@@ -398,15 +398,17 @@ cudaError_t tiles_by(HalfTileArgs args, cudaStream_t stream) {
                       stream, 1, args);
 }
 
-/// Four warps a block, of which two fit on a multiprocessor; where they do not, since all of it is little more than a
-/// block may have, eight, unless there are so few tiles that smaller blocks spread further.
+/// Four warps a block, of which two fit on a multiprocessor; where they do not, eight, unless there are so few tiles
+/// that smaller blocks spread further.
 template <int kHeadDim>
 cudaError_t tiles_of(const HalfTileArgs& args, cudaStream_t stream) {
-  constexpr std::size_t kTwo = 2 * kBlockBytes<kHeadDim, 4>;
-  if constexpr (kTwo > kLeastBlockShared && kHeadDim % 32 == 0) {  // else no eight warps' copies come out even
+  // A multiprocessor has 1 KiB more than a block may ask for, and each block takes 1 KiB beside what it asks for.
+  constexpr std::size_t kKept = 1024, kBarriers = 256, kTwo = 2 * (kBlockBytes<kHeadDim, 4> + kBarriers + kKept);
+  if constexpr (kTwo > kLeastBlockShared + kKept && kHeadDim % 32 == 0) {  // heads of 80 do not come out even
     const int pairs = attention_tile_rows(args.group) * args.group;
     const int blocks = args.kv.kv_heads * args.tile_count * ((pairs + 63) / 64);
-    if (block_shared_bytes() < kTwo && blocks > multiprocessor_count()) return tiles_by<kHeadDim, 8>(args, stream);
+    if (block_shared_bytes() + kKept < kTwo && blocks > multiprocessor_count())
+      return tiles_by<kHeadDim, 8>(args, stream);
   }
   return tiles_by<kHeadDim, 4>(args, stream);
 }
