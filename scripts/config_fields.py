@@ -48,7 +48,7 @@ CLASSES = {
     "nemotron": ("nemotron", "NemotronConfig"), "phi": ("phi", "PhiConfig"), "phimoe": ("phimoe", "PhimoeConfig"),
     "afmoe": ("afmoe", "AfmoeConfig"),
     "mistral4": ("mistral4", "Mistral4Config"), "deepseek_v32": ("deepseek_v32", "DeepseekV32Config"),
-    "glm_moe_dsa": ("glm_moe_dsa", "GlmMoeDsaConfig"), "jais2": ("jais2", "Jais2Config"),
+    "glm_moe_dsa": ("glm_moe_dsa", "GlmMoeDsaConfig"), "mimo_v2_flash": ("mimo_v2_flash", "MiMoV2FlashConfig"), "jais2": ("jais2", "Jais2Config"),
     "cohere2_moe": ("cohere2_moe", "Cohere2MoeConfig"), "gpt2": ("gpt2", "GPT2Config"),
     "gpt_bigcode": ("gpt_bigcode", "GPTBigCodeConfig"), "gpt_neox": ("gpt_neox", "GPTNeoXConfig"),
     "falcon": ("falcon", "FalconConfig"), "bloom": ("bloom", "BloomConfig"), "mpt": ("mpt", "MptConfig"),

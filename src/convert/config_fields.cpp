@@ -834,6 +834,23 @@ constexpr ConfigClass kClasses[] = {
         "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "rms_norm_eps", "routed_scaling_factor",
         "topk_group", "v_head_dim", "vocab_size"])",
      .partial_by_default = false},
+    {.model_type = "mimo_v2_flash",
+     .defaults = R"({"attention_bias": false, "attention_dropout": 0.0, "attention_value_scale": 0.707, "bos_token_id": 1,
+        "eos_token_id": null, "head_dim": 192, "hidden_act": "silu", "hidden_size": 4096, "intermediate_size":
+        16384, "layer_types": null, "max_position_embeddings": 131072, "mlp_layer_types": null,
+        "moe_intermediate_size": 2048, "n_group": 1, "n_routed_experts": 256, "norm_topk_prob": true,
+        "num_attention_heads": 64, "num_experts_per_tok": 8, "num_hidden_layers": 48, "num_key_value_heads": 4,
+        "output_router_logits": false, "pad_token_id": null, "rms_norm_eps": 1e-05, "rope_parameters":
+        {"full_attention": {"partial_rotary_factor": 0.334, "rope_theta": 5000000.0, "rope_type": "default"},
+        "sliding_attention": {"partial_rotary_factor": 0.334, "rope_theta": 10000.0, "rope_type": "default"}},
+        "routed_scaling_factor": 1.0, "sliding_window": 129, "tie_word_embeddings": false, "topk_group": 1,
+        "use_cache": true, "v_head_dim": 128, "vocab_size": 152576})",
+     .aliases = R"({"num_local_experts": "n_routed_experts"})",
+     .felt = R"(["attention_bias", "attention_value_scale", "head_dim", "hidden_act", "hidden_size", "intermediate_size",
+        "layer_types", "mlp_layer_types", "moe_intermediate_size", "n_group", "n_routed_experts", "norm_topk_prob",
+        "num_attention_heads", "num_experts_per_tok", "num_hidden_layers", "num_key_value_heads", "rms_norm_eps",
+        "routed_scaling_factor", "sliding_window", "topk_group", "v_head_dim", "vocab_size"])",
+     .partial_by_default = false},
     {.model_type = "jais2",
      .defaults = R"({"attention_bias": true, "attention_dropout": 0.0, "bos_token_id": 0, "eos_token_id": 150024, "head_dim":
         null, "hidden_act": "relu2", "hidden_size": 3328, "intermediate_size": 26624, "layer_norm_eps": 1e-05,

@@ -149,7 +149,7 @@ extern const Family kGemma2, kGemma3, kGemma3n, kGemma4;
 extern const Family kGptOss;
 extern const Family kGranite, kGraniteMoe, kGraniteMoeShared, kGraniteHybrid, kGraniteHybridDense, kMiniCpm;
 extern const Family kPhi3;
-extern const Family kGlm4Moe, kMiniMaxM2;
+extern const Family kGlm4Moe, kMiniMaxM2, kMimoV2;
 extern const Family kDeepSeekV2, kDeepSeekV3, kKimiK2, kGlm4MoeLite;
 extern const Family kDeepSeekV32, kGlmMoeDsa, kMistral4;
 extern const Family kLfm2, kLfm2Moe;
