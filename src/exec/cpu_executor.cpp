@@ -135,7 +135,7 @@ void CpuExecutor::do_step(const Step& step) {
     case Kind::decay:
       return decay(step.out, step.weight, step.weight2);
     case Kind::convolve:
-      return convolve(step.out, step.weight, step.layer, step.convolution);
+      return convolve(step.out, step.a, step.weight, step.layer, step.convolution);
     case Kind::time_step:
       return time_step(step.out, step.a, step.weight, step.weight2);
     case Kind::scan:

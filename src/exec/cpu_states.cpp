@@ -102,7 +102,7 @@ void CpuExecutor::l2_norm_heads(Act x, std::int64_t heads, std::int64_t head_dim
 
 void CpuExecutor::decay(Act x, WeightRef a, WeightRef bias) { time_step(x, x, a, bias); }
 
-void CpuExecutor::convolve(Act x, WeightRef taps, std::int64_t layer, const Convolution& convolution) {
+void CpuExecutor::convolve(Act out, Act x, WeightRef taps, std::int64_t layer, const Convolution& convolution) {
   if (!ready()) return;
   const std::vector<StateRun> runs = state_runs(layer);
   kernels::ConvolutionArgs args;
@@ -116,6 +116,7 @@ void CpuExecutor::convolve(Act x, WeightRef taps, std::int64_t layer, const Conv
     args.bias = vector_of(convolution.bias, args.channels, 1);
     if (args.bias == nullptr) return;
   }
+  const std::int64_t place = (args.taps - 1) * convolution.first;  // of the state
   const auto work = [&](std::int64_t first, std::int64_t last, int) {
     kernels::ConvolutionArgs own = args;
     own.first = first;
@@ -123,8 +124,13 @@ void CpuExecutor::convolve(Act x, WeightRef taps, std::int64_t layer, const Conv
     for (const StateRun& run : runs) {
       own.x = data(x) + run.first_row * args.x_stride;
       own.rows = run.rows;
-      own.before = run.before(layer);
-      own.after = run.after(layer);
+      if (out != x) {
+        own.out_stride = cols_of(out);
+        own.out = data(out) + run.first_row * own.out_stride + convolution.first;
+      }
+      const float* const before = run.before(layer);
+      own.before = before == nullptr ? nullptr : before + place;
+      own.after = run.after(layer) + place;
       table_.convolve(own);
     }
   };
@@ -134,19 +140,20 @@ void CpuExecutor::convolve(Act x, WeightRef taps, std::int64_t layer, const Conv
 
 void CpuExecutor::time_step(Act decay, Act step, WeightRef a, WeightRef bias) {
   if (!ready()) return;
-  const std::int64_t cols = cols_of(step);
-  const float* const factors = kept_vector_of(a, cols, 0);
+  const std::int64_t cols = cols_of(step), together = cols / part(a).cols;  // neighbours that share a factor
+  const float* const factors = kept_vector_of(a, cols / together, 0);
   if (factors == nullptr) return;
   const float* const added = vector_of(bias, cols, 1);
   if (added == nullptr) return;
   float *const steps = data(step), *const decays = data(decay);
   for_rows(rows_of(step), cols, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r)
-      for (std::int64_t c = 0; c < cols; ++c) {
-        const float value = kernels::softplus_f32(steps[r * cols + c] + added[c]);
-        steps[r * cols + c] = value;
-        decays[r * cols + c] = kernels::exp_f32(factors[c] * value);  // may lie where the step did
-      }
+      for (std::int64_t c = 0, factor = 0; c < cols; ++factor)
+        for (const std::int64_t end = c + together; c < end; ++c) {
+          const float value = kernels::softplus_f32(steps[r * cols + c] + added[c]);
+          steps[r * cols + c] = value;
+          decays[r * cols + c] = kernels::exp_f32(factors[factor] * value);  // may lie where the step did
+        }
   });
 }
 
@@ -203,6 +210,8 @@ void CpuExecutor::delta_rule(Act out, Act qkv, Act beta, Act decay, std::int64_t
     kernels::DeltaRuleArgs args;
     args.qkv_stride = rule.channels();
     args.gate_stride = rule.value_heads;
+    args.decay_stride = cols_of(decay);
+    args.channel_decays = rule.has_channel_decays(args.decay_stride);
     args.out_stride = rule.value_heads * rule.value_dim;
     args.rows = run.rows;
     args.keys = rule.key_dim;
@@ -213,7 +222,7 @@ void CpuExecutor::delta_rule(Act out, Act qkv, Act beta, Act decay, std::int64_t
     args.key = args.query + queries;
     args.value = rows + 2 * queries + value;
     args.beta = betas + run.first_row * args.gate_stride + head;
-    args.decay = data(decay) + run.first_row * args.gate_stride + head;
+    args.decay = data(decay) + run.first_row * args.decay_stride + head * (args.decay_stride / rule.value_heads);
     args.out = data(out) + run.first_row * args.out_stride + value;
     const std::int64_t place =
         shape.convolution_floats() + head * shape.head_floats() + part * rule.key_dim * kernels::kStateLanes;

@@ -323,9 +323,10 @@ void Ops::decay(Act x, WeightRef a, WeightRef bias) {
   step.weight2 = bias;
 }
 
-void Ops::convolve(Act x, WeightRef taps, std::int64_t layer, const Convolution& convolution) {
+void Ops::convolve(Act out, Act x, WeightRef taps, std::int64_t layer, const Convolution& convolution) {
   Step& step = record(Kind::convolve);
-  step.out = step.a = x;
+  step.out = out;
+  step.a = x;
   step.weight = taps;
   step.weight2 = convolution.bias;
   step.layer = layer;

@@ -111,15 +111,18 @@ class Ops {
   void sigmoid_gate(Act x, Act gate);
   /// The first `heads` heads of each row, in place: divided by sqrt(sum of squares + eps).
   void l2_norm_heads(Act x, std::int64_t heads, std::int64_t head_dim, float eps);
-  /// x = e^(a * ln(1 + e^(x + bias))), a and bias a float32 vector of x's cols each: what a state keeps of itself.
+  /// x = e^(a * ln(1 + e^(x + bias))): what a state keeps of itself. bias: float32 of x's cols; a: likewise, or fewer,
+  /// each for as many neighbours.
   void decay(Act x, WeightRef a, WeightRef bias);
-  /// A causal convolution of each channel with the layer's taps, float32 [channels, taps] as one vector, in place, over
-  /// the sequence's last inputs, which the layer keeps (kernels/recurrent.h).
-  void convolve(Act x, WeightRef taps, std::int64_t layer, const Convolution& convolution);
+  /// A causal convolution of each channel with the layer's taps, float32 [channels, taps] as one vector, over the
+  /// sequence's last inputs, which the layer keeps (kernels/recurrent.h). out: x itself, or a buffer of all channels
+  /// that the layer keeps, in which x's begin at convolution.first.
+  void convolve(Act out, Act x, WeightRef taps, std::int64_t layer, const Convolution& convolution);
   /// The gated delta rule over the layer's states (kernels/recurrent.h). qkv: [query heads | key heads | value heads],
-  /// the first two normalised; beta and decay: a column a value head. beta goes through a sigmoid, maybe in place.
+  /// the first two normalised; beta: a column a value head; decay: likewise, or one for each key channel of each value
+  /// head. beta goes through a sigmoid, maybe in place.
   void delta_rule(Act out, Act qkv, Act beta, Act decay, std::int64_t layer, const DeltaRule& rule);
-  /// step = ln(1 + e^(step + bias)) and decay = e^(a * step), a and bias a float32 vector of step's cols each.
+  /// step = ln(1 + e^(step + bias)) and decay = e^(a * step), a and bias as decay() has them.
   void time_step(Act decay, Act step, WeightRef a, WeightRef bias);
   /// The selective scan over the layer's states (kernels/recurrent.h). x: [heads' values | of each group what writes |
   /// of each group what reads]; step and decay: a column a head; skip: float32 [heads].

@@ -217,10 +217,12 @@ static std::string_view index_mistake(const Program& program, const Step& step) 
 static std::string_view state_mistake(const Program& program, const Step& step, const kv::Group& group) {
   const kv::StateShape& kept = group.state;
   if (!group.is_state()) return "no state is kept of its layer";
-  if (step.kind == Kind::convolve)
-    return step.convolution.taps - 1 == kept.columns && program.buffer(step.a).cols == kept.channels
-               ? ""
-               : "its inputs are not those that are kept of the layer";
+  if (step.kind == Kind::convolve) {
+    const std::int64_t first = step.convolution.first, channels = program.buffer(step.a).cols;
+    const bool kept_so = step.convolution.taps - 1 == kept.columns && first >= 0 && first + channels <= kept.channels;
+    const bool whole = channels == kept.channels || program.buffer(step.out).cols == kept.channels;
+    return kept_so && whole ? "" : "its inputs are not those that are kept of the layer";
+  }
   if (step.kind == Kind::scan) {
     const Scan& scan = step.scan;
     const bool kept_so = scan.heads == kept.heads && scan.keys == kept.keys && scan.head_dim == kept.values;
@@ -231,10 +233,11 @@ static std::string_view state_mistake(const Program& program, const Step& step, 
   }
   const DeltaRule& rule = step.delta_rule;
   const bool kept_so = rule.value_heads == kept.heads && rule.key_dim == kept.keys && rule.value_dim == kept.values;
-  const bool shaped_so = program.buffer(step.a).cols == rule.channels() &&
-                         program.buffer(step.out).cols == rule.value_heads * rule.value_dim &&
-                         program.buffer(step.b).cols == rule.value_heads &&
-                         program.buffer(step.c).cols == rule.value_heads;
+  const bool shaped_so =
+      program.buffer(step.a).cols == rule.channels() &&
+      program.buffer(step.out).cols == rule.value_heads * rule.value_dim &&
+      program.buffer(step.b).cols == rule.value_heads &&
+      (program.buffer(step.c).cols == rule.value_heads || rule.has_channel_decays(program.buffer(step.c).cols));
   return kept_so && shaped_so ? "" : "its heads are not those that are kept of the layer";
 }
 
@@ -350,7 +353,7 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
     if (step.kind == Kind::select) shape.index_heads = std::max(shape.index_heads, step.indexer.heads);
     if (step.kind == Kind::convolve)
       shape.widest_taps = std::max(shape.widest_taps, step.convolution.taps * program.buffer(step.a).cols);
-    if (step.kind == Kind::delta_rule) {
+    if (step.kind == Kind::delta_rule && !step.delta_rule.has_channel_decays(program.buffer(step.c).cols)) {
       shape.delta_rule.key_heads = std::max(shape.delta_rule.key_heads, step.delta_rule.key_heads);
       shape.delta_rule.value_heads = std::max(shape.delta_rule.value_heads, step.delta_rule.value_heads);
       shape.delta_rule.key_dim = std::max(shape.delta_rule.key_dim, step.delta_rule.key_dim);

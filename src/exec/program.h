@@ -125,9 +125,10 @@ struct Product {
 
 /// A causal convolution of each channel with its last inputs.
 struct Convolution {
-  std::int64_t taps = 0;  // including the current input's
-  WeightRef bias;         // float32 [channels]; none() if there is none
-  bool silu = false;      // applies SiLU to the results
+  std::int64_t taps = 0;   // including the current input's
+  WeightRef bias;          // float32 [channels]; none() if there is none
+  bool silu = false;       // applies SiLU to the results
+  std::int64_t first = 0;  // the first of its channels, where several convolutions of a layer share them out
 };
 
 /// Heads of a gated delta rule: value_heads / key_heads of them share a query and a key.
@@ -140,6 +141,8 @@ struct DeltaRule {
     return tiled ? value_head % key_heads : value_head / (value_heads / key_heads);
   }
   std::int64_t channels() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
+  /// Whether `decays` columns are one for each key channel of each value head, not one for each head.
+  bool has_channel_decays(std::int64_t decays) const { return decays == value_heads * key_dim; }
 };
 
 /// Heads of a selective scan: heads / groups of them share the vectors that write to and read from their states.
@@ -366,7 +369,7 @@ struct PassShape : PassLimits {
   std::int64_t separate_gate = 0;    // most columns of a gate whose up is of another dtype, or that adapters may change
   std::int64_t widest_gate = 0;      // most columns of any gate, experts' among them
   std::int64_t widest_taps = 0;      // floats of a convolution's
-  DeltaRule delta_rule;              // the most heads, keys and values of any
+  DeltaRule delta_rule;              // the most heads, keys and values of any that has one decay a head
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0, group = 0;      // the most of any layer; group: heads / kv_heads
   std::int64_t kv_groups = 0;                                         // each has tables of blocks of its own
   std::int64_t state_groups = 0;                                      // those of them that have states

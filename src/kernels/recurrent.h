@@ -1,6 +1,7 @@
 // The contract of what layers with a state compute: a causal convolution over channels, the gated delta rule, and the
 // selective scan. A header of its own, because the layout of a state is part of it. Sources: Mamba (arXiv:2312.00752)
-// for the convolution, Gated Delta Networks (arXiv:2412.06464), Mamba-2 (arXiv:2405.21060) for the scan.
+// for the convolution, Gated Delta Networks (arXiv:2412.06464), Kimi Linear (arXiv:2510.26692) for the rule whose
+// decays differ by channel, Mamba-2 (arXiv:2405.21060) for the scan.
 //
 // NUMERICS. Rows are worked one after the other, whatever shares a pass with them; channels, heads and values are
 // independent of each other. So a row's bits follow from its sequence's rows up to it alone.
@@ -9,7 +10,7 @@
 //    of even keys in one and of odd ones in another, from +0 on, ascending, added last (even + odd):
 //      read = sum over k of (g S[k]) key[k];  d = beta (value - read);  S[k] = fma(d, key[k], g S[k]);
 //      out = sum over k of S[k] query[k]
-//    products in parentheses are rounded to float32 first.
+//    products in parentheses are rounded to float32 first. g is the head's, or g[k], one for each key.
 //  * A head of the scan keeps a matrix S [keys, values], too; its keys are the state's channels. For each value:
 //      S[k] = fma((step value), b[k], (g S[k]));  out = fma(skip, value, sum over k of S[k] c[k])
 //    with the delta rule's sum.
@@ -27,11 +28,12 @@ constexpr std::int64_t kScanLanes = 16;
 constexpr std::int64_t scan_lanes(std::int64_t values) { return values % kStateLanes == 0 ? kStateLanes : kScanLanes; }
 constexpr std::int64_t kMostTaps = 8;
 
-/// x[r, c] = act(sum over t of weight[c, t] * input[r - taps + 1 + t, c] + bias[c]) in place, for channels [first,
-/// last), where inputs before row 0 are those of `before`.
+/// out[r, c] = act(sum over t of weight[c, t] * input[r - taps + 1 + t, c] + bias[c]) for channels [first, last), where
+/// inputs before row 0 are those of `before`.
 struct ConvolutionArgs {
-  float* x = nullptr;  // [rows, x_stride]: inputs, then results
-  std::int64_t x_stride = 0, rows = 0;
+  float* x = nullptr;    // [rows, x_stride]: inputs
+  float* out = nullptr;  // [rows, out_stride]: results; null: they replace the inputs
+  std::int64_t x_stride = 0, out_stride = 0, rows = 0;
   const float* weight = nullptr;  // [channels, taps]
   const float* bias = nullptr;    // [channels]; null: none
   bool silu = false;              // results go through it
@@ -47,11 +49,13 @@ struct DeltaRuleArgs {
   const float *query = nullptr, *key = nullptr;  // [rows, qkv_stride], keys of each, normalised
   const float* value = nullptr;                  // [rows, qkv_stride], the lanes' first
   std::int64_t qkv_stride = 0;
-  const float *beta = nullptr, *decay = nullptr;  // [rows, gate_stride]: beta, and g
-  std::int64_t gate_stride = 0;
-  float* out = nullptr;  // [rows, out_stride], the lanes' first
+  const float* beta = nullptr;   // [rows, gate_stride]
+  const float* decay = nullptr;  // [rows, decay_stride]: g of the head, or of each of its keys
+  std::int64_t gate_stride = 0, decay_stride = 0;
+  bool channel_decays = false;  // each key has a g
+  float* out = nullptr;         // [rows, out_stride], the lanes' first
   std::int64_t out_stride = 0;
-  std::int64_t rows = 0, keys = 0;  // without rows the state goes on as it is
+  std::int64_t rows = 0, keys = 0;  // without rows the state goes on as it is; keys: even
   float scale = 1;                  // of the queries
   const float* before = nullptr;    // [keys, kStateLanes]: the state before row 0; null: zeros
   float* after = nullptr;           // [keys, kStateLanes]: behind the last row; may be `before`

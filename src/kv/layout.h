@@ -49,8 +49,9 @@ constexpr std::int64_t blocks_for(std::int64_t tokens) { return (tokens + kBlock
 /// tokens so far; or nothing, in layers that have only a feed-forward.
 enum class Keeps : std::uint8_t { attention, latent, state, nothing };
 
-/// A layer's state, float32: the last inputs of a causal convolution, [columns, channels], then a matrix for each head,
-/// [heads, keys x values] as kernels/recurrent.h lays it.
+/// A layer's state, float32: the last inputs of a causal convolution, [columns, channels], or of several, which share
+/// out the channels, one after the other; then a matrix for each head, [heads, keys x values] as kernels/recurrent.h
+/// lays it.
 struct StateShape {
   std::int64_t columns = 0, channels = 0;
   std::int64_t heads = 0, keys = 0, values = 0;

@@ -53,7 +53,7 @@ void record_delta_net(exec::Ops& ops, std::int64_t layer, const DeltaNetSpec& sp
     ops.matmul(gates, h);
   }
   ops.decay(alpha, weights.a, weights.dt_bias);
-  ops.convolve(qkv, weights.taps, layer, {spec.taps, {}, true});
+  ops.convolve(qkv, qkv, weights.taps, layer, {spec.taps, {}, true});
   ops.l2_norm_heads(qkv, 2 * spec.key_heads, spec.key_dim, kL2Eps);
   ops.delta_rule(read, qkv, beta, alpha, layer, spec.rule());
   ops.rms_norm_heads(read, weights.norm, spec.value_dim, eps);

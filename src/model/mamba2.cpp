@@ -52,7 +52,7 @@ void record_mamba2(exec::Ops& ops, std::int64_t layer, const Mamba2Spec& spec, c
   const exec::Product products[] = {{z, weights.z, {}}, {x, weights.x, {}}, {step, weights.step, {}}};
   ops.matmul(products, h);
   ops.time_step(decay, step, weights.a, weights.step_bias);
-  ops.convolve(x, weights.taps, layer, {spec.taps, weights.taps_bias, true});
+  ops.convolve(x, x, weights.taps, layer, {spec.taps, weights.taps_bias, true});
   ops.scan(read, x, step, decay, layer, weights.skip, scan);
   ops.gate(z, read, 0, kernels::Activation::silu);
   ops.rms_norm_heads(z, weights.norm, scan.inner() / scan.groups, eps);

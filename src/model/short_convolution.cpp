@@ -29,7 +29,7 @@ void record_short_convolution(exec::Ops& ops, std::int64_t layer, const ShortCon
   const exec::Product products[] = {{before, weights.before, {}}, {after, weights.after, {}}, {x, weights.x, {}}};
   ops.matmul(products, h);
   ops.multiply(x, before);
-  ops.convolve(x, weights.taps, layer, {spec.taps, {}, false});
+  ops.convolve(x, x, weights.taps, layer, {spec.taps, {}, false});
   ops.multiply(x, after);
   ops.matmul(h, weights.out, x);
 }

@@ -160,11 +160,16 @@ class Matrix {
       for (int l = 0; l < step; ++l) sums[l] += sums[l + step];
     return sums[0];
   }
+  /// Key k by decay[k * step].
+  void forget(std::int64_t value, const float* decay, std::int64_t step) {
+    for (std::int64_t k = 0; k < keys_; ++k) at(k, value) *= decay[k * step];
+  }
   void forget_and_add(std::int64_t value, float decay, float factor, const float* v) {
-    for (std::int64_t k = 0; k < keys_; ++k) {
-      const float kept = decay * at(k, value);
-      at(k, value) = std::fmaf(factor, v[k], kept);
-    }
+    forget(value, &decay, 0);
+    add(value, factor, v);
+  }
+  void add(std::int64_t value, float factor, const float* v) {
+    for (std::int64_t k = 0; k < keys_; ++k) at(k, value) = std::fmaf(factor, v[k], at(k, value));
   }
   std::int64_t values() const { return values_; }
 
@@ -218,6 +223,16 @@ TEST_F(CudaRecurrent, ConvolutionIsTheCpus) {
         call.taps = static_cast<std::int32_t>(taps);
         call.channels = static_cast<std::int32_t>(channels);
         if (window.has_borders()) call.borders = reinterpret_cast<float*>(borders.get());
+        // Every second width to columns of a wider buffer.
+        constexpr std::int64_t kBeside = 3;
+        const std::int64_t stride = channels + 2 * kBeside;
+        const bool apart = channels % 3 != 2;
+        const std::vector<float> inputs = x, around(static_cast<std::size_t>(window.rows() * stride), 7.0f);
+        const Array<float> out(around);
+        if (apart) {
+          call.out = out.get() + kBeside;
+          call.out_stride = static_cast<std::int32_t>(stride);
+        }
         ok(convolve(call, nullptr));
 
         std::vector<float> memory = window.memory();
@@ -247,7 +262,11 @@ TEST_F(CudaRecurrent, ConvolutionIsTheCpus) {
                         memory.begin() + static_cast<std::ptrdiff_t>(window.state_at(run.after)));
           }
         }
-        EXPECT_TRUE(same_bits(x_at.host(), x));
+        std::vector<float> wide = around;
+        for (std::int64_t row = 0; apart && row < window.rows(); ++row)
+          std::copy_n(x.begin() + row * channels, channels, wide.begin() + row * stride + kBeside);
+        EXPECT_TRUE(same_bits(out.host(), wide));
+        EXPECT_TRUE(same_bits(x_at.host(), apart ? inputs : x));
         EXPECT_TRUE(same_bits(window.device_memory(), memory));
       }
     }
@@ -300,12 +319,13 @@ struct DeltaInput {
   std::int64_t stride, queries;
   std::vector<float> qkv, beta, decay;
 
-  DeltaInput(const DeltaShape& shape, std::int64_t rows, const kernels::Table& cpu, std::mt19937& random)
+  DeltaInput(const DeltaShape& shape, std::int64_t rows, const kernels::Table& cpu, std::mt19937& random,
+             bool channel_decays = false)
       : stride(2 * shape.key_heads * shape.keys + shape.value_heads * shape.values),
         queries(shape.key_heads * shape.keys),
         qkv(normal_floats(static_cast<std::size_t>(rows * stride), random)),
         beta(normal_floats(static_cast<std::size_t>(rows * shape.value_heads), random)),
-        decay(beta.size()) {
+        decay(beta.size() * static_cast<std::size_t>(channel_decays ? shape.keys : 1)) {
     for (std::int64_t r = 0; r < rows; ++r)
       cpu.l2_norm(qkv.data() + r * stride, 2 * shape.key_heads, shape.keys, 1e-6f);
     for (float& d : decay) d = exp_f32(-std::abs(normal_floats(1, random, 0.2f)[0]));
@@ -327,7 +347,7 @@ DeltaRuleCall call_of(const DeltaShape& shape, const Window& window) {
 
 /// The rule by its contract: outputs, and what is left in blocks.
 void rule_row_by_row(const DeltaShape& shape, const Window& window, const DeltaInput& in, float scale,
-                     std::vector<float>& want, std::vector<float>& memory) {
+                     std::vector<float>& want, std::vector<float>& memory, bool channel_decays = false) {
   const std::int64_t width = shape.value_heads * shape.values;
   for (std::int64_t h = 0; h < shape.value_heads; ++h) {
     const std::int64_t key_head = shape.tiled ? h % shape.key_heads : h / (shape.value_heads / shape.key_heads);
@@ -337,10 +357,17 @@ void rule_row_by_row(const DeltaShape& shape, const Window& window, const DeltaI
                  const float *const key = query + in.queries, *const value = in.qkv.data() + row * in.stride +
                                                                              2 * in.queries + h * shape.values;
                  const auto gate = static_cast<std::size_t>(row * shape.value_heads + h);
-                 const float g = in.decay[gate], b = sigmoid_f32(in.beta[gate]);
+                 const float b = sigmoid_f32(in.beta[gate]);
+                 const auto decays = static_cast<std::size_t>(channel_decays ? shape.keys : 1);
+                 const float* const g = in.decay.data() + gate * decays;
                  for (std::int64_t v = 0; v < shape.values; ++v) {
-                   const float read = g * state.sum(v, key), left = value[v] - read;
-                   state.forget_and_add(v, g, b * left, key);
+                   if (channel_decays) state.forget(v, g, 1);
+                   const float read = channel_decays ? state.sum(v, key) : *g * state.sum(v, key);
+                   const float left = value[v] - read;
+                   if (channel_decays)
+                     state.add(v, b * left, key);
+                   else
+                     state.forget_and_add(v, *g, b * left, key);
                    want[static_cast<std::size_t>(row * width + h * shape.values + v)] = state.sum(v, query) * scale;
                  }
                });
@@ -353,23 +380,27 @@ TEST_F(CudaRecurrent, DeltaRuleKeepsItsContract) {
                                {2, 4, 128, 64, true}, {1, 2, 130, 32, false}, {1, 1, 256, 64, false}};
   for (const DeltaShape& shape : shapes) {
     for (int kind = 0; kind < kKinds; ++kind) {
-      SCOPED_TRACE(testing::Message() << kind << ": " << shape.keys << " x " << shape.values);
-      const Window window = make_window(kind, shape.value_heads * shape.keys * shape.values, random_);
-      const DeltaInput in(shape, window.rows(), cpu_, random_);
-      const Array<float> qkv(in.qkv), beta(in.beta), decay(in.decay);
-      const std::int64_t width = shape.value_heads * shape.values;
-      const Array<float> out(static_cast<std::size_t>(window.rows() * width));
-      DeltaRuleCall call = call_of(shape, window);
-      call.qkv = qkv.get();
-      call.beta = beta.get();
-      call.decay = decay.get();
-      call.out = out.get();
-      ok(delta_rule(call, nullptr));
+      for (const bool channel_decays : {false, true}) {
+        SCOPED_TRACE(testing::Message() << kind << ": " << shape.keys << " x " << shape.values << " "
+                                        << channel_decays);
+        const Window window = make_window(kind, shape.value_heads * shape.keys * shape.values, random_);
+        const DeltaInput in(shape, window.rows(), cpu_, random_, channel_decays);
+        const Array<float> qkv(in.qkv), beta(in.beta), decay(in.decay);
+        const std::int64_t width = shape.value_heads * shape.values;
+        const Array<float> out(static_cast<std::size_t>(window.rows() * width));
+        DeltaRuleCall call = call_of(shape, window);
+        call.qkv = qkv.get();
+        call.beta = beta.get();
+        call.decay = decay.get();
+        call.channel_decays = channel_decays;
+        call.out = out.get();
+        ok(delta_rule(call, nullptr));
 
-      std::vector<float> want(static_cast<std::size_t>(window.rows() * width)), memory = window.memory();
-      rule_row_by_row(shape, window, in, call.scale, want, memory);
-      EXPECT_TRUE(same_bits(out.host(), want));
-      EXPECT_TRUE(same_bits(window.device_memory(), memory));
+        std::vector<float> want(static_cast<std::size_t>(window.rows() * width)), memory = window.memory();
+        rule_row_by_row(shape, window, in, call.scale, want, memory, channel_decays);
+        EXPECT_TRUE(same_bits(out.host(), want));
+        EXPECT_TRUE(same_bits(window.device_memory(), memory));
+      }
     }
   }
 }
@@ -428,7 +459,7 @@ TEST_F(CudaRecurrent, AStepOfADeltaNetIsFiveLaunches) {
     ConvolveCall convolution = call.convolution;
     convolution.runs = apart.runs();
     convolution.x = x_apart.get();
-    ok(time_step(decay.get(), decay.get(), call.a, call.a_bias, n(rows), n(shape.value_heads), nullptr));
+    ok(time_step(decay.get(), decay.get(), call.a, call.a_bias, n(rows), n(shape.value_heads), 1, nullptr));
     ok(convolve(convolution, nullptr));
     ok(l2_norm_heads(x_apart.get(), channels, n(rows), n(2 * shape.key_heads), n(shape.keys), call.eps, nullptr));
     DeltaRuleCall rule = call.rule;

@@ -94,12 +94,47 @@ TEST(Convolution, GivesTheSameBitsHoweverRowsAreCut) {
   }
 }
 
-TEST(DeltaRule, GivesTheSameBitsHoweverRowsAreCut) {
+TEST(Convolution, PutsResultsWhereTheyAreWanted) {
+  constexpr std::int64_t kRows = 7, kTaps = 4, kBeside = 5;
+  for (const std::int64_t channels : {1, 31, 100}) {
+    const std::int64_t stride = channels + 2 * kBeside;
+    const auto x = recurrent_floats(kRows * channels, 1), weight = recurrent_floats(channels * kTaps, 2),
+               before = recurrent_floats((kTaps - 1) * channels, 3);
+    for (const Table& table : recurrent_tables()) {
+      std::vector<float> in_place = x, read = x, after(before.size()), after_apart(before.size());
+      std::vector<float> wide(static_cast<std::size_t>(kRows * stride), 7.0f), want = wide;
+      ConvolutionArgs args;
+      args.x = in_place.data();
+      args.x_stride = args.channels = args.last = channels;
+      args.rows = kRows;
+      args.weight = weight.data();
+      args.silu = true;
+      args.taps = kTaps;
+      args.before = before.data();
+      args.after = after.data();
+      table.convolve(args);
+      args.x = read.data();
+      args.out = wide.data() + kBeside;
+      args.out_stride = stride;
+      args.after = after_apart.data();
+      table.convolve(args);
+      for (std::int64_t row = 0; row < kRows; ++row)
+        std::copy_n(in_place.data() + row * channels, channels, want.data() + row * stride + kBeside);
+      EXPECT_TRUE(same_recurrent_bits(wide, want)) << device::isa_name(table.isa) << " " << channels;
+      EXPECT_TRUE(same_recurrent_bits(after, after_apart)) << device::isa_name(table.isa) << " " << channels;
+      EXPECT_TRUE(same_recurrent_bits(read, x)) << device::isa_name(table.isa) << " " << channels;
+    }
+  }
+}
+
+/// By one decay a row, or one for each key of it.
+void expect_delta_rule_however_cut(bool channel_decays) {
   constexpr std::int64_t kRows = 70, kValues = 64;
-  for (const std::int64_t keys : {2, 32, 128}) {
+  for (const std::int64_t keys : {2, 32, 46, 128}) {
+    const std::int64_t decays = channel_decays ? keys : 1;
     auto query = recurrent_floats(kRows * keys, 1), key = recurrent_floats(kRows * keys, 2);
     const auto value = recurrent_floats(kRows * kValues, 3);
-    auto beta = recurrent_floats(kRows, 4), decay = recurrent_floats(kRows, 5);
+    auto beta = recurrent_floats(kRows, 4), decay = recurrent_floats(kRows * decays, 5);
     for (float& b : beta) b = sigmoid_f32(b);
     for (float& d : decay) d = std::exp(-std::abs(d));
     for (const Table& table : recurrent_tables()) {  // keys of length 1
@@ -115,7 +150,7 @@ TEST(DeltaRule, GivesTheSameBitsHoweverRowsAreCut) {
     }
     std::vector<float> want(value.size()), first, first_state;
     ref::delta_rule(query.data(), key.data(), value.data(), beta.data(), decay.data(), kRows, keys, kValues, 0.3f,
-                    want.data());
+                    want.data(), channel_decays);
     for (const Table& table : recurrent_tables()) {
       for (const auto& cuts : kCuts) {
         std::vector<float> out(value.size()), before, after(static_cast<std::size_t>(keys * kValues), -1);
@@ -128,8 +163,10 @@ TEST(DeltaRule, GivesTheSameBitsHoweverRowsAreCut) {
             args.value = args.key + keys + lane;
             args.qkv_stride = stride;
             args.beta = beta.data() + row;
-            args.decay = decay.data() + row;
+            args.decay = decay.data() + row * decays;
             args.gate_stride = 1;
+            args.decay_stride = decays;
+            args.channel_decays = channel_decays;
             args.out = out.data() + row * kValues + lane;
             args.out_stride = kValues;
             args.rows = end - row;
@@ -148,6 +185,48 @@ TEST(DeltaRule, GivesTheSameBitsHoweverRowsAreCut) {
         EXPECT_LT(relative_error(out, want), 2e-6);
       }
     }
+  }
+}
+
+TEST(DeltaRule, GivesTheSameBitsHoweverRowsAreCut) { expect_delta_rule_however_cut(false); }
+TEST(DeltaRule, WithADecayForEachKeyGivesTheSameBitsHoweverRowsAreCut) { expect_delta_rule_however_cut(true); }
+
+/// Whose keys all have the same decay.
+TEST(DeltaRule, WithEqualDecaysIsTheOneWithADecayForTheHead) {
+  constexpr std::int64_t kRows = 9, kKeys = 34;
+  const auto query = recurrent_floats(kRows * kKeys, 1), key = recurrent_floats(kRows * kKeys, 2),
+             value = recurrent_floats(kRows * kStateLanes, 3), beta = recurrent_floats(kRows, 4),
+             before = recurrent_floats(kKeys * kStateLanes, 6);
+  auto decay = recurrent_floats(kRows, 5);
+  std::vector<float> decays;
+  for (float& d : decay) {
+    d = sigmoid_f32(d);
+    decays.insert(decays.end(), kKeys, d);
+  }
+  for (const Table& table : recurrent_tables()) {
+    const auto run = [&](bool channel_decays, std::vector<float>& after) {
+      std::vector<float> out(kRows * kStateLanes);
+      DeltaRuleArgs args;
+      args.channel_decays = channel_decays;
+      args.rows = 1;
+      args.keys = kKeys;
+      args.before = before.data();
+      args.after = after.data();
+      for (std::int64_t row = 0; row < kRows; ++row) {
+        args.query = query.data() + row * kKeys;
+        args.key = key.data() + row * kKeys;
+        args.value = value.data() + row * kStateLanes;
+        args.beta = beta.data() + row;
+        args.decay = channel_decays ? decays.data() + row * kKeys : decay.data() + row;
+        args.out = out.data() + row * kStateLanes;
+        table.delta_rule(args);
+        args.before = after.data();
+      }
+      return out;
+    };
+    std::vector<float> of_head(kKeys * kStateLanes), of_keys(kKeys * kStateLanes);
+    EXPECT_TRUE(same_recurrent_bits(run(false, of_head), run(true, of_keys))) << device::isa_name(table.isa);
+    EXPECT_TRUE(same_recurrent_bits(of_head, of_keys)) << device::isa_name(table.isa);
   }
 }
 

@@ -45,6 +45,10 @@ void convolve_all(const ConvolveCall& call) {
     args.x = call.x + std::int64_t{run.first_row} * call.channels;
     args.x_stride = args.channels = args.last = call.channels;
     args.rows = run.rows;
+    if (call.out != nullptr) {
+      args.out = call.out + std::int64_t{run.first_row} * call.out_stride;
+      args.out_stride = call.out_stride;
+    }
     args.weight = at(call.weight);
     args.bias = at(call.bias);
     args.silu = call.silu;
@@ -56,7 +60,8 @@ void convolve_all(const ConvolveCall& call) {
     else
       std::copy_n(before, count, after);
     for (std::int64_t r = 0; call.heads > 0 && r < run.rows; ++r)
-      cpu().l2_norm(args.x + r * call.channels, call.heads, kConvolvedHead, call.eps);
+      cpu().l2_norm(args.out != nullptr ? args.out + r * args.out_stride : args.x + r * args.x_stride, call.heads,
+                    kConvolvedHead, call.eps);
   });
 }
 
@@ -79,8 +84,11 @@ void rule_all(const DeltaRuleCall& call) {
         args.value = row + 2 * queries + h * values + v;
         args.qkv_stride = cols;
         args.beta = beta.data() + h;
-        args.decay = call.decay + std::int64_t{run.first_row} * call.value_heads + h;
+        const std::int64_t decays = call.channel_decays ? keys : 1;
+        args.decay = call.decay + (std::int64_t{run.first_row} * call.value_heads + h) * decays;
         args.gate_stride = call.value_heads;
+        args.decay_stride = call.value_heads * decays;
+        args.channel_decays = call.channel_decays;
         args.out = call.out + run.first_row * (call.value_heads * values) + h * values + v;
         args.out_stride = call.value_heads * values;
         args.rows = run.rows;

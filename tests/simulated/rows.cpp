@@ -185,12 +185,12 @@ Status l2_norm_heads(float* x, std::int64_t cols, std::int32_t rows, std::int32_
   });
 }
 Status time_step(float* decay, float* step, const std::byte* const* a, const std::byte* const* bias, std::int32_t rows,
-                 std::int32_t cols, device::StreamRef stream) {
+                 std::int32_t cols, std::int32_t together, device::StreamRef stream) {
   return simulated::enqueue(stream, [=] {
     for (std::int64_t i = 0; i < std::int64_t{rows} * cols; ++i) {
       const float value = softplus_f32(step[i] + at(bias)[i % cols]);
       step[i] = value;
-      decay[i] = exp_f32(at(a)[i % cols] * value);
+      decay[i] = exp_f32(at(a)[i % cols / together] * value);
     }
   });
 }

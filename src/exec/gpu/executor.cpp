@@ -187,9 +187,8 @@ static Status check_states(const Step& step) {
 
 std::int64_t gpu_prompt_chunk(const Program& program) {
   static_assert(gpu::kChunkRows == kv::kBlockTokens);  // a run is a chunk (state_runs.h)
-  const bool chunks = std::any_of(program.steps.begin(), program.steps.end(), [](const Step& step) {
-    return step.kind == Step::Kind::delta_rule &&
-           gpu::delta_chunks_fit(step.delta_rule.key_dim, step.delta_rule.value_dim);
+  const bool chunks = std::any_of(program.steps.begin(), program.steps.end(), [&program](const Step& step) {
+    return step.kind == Step::Kind::delta_rule && has_chunks(step.delta_rule, program.buffer(step.c).cols);
   });
   return chunks ? gpu::kChunkRows : 1;
 }
@@ -230,6 +229,10 @@ static std::string_view lacked_by(const Program& program, const residency::UnitT
       return offer.latents ? "" : "attention over latents";
     case Kind::gather:
       return offer.several ? "" : "several GPUs";
+    case Kind::delta_rule:
+      return offer.channel_decays || !step.delta_rule.has_channel_decays(program.buffer(step.c).cols)
+                 ? ""
+                 : "states with a decay for each channel";
     case Kind::attention:
       return step.attention.head_dim % offer.head_step == 0 ? "" : "attention with heads of so many channels";
     default:

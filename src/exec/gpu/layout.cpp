@@ -139,4 +139,8 @@ GpuLayout make_gpu_layout(const PassShape& shape) {
   return layout;
 }
 
+bool has_chunks(const DeltaRule& rule, std::int64_t decays) {
+  return gpu::delta_chunks_fit(rule.key_dim, rule.value_dim) && !rule.has_channel_decays(decays);
+}
+
 }  // namespace millrace::exec

@@ -88,4 +88,8 @@ PassRows make_pass_rows(const PassShape& shape, std::int64_t rows, std::int64_t 
                         bool tiles, bool seen, const StateSizes& states);
 GpuLayout make_gpu_layout(const PassShape& shape);
 
+/// Whether rows of prompts go through the rule in chunks, where a device has those (kernels/gpu/delta_chunks.h).
+/// decays: of a row.
+bool has_chunks(const DeltaRule& rule, std::int64_t decays);
+
 }  // namespace millrace::exec

@@ -40,7 +40,9 @@ void GpuExecutor::Emitter::emit_time_step(const Step& s) {
   overwritten(s.a);
   const std::byte *const *const a = vector(s.weight), *const *const bias = vector(s.weight2);
   if (!status.ok()) return;
-  check(gpu::time_step(data(s.out), data(s.a), a, bias, rows(s.a), static_cast<std::int32_t>(cols(s.a)), stream),
+  const auto together = static_cast<std::int32_t>(cols(s.a) / ops.part(s.weight).cols);
+  check(gpu::time_step(data(s.out), data(s.a), a, bias, rows(s.a), static_cast<std::int32_t>(cols(s.a)), together,
+                       stream),
         "time_step");
 }
 
@@ -48,13 +50,18 @@ gpu::ConvolveCall GpuExecutor::Emitter::convolve_call(const Step& s) {
   gpu::ConvolveCall call;
   bool borders = false;
   call.runs = state_runs(s.layer, borders);
-  call.offset = ops.program_->layout.state_offset(s.layer);
-  call.x = data(s.out);
+  call.offset = ops.program_->layout.state_offset(s.layer) +
+                (s.convolution.taps - 1) * s.convolution.first * static_cast<std::int64_t>(sizeof(float));
+  call.x = data(s.a);
+  if (s.out != s.a) {
+    call.out = data(s.out) + s.convolution.first;
+    call.out_stride = static_cast<std::int32_t>(cols(s.out));
+  }
   call.weight = vector(s.weight);
   call.bias = vector(s.weight2);
   call.silu = s.convolution.silu;
   call.taps = static_cast<std::int32_t>(s.convolution.taps);
-  call.channels = static_cast<std::int32_t>(cols(s.out));
+  call.channels = static_cast<std::int32_t>(cols(s.a));
   if (borders) call.borders = ops.at<float>(ops.layout_.borders);
   return call;
 }
@@ -81,6 +88,7 @@ gpu::DeltaRuleCall GpuExecutor::Emitter::delta_rule_call(const Step& s) {
   call.qkv = data(s.a);
   call.beta = data(s.b);
   call.decay = data(s.c);
+  call.channel_decays = rule.has_channel_decays(cols(s.c));
   call.out = data(s.out);
   call.key_heads = static_cast<std::int32_t>(rule.key_heads);
   call.value_heads = static_cast<std::int32_t>(rule.value_heads);
@@ -92,7 +100,7 @@ gpu::DeltaRuleCall GpuExecutor::Emitter::delta_rule_call(const Step& s) {
 }
 
 bool GpuExecutor::Emitter::by_chunks(const Step& s) const {
-  return window.prompt && ops.delta_chunks_ && gpu::delta_chunks_fit(s.delta_rule.key_dim, s.delta_rule.value_dim);
+  return window.prompt && ops.delta_chunks_ && has_chunks(s.delta_rule, cols(s.c));
 }
 
 void GpuExecutor::Emitter::emit_delta_rule(const Step& s) {

@@ -35,7 +35,7 @@ void sigmoid_mul(float* x, const float* gate, std::int64_t count) {
 /// Channels that are worked together: their taps lie side by side.
 constexpr std::int64_t kConvolved = 64;
 
-/// Results go where inputs of later rows are looked for last: from the last row to the first.
+/// Results may go where inputs of later rows are looked for last: from the last row to the first.
 template <typename V>
 void convolve_channels(const ConvolutionArgs& args, std::int64_t first, std::int64_t count) {
   const std::int64_t columns = args.taps - 1;
@@ -52,7 +52,7 @@ void convolve_channels(const ConvolutionArgs& args, std::int64_t first, std::int
   for (std::int64_t row = args.rows - 1; row >= 0; --row) {
     const float* inputs[kMostTaps];
     for (std::int64_t t = 0; t < args.taps; ++t) inputs[t] = input(row - columns + t);
-    float* const out = args.x + row * args.x_stride + first;
+    float* const out = (args.out != nullptr ? args.out + row * args.out_stride : args.x + row * args.x_stride) + first;
     for_each_vector<V>(count, [&](std::int64_t i, int n) {
       auto sum = V::set(0);
       for (std::int64_t t = 0; t < args.taps; ++t)
@@ -99,15 +99,25 @@ struct StateRow {
   }
 };
 
+/// What a row leaves of a state: the same part of all keys, or a part of its own of each.
+struct HeadDecay {
+  float factor;
+  float of(std::int64_t) const { return factor; }
+};
+struct ChannelDecays {
+  const float* factors;
+  float of(std::int64_t key) const { return factors[key]; }
+};
+
 /// What the present state, forgotten by `decay`, has for this key: the sums of even keys and of odd ones.
-template <typename V>
-StateRow<V> read_state(const float* state, const float* key, std::int64_t keys, float decay) {
+template <typename V, typename Decay>
+StateRow<V> read_state(const float* state, const float* key, std::int64_t keys, Decay decay) {
   StateRow<V> even = StateRow<V>::zero(), odd = even;
   for (std::int64_t k = 0; k < keys; k += 2) {
     StateRow<V> first = StateRow<V>::load(state + k * kStateLanes);
     StateRow<V> second = StateRow<V>::load(state + (k + 1) * kStateLanes);
-    first.multiply(decay);
-    second.multiply(decay);
+    first.multiply(decay.of(k));
+    second.multiply(decay.of(k + 1));
     even.add(first, key[k]);
     odd.add(second, key[k + 1]);
   }
@@ -116,15 +126,15 @@ StateRow<V> read_state(const float* state, const float* key, std::int64_t keys, 
 }
 
 /// state = decay * state + difference * key, and what the new one has for the query.
-template <typename V, std::int64_t kLanes>
+template <typename V, std::int64_t kLanes, typename Decay>
 StateRow<V, kLanes> write_state(const float* from, float* to, const StateRow<V, kLanes>& difference, const float* key,
-                                const float* query, std::int64_t keys, float decay) {
+                                const float* query, std::int64_t keys, Decay decay) {
   using Row = StateRow<V, kLanes>;
   Row sums[2] = {Row::zero(), Row::zero()};
   for (std::int64_t k = 0; k < keys; k += 2) {
     for (std::int64_t half = 0; half < 2; ++half) {
       Row row = Row::load(from + (k + half) * kLanes);
-      row.multiply(decay);
+      row.multiply(decay.of(k + half));
       row.add(difference, key[k + half]);
       row.store(to + (k + half) * kLanes);
       sums[half].add(row, query[k + half]);
@@ -144,18 +154,26 @@ inline const float* first_state(const float* before, float* after, std::int64_t 
   return before;
 }
 
+template <typename V, typename Decay>
+void delta_row(const DeltaRuleArgs& args, std::int64_t row, const float* from, Decay decay) {
+  const float *key = args.key + row * args.qkv_stride, *query = args.query + row * args.qkv_stride;
+  StateRow<V> difference = StateRow<V>::load(args.value + row * args.qkv_stride);
+  difference.add(read_state<V>(from, key, args.keys, decay), -1);
+  difference.multiply(args.beta[row * args.gate_stride]);
+  StateRow<V> out = write_state<V, kStateLanes>(from, args.after, difference, key, query, args.keys, decay);
+  out.multiply(args.scale);
+  out.store(args.out + row * args.out_stride);
+}
+
 template <typename V>
 void delta_rule(const DeltaRuleArgs& args) {
   const float* from = first_state(args.before, args.after, args.keys * kStateLanes, args.rows);
   for (std::int64_t row = 0; row < args.rows; ++row, from = args.after) {
-    const float *key = args.key + row * args.qkv_stride, *query = args.query + row * args.qkv_stride;
-    const float decay = args.decay[row * args.gate_stride];
-    StateRow<V> difference = StateRow<V>::load(args.value + row * args.qkv_stride);
-    difference.add(read_state<V>(from, key, args.keys, decay), -1);
-    difference.multiply(args.beta[row * args.gate_stride]);
-    StateRow<V> out = write_state<V, kStateLanes>(from, args.after, difference, key, query, args.keys, decay);
-    out.multiply(args.scale);
-    out.store(args.out + row * args.out_stride);
+    const float* const decay = args.decay + row * args.decay_stride;
+    if (args.channel_decays)
+      delta_row<V>(args, row, from, ChannelDecays{decay});
+    else
+      delta_row<V>(args, row, from, HeadDecay{*decay});
   }
 }
 
@@ -168,7 +186,8 @@ void scan_lanes_of(const ScanArgs& args) {
     const Row value = Row::load(args.value + at);
     Row written = value;
     written.multiply(args.step[gates]);
-    Row out = write_state<V, kLanes>(from, args.after, written, args.b + at, args.c + at, args.keys, args.decay[gates]);
+    Row out = write_state<V, kLanes>(from, args.after, written, args.b + at, args.c + at, args.keys,
+                                     HeadDecay{args.decay[gates]});
     out.add(value, args.skip);
     out.store(args.out + row * args.out_stride);
   }

@@ -88,7 +88,9 @@ __global__ void __launch_bounds__(kThreads) convolve_kernel(const __grid_constan
     const std::int64_t kept = (static_cast<std::int64_t>(blockIdx.y) * kColumns + t) * call.channels + c;
     in[t] = run.sequence_has_more != 0 ? call.borders[kept] : input_at(call, run, t - kColumns, c);
   }
-  float* x = call.x + static_cast<std::int64_t>(run.first_row) * call.channels + c;
+  const float* x = call.x + static_cast<std::int64_t>(run.first_row) * call.channels + c;
+  const int stride = call.out != nullptr ? call.out_stride : call.channels;
+  float* out = (call.out != nullptr ? call.out : call.x) + static_cast<std::int64_t>(run.first_row) * stride + c;
   for (int left = run.rows; left > 0; left -= kConvolvedAtOnce) {
 #pragma unroll
     for (int r = 0; r < kConvolvedAtOnce; ++r)
@@ -107,7 +109,7 @@ __global__ void __launch_bounds__(kThreads) convolve_kernel(const __grid_constan
     if (blockIdx.x < static_cast<unsigned>(call.heads)) normalise_rows(y, call.eps);
 #pragma unroll
     for (int r = 0; r < kConvolvedAtOnce; ++r)
-      if (r < left) x[static_cast<std::int64_t>(r) * call.channels] = y[r];
+      if (r < left) out[static_cast<std::int64_t>(r) * stride] = y[r];
         // The last inputs move to the front; `left` of them were read, all where there are more rows.
 #pragma unroll
     for (int t = 0; t < kColumns; ++t) {
@@ -118,6 +120,7 @@ __global__ void __launch_bounds__(kThreads) convolve_kernel(const __grid_constan
       in[t] = last;
     }
     x += static_cast<std::int64_t>(kConvolvedAtOnce) * call.channels;
+    out += static_cast<std::int64_t>(kConvolvedAtOnce) * stride;
   }
   if (run.after == nullptr) return;
   float* const after = floats_at(run.after, call.offset) + c;
@@ -132,19 +135,21 @@ constexpr int kBlockColumns = kWarps * kWarpColumns;
 static_assert(kBlockColumns == kStateLanes && kScanLanes % kWarpColumns == 0);
 
 /// What a block's rows bring: vectors over the keys that are written into the state and that read it, the values of its
-/// columns, and two numbers of the head.
+/// columns, and two numbers of the head, the second of which may be one for each key.
 struct RowSource {
   const float *writes, *reads, *values, *step, *decay;  // of the window's first row
-  std::int64_t stride, gate_stride;                     // floats between rows
+  std::int64_t stride, gate_stride, decay_stride;       // floats between rows
   int keys, columns;                                    // columns: of the block, that the head has
 };
 
-template <int kEach>
+/// kDecays: a decay for each key.
+template <int kEach, bool kDecays>
 struct Chunk {
-  static constexpr int kRows = kEach <= 16 ? 16 : 8, kKeys = kParts * kEach;
+  static constexpr int kRows = (kEach <= 16 ? 16 : 8) / (kDecays ? 2 : 1), kKeys = kParts * kEach;
   alignas(16) float writes[kRows][kKeys], reads[kRows][kKeys];
   alignas(16) float values[kRows][kBlockColumns];
-  float step[kRows], decay[kRows];
+  alignas(16) float decay[kRows][kDecays ? kKeys : 1];
+  float step[kRows];
 
   /// Keys that the head does not have stay zero.
   __device__ __forceinline__ void clear(int keys) {
@@ -152,6 +157,7 @@ struct Chunk {
     for (int i = static_cast<int>(threadIdx.x); i < kRows * kKeys; i += kThreads) {
       if (i % kKeys < keys) continue;
       writes[i / kKeys][i % kKeys] = reads[i / kKeys][i % kKeys] = 0;
+      if constexpr (kDecays) decay[i / kKeys][i % kKeys] = 0;
     }
   }
   /// Starts the copies of `rows` rows, a row a warp at a time, of all but their steps.
@@ -161,9 +167,11 @@ struct Chunk {
       for (int k = seat.lane; k < from.keys; k += kWarp) {
         copy_4(&writes[r][k], from.writes + at + k);
         copy_4(&reads[r][k], from.reads + at + k);
+        if constexpr (kDecays) copy_4(&decay[r][k], from.decay + row * from.decay_stride + k);
       }
       if (seat.lane < from.columns) copy_4(&values[r][seat.lane], from.values + at + seat.lane);
-      if (seat.lane == 0) copy_4(&decay[r], from.decay + row * from.gate_stride);
+      if constexpr (!kDecays)
+        if (seat.lane == 0) copy_4(&decay[r][0], from.decay + row * from.decay_stride);
     }
     copies_commit();
   }
@@ -177,17 +185,17 @@ __device__ __forceinline__ void ask_for(const float* matrix, int floats) {
 }
 
 /// What the rule does with a row. The order of its steps keeps the processor busy while lanes wait for each other.
-template <int kEach>
+/// Where each key has a decay, the state forgets before it is read; the row before has its output then.
+template <int kEach, bool kDecays>
 struct DeltaRows {
+  using Rows = Chunk<kEach, kDecays>;
   float scale;
   Slice<kEach> state;
   float key[kEach];  // of the row to come
 
-  __device__ __forceinline__ void begin(const Chunk<kEach>& chunk, const Seat& seat) {
-    take_keys(chunk.writes[0], seat, key);
-  }
+  __device__ __forceinline__ void begin(const Rows& chunk, const Seat& seat) { take_keys(chunk.writes[0], seat, key); }
   /// The output of a row whose key is in the state, before the next one's is: lanes with part % 4 == 0 have it.
-  __device__ __forceinline__ float output(const Chunk<kEach>& chunk, int r, const Seat& seat) const {
+  __device__ __forceinline__ float output(const Rows& chunk, int r, const Seat& seat) const {
     float query[kEach], sum[kOwnColumns];
     take_keys(chunk.reads[r], seat, query);
     state.dot(query, sum);
@@ -195,17 +203,26 @@ struct DeltaRows {
   }
   /// kFinishes: `finished` becomes the output of the row before.
   template <bool kFinishes>
-  __device__ __forceinline__ void work(const Chunk<kEach>& chunk, int r, const Seat& seat, float& finished) {
-    const float decay = chunk.decay[r], beta = chunk.step[r];
+  __device__ __forceinline__ void work(const Rows& chunk, int r, const Seat& seat, float& finished) {
+    const float beta = chunk.step[r];
     const float2 value = *reinterpret_cast<const float2*>(&chunk.values[r][seat.column]);
+    const float decay = kDecays ? 1.0f : chunk.decay[r][0];
     float sum[kOwnColumns];
+    if constexpr (kDecays) {
+      if constexpr (kFinishes) finished = output(chunk, r - 1, seat);
+      float decays[kEach];
+      take_keys(chunk.decay[r], seat, decays);
+      state.forget(decays);
+    }
     state.dot(key, sum);
     sum_everywhere(sum);
-    if constexpr (kFinishes) finished = output(chunk, r - 1, seat);
-    state.forget(decay);
+    if constexpr (!kDecays) {
+      if constexpr (kFinishes) finished = output(chunk, r - 1, seat);
+      state.forget(decay);
+    }
     const float difference[kOwnColumns] = {beta * (value.x - decay * sum[0]), beta * (value.y - decay * sum[1])};
     state.add(difference, key);
-    take_keys(chunk.writes[min(r + 1, Chunk<kEach>::kRows - 1)], seat, key);
+    take_keys(chunk.writes[min(r + 1, Rows::kRows - 1)], seat, key);
   }
   /// What a number becomes on its way to Chunk::step.
   __device__ static __forceinline__ float step_of(float x) { return over_sigmoid(1.0f, x); }
@@ -213,20 +230,19 @@ struct DeltaRows {
 
 template <int kEach>
 struct ScanRows {
+  using Rows = Chunk<kEach, false>;
   float skip;
   Slice<kEach> state;
   float b[kEach];  // of the row to come
   float sum[kOwnColumns], value_of_sum;
 
-  __device__ __forceinline__ void begin(const Chunk<kEach>& chunk, const Seat& seat) {
-    take_keys(chunk.writes[0], seat, b);
-  }
-  __device__ __forceinline__ float output(const Chunk<kEach>&, int, const Seat& seat) const {
+  __device__ __forceinline__ void begin(const Rows& chunk, const Seat& seat) { take_keys(chunk.writes[0], seat, b); }
+  __device__ __forceinline__ float output(const Rows&, int, const Seat& seat) const {
     return __fmaf_rn(skip, value_of_sum, sum_of_one(sum, seat.part));
   }
   template <bool kFinishes>
-  __device__ __forceinline__ void work(const Chunk<kEach>& chunk, int r, const Seat& seat, float& finished) {
-    const float decay = chunk.decay[r], step = chunk.step[r];
+  __device__ __forceinline__ void work(const Rows& chunk, int r, const Seat& seat, float& finished) {
+    const float decay = chunk.decay[r][0], step = chunk.step[r];
     const float2 value = *reinterpret_cast<const float2*>(&chunk.values[r][seat.column]);
     float c[kEach];
     take_keys(chunk.reads[r], seat, c);
@@ -234,7 +250,7 @@ struct ScanRows {
     const float written[kOwnColumns] = {step * value.x, step * value.y};
     state.forget(decay);
     state.add(written, b);
-    take_keys(chunk.writes[min(r + 1, Chunk<kEach>::kRows - 1)], seat, b);
+    take_keys(chunk.writes[min(r + 1, Rows::kRows - 1)], seat, b);
     state.dot(c, sum);
     value_of_sum = seat.part < kParts / 2 ? value.x : value.y;
   }
@@ -243,12 +259,13 @@ struct ScanRows {
 
 /// A block's columns through all rows of its sequence. place: floats from the layer's first matrix to the block's
 /// columns; pitch: lanes of the layout. out: of the window's first row and the block's first column.
-template <int kEach, typename Rows>
-__device__ __forceinline__ void go_through_rows(Rows& work, const StateRuns& runs, std::int64_t offset,
+template <typename Work>
+__device__ __forceinline__ void go_through_rows(Work& work, const StateRuns& runs, std::int64_t offset,
                                                 std::int64_t place, int pitch, const RowSource& from, float* out,
                                                 std::int64_t out_stride) {
-  __shared__ Chunk<kEach> chunks[2];
-  constexpr int kRows = Chunk<kEach>::kRows;
+  using Rows = typename Work::Rows;
+  __shared__ Rows chunks[2];
+  constexpr int kRows = Rows::kRows;
   const Seat seat;
   const int sequence = static_cast<int>(blockIdx.z), thread = static_cast<int>(threadIdx.x);
   int run = runs.first_run[sequence];
@@ -286,10 +303,10 @@ __device__ __forceinline__ void go_through_rows(Rows& work, const StateRuns& run
 
   const auto step_at = [&](int row) { return from.step[row * from.gate_stride]; };
   chunks[0].fetch(from, first_row, min(kRows, end_row - first_row), seat);
-  if (thread < min(kRows, end_row - first_row)) chunks[0].step[thread] = Rows::step_of(step_at(first_row + thread));
+  if (thread < min(kRows, end_row - first_row)) chunks[0].step[thread] = Work::step_of(step_at(first_row + thread));
   int stage = 0;
   for (int row = first_row; row < end_row; row += kRows, stage ^= 1) {
-    Chunk<kEach>& chunk = chunks[stage];
+    Rows& chunk = chunks[stage];
     const int rows = min(kRows, end_row - row), next = row + kRows, next_rows = min(kRows, end_row - next);
     copies_wait<0>();
     __syncthreads();  // the chunk is there, and nobody reads the other one
@@ -307,11 +324,11 @@ __device__ __forceinline__ void go_through_rows(Rows& work, const StateRuns& run
       leave_runs(row + r + 1);
     }
     put_out(row + rows - 1, work.output(chunk, rows - 1, seat));
-    if (thread < next_rows) chunks[stage ^ 1].step[thread] = Rows::step_of(next_step);
+    if (thread < next_rows) chunks[stage ^ 1].step[thread] = Work::step_of(next_step);
   }
 }
 
-template <int kEach>
+template <int kEach, bool kDecays>
 __global__ void __launch_bounds__(kThreads, kEach <= 16 ? 3 : 2)
     delta_rule_kernel(const __grid_constant__ DeltaRuleCall call) {
   allow_successor();
@@ -324,15 +341,16 @@ __global__ void __launch_bounds__(kThreads, kEach <= 16 ? 3 : 2)
   from.writes = from.reads + queries;
   from.values = call.qkv + 2 * queries + value;
   from.step = call.beta + head;
-  from.decay = call.decay + head;
+  from.decay = call.decay + head * (kDecays ? keys : 1);
   from.stride = 2 * queries + values;
   from.gate_stride = call.value_heads;
+  from.decay_stride = call.value_heads * (kDecays ? keys : 1);
   from.keys = keys;
   from.columns = kBlockColumns;
-  DeltaRows<kEach> rows;
+  DeltaRows<kEach, kDecays> rows;
   rows.scale = call.scale;
   const std::int64_t place = static_cast<std::int64_t>(value) * keys;
-  go_through_rows<kEach>(rows, call.runs, call.offset, place, kStateLanes, from, call.out + value, values);
+  go_through_rows(rows, call.runs, call.offset, place, kStateLanes, from, call.out + value, values);
 }
 
 template <int kEach>
@@ -348,14 +366,14 @@ __global__ void __launch_bounds__(kThreads, kEach <= 16 ? 3 : 2) scan_kernel(con
   from.step = call.step + head;
   from.decay = call.decay + head;
   from.stride = values + 2 * call.groups * keys;
-  from.gate_stride = call.heads;
+  from.gate_stride = from.decay_stride = call.heads;
   from.keys = keys;
   from.columns = min(kBlockColumns, call.head_dim - first_column);
   ScanRows<kEach> rows;
   rows.skip = floats_at(*call.skip, 0)[head];
   const std::int64_t place = static_cast<std::int64_t>(value) * keys;
   const int pitch = call.head_dim % kStateLanes == 0 ? kStateLanes : kScanLanes;
-  go_through_rows<kEach>(rows, call.runs, call.offset, place, pitch, from, call.out + value, values);
+  go_through_rows(rows, call.runs, call.offset, place, pitch, from, call.out + value, values);
 }
 
 /// run(std::integral_constant<int, keys of a thread>()), the fewest that will do.
@@ -410,8 +428,12 @@ static_assert(kMostTaps == 8);
 cudaError_t delta_rule(const DeltaRuleCall& call, cudaStream_t stream) {
   if (call.runs.sequences <= 0) return cudaSuccess;
   return for_keys(call.key_dim, [&](auto each) {
-    return launch(delta_rule_kernel<decltype(each)::value>,
-                  grid_of(call.value_dim, call.value_heads, call.runs.sequences), dim3(kThreads), 0, stream, call);
+    constexpr int kEach = decltype(each)::value;
+    const auto run = [&](auto* kernel) {
+      return launch(kernel, grid_of(call.value_dim, call.value_heads, call.runs.sequences), dim3(kThreads), 0, stream,
+                    call);
+    };
+    return call.channel_decays ? run(delta_rule_kernel<kEach, true>) : run(delta_rule_kernel<kEach, false>);
   });
 }
 

@@ -82,6 +82,14 @@ struct Slice {
       for (int c = 0; c < kOwnColumns; ++c) s[i][c] *= decay;
     }
   }
+  /// Key i by decay[i].
+  __device__ __forceinline__ void forget(const float (&decay)[kEach]) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+#pragma unroll
+      for (int c = 0; c < kOwnColumns; ++c) s[i][c] *= decay[i];
+    }
+  }
   __device__ __forceinline__ void add(const float (&difference)[kOwnColumns], const float (&v)[kEach]) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {

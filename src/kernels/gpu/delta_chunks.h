@@ -36,7 +36,8 @@ std::size_t delta_chunks_workspace_bytes(std::int64_t runs, std::int64_t key_hea
                                          std::int64_t key_dim);
 
 /// out = the rule over every head's state.
-/// REQUIRES: has_delta_chunks(); runs of at most kChunkRows rows; qkv and the workspace lie at multiples of 16 bytes.
+/// REQUIRES: has_delta_chunks(); a head has one decay; runs of at most kChunkRows rows; qkv and the workspace lie at
+/// multiples of 16 bytes.
 struct DeltaChunksCall {
   DeltaRuleCall rule;
   std::byte* workspace = nullptr;  // delta_chunks_workspace_bytes() of all runs of the table

@@ -11,7 +11,8 @@ namespace millrace::kernels::gpu {
 /// time_step() that leaves decays alone, convolve(), l2_norm_heads() of queries and keys, delta_rule() and gated_norm()
 /// of what it gives, with the bits of one after the other. What these change in place, and what the rule gives, is not
 /// written: only states and the result are.
-/// REQUIRES: each run has one row, or none and nothing to leave; it leaves its state elsewhere than it found it.
+/// REQUIRES: each run has one row, or none and nothing to leave; it leaves its state elsewhere than it found it; a head
+/// has one decay.
 struct DeltaStepCall {
   ConvolveCall convolution;  // taps: kDeltaTaps; x: not written
   DeltaRuleCall rule;        // of the same runs; qkv and out: not read; decay: what becomes the decays

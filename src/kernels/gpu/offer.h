@@ -16,6 +16,7 @@ struct Offer {
   // Groups of ops that not every kind has.
   bool mixed_products = true;  // of mixtures, multiplied by scales of their own, or with gates and ups of two types
   bool delta_step = true;      // a delta net of single rows in one launch (delta_step.h)
+  bool channel_decays = true;  // a delta rule with a decay for each key, and what makes its rows
   bool latents = true;         // attention over latents, heads' own matrices
   bool whole_rows = true;      // rows that all see each other: towers
   bool several = true;         // what several GPUs exchange

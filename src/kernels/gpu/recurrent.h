@@ -10,7 +10,8 @@
 //  * A sum over the keys: eight lanes, key k in lane k / 4 % 8; a lane adds its even keys in one and its odd keys in
 //    another, from +0 on, ascending, by one fma each, then even + odd; the lanes by a tree (4, 2, 1).
 //  * Delta rule: read = g (sum over k of S[k] key[k]); d = beta (value - read); S[k] = fma(d, key[k], g S[k]); out =
-//    scale (sum over k of S[k] query[k]). Products in parentheses and before them are rounded to float32 first.
+//    scale (sum over k of S[k] query[k]). Products in parentheses and before them are rounded to float32 first. Where
+//    each key has a g: read = sum over k of (g[k] S[k]) key[k], and S[k] = fma(d, key[k], g[k] S[k]).
 //  * Scan: S[k] = fma((step value), b[k], (g S[k])); out = fma(skip, value, sum over k of S[k] c[k]). So its states
 //    have the CPU's bits.
 #pragma once
@@ -42,16 +43,17 @@ struct StateRuns {
   std::int32_t count = 0, sequences = 0;
 };
 
-/// x = act(convolution of x) in place, see ConvolutionArgs. Where `heads` are given, the first heads of kConvolvedHead
-/// channels then get the length 1, as by l2_norm_heads() (heads.h).
+/// x, or where it is given, out = act(convolution of x), see ConvolutionArgs. Where `heads` are given, the first heads
+/// of kConvolvedHead channels then get the length 1, as by l2_norm_heads() (heads.h).
 struct ConvolveCall {
   StateRuns runs;
   std::int64_t offset = 0;  // bytes from a block's start to the layer's last inputs, [taps - 1, channels]
   float* x = nullptr;       // [rows, channels]
+  float* out = nullptr;     // [rows, out_stride], its first channels; null: in place
   const std::byte* const* weight = nullptr;  // entry of float32 [channels, taps]
   const std::byte* const* bias = nullptr;    // entry of float32 [channels], or none
   bool silu = false;
-  std::int32_t taps = 0, channels = 0;
+  std::int32_t taps = 0, channels = 0, out_stride = 0;
   std::int32_t heads = 0;
   float eps = 0;  // of their norm
   /// Scratch, [runs, taps - 1, channels]. May be null where every sequence has one run at most.
@@ -69,6 +71,7 @@ struct DeltaRuleCall {
   std::int64_t offset = 0;                        // bytes from a block's start to the layer's first matrix
   const float* qkv = nullptr;                     // [rows, query heads | key heads | value heads], q and k normalised
   const float *beta = nullptr, *decay = nullptr;  // [rows, value_heads]
+  bool channel_decays = false;                    // decay: [rows, value_heads, key_dim], a g for each key
   float* out = nullptr;                           // [rows, value_heads * value_dim]
   std::int32_t key_heads = 0, value_heads = 0;    // value_heads a multiple of key_heads
   std::int32_t key_dim = 0, value_dim = 0;        // even, at most kMostStateKeys; a multiple of kStateLanes

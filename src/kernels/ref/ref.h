@@ -30,9 +30,11 @@ void attention(const float* q, const float* k, const float* v, std::int64_t grou
 /// From no inputs before row 0 on. x, out: [rows, channels]; weight [channels, taps]; bias [channels] or null.
 void convolve(const float* x, const float* weight, const float* bias, std::int64_t rows, std::int64_t channels,
               std::int64_t taps, bool silu, float* out);
-/// One head from a state of zeros on. query, key: [rows, keys]; value, out: [rows, values]; beta, decay: [rows].
+/// One head from a state of zeros on. query, key: [rows, keys]; value, out: [rows, values]; beta: [rows]; decay:
+/// [rows], or with channel_decays [rows, keys].
 void delta_rule(const float* query, const float* key, const float* value, const float* beta, const float* decay,
-                std::int64_t rows, std::int64_t keys, std::int64_t values, float scale, float* out);
+                std::int64_t rows, std::int64_t keys, std::int64_t values, float scale, float* out,
+                bool channel_decays = false);
 /// One head from a state of zeros on. value, out: [rows, values]; b, c: [rows, keys]; step, decay: [rows].
 void scan(const float* value, const float* b, const float* c, const float* step, const float* decay, float skip,
           std::int64_t rows, std::int64_t keys, std::int64_t values, float* out);

@@ -18,13 +18,15 @@ void convolve(const float* x, const float* weight, const float* bias, std::int64
 }
 
 void delta_rule(const float* query, const float* key, const float* value, const float* beta, const float* decay,
-                std::int64_t rows, std::int64_t keys, std::int64_t values, float scale, float* out) {
+                std::int64_t rows, std::int64_t keys, std::int64_t values, float scale, float* out,
+                bool channel_decays) {
   std::vector<double> state(static_cast<std::size_t>(keys * values));
   const auto at = [&](std::int64_t k, std::int64_t v) -> double& {
     return state[static_cast<std::size_t>(k * values + v)];
   };
   for (std::int64_t r = 0; r < rows; ++r, query += keys, key += keys, value += values, out += values) {
-    for (double& s : state) s *= decay[r];
+    for (std::int64_t k = 0; k < keys; ++k)
+      for (std::int64_t v = 0; v < values; ++v) at(k, v) *= decay[channel_decays ? r * keys + k : r];
     for (std::int64_t v = 0; v < values; ++v) {
       double read = 0, sum = 0;
       for (std::int64_t k = 0; k < keys; ++k) read += at(k, v) * key[k];

@@ -30,7 +30,7 @@ const Offer& offer() {
     Offer offer;
     offer.name = "Vulkan's part";
     offer.numerics = "vulkan 1";
-    offer.mixed_products = offer.latents = offer.whole_rows = offer.delta_step = false;
+    offer.mixed_products = offer.latents = offer.whole_rows = offer.delta_step = offer.channel_decays = false;
     offer.several = offer.host_rows = offer.adapters = false;
     offer.head_step = 32;  // a head's result is whole blocks of int8
     offer.reads = [](DType dtype) { return vulkan::product_kernel(dtype) != nullptr; };

@@ -43,7 +43,7 @@ Status go_through(const StateRuns& runs, StateRows arguments, Rule rule, StreamR
 
 Status convolve(const ConvolveCall& call, StreamRef stream) {
   if (call.runs.count <= 0 || call.channels <= 0) return {};
-  if (call.taps < 2 || call.taps > kMostTaps || call.heads * kConvolvedHead > call.channels)
+  if (call.taps < 2 || call.taps > kMostTaps || call.heads * kConvolvedHead > call.channels || call.out != nullptr)
     return broken("this convolution");
   struct {
     std::uint64_t run, x, weight, bias, borders;
@@ -64,6 +64,7 @@ Status convolve(const ConvolveCall& call, StreamRef stream) {
 }
 
 Status delta_rule(const DeltaRuleCall& call, StreamRef stream) {
+  if (call.channel_decays) return broken("a decay for each key");
   StateRows rows{};
   rows.offset = call.offset;
   rows.x = address(call.qkv);
@@ -95,9 +96,10 @@ Status scan(const ScanCall& call, StreamRef stream) {
 }
 
 Status time_step(float* decay, float* step, const std::byte* const* a, const std::byte* const* bias, std::int32_t rows,
-                 std::int32_t cols, StreamRef stream) {
+                 std::int32_t cols, std::int32_t together, StreamRef stream) {
   const std::int64_t elements = std::int64_t{rows} * cols;
   if (elements <= 0) return {};
+  if (together != 1) return broken("factors that neighbours share");
   struct {
     std::uint64_t decay, step, a, bias;
     std::uint32_t elements, cols;
