@@ -861,6 +861,25 @@ constexpr ConfigClass kClasses[] = {
      .felt = R"(["attention_bias", "head_dim", "hidden_act", "hidden_size", "intermediate_size", "layer_norm_eps",
         "mlp_bias", "num_attention_heads", "num_hidden_layers", "num_key_value_heads", "vocab_size"])",
      .partial_by_default = false},
+    {.model_type = "kimi_linear",
+     .defaults = R"({"attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 163584, "eos_token_id": 163586,
+        "hidden_act": "silu", "hidden_size": 2304, "intermediate_size": 9216, "kv_lora_rank": 512, "layer_types":
+        null, "linear_conv_kernel_dim": 4, "linear_head_dim": 128, "linear_num_heads": 32, "mlp_layer_types": null,
+        "model_max_length": 1048576, "moe_intermediate_size": 1024, "moe_renormalize": true, "num_attention_heads":
+        32, "num_expert_group": 1, "num_experts": 256, "num_experts_per_token": 8, "num_hidden_layers": 27,
+        "num_key_value_heads": 32, "num_shared_experts": 1, "output_router_logits": false, "pad_token_id": 163839,
+        "pretraining_tp": 1, "q_lora_rank": null, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps":
+        1e-05, "routed_scaling_factor": 2.446, "tie_word_embeddings": false, "topk_group": 1, "use_cache": true,
+        "v_head_dim": 128, "vocab_size": 163840})",
+     .aliases = R"({"max_position_embeddings": "model_max_length", "n_group": "num_expert_group", "n_shared_experts":
+        "num_shared_experts", "norm_topk_prob": "moe_renormalize", "num_experts_per_tok": "num_experts_per_token",
+        "num_local_experts": "num_experts"})",
+     .felt = R"(["attention_bias", "hidden_act", "hidden_size", "intermediate_size", "kv_lora_rank", "layer_types",
+        "linear_conv_kernel_dim", "linear_head_dim", "linear_num_heads", "mlp_layer_types", "moe_intermediate_size",
+        "moe_renormalize", "num_attention_heads", "num_expert_group", "num_experts", "num_experts_per_token",
+        "num_hidden_layers", "num_key_value_heads", "num_shared_experts", "q_lora_rank", "qk_nope_head_dim",
+        "qk_rope_head_dim", "rms_norm_eps", "routed_scaling_factor", "topk_group", "v_head_dim", "vocab_size"])",
+     .partial_by_default = false},
     {.model_type = "cohere2_moe",
      .defaults = R"({"attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 5, "eos_token_id": 255001,
         "expert_selection_fn": "softmax", "head_dim": 128, "hidden_act": "silu", "hidden_size": 8192,

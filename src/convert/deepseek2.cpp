@@ -1,5 +1,5 @@
-// DeepSeek V2, V3, V3.2 and R1, Kimi K2, GLM-4.7-Flash, GLM-5, Mistral Small 4: latent attention. GGUF splits kv_b_proj
-// in two.
+// DeepSeek V2, V3, V3.2 and R1, Kimi K2, Kimi Linear, GLM-4.7-Flash, GLM-5, Mistral Small 4: latent attention. GGUF
+// splits kv_b_proj in two.
 #include <algorithm>
 
 #include "convert/names.h"
@@ -39,6 +39,43 @@ constexpr NameRule kJoinedExperts[] = {
 };
 constexpr Names kMistralNames[] = {kTopNames,      kAttentionNames,    kLatent, kFfnNorm, kDenseNames,
                                    kJoinedExperts, kSharedExpertsNames};
+/// Kimi Linear's layers with a state, and its feed-forwards, whose dense ones have either prefix.
+constexpr NameRule kKimiDelta[] = {
+    {"model.layers.#.self_attn.q_conv1d.weight", "blk.#.ssm_conv1d_q.weight"},
+    {"model.layers.#.self_attn.k_conv1d.weight", "blk.#.ssm_conv1d_k.weight"},
+    {"model.layers.#.self_attn.v_conv1d.weight", "blk.#.ssm_conv1d_v.weight"},
+    {"model.layers.#.self_attn.f_a_proj.weight", "blk.#.ssm_f_a.weight"},
+    {"model.layers.#.self_attn.f_b_proj.weight", "blk.#.ssm_f_b.weight"},
+    {"model.layers.#.self_attn.g_a_proj.weight", "blk.#.ssm_g_a.weight"},
+    {"model.layers.#.self_attn.g_b_proj.weight", "blk.#.ssm_g_b.weight"},
+    {"model.layers.#.self_attn.b_proj.weight", "blk.#.ssm_beta.weight"},
+    {"model.layers.#.self_attn.A_log", "blk.#.ssm_a", Form::decay_heads},
+    {"model.layers.#.self_attn.dt_bias", "blk.#.ssm_dt.bias"},
+    {"model.layers.#.self_attn.o_norm.weight", "blk.#.ssm_norm.weight"},
+    {"model.layers.#.block_sparse_moe.gate_proj.weight", "blk.#.ffn_gate.weight"},
+    {"model.layers.#.block_sparse_moe.up_proj.weight", "blk.#.ffn_up.weight"},
+    {"model.layers.#.block_sparse_moe.down_proj.weight", "blk.#.ffn_down.weight"},
+    {"model.layers.#.block_sparse_moe.gate.e_score_correction_bias", "blk.#.exp_probs_b.bias"},
+    {"model.layers.#.block_sparse_moe.shared_experts.gate_proj.weight", "blk.#.ffn_gate_shexp.weight"},
+    {"model.layers.#.block_sparse_moe.shared_experts.up_proj.weight", "blk.#.ffn_up_shexp.weight"},
+    {"model.layers.#.block_sparse_moe.shared_experts.down_proj.weight", "blk.#.ffn_down_shexp.weight"},
+};
+constexpr Names kKimiLinearNames[] = {kTopNames,   kAttentionNames, kLatent,        kFfnNorm,
+                                      kDenseNames, kKimiDelta,      kMixtralExperts};
+constexpr KeyRule kKimiLinearKeys[] = {{"num_experts", "expert_count"},
+                                       {"num_experts_per_token", "expert_used_count"},
+                                       {"moe_intermediate_size", "expert_feed_forward_length"},
+                                       {"num_shared_experts", "expert_shared_count"},
+                                       {"moe_renormalize", "expert_weights_norm", KeyRule::Kind::flag},
+                                       {"routed_scaling_factor", "expert_weights_scale", KeyRule::Kind::number},
+                                       {"num_expert_group", "expert_group_count"},
+                                       {"topk_group", "expert_group_used_count"},
+                                       {"first_k_dense_replace", "leading_dense_block_count"},
+                                       {"kv_lora_rank", "attention.kv_lora_rank"},
+                                       {"q_lora_rank", "attention.q_lora_rank"},
+                                       {"v_head_dim", "attention.value_length_mla"},
+                                       {"linear_head_dim", "kda.head_dim"},
+                                       {"linear_conv_kernel_dim", "ssm.conv_kernel"}};
 constexpr KeyRule kIndexerKeys[] = {{"index_n_heads", "attention.indexer.head_count"},
                                     {"index_head_dim", "attention.indexer.key_length"},
                                     {"index_topk", "attention.indexer.top_k"}};
@@ -92,6 +129,40 @@ void prepare_glm_dsa(Config& config) {
   config.set("indexer_types", kinds);
 }
 
+/// Whether each layer attends, by a list of kinds, or by the numbers of such layers, from 1 on.
+nlohmann::json kimi_layer_types(Config& config) {
+  const std::int64_t layers = config.required("num_hidden_layers", 1, kDeepseek2Most);
+  Config net = config.within("linear_attn_config");
+  std::vector<std::string> kinds(static_cast<std::size_t>(layers), "linear_attention");
+  if (net.has("full_attn_layers")) {
+    for (const double number : net.numbers("full_attn_layers"))
+      if (number >= 1 && number <= static_cast<double>(layers))
+        kinds[static_cast<std::size_t>(number) - 1] = "full_attention";
+  } else {
+    for (std::size_t i = 4; i < kinds.size(); i += 4) kinds[i] = "full_attention";  // as the class has them
+  }
+  config.fail(net.status());
+  return kinds;
+}
+
+/// Keys that the published config.json has in an object of their own, or by names of its own.
+void prepare_kimi_linear(Config& config) {
+  const Config net = config.within("linear_attn_config");
+  constexpr std::pair<const char*, const char*> kWithin[] = {{"head_dim", "linear_head_dim"},
+                                                             {"num_heads", "linear_num_heads"},
+                                                             {"short_conv_kernel_size", "linear_conv_kernel_dim"}};
+  for (const auto& [theirs, field] : kWithin)
+    if (const nlohmann::json* const value = net.find(theirs); value != nullptr)
+      config.set(field, nlohmann::json(*value));
+  if (!config.has("layer_types")) config.set("layer_types", kimi_layer_types(config));
+  if (config.has("mlp_layer_types"))
+    prepare_glm(config);
+  else
+    config.set("first_k_dense_replace", config.optional("first_k_dense_replace", 1, 0, kDeepseek2Most));
+  if (const nlohmann::json* const context = config.find("model_max_length"); context != nullptr)
+    config.set("max_position_embeddings", nlohmann::json(*context));
+}
+
 /// Checks that partial_rotary_factor agrees with qk_rope_head_dim.
 void prepare_mistral4(Config& config) {
   nlohmann::json rope = nlohmann::json::object();
@@ -138,6 +209,27 @@ void read_glm_dsa(Config& config, Header& header) {
     config.fail(
         error(Code::corrupt, "indexer_types in config.json has {} values for {} layers", own.size(), header.layers()));
   header.set("attention.indexer.types", modelfile::array_value(own));
+}
+
+void read_kimi_linear(Config& config, Header& header) {
+  read_deepseek2(config, header);
+  header.set_integer("expert_gating_func", kSigmoidGating);
+  const std::int64_t heads = config.required("linear_num_heads", 1, kDeepseek2Most);
+  if (heads != header.integer("attention.head_count"))
+    config.fail(
+        error(Code::unsupported,
+              "linear_num_heads in config.json is {}, but {} heads attend: this version has such models with as "
+              "many heads of both kinds alone",
+              heads, header.integer("attention.head_count")));
+  std::vector<std::int64_t> kv_heads;
+  for (const std::string& kind : config.texts("layer_types")) kv_heads.push_back(kind == "full_attention" ? 1 : 0);
+  if (static_cast<std::int64_t>(kv_heads.size()) != header.layers())
+    config.fail(error(Code::corrupt, "layer_types in config.json has {} values for {} layers", kv_heads.size(),
+                      header.layers()));
+  header.set_integers("attention.head_count_kv", kv_heads);
+  config.expect("moe_router_activation_func", "sigmoid");
+  config.expect("mla_use_nope", true);
+  config.expect("num_nextn_predict_layers", 0);
 }
 
 /// Routers with a softmax, and queries scaled by position.
@@ -221,6 +313,31 @@ Status write_mistral4(const Header& header, nlohmann::json& config) {
   return {};
 }
 
+/// As the published config.json has it, from which transformers takes its own fields.
+Status write_kimi_linear(const Header& header, nlohmann::json& config) {
+  const bool normalized = header.flag("expert_weights_norm", true);
+  MR_RETURN_IF_ERROR(write_deepseek2(header, config));
+  for (const char* other : {"scoring_func", "topk_method", "n_group", "norm_topk_prob"}) config.erase(other);
+  nlohmann::json attends = nlohmann::json::array(), keeps = nlohmann::json::array();
+  std::int64_t number = 0;
+  for (const std::int64_t heads : header.of_layers("attention.head_count_kv"))
+    (heads > 0 ? attends : keeps).push_back(++number);
+  config["linear_attn_config"] = {{"full_attn_layers", attends},
+                                  {"kda_layers", keeps},
+                                  {"head_dim", header.integer("kda.head_dim")},
+                                  {"num_heads", header.integer("attention.head_count")},
+                                  {"short_conv_kernel_size", header.integer("ssm.conv_kernel")}};
+  for (const char* field : {"linear_head_dim", "linear_conv_kernel_dim"}) config.erase(field);
+  config["model_max_length"] = header.integer("context_length");
+  config.erase("max_position_embeddings");
+  config["num_expert_group"] = header.integer("expert_group_count", 1);
+  config["moe_renormalize"] = normalized;
+  config["moe_router_activation_func"] = "sigmoid";
+  config["mla_use_nope"] = true;
+  config["num_nextn_predict_layers"] = 0;
+  return {};
+}
+
 bool is_v2(const Header& header) { return header.integer("expert_gating_func", kSoftmaxGating) == kSoftmaxGating; }
 
 }  // namespace
@@ -279,6 +396,15 @@ const Family kGlmMoeDsa{.model_type = "glm_moe_dsa",
                         .prepare = prepare_glm_dsa,
                         .read = read_glm_dsa,
                         .write = write_glm_dsa};
+const Family kKimiLinear{.model_type = "kimi_linear",
+                         .model_class = "KimiLinearForCausalLM",
+                         .architecture = "kimi-linear",
+                         .names = kKimiLinearNames,
+                         .keys = {kKimiLinearKeys},
+                         .pre = "kimi-k2",
+                         .prepare = prepare_kimi_linear,
+                         .read = read_kimi_linear,
+                         .write = write_kimi_linear};
 const Family kMistral4{.model_type = "mistral4",
                        .model_class = "Mistral4ForCausalLM",
                        .architecture = "mistral4",

@@ -42,6 +42,7 @@ enum class Form : std::uint8_t {
   groups,          // [n] as [groups, n / groups]
   decay,           // -exp(x)
   decay_column,    // the same, as [n, 1]
+  decay_heads,     // the same of [1, 1, n, 1], as [n, 1]
   latent_keys,     // the rows of kv_b_proj for keys, transposed per head
   latent_values,
   transposed,   // [inputs, outputs]: the matrix is transposed
@@ -151,7 +152,7 @@ extern const Family kGranite, kGraniteMoe, kGraniteMoeShared, kGraniteHybrid, kG
 extern const Family kPhi3;
 extern const Family kGlm4Moe, kMiniMaxM2, kMimoV2;
 extern const Family kDeepSeekV2, kDeepSeekV3, kKimiK2, kGlm4MoeLite;
-extern const Family kDeepSeekV32, kGlmMoeDsa, kMistral4;
+extern const Family kDeepSeekV32, kGlmMoeDsa, kMistral4, kKimiLinear;
 extern const Family kLfm2, kLfm2Moe;
 extern const Family kBert, kXlmRoberta, kRoberta, kNomicBert, kModernBert, kEuroBert;
 extern const Family kMamba2;

@@ -304,6 +304,7 @@ Status Builder::form() {
     case Form::decay:
       return whole(shape(), Change::minus_exp);
     case Form::decay_column:
+    case Form::decay_heads:
       return whole({numbers, 1}, Change::minus_exp);
     case Form::latent_keys:
     case Form::latent_values:
@@ -390,6 +391,8 @@ Expected<Shape> their_shape(const NameRule& rule, const Geometry& g, std::span<c
     case Form::groups:
     case Form::decay_column:
       return Shape{numbers};
+    case Form::decay_heads:
+      return Shape{1, 1, numbers, 1};
     case Form::latent_keys:
     case Form::latent_values:
       return Shape{g.heads * (g.nope + g.value_dim), g.rank};

@@ -1,9 +1,12 @@
 // DeepSeek V2, V3 and R1, Kimi K2, GLM-4.7-Flash, Mistral Small 4: latent attention; after some dense layers a mixture
 // with shared experts, whose router takes a softmax (V2) or sigmoids with a bias for the choice, within the best groups
-// of experts. Mistral's queries grow with their position. MiniCPM 3 is dense, and has MiniCPM's factors. Sources:
-// DeepSeek-V2 (arXiv:2405.04434), DeepSeek-V3 (arXiv:2412.19437), MiniCPM (arXiv:2404.06395).
+// of experts. Mistral's queries grow with their position. MiniCPM 3 is dense, and has MiniCPM's factors. Of four layers
+// of Kimi Linear, one attends to latents, without a rotation, and three keep a state. Sources: DeepSeek-V2
+// (arXiv:2405.04434), DeepSeek-V3 (arXiv:2412.19437), MiniCPM (arXiv:2404.06395), Kimi Linear (arXiv:2510.26692).
+#include <algorithm>
 #include <cmath>
 
+#include "kernels/recurrent.h"
 #include "model/architectures.h"
 #include "model/hyperparameters.h"
 #include "model/rope.h"
@@ -12,11 +15,14 @@
 namespace millrace::model {
 namespace {
 
-Status read_latent(Keys& keys, const modelfile::Model& file, const Hyperparameters& hp, LatentSpec& latent) {
+/// `attends`: the number of a layer that has a latent.
+Status read_latent(Keys& keys, const modelfile::Model& file, const Hyperparameters& hp, LatentSpec& latent,
+                   std::int64_t attends = 0) {
   latent.rotated = keys.required("rope.dimension_count", 2, hp.head_dim);
   latent.rank = keys.required("attention.kv_lora_rank", 1, kernels::kMostLatentDim - latent.rotated);
   latent.q_rank = keys.optional("attention.q_lora_rank", 0, 0, 1 << 20);
-  latent.split = file.find("blk.0.attn_kv_b.weight") == nullptr;  // files of 2024 have it
+  const std::string joined = layer_tensor(static_cast<int>(attends), "attn_kv_b.weight");
+  latent.split = file.find(joined) == nullptr;  // files of 2024 have it
   latent.v_dim = latent.split ? keys.required("attention.value_length_mla", 1, 512)
                               : keys.optional("attention.value_length", hp.model_dim / hp.heads, 1, 512);
   MR_RETURN_IF_ERROR(keys.status());
@@ -33,12 +39,21 @@ exec::Gating usual_gating(const Hyperparameters& hp) {
                                                                                            : exec::Gating::softmax;
 }
 
-Expected<DecoderSpec> decoder_of(const modelfile::Model& file, const Hyperparameters& hp, exec::Gating usual) {
+MixtureSpec usual_mixture(exec::Gating gating, bool normalize) {
+  MixtureSpec mixture;
+  mixture.gating = gating;
+  mixture.normalize = normalize;
+  return mixture;
+}
+
+/// `usual`: what a mixture is where the file does not say; `attends`: as read_latent() has it.
+Expected<DecoderSpec> decoder_of(const modelfile::Model& file, const Hyperparameters& hp, const MixtureSpec& usual,
+                                 std::int64_t attends = 0) {
   Keys keys(file);
   LayerSpec layer;
   layer.attention = plain_attention(hp);
   layer.attention.kv_heads = 1;
-  MR_RETURN_IF_ERROR(read_latent(keys, file, hp, layer.attention.latent));
+  MR_RETURN_IF_ERROR(read_latent(keys, file, hp, layer.attention.latent, attends));
   const std::int64_t leading = keys.optional("leading_dense_block_count", 0, 0, hp.layers);
   layer.attention.temperature = read_temperature(keys);
   MR_RETURN_IF_ERROR(keys.status());
@@ -53,10 +68,7 @@ Expected<DecoderSpec> decoder_of(const modelfile::Model& file, const Hyperparame
   }
   spec.layers.assign(static_cast<std::size_t>(leading), dense);
   if (leading == hp.layers) return spec;
-  MixtureSpec defaults;
-  defaults.gating = usual;
-  defaults.normalize = false;
-  MR_ASSIGN_OR_RETURN(layer.mixture, read_mixture(file, hp, defaults));
+  MR_ASSIGN_OR_RETURN(layer.mixture, read_mixture(file, hp, usual));
   if (layer.mixture.gating == exec::Gating::softmax) layer.mixture.group_best = 1;  // V2's groups
   layer.mixture.selection_bias = file.find(layer_tensor(static_cast<int>(leading), "exp_probs_b.bias")) != nullptr;
   spec.layers.insert(spec.layers.end(), static_cast<std::size_t>(hp.layers - leading), layer);
@@ -66,7 +78,7 @@ Expected<DecoderSpec> decoder_of(const modelfile::Model& file, const Hyperparame
 /// The same with an indexer, in the layers where `own` is not 0; the others see what the last of these chose.
 Expected<DecoderSpec> indexed(const modelfile::Model& file, const Hyperparameters& hp,
                               const std::vector<std::int64_t>& own, bool neox) {
-  MR_ASSIGN_OR_RETURN(DecoderSpec spec, decoder_of(file, hp, exec::Gating::sigmoid));
+  MR_ASSIGN_OR_RETURN(DecoderSpec spec, decoder_of(file, hp, usual_mixture(exec::Gating::sigmoid, false)));
   const LatentSpec& latent = spec.layers.front().attention.latent;
   Keys keys(file);
   IndexerSpec index;
@@ -93,10 +105,51 @@ Expected<DecoderSpec> indexed(const modelfile::Model& file, const Hyperparameter
   return spec;
 }
 
+/// Of all heads alike: as many as attend elsewhere.
+Expected<DeltaNetSpec> read_kimi_delta(const modelfile::Model& file, const Hyperparameters& hp) {
+  constexpr std::int64_t kMostHeadDim = 1024;
+  Keys keys(file);
+  DeltaNetSpec net;
+  net.key_heads = net.value_heads = hp.heads;
+  net.key_dim = net.value_dim = net.gate_rank = keys.required("kda.head_dim", 2, kMostHeadDim);
+  net.taps = keys.required("ssm.conv_kernel", 2, kernels::kMostTaps);
+  net.channel_decays = true;
+  if (keys.has("kda.gate_lower_bound"))
+    keys.fail(error(Code::unsupported, "{}: this version has decays without a lower bound alone",
+                    arch_key(file, "kda.gate_lower_bound")));
+  MR_RETURN_IF_ERROR(keys.status());
+  if (net.value_dim % kernels::kStateLanes != 0)
+    return error(Code::unsupported, "{} is {} (this version wants a multiple of {})", arch_key(file, "kda.head_dim"),
+                 net.value_dim, kernels::kStateLanes);
+  return net;
+}
+
 }  // namespace
 
+Expected<DecoderSpec> kimi_linear_spec(const modelfile::Model& file, const Hyperparameters& hp) {
+  MR_ASSIGN_OR_RETURN(const std::vector<std::int64_t> kv_heads, read_kv_heads(file, hp));
+  MR_ASSIGN_OR_RETURN(const DeltaNetSpec net, read_kimi_delta(file, hp));
+  const auto attends = std::find_if(kv_heads.begin(), kv_heads.end(), [](std::int64_t heads) { return heads > 0; });
+  MR_ASSIGN_OR_RETURN(DecoderSpec spec,
+                      decoder_of(file, hp, usual_mixture(exec::Gating::sigmoid, true), attends - kv_heads.begin()));
+  // The channels of positions are there, and turn by nothing: cos 1 and sin 0, which changes no bit.
+  RopeSpec still;
+  still.rotary = spec.ropes.front().rotary;
+  still.inv_freq.assign(static_cast<std::size_t>(still.rotary / 2), 0);
+  still.last = true;
+  spec.ropes.front() = still;
+  for (std::size_t i = 0; i < spec.layers.size(); ++i) {
+    LayerSpec& layer = spec.layers[i];
+    layer.attention.scale = plain_attention(hp).scale;
+    layer.delta_net = net;
+    if (kv_heads[i] == 0) layer.mixer = Mixer::delta_net;
+  }
+  spec.guesses = false;
+  return spec;
+}
+
 Expected<DecoderSpec> deepseek2_spec(const modelfile::Model& file, const Hyperparameters& hp) {
-  return decoder_of(file, hp, usual_gating(hp));
+  return decoder_of(file, hp, usual_mixture(usual_gating(hp), false));
 }
 
 Expected<DecoderSpec> minicpm3_spec(const modelfile::Model& file, const Hyperparameters& hp) {

@@ -11,9 +11,61 @@ namespace {
 
 constexpr float kL2Eps = 1e-6f;  // of queries and keys, whatever the norms have
 
+DeltaNetWeights list_kimi_delta(UnitBuilder& units, int layer, const DeltaNetSpec& spec, std::int64_t model_dim) {
+  const auto name = [&](std::string_view tensor) { return layer_tensor(layer, tensor); };
+  const std::int64_t keys = spec.key_heads * spec.key_dim, values = spec.value_channels(), rank = spec.gate_rank;
+  DeltaNetWeights weights;
+  weights.q = units.matrix(name("attn_q.weight"), model_dim, keys);
+  weights.k = units.matrix(name("attn_k.weight"), model_dim, keys);
+  weights.v = units.matrix(name("attn_v.weight"), model_dim, values);
+  weights.beta = units.matrix(name("ssm_beta.weight"), model_dim, spec.value_heads);
+  weights.low_alpha = units.matrix(name("ssm_f_a.weight"), model_dim, rank);
+  weights.low_z = units.matrix(name("ssm_g_a.weight"), model_dim, rank);
+  weights.alpha = units.matrix(name("ssm_f_b.weight"), rank, spec.decays());
+  weights.z = units.matrix(name("ssm_g_b.weight"), rank, values);
+  weights.a = units.vectors(name("ssm_a"), 1, spec.value_heads);
+  weights.dt_bias = units.vector(name("ssm_dt.bias"), spec.decays());
+  weights.q_taps = units.taps(name("ssm_conv1d_q.weight"), spec.taps, keys);
+  weights.k_taps = units.taps(name("ssm_conv1d_k.weight"), spec.taps, keys);
+  weights.v_taps = units.taps(name("ssm_conv1d_v.weight"), spec.taps, values);
+  weights.norm = units.vector(name("ssm_norm.weight"), spec.value_dim);
+  weights.out = units.matrix(name("attn_output.weight"), values, model_dim);
+  return weights;
+}
+
+/// With q, k, v = silu(convolution(W h)) of each, heads of q and k of length 1: the delta rule with beta =
+/// sigmoid(W_beta h) and of each key channel decay = e^(a softplus(W_alpha (W_low_alpha h) + bias)), then W_out
+/// (sigmoid(W_z (W_low_z h)) * norm(its result)).
+void record_kimi_delta(exec::Ops& ops, std::int64_t layer, const DeltaNetSpec& spec, const DeltaNetWeights& weights,
+                       Act h, float eps) {
+  const std::int64_t keys = spec.key_heads * spec.key_dim, values = spec.value_channels();
+  const Act q = ops.buffer("q of state", keys), k = ops.buffer("k of state", keys),
+            v = ops.buffer("v of state", values), qkv = ops.buffer("qkv", spec.channels()), z = ops.buffer("z", values),
+            read = ops.buffer("read of state", values);
+  const Act beta = ops.buffer("beta", spec.value_heads), alpha = ops.buffer("alpha", spec.decays());
+  const Act low_alpha = ops.buffer("low alpha", spec.gate_rank), low_z = ops.buffer("low z", spec.gate_rank);
+  const exec::Product wide[] = {{q, weights.q, {}}, {k, weights.k, {}}, {v, weights.v, {}}};
+  const exec::Product narrow[] = {
+      {beta, weights.beta, {}}, {low_alpha, weights.low_alpha, {}}, {low_z, weights.low_z, {}}};
+  ops.matmul(wide, h);
+  ops.matmul(narrow, h);
+  ops.matmul(alpha, weights.alpha, low_alpha);
+  ops.matmul(z, weights.z, low_z);
+  ops.decay(alpha, weights.a, weights.dt_bias);
+  ops.convolve(qkv, q, weights.q_taps, layer, {spec.taps, {}, true});
+  ops.convolve(qkv, k, weights.k_taps, layer, {spec.taps, {}, true, keys});
+  ops.convolve(qkv, v, weights.v_taps, layer, {spec.taps, {}, true, 2 * keys});
+  ops.l2_norm_heads(qkv, 2 * spec.key_heads, spec.key_dim, kL2Eps);
+  ops.delta_rule(read, qkv, beta, alpha, layer, spec.rule());
+  ops.rms_norm_heads(read, weights.norm, spec.value_dim, eps);
+  ops.sigmoid_gate(read, z);
+  ops.matmul(h, weights.out, read);
+}
+
 }  // namespace
 
 DeltaNetWeights list_delta_net(UnitBuilder& units, int layer, const DeltaNetSpec& spec, std::int64_t model_dim) {
+  if (spec.channel_decays) return list_kimi_delta(units, layer, spec, model_dim);
   const auto name = [&](std::string_view tensor) { return layer_tensor(layer, tensor); };
   DeltaNetWeights weights;
   weights.qkv = units.matrix(name("attn_qkv.weight"), model_dim, spec.channels());
@@ -36,6 +88,7 @@ DeltaNetWeights list_delta_net(UnitBuilder& units, int layer, const DeltaNetSpec
 /// h) and decay = e^(a softplus(W_alpha h + bias)), then W_out (silu(W_z h) * norm(its result)).
 void record_delta_net(exec::Ops& ops, std::int64_t layer, const DeltaNetSpec& spec, const DeltaNetWeights& weights,
                       Act h, float eps) {
+  if (spec.channel_decays) return record_kimi_delta(ops, layer, spec, weights, h, eps);
   const std::int64_t heads = spec.value_heads;
   const Act qkv = ops.buffer("qkv", spec.channels()), z = ops.buffer("z", spec.value_channels()),
             read = ops.buffer("read of state", spec.value_channels());

@@ -38,7 +38,8 @@ void read_heads(Keys& keys, const modelfile::Model& file, Hyperparameters& hp) {
                          : std::vector{keys.required("attention.head_count", 1, kMostHeads)};
   hp.heads = *std::max_element(heads.begin(), heads.end());
   // Layers that do not attend have no KV heads.
-  const std::int64_t least_kv_heads = keys.has("shortconv.l_cache") || keys.has("ssm.state_size") ? 0 : 1;
+  const bool keeps_states = keys.has("shortconv.l_cache") || keys.has("ssm.state_size") || keys.has("kda.head_dim");
+  const std::int64_t least_kv_heads = keeps_states ? 0 : 1;
   const auto kv_heads = keys.of_layers("attention.head_count_kv", hp.layers, hp.heads, least_kv_heads, kMostHeads);
   hp.kv_heads = *std::max_element(kv_heads.begin(), kv_heads.end());
   if (hp.kv_heads == 0)

@@ -92,14 +92,19 @@ struct AttentionSpec {
 };
 
 /// In attention's place: heads that each keep a matrix as their state, updated by the gated delta rule, behind a causal
-/// convolution of queries, keys and values (model/delta_net.h).
+/// convolution of queries, keys and values (model/delta_net.h): a gated delta net, or Kimi's delta attention.
 struct DeltaNetSpec {
   std::int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;  // dims of a head
   std::int64_t taps = 0;                                                    // of the convolution
   bool tiled = false;         // value head h reads key head h % key_heads; else neighbours share one
   bool gates_in_one = false;  // beta and alpha come from one matrix
+  // Kimi's: each key channel of a head has a decay; queries, keys and values have matrices and convolutions of their
+  // own; the output's gate goes through a sigmoid instead of SiLU.
+  bool channel_decays = false;
+  std::int64_t gate_rank = 0;  // channels between the two matrices that make the decays, and those that make the gate
 
   std::int64_t value_channels() const { return value_heads * value_dim; }
+  std::int64_t decays() const { return channel_decays ? value_heads * key_dim : value_heads; }  // of a token
   std::int64_t channels() const { return 2 * key_heads * key_dim + value_channels(); }
   exec::DeltaRule rule() const {
     return {key_heads, value_heads, key_dim, value_dim, tiled, 1.0f / std::sqrt(static_cast<float>(key_dim))};

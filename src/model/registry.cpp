@@ -64,6 +64,7 @@ constexpr std::array kArchitectures{
     Entry{"internlm2", llama_spec},
     Entry{"jais2", nemotron_spec},
     Entry{"jina-bert-v2", jina_bert_v2_spec},
+    Entry{"kimi-linear", kimi_linear_spec},
     Entry{"lfm2", lfm2_spec},
     Entry{"lfm2moe", lfm2moe_spec},
     Entry{"llama", llama_spec},

@@ -188,6 +188,12 @@ WeightRef UnitBuilder::some_of_each(const std::string& name, std::int64_t size, 
   return elements(name, {size, count}, first, size * (count - 1) + some);
 }
 
+WeightRef UnitBuilder::taps(const std::string& name, std::int64_t count, std::int64_t channels) {
+  const modelfile::TensorInfo* const found = file_.find(name);
+  if (found != nullptr && found->shape.size() > 2) return elements(name, {count, 1, channels}, 0, count * channels);
+  return vectors(name, count, channels);
+}
+
 WeightRef UnitBuilder::elements(const std::string& name, std::initializer_list<std::int64_t> shape, std::int64_t first,
                                 std::int64_t size) {
   const modelfile::TensorInfo* tensor = checked(name, shape);

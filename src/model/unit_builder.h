@@ -71,6 +71,8 @@ class UnitBuilder {
   /// Elements [first, first + some) of each of them, `size` apart: one weight from the first such element to the last.
   residency::WeightRef some_of_each(const std::string& name, std::int64_t size, std::int64_t count, std::int64_t first,
                                     std::int64_t some);
+  /// A convolution's taps as one vector, `count` for each channel: [count, channels], or [count, 1, channels].
+  residency::WeightRef taps(const std::string& name, std::int64_t count, std::int64_t channels);
   /// The first row of a table of any number of rows, as a vector of any computable dtype.
   residency::WeightRef first_row(const std::string& name, std::int64_t cols);
   /// The first, or none() where the file has no such tensor.

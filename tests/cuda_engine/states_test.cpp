@@ -42,7 +42,8 @@ TEST_P(StatesOnGpu, WhereWeightsLieChangesNoBit) {
   const std::vector<TokenId> prompt = some_tokens(300);
   const std::vector<float> expected = logits_of(*make(maker()(512, false)), prompt);
   EngineOptions streamed = maker()(512, false);
-  if (std::string_view(GetParam()).ends_with("moe"))
+  const std::string_view model = GetParam();
+  if (model.ends_with("moe") || model == "kimi-linear")
     streamed.experts.vram_slots = 2;
   else
     streamed.memory.pins = *parse_pins("0-=ram");
@@ -67,9 +68,10 @@ std::string model_name(const testing::TestParamInfo<const char*>& info) {
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
-INSTANTIATE_TEST_SUITE_P(Kinds, StatesOnGpu, testing::Values("qwen35moe", "lfm2", "mamba2", "nemotron-h-moe"),
+INSTANTIATE_TEST_SUITE_P(Kinds, StatesOnGpu,
+                         testing::Values("qwen35moe", "lfm2", "mamba2", "nemotron-h-moe", "kimi-linear"), model_name);
+INSTANTIATE_TEST_SUITE_P(Kinds, FailedReadsOnGpu, testing::Values("qwen35moe", "nemotron-h-moe", "kimi-linear"),
                          model_name);
-INSTANTIATE_TEST_SUITE_P(Kinds, FailedReadsOnGpu, testing::Values("qwen35moe", "nemotron-h-moe"), model_name);
 
 }  // namespace
 }  // namespace millrace::engine

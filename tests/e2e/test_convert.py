@@ -316,7 +316,7 @@ class Convert(Case):
     def test_as_transformers_5_saves_them(self):
         """Lists of layers' kinds in the place of patterns and numbers."""
         kinds = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
-        for name in ("nemotron-h", "nemotron-h-moe", "granitehybrid", "glm-4.7-flash", "qwen3next", "lfm2"):
+        for name in ("nemotron-h", "nemotron-h-moe", "granitehybrid", "glm-4.7-flash", "qwen3next", "lfm2", "kimi-linear"):
             with self.subTest(name):
                 config, folder = self.exported(name), self.folder / f"{name}-0"
                 if "hybrid_override_pattern" in config:
@@ -329,11 +329,21 @@ class Convert(Case):
                 if name == "glm-4.7-flash":  # a file does not say that it was GLM's, whose class has a list
                     layers, dense = config["num_hidden_layers"], config.pop("first_k_dense_replace")
                     config |= {"model_type": "glm4_moe_lite", "mlp_layer_types": ["dense"] * dense + ["sparse"] * (layers - dense)}
+                if name == "kimi-linear":  # published files have an object and numbers from 1 on
+                    net, layers = config.pop("linear_attn_config"), config["num_hidden_layers"]
+                    self.assertEqual((net["full_attn_layers"], net["kda_layers"]), ([2], [1, 3]))
+                    config |= {"layer_types": [f"{'full' if i + 1 in net['full_attn_layers'] else 'linear'}_attention" for i in range(layers)],
+                               "linear_head_dim": net["head_dim"], "linear_num_heads": net["num_heads"],
+                               "mlp_layer_types": ["dense"] * config.pop("first_k_dense_replace") + ["sparse"] * (layers - 1)}
                 (folder / "config.json").write_text(json.dumps(config))
                 self.ok("convert", folder, "-o", self.out)
                 before, after = checkpoints.Gguf(ROOT / f"tests/data/reference/{name}.gguf"), checkpoints.Gguf(self.out)
                 self.assertEqual(after.tensors, before.tensors)
                 self.assertEqual(after.keys["general.architecture"], before.keys["general.architecture"])
+                if name == "kimi-linear":
+                    self.assertEqual(after.keys["kimi-linear.attention.head_count_kv"], [0, 1, 0])
+                    (folder / "config.json").write_text(json.dumps(config | {"linear_num_heads": 2}))
+                    self.refused("convert", folder, "-o", self.out, says="linear_num_heads")
 
     def test_gemma_4_there_and_back(self):
         """Its layers differ in heads and widths; published files say so in two keys, transformers 5 in overrides of layers."""

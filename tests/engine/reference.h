@@ -238,6 +238,7 @@ constexpr Checkpoint kCheckpoints[] = {
     latents("deepseek-v3", "DeepSeek V3, R1, Kimi K2"),
     latents("glm-4.7-flash", "GLM-4.7-Flash"),
     latents("mistral4", "Mistral Small 4"),
+    latents("kimi-linear", "Kimi Linear"),
     on_cpus("deepseek-v3.2", "DeepSeek V3.2", true),
     {"glm-dsa", "GLM-5", true, "glm-dsa", 256, DType::f32, false}};
 

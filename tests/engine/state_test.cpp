@@ -66,8 +66,9 @@ std::string model_name(const testing::TestParamInfo<const char*>& info) {
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
-INSTANTIATE_TEST_SUITE_P(Kinds, States, testing::Values("qwen35moe", "lfm2", "mamba2", "nemotron-h-moe"), model_name);
-INSTANTIATE_TEST_SUITE_P(Kinds, FailedReads, testing::Values("qwen35moe", "nemotron-h-moe"), model_name);
+INSTANTIATE_TEST_SUITE_P(Kinds, States, testing::Values("qwen35moe", "lfm2", "mamba2", "nemotron-h-moe", "kimi-linear"),
+                         model_name);
+INSTANTIATE_TEST_SUITE_P(Kinds, FailedReads, testing::Values("qwen35moe", "nemotron-h-moe", "kimi-linear"), model_name);
 
 TEST(StateCost, IsWhatPredictionsCount) {
   const auto engine = make(hybrid());

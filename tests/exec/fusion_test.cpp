@@ -115,6 +115,10 @@ const std::vector<Known>& architectures() {
       {"mistral4",
        {"norm product norm product temper latent head-product attention head-product product+", "norm gated product+",
         "norm experts+"}},
+      {"kimi-linear",
+       {"norm product product product product time-step convolution convolution convolution l2-norm delta-rule "
+        "heads'-norm sigmoid-gate product+",
+        "norm gated product+", "norm product latent head-product attention head-product product+", "norm experts+"}},
       {"apertus", {"norm product heads attention product+", "norm product activation product+"}},
       {"arcee", {"norm product heads attention product+", "norm product activation product+"}},
       {"baichuan", {"norm product heads attention product+", "norm gated product+"}},

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "model/model.h"
@@ -76,6 +77,61 @@ TEST(Hybrid, WhatAStateCannotBeIsRefusedByItsKey) {
   TinyModel without = TinyModel::qwen35();
   without.keys.erase("qwen35.ssm.state_size");
   expect_named(refusal(without, Code::not_found), "qwen35.ssm.state_size");
+}
+
+TEST(Hybrid, KimiLinearKeepsStatesBesideLatents) {
+  const auto model = load(TinyModel::kimi_linear().open("hybrid"), {}).value();
+  const exec::Program& program = model->program();
+  ASSERT_EQ(program.layout.groups().size(), 2u);
+  EXPECT_EQ(program.layout.group_of(0).state, (kv::StateShape{3, 384, 4, 32, 32}));
+  EXPECT_EQ(program.layout.group_of(1).keeps, kv::Keeps::latent);
+  std::vector<std::int64_t> first;  // of the convolutions' channels
+  for (const Step& step : program.steps) {
+    if (step.kind == Step::Kind::convolve) first.push_back(step.convolution.first);
+    if (step.kind == Step::Kind::delta_rule) {
+      EXPECT_TRUE(step.delta_rule.has_channel_decays(program.buffer(step.c).cols));
+    }
+    if (step.kind == Step::Kind::attention) {
+      EXPECT_EQ(step.attention.scale, 1 / std::sqrt(24.0f));
+    }
+  }
+  EXPECT_EQ(first, (std::vector<std::int64_t>{0, 128, 256}));
+  ASSERT_EQ(program.ropes.size(), 1u);
+  EXPECT_EQ(program.ropes[0].inv_freq, std::vector<float>(4, 0.0f)) << "nothing turns";
+}
+
+TEST(Hybrid, EveryTensorOfKimisDeltaAttentionIsMissedByName) {
+  for (const char* name :
+       {"attn_q.weight", "attn_k.weight", "attn_v.weight", "ssm_conv1d_q.weight", "ssm_conv1d_k.weight",
+        "ssm_conv1d_v.weight", "ssm_f_a.weight", "ssm_f_b.weight", "ssm_g_a.weight", "ssm_g_b.weight",
+        "ssm_beta.weight", "ssm_a", "ssm_dt.bias", "ssm_norm.weight", "attn_output.weight"}) {
+    TinyModel model = TinyModel::kimi_linear();
+    model.remove(std::string("blk.0.") + name);
+    expect_named(refusal(model, Code::not_found), name);
+  }
+}
+
+TEST(Hybrid, WhatKimisDeltaAttentionCannotBeIsRefusedByName) {
+  const auto kimi = [](const char* key, unsigned value) { return changed(TinyModel::kimi_linear(), key, value); };
+  expect_named(refusal(kimi("kda.head_dim", 48), Code::unsupported), "kimi-linear.kda.head_dim");
+  expect_named(refusal(kimi("kda.head_dim", 64), Code::corrupt), "blk.0.attn_q.weight");
+  expect_named(refusal(kimi("kda.head_dim", 1), Code::corrupt), "kimi-linear.kda.head_dim");
+  expect_named(refusal(kimi("ssm.conv_kernel", 9), Code::corrupt), "kimi-linear.ssm.conv_kernel");
+  expect_named(refusal(kimi("ssm.conv_kernel", 3), Code::corrupt), "blk.0.ssm_conv1d_q.weight");
+  expect_named(refusal(kimi("kda.gate_lower_bound", 5), Code::unsupported), "kimi-linear.kda.gate_lower_bound");
+  TinyModel without = TinyModel::kimi_linear();
+  without.keys.erase("kimi-linear.ssm.conv_kernel");
+  expect_named(refusal(without, Code::not_found), "kimi-linear.ssm.conv_kernel");
+  TinyModel other = TinyModel::kimi_linear();
+  other.set_of_layers("attention.head_count_kv", {0, 0});
+  expect_named(refusal(other, Code::unsupported), "kimi-linear.attention.head_count_kv");
+  other.set_of_layers("attention.head_count_kv", {1, 1});  // the first layer's weights are no attention's
+  expect_named(refusal(other, Code::corrupt), "blk.0.attn_q.weight");
+  TinyModel flat = TinyModel::kimi_linear();
+  flat.tensor("blk.0.ssm_conv1d_v.weight").shape = {4, 128};
+  EXPECT_TRUE(load(flat.open("hybrid"), {}).ok()) << "some files lack the middle dimension";
+  flat.tensor("blk.0.ssm_conv1d_v.weight").shape = {1, 4, 128};
+  expect_named(refusal(flat, Code::corrupt), "blk.0.ssm_conv1d_v.weight");
 }
 
 TEST(Hybrid, AShortConvolutionKeepsItsLastInputs) {

@@ -148,6 +148,36 @@ class TinyModel {
     return model;
   }
 
+  /// deepseek2() with queries of one matrix, whose first layer keeps a state: 4 heads of 32 channels.
+  static TinyModel kimi_linear() {
+    TinyModel model = deepseek2(32, "kimi-linear");
+    model.keys.erase("kimi-linear.attention.q_lora_rank");
+    model.set_of_layers("attention.head_count_kv", {0, 1});
+    model.set("kda.head_dim", 32u);
+    model.set("ssm.conv_kernel", 4u);
+    for (const char* tensor : {"attn_q_a.weight", "attn_q_a_norm.weight", "attn_q_b.weight"})
+      for (const char* layer : {"blk.0.", "blk.1."}) model.remove(std::string(layer) + tensor);
+    for (const char* tensor :
+         {"attn_kv_a_mqa.weight", "attn_kv_a_norm.weight", "attn_k_b.weight", "attn_v_b.weight", "attn_output.weight"})
+      model.remove(std::string("blk.0.") + tensor);
+    model.add(1, "attn_q.weight", {64, 96});
+    model.add(1, "exp_probs_b.bias", {4});
+    for (const char* part : {"q", "k", "v"}) {
+      model.add(0, std::string("attn_") + part + ".weight", {64, 128});
+      model.add(0, std::string("ssm_conv1d_") + part + ".weight", {4, 1, 128});
+    }
+    for (const char* gate : {"f", "g"}) {
+      model.add(0, std::string("ssm_") + gate + "_a.weight", {64, 32});
+      model.add(0, std::string("ssm_") + gate + "_b.weight", {32, 128});
+    }
+    model.add(0, "ssm_beta.weight", {64, 4});
+    model.add(0, "ssm_a", {1, 4});
+    model.add(0, "ssm_dt.bias", {128});
+    model.add(0, "ssm_norm.weight", {32});
+    model.add(0, "attn_output.weight", {128, 64});
+    return model;
+  }
+
   /// The second layer attends; the first keeps a state: 2 heads of keys, 4 of values, all of 32 channels.
   static TinyModel qwen35() {
     TinyModel model = base("qwen35", true);

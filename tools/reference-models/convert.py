@@ -233,6 +233,8 @@ def own_keys(model):
             "attention.temperature_scale": rope["llama_4_scaling_beta"],
             "attention.temperature_length": rope["original_max_position_embeddings"],
         }
+    if architecture == recurrent.KIMI:
+        return deepseek2_keys(config, {}) | recurrent.kimi_keys(config)
     if architecture in ("step35", "mimo2"):
         return local_keys(architecture, config)
     return {}
@@ -453,6 +455,8 @@ def layer_tensors(model, part, values, unsplit):
         values = by_kinds(values, model.grouped, model.config.get("num_attention_heads", model.config.get("n_head")))
     if model.architecture in recurrent.ARCHITECTURES:
         return recurrent.layer_tensors(model, part, values)
+    if model.architecture == recurrent.KIMI and (made := recurrent.kimi_delta(part, values)) is not None:
+        return made
     if part == "shared_mlp.input_linear.weight":
         gate, up = np.split(values, 2)
         return [("ffn_gate_shexp.weight", gate), ("ffn_up_shexp.weight", up)]
@@ -551,7 +555,7 @@ def all_tensors(model, weights, unsplit):
 
 
 def tensor_type(name, values, mxfp4):
-    kept = (".ffn_gate_inp.", ".altup_router.", "_coef.", ".indexer.proj.", ".ssm_conv1d.", ".ssm_norm.", ".shortconv.conv.")
+    kept = (".ffn_gate_inp.", ".altup_router.", "_coef.", ".indexer.proj.", ".ssm_conv1d", ".ssm_norm.", ".shortconv.conv.")
     if values.ndim == 1 or not name.endswith(".weight") or any(part in name for part in kept):
         return gguf.TENSOR_F32
     return gguf.TENSOR_MXFP4 if mxfp4 and "_exps." in name else gguf.TENSOR_F16

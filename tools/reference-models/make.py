@@ -286,7 +286,10 @@ def difference(other, logits):
 
 
 def damaged(values):
-    return values * np.float32(0.5) if values.size == 1 else np.ascontiguousarray(np.flip(values, axis=-1))
+    if values.size == 1:
+        return values * np.float32(0.5)
+    axis = max(axis for axis, length in enumerate(values.shape) if length > 1)
+    return np.ascontiguousarray(np.flip(values, axis))
 
 
 def tensors_felt(model, weights, tokens, positions, logits):

@@ -12,6 +12,7 @@ TILED = {"qwen35", "qwen35moe"}
 MAMBA = {"mamba2", "nemotron_h", "nemotron_h_moe", "granitehybrid"}
 SHORT_CONVOLUTION = {"lfm2", "lfm2moe"}
 ARCHITECTURES = QWEN | MAMBA | SHORT_CONVOLUTION
+KIMI = "kimi-linear"  # whose other layers and feed-forwards are convert.py's
 SIGMOID = 2  # expert_gating_func
 
 # Of a layer's parameters, without what stands before the mixer's name.
@@ -77,6 +78,16 @@ LAYER = {
     "mixer.shared_experts.down_proj": "ffn_down_shexp",
     "mixer.fc1_latent_proj": "ffn_latent_down",
     "mixer.fc2_latent_proj": "ffn_latent_up",
+}
+KIMI_DELTA = {
+    "forget_gate.f_a_proj": "ssm_f_a",
+    "forget_gate.f_b_proj": "ssm_f_b",
+    "forget_gate.dt_bias": "ssm_dt.bias",
+    "forget_gate.A_log": "ssm_a",
+    "g_a_proj": "ssm_g_a",
+    "g_b_proj": "ssm_g_b",
+    "b_proj": "ssm_beta",
+    "o_norm": "ssm_norm",
 }
 MIXER_PREFIXES = ("linear_attn.", "mamba.", "mixer.")
 GATES_AND_UPS = ("experts.gate_up_proj", "block_sparse_moe.input_linear.weight", "shared_mlp.input_linear.weight")
@@ -172,6 +183,15 @@ def short_convolution_keys(config):
     return keys
 
 
+def kimi_keys(config):
+    attends = [kind == "full_attention" for kind in config["layer_types"]]
+    return {
+        "attention.head_count_kv": [int(own) for own in attends],
+        "kda.head_dim": config["linear_head_dim"],
+        "ssm.conv_kernel": config["linear_conv_kernel_dim"],
+    }
+
+
 def own_keys(model):
     if model.architecture in QWEN:
         return delta_net_keys(model)
@@ -240,6 +260,19 @@ def gates_and_ups(part, values):
     gate, up = np.split(values, 2, axis=-2)
     ending = "shexp" if part.startswith("shared_mlp") else "exps"
     return [(f"ffn_gate_{ending}.weight", gate), (f"ffn_up_{ending}.weight", up)]
+
+
+def kimi_delta(part, values):
+    """[(name, values)] of a parameter of its layers with a state; None: it is none."""
+    part = part.removeprefix("self_attn.")
+    if part == "conv1d.weight":  # of queries, keys and values, [channels, 1, taps] each
+        return [(f"ssm_conv1d_{own}.weight", own_values) for own, own_values in zip("qkv", np.split(values, 3))]
+    stem, _, ending = part.rpartition(".")
+    if part == "forget_gate.A_log":
+        values = -np.exp(values).reshape(-1, 1)
+    if part in KIMI_DELTA:
+        return [(KIMI_DELTA[part], values)]
+    return [(f"{KIMI_DELTA[stem]}.{ending}", values)] if stem in KIMI_DELTA else None
 
 
 def layer_tensors(model, part, values):

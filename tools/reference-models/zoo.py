@@ -374,6 +374,23 @@ GLM_DSA = Model(
 )
 
 
+# Kimi Linear: of three layers two keep a state with a decay for each key channel; latents without a rotation.
+KIMI_LINEAR = Model(
+    "kimi-linear", "kimi-linear", "kimi_linear", "KimiLinearConfig", "KimiLinearForCausalLM",
+    without(latent(num_attention_heads=3, num_key_value_heads=3, num_hidden_layers=3, intermediate_size=32,
+                   layer_types=["linear_attention", "full_attention", "linear_attention"],
+                   mlp_layer_types=["dense", "sparse", "sparse"], q_lora_rank=None, kv_lora_rank=32, qk_nope_head_dim=32,
+                   qk_rope_head_dim=32, v_head_dim=64, num_local_experts=4, n_shared_experts=1, n_group=1, topk_group=1,
+                   norm_topk_prob=True, routed_scaling_factor=2.446, rms_norm_eps=1e-5, moe_intermediate_size=16,
+                   linear_head_dim=32, linear_num_heads=3, linear_conv_kernel_dim=4),
+            "rope_parameters"),
+    variants={
+        "experts not scaled": {"routed_scaling_factor": 1.0}, "weights not renormalised": {"norm_topk_prob": False},
+        "one expert": {"num_experts_per_tok": 1}, "eps of norms": {"rms_norm_eps": 1e-1},
+    },
+)
+
+
 # --- heads that differ from layer to layer ----------------------------------------------------------------------------
 
 
@@ -571,7 +588,7 @@ GRANITE_HYBRID = Model(
 MODELS = [LLAMA, LLAMA3, LLAMA4, MIXTRAL, NEMO, QWEN2, QWEN3, QWEN3MOE, GEMMA3, GEMMA3N, GEMMA4, GEMMA4_MOE, GPT_OSS, GLM4MOE, MISTRAL3,
           PHI3, GRANITE, MINIMAX_M2, DEEPSEEK_V2_LITE, DEEPSEEK_V3, GLM4_MOE_LITE, QWEN3NEXT, QWEN35, QWEN35MOE, MAMBA2,
           LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, NEMOTRON_H_LATENT, GRANITE_HYBRID, MISTRAL4, STEP35, MIMO2, DEEPSEEK_V32,
-          GLM_DSA, *RELATIVES, *OLDER]
+          GLM_DSA, KIMI_LINEAR, *RELATIVES, *OLDER]
 
 
 def fixtures():
