@@ -135,6 +135,21 @@ TEST_F(SynthModel, WritesLayersOfOneThingEach) {
   EXPECT_NE(run(path("m.gguf") + " --preset nemotron-3-nano-30b --layers 5"), 0);
 }
 
+TEST_F(SynthModel, WritesStatesBesideLatents) {
+  const std::string small = " --dim 256 --vocab 1000 --ff 512 --experts 16 --top-k 2 --expert-ff 64";
+  ASSERT_EQ(run(path("m.gguf") + " --preset kimi-linear-48b-a3b -d Q8_0 --layers 5 --heads 2 --state-heads 2" + small),
+            0)
+      << log();
+  const auto model = Model::open(path("m.gguf"));
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  EXPECT_EQ(model->get_ints("kimi-linear.attention.head_count_kv").value(), (std::vector<std::int64_t>{0, 0, 0, 1, 0}));
+  EXPECT_EQ(model->require("blk.0.ssm_conv1d_k.weight").value()->shape, (std::vector<std::int64_t>{4, 1, 256}));
+  EXPECT_EQ(model->require("blk.4.ssm_f_b.weight").value()->shape, (std::vector<std::int64_t>{128, 256}));
+  EXPECT_EQ(model->require("blk.3.attn_q.weight").value()->shape, (std::vector<std::int64_t>{256, 2 * 192}));
+  EXPECT_EQ(model->find("blk.3.ssm_a"), nullptr);
+  EXPECT_NE(run(path("m.gguf") + " --preset kimi-linear-48b-a3b --layers 3"), 0);
+}
+
 TEST_F(SynthModel, WritesIndexersAndExpertsOfLatents) {
   const std::string small = " --dim 256 --vocab 1000 --experts 16 --top-k 2 --expert-ff 64";
   ASSERT_EQ(run(path("m.gguf") + " --preset glm-5.2 -d Q8_0 --layers 5 --ff 512" + small), 0) << log();

@@ -236,6 +236,25 @@ const std::array kPresets = {
           false,
           {256, 1024, 64, 128},
           {0, 1, 1, 1, false, 1}},
+    Shape{"kimi-linear",
+          "kimi-linear-48b-a3b",
+          27,
+          2304,
+          9216,
+          32,
+          1,
+          192,
+          163840,
+          256,
+          8,
+          1024,
+          1048576,
+          1e4,
+          1e-5,
+          false,
+          {512, 0, 64, 128},
+          {1, 1, 1, 1, true, 2.446},
+          32},
     Shape{"nemotron_h_moe",
           "nemotron-3-super-120b",
           88,
@@ -341,6 +360,38 @@ void add_delta_net(Builder& out, const Shape& s, const std::string& layer) {
   out.plain(layer + "ssm_conv1d.weight", {kStateTaps, channels}, Fill::weights);
   out.plain(layer + "ssm_norm.weight", {kStateDim}, Fill::norm);
   out.matrix(layer + "ssm_out.weight", values, s.dim);
+}
+
+/// Kimi Linear's last layer attends, too.
+constexpr std::int64_t kKimiLayers = 27;
+
+bool is_kimi_linear(const Shape& s) { return s.architecture == "kimi-linear"; }
+bool kimi_attends(std::int64_t layer) { return (layer + 1) % kStateInterval == 0 || layer + 1 == kKimiLayers; }
+
+void add_kimi_delta(Builder& out, const Shape& s, const std::string& layer) {
+  const std::int64_t channels = s.state_heads * kStateDim;
+  out.plain(layer + "attn_norm.weight", {s.dim}, Fill::norm);
+  for (const char* part : {"q", "k", "v"}) {
+    out.matrix(fmt::format("{}attn_{}.weight", layer, part), s.dim, channels);
+    out.plain(fmt::format("{}ssm_conv1d_{}.weight", layer, part), {kStateTaps, 1, channels}, Fill::weights);
+  }
+  out.matrix(layer + "ssm_beta.weight", s.dim, s.state_heads);
+  for (const char* gate : {"f", "g"}) {
+    out.matrix(fmt::format("{}ssm_{}_a.weight", layer, gate), s.dim, kStateDim);
+    out.matrix(fmt::format("{}ssm_{}_b.weight", layer, gate), kStateDim, channels);
+  }
+  out.plain(layer + "ssm_a", {1, s.state_heads}, Fill::decay);
+  out.plain(layer + "ssm_dt.bias", {channels}, Fill::bias);
+  out.plain(layer + "ssm_norm.weight", {kStateDim}, Fill::norm);
+  out.matrix(layer + "attn_output.weight", channels, s.dim);
+}
+
+Status add_kimi_keys(const Shape& s, modelfile::Writer& writer) {
+  std::vector<std::int32_t> kv_heads;
+  for (std::int64_t i = 0; i < s.layers; ++i) kv_heads.push_back(kimi_attends(i) ? 1 : 0);
+  MR_RETURN_IF_ERROR(writer.add("kimi-linear.attention.head_count_kv", modelfile::array_value(std::move(kv_heads))));
+  MR_RETURN_IF_ERROR(writer.add("kimi-linear.kda.head_dim", Value(static_cast<std::uint32_t>(kStateDim))));
+  return writer.add("kimi-linear.ssm.conv_kernel", Value(static_cast<std::uint32_t>(kStateTaps)));
 }
 
 /// What each layer of Nemotron 3 Nano is: M, Mamba-2; E, experts; *, attention. Of Super the numbers of each kind are
@@ -581,12 +632,13 @@ Expected<Types> types_from_name(std::string_view name) {
 
 Status check(const Shape& s) {
   const auto bad = [](std::string_view why) { return error(Code::invalid_argument, "{}", why); };
-  constexpr std::string_view kKnown[] = {"llama",      "qwen3",   "qwen3moe", "qwen35",        "qwen35moe",
-                                         "gemma3",     "gemma4",  "gpt-oss",  "glm4moe",       "deepseek2",
-                                         "deepseek32", "glm-dsa", "mistral4", "nemotron_h_moe"};
-  constexpr std::string_view kLatents[] = {"deepseek2", "deepseek32", "glm-dsa", "mistral4"};
-  constexpr std::string_view kMixtures[] = {"qwen3moe",  "gemma4",     "qwen35moe", "gpt-oss",  "glm4moe",
-                                            "deepseek2", "deepseek32", "glm-dsa",   "mistral4", "nemotron_h_moe"};
+  constexpr std::string_view kKnown[] = {"llama",      "qwen3",   "qwen3moe", "qwen35",         "qwen35moe",
+                                         "gemma3",     "gemma4",  "gpt-oss",  "glm4moe",        "deepseek2",
+                                         "deepseek32", "glm-dsa", "mistral4", "nemotron_h_moe", "kimi-linear"};
+  constexpr std::string_view kLatents[] = {"deepseek2", "deepseek32", "glm-dsa", "mistral4", "kimi-linear"};
+  constexpr std::string_view kMixtures[] = {"qwen3moe", "gemma4",         "qwen35moe",  "gpt-oss",
+                                            "glm4moe",  "deepseek2",      "deepseek32", "glm-dsa",
+                                            "mistral4", "nemotron_h_moe", "kimi-linear"};
   if (std::find(std::begin(kKnown), std::end(kKnown), s.architecture) == std::end(kKnown))
     return error(Code::invalid_argument, "--arch {} is none of {}", s.architecture, fmt::join(kKnown, ", "));
   for (const auto& [flag, value] :
@@ -617,6 +669,9 @@ Status check(const Shape& s) {
   if (is_nemotron(s) && s.layers < 6) return bad("the first layer that attends is the sixth: --layers 6 or more");
   if (is_nemotron(s) && s.mixing.latent > 0 && s.layers < 10)
     return bad("the first layer that attends is the tenth: --layers 10 or more");
+  if (is_kimi_linear(s) && s.layers < kStateInterval)
+    return bad("the first layer that attends is the fourth: --layers 4 or more");
+  if (is_kimi_linear(s) && s.state_heads != s.heads) return bad("--state-heads must be --heads in this architecture");
   if (s.architecture == "llama" && s.experts > 0 && s.expert_ff != s.ff) {
     return bad("llama's experts are --ff wide; leave --expert-ff out");
   }
@@ -641,6 +696,8 @@ std::vector<Tensor> tensors(const Shape& shape, const Types& types) {
     }
     if (is_hybrid(shape) && (i + 1) % kStateInterval != 0)
       add_delta_net(out, shape, layer);
+    else if (is_kimi_linear(shape) && !kimi_attends(i))
+      add_kimi_delta(out, shape, layer);
     else if (shape.latent.rank > 0)
       add_latent_attention(out, shape, i, layer);
     else
@@ -672,7 +729,8 @@ Status add_hyperparameters(const Shape& s, const Types& types, modelfile::Writer
   MR_RETURN_IF_ERROR(number("block_count", s.layers));
   if (s.ff > 0) MR_RETURN_IF_ERROR(number("feed_forward_length", s.ff));
   MR_RETURN_IF_ERROR(number("attention.head_count", s.heads));
-  if (!is_nemotron(s) && !is_gemma4(s)) MR_RETURN_IF_ERROR(number("attention.head_count_kv", s.kv_heads));
+  if (!is_nemotron(s) && !is_gemma4(s) && !is_kimi_linear(s))
+    MR_RETURN_IF_ERROR(number("attention.head_count_kv", s.kv_heads));
   const Latent& latent = s.latent;
   const bool has_latent = latent.rank > 0;
   MR_RETURN_IF_ERROR(number("attention.key_length", has_latent ? latent.rank + latent.rotated : s.head_dim));
@@ -707,6 +765,7 @@ Status add_hyperparameters(const Shape& s, const Types& types, modelfile::Writer
     if (s.experts > 0) MR_RETURN_IF_ERROR(number("expert_shared_feed_forward_length", s.expert_ff));
   }
   if (is_nemotron(s)) MR_RETURN_IF_ERROR(add_nemotron_keys(s, writer));
+  if (is_kimi_linear(s)) MR_RETURN_IF_ERROR(add_kimi_keys(s, writer));
   if (s.index.top_k > 0) {
     MR_RETURN_IF_ERROR(number("attention.indexer.head_count", s.index.heads));
     MR_RETURN_IF_ERROR(number("attention.indexer.key_length", s.index.dim));
