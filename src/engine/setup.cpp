@@ -79,7 +79,7 @@ Status check_kv(const kv::Layout& layout, DType dtype) {
                  kv_name(dtype));
   const std::int64_t block = kKvGroup;
   for (const kv::Group& group : layout.groups()) {
-    if (group.is_state()) continue;
+    if (group.is_state() || group.keeps == kv::Keeps::inputs) continue;
     if (group.keeps == kv::Keeps::latent && dtype != DType::q8_0)
       return error(Code::unsupported, "--kv {} is not for latents, which this model keeps; use --kv q8_0",
                    kv_name(dtype));

@@ -10,31 +10,34 @@ namespace {
 bool shares_group(const Group& group, const LayerKv& layer) {
   return group.keeps == layer.keeps && group.kv_heads == layer.kv_heads && group.k_dim == layer.k_dim &&
          group.v_dim == layer.v_dim && group.window == layer.window && group.state == layer.state &&
-         group.index_dim == layer.index_dim;
+         group.index_dim == layer.index_dim && group.ratio == layer.ratio;
 }
 
 std::string describe(const Group& group) {
   const std::string index =
       group.index_dim > 0 ? fmt::format(", index keys of {} {}", group.index_dim, info(group.index_dtype()).name) : "";
-  if (group.keeps == Keeps::latent)
-    return fmt::format("{} layers x latents of {} {}{}", group.layers, group.v_dim, info(group.dtype).name, index);
+  const std::string window = group.window > 0 ? fmt::format(", window {}", group.window) : "";
+  if (group.keeps == Keeps::inputs)
+    return fmt::format("{} layers x inputs of {} f32{}", group.layers, group.v_dim, window);
+  if (group.keeps == Keeps::latent) {
+    const std::string tokens = group.ratio > 1 ? fmt::format(" for each {} tokens", group.ratio) : "";
+    return fmt::format("{} layers x latents of {} {}{}{}{}", group.layers, group.v_dim, info(group.dtype).name, tokens,
+                       window, index);
+  }
   if (group.is_state())
     return fmt::format("{} layers x states of {} x {} + {} x {} x {} f32", group.layers, group.state.columns,
                        group.state.channels, group.state.heads, group.state.keys, group.state.values);
   const std::string dims =
       group.k_dim == group.v_dim ? fmt::format("{}", group.k_dim) : fmt::format("{}+{}", group.k_dim, group.v_dim);
   return fmt::format("{} layers x {} heads x {} {}{}{}{}", group.layers, group.kv_heads, dims, info(group.dtype).name,
-                     group.rotated ? " rotated" : "",
-                     group.ends         ? ", first and last block"
-                     : group.window > 0 ? fmt::format(", window {}", group.window)
-                                        : "",
-                     index);
+                     group.rotated ? " rotated" : "", group.ends ? ", first and last block" : window, index);
 }
 
 }  // namespace
 
 Layout::Layout(std::span<const LayerKv> layers) {
   for (const LayerKv& layer : layers) {
+    MR_ASSERT(is_ratio(layer.ratio));
     if (layer.keeps == Keeps::nothing) {
       places_.push_back({Place::kNowhere, 0});
       continue;
@@ -48,8 +51,9 @@ Layout::Layout(std::span<const LayerKv> layers) {
     }
     auto group = std::find_if(groups_.begin(), groups_.end(), [&](const Group& g) { return shares_group(g, layer); });
     if (group == groups_.end())
-      group = groups_.insert(groups_.end(), {layer.keeps, 0, layer.kv_heads, layer.k_dim, layer.v_dim, layer.window,
-                                             DType::f16, kOnHost, layer.state, false, false, layer.index_dim});
+      group =
+          groups_.insert(groups_.end(), {layer.keeps, 0, layer.kv_heads, layer.k_dim, layer.v_dim, layer.window,
+                                         DType::f16, kOnHost, layer.state, false, false, layer.index_dim, layer.ratio});
     places_.push_back({static_cast<std::size_t>(group - groups_.begin()), group->layers});
     ++group->layers;
   }
@@ -59,7 +63,7 @@ Layout::Layout(std::span<const LayerKv> layers) {
 Layout Layout::with(DType dtype, int device, Rotation rotation) const {
   Layout layout = *this;
   for (Group& group : layout.groups_) {
-    group.dtype = group.is_state() ? DType::f32 : dtype;
+    group.dtype = group.is_state() || group.keeps == Keeps::inputs ? DType::f32 : dtype;
     group.device = device;
     group.rotated = group.keeps == Keeps::attention && kv_is_rotated(dtype) && rotation != Rotation::never;
   }

@@ -23,7 +23,15 @@
 //
 // A layer may store one state for all tokens so far instead of data per token. A block of such a group holds the states
 // of its layers after some token: block i of a sequence is a checkpoint after the last token of block i, and there are
-// few of them. Thread-safety: values.
+// few of them.
+//
+// A layer may also keep one row for each `ratio` tokens (compressed attention). A row lies in the block of the last
+// token that it is made of, so that blocks are shared, released and read back as those of all other groups are. A block
+// has Group::rows() rows in the place of kBlockTokens: [rows, v_dim] of latents, [index_dim, rows] of index keys; with
+// more tokens to a row than to a block, one row, in every block in which a row ends. What rows are made of is kept for
+// as long as the next row needs it: `inputs`, float32 [kBlockTokens, v_dim], with a window. A sequence that goes back
+// over tokens which had completed a row finds those inputs in the window, and makes the row anew. Thread-safety:
+// values.
 #pragma once
 
 #include <cstdint>
@@ -46,8 +54,9 @@ constexpr int kOnHost = -1;  // instead of a device's index
 constexpr std::int64_t blocks_for(std::int64_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
 
 /// What a layer stores: keys and values per token; a latent per token, from which both are computed; one state for all
-/// tokens so far; or nothing, in layers that have only a feed-forward.
-enum class Keeps : std::uint8_t { attention, latent, state, nothing };
+/// tokens so far; or nothing, in layers that have only a feed-forward. `inputs`: the numbers per token of which rows
+/// for several tokens are made (exec::Compressor), in float32 whatever the format.
+enum class Keeps : std::uint8_t { attention, latent, state, nothing, inputs };
 
 /// A layer's state, float32: the last inputs of a causal convolution, [columns, channels], or of several, which share
 /// out the channels, one after the other; then a matrix for each head, [heads, keys x values] as kernels/recurrent.h
@@ -71,7 +80,22 @@ struct LayerKv {
   std::int64_t reads = -1;     // the earlier layer whose keys and values this one sees; it keeps none then
   StateShape state = {};       // of Keeps::state, and nothing of the above then
   std::int64_t index_dim = 0;  // channels of the index key that is kept of a token; 0: none
+  std::int64_t ratio = 1;      // tokens to a row, of Keeps::latent
 };
+
+/// Whether rows of so many tokens end where blocks do: the ratio divides kBlockTokens, or is a multiple of it.
+constexpr bool is_ratio(std::int64_t ratio) {
+  return ratio > 0 && (kBlockTokens % ratio == 0 || ratio % kBlockTokens == 0);
+}
+
+/// Where row number `row` of so many tokens each lies.
+struct RowPlace {
+  std::int64_t block = 0, row = 0;  // of the sequence, in the block
+};
+constexpr RowPlace row_place(std::int64_t row, std::int64_t ratio) {
+  const std::int64_t last = (row + 1) * ratio - 1;  // token
+  return {last / kBlockTokens, last % kBlockTokens / ratio};
+}
 
 /// Layers with the same needs. Their tokens are stored and released together.
 struct Group {
@@ -83,11 +107,13 @@ struct Group {
   bool rotated = false;      // keys and values are (kernels/rotation.h)
   bool ends = false;         // a plain group: of a sequence its first block, and the one that a token lies in
   std::int64_t index_dim = 0;
+  std::int64_t ratio = 1;  // tokens to a row
 
-  std::int64_t k_head_bytes() const { return kv_row_bytes(dtype, k_dim) * kBlockTokens; }  // in a block
-  std::int64_t v_head_bytes() const { return kv_row_bytes(dtype, v_dim) * kBlockTokens; }
+  std::int64_t rows() const { return ratio < kBlockTokens ? kBlockTokens / ratio : 1; }  // in a block
+  std::int64_t k_head_bytes() const { return kv_row_bytes(dtype, k_dim) * rows(); }      // likewise
+  std::int64_t v_head_bytes() const { return kv_row_bytes(dtype, v_dim) * rows(); }
   DType index_dtype() const { return dtype == DType::f32 ? DType::f32 : DType::f16; }
-  std::int64_t index_bytes() const { return row_bytes(index_dtype(), index_dim) * kBlockTokens; }  // likewise
+  std::int64_t index_bytes() const { return row_bytes(index_dtype(), index_dim) * rows(); }  // likewise
   std::int64_t layer_bytes() const {
     return is_state() ? state.bytes() : kv_heads * (k_head_bytes() + v_head_bytes()) + index_bytes();
   }
@@ -134,7 +160,8 @@ class Layout {
   Layout with(DType dtype, int device, Rotation rotation = Rotation::of_format) const;
 
   const std::vector<Group>& groups() const { return groups_; }
-  std::int64_t layers() const { return static_cast<std::int64_t>(places_.size()); }  // of the model
+  /// Those of the model, and behind them what else of its layers is kept apart.
+  std::int64_t layers() const { return static_cast<std::int64_t>(places_.size()); }
   /// Whether the layer exists and stores anything.
   bool keeps(std::int64_t layer) const {
     return layer >= 0 && layer < layers() && place(layer).group != Place::kNowhere;

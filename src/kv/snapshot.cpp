@@ -16,7 +16,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "snapshots are little-endian");
 
 constexpr char kSnapshotMagic[8] = {'M', 'R', 'K', 'V', 'S', 'N', 'A', 'P'};
-constexpr std::uint32_t kSnapshotVersion = 4;
+constexpr std::uint32_t kSnapshotVersion = 5;
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;
 
 struct Header {
@@ -28,11 +28,11 @@ static_assert(std::is_trivially_copyable_v<Header> && sizeof(Header) == 32);
 
 struct GroupRecord {
   std::uint32_t keeps, dtype;
-  std::int64_t layers, kv_heads, k_dim, v_dim, index_dim, window;
+  std::int64_t layers, kv_heads, k_dim, v_dim, index_dim, window, ratio;
   StateShape state;
   std::int64_t first;  // block that is there; of states the last one
 };
-static_assert(std::is_trivially_copyable_v<GroupRecord> && sizeof(GroupRecord) == 104);
+static_assert(std::is_trivially_copyable_v<GroupRecord> && sizeof(GroupRecord) == 112);
 
 using Checksum = std::uint64_t;
 
@@ -55,6 +55,7 @@ GroupRecord record_of(const Group& group, std::int64_t first) {
           group.v_dim,
           group.index_dim,
           group.window,
+          group.ratio,
           group.state,
           first};
 }
