@@ -243,6 +243,7 @@ class CpuExecutor final : public Executor {
   void moe(Act out, Act x, Act routed, WeightRef router, std::int64_t layer, const Experts& experts);
   void score(Act routed, WeightRef router, const Experts& experts);
   void route(const Experts& experts, std::int64_t rows);
+  void bring_experts_of_tokens(const Experts& experts);
   void reroute(std::int64_t layer, const Experts& experts);
   void bring_biases(const Experts& experts);
   void bring_biases_of(const Experts& experts, WeightRef ref, std::int64_t cols, std::uint64_t to);
@@ -267,6 +268,7 @@ class CpuExecutor final : public Executor {
   const std::byte* borrow(WeightRef ref);
   bool borrow_vector(WeightRef ref, const float*& out);
   void ask_router(std::size_t index, residency::Guess kind);
+  void ask_table(std::size_t index, ExpertGuess& guess);
   void add_guess(ExpertGuess& guess, std::size_t index, std::int32_t expert);
   void want(std::size_t index, residency::Guess kind);
   void want_last_token(std::size_t index);

@@ -2,6 +2,7 @@
 // passes of few rows: those of many touch most experts anyway.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "exec/cpu_executor.h"
 #include "exec/expert_choice.h"
@@ -66,8 +67,10 @@ void CpuExecutor::ask_router(std::size_t index, Guess kind) {
   const RouterAhead& ahead = routers_[index];
   auto& guess = guesses_[index][static_cast<std::size_t>(kind)];
   guess.experts.clear();
+  if (!ahead.experts.of_tokens.none()) return ask_table(index, guess);
+  if (!ahead.known()) return;
   const std::int64_t cols = cols_of(ahead.state), count = ahead.experts.count;
-  if (!ahead.known() || kernels::uses_q8(part(ahead.router).dtype) || part(ahead.norm).cols != cols) return;
+  if (kernels::uses_q8(part(ahead.router).dtype) || part(ahead.norm).cols != cols) return;
   const float *norm = nullptr, *router_bias = nullptr, *selection_bias = nullptr;
   const std::byte* const router = borrow(ahead.router);
   const bool there = router != nullptr && borrow_vector(ahead.norm, norm) &&
@@ -97,6 +100,26 @@ void CpuExecutor::ask_router(std::size_t index, Guess kind) {
   borrowed_.clear();
 }
 
+/// The experts that a table has of the rows' tokens, as far as its bytes are in memory: no guess, but known beforehand.
+void CpuExecutor::ask_table(std::size_t index, ExpertGuess& guess) {
+  const Experts& experts = routers_[index].experts;
+  const std::int64_t bytes = row_bytes(DType::i32, experts.top_k);
+  for (const Piece& piece : pieces_.pieces(experts.of_tokens)) {
+    std::optional<residency::Lease> lease = store_.borrow(piece.tile);
+    if (!lease) continue;
+    const std::byte* const rows = lease->segment(static_cast<std::size_t>(piece.segment));
+    for (const kv::BatchRow& row : batch_->rows) {
+      if (row.token < piece.row_begin || row.token >= piece.row_end) continue;
+      for (std::int32_t k = 0; k < experts.top_k; ++k) {
+        std::int32_t expert = 0;
+        std::memcpy(&expert, rows + (row.token - piece.row_begin) * bytes + k * row_bytes(DType::i32, 1),
+                    sizeof expert);
+        if (expert >= 0 && expert < experts.count) add_guess(guess, index, expert);
+      }
+    }
+  }
+}
+
 void CpuExecutor::add_guess(ExpertGuess& guess, std::size_t index, std::int32_t expert) {
   if (std::find(guess.experts.begin(), guess.experts.end(), expert) != guess.experts.end()) return;
   guess.experts.push_back(expert);
@@ -120,7 +143,7 @@ void CpuExecutor::guess_by_embedding(Act embedded) {
   if (!guessing_ || rows_ == 0) return;
   const std::size_t most = counters_.passes < kColdPasses ? routers_.size() : std::min<std::size_t>(1, routers_.size());
   for (std::size_t i = 0; i < most; ++i) {
-    if (!(routers_[i].state == embedded)) continue;
+    if (!(routers_[i].state == embedded) && routers_[i].experts.of_tokens.none()) continue;
     ask_router(i, Guess::embedding);
     want(i, Guess::embedding);
   }
@@ -164,7 +187,9 @@ void CpuExecutor::count_guesses(std::size_t index, std::int32_t experts) {
 void CpuExecutor::guess_next(std::size_t index) {
   ahead_.clear();  // what is not being read yet comes too late
   if (!guessing_ || index + 1 >= routers_.size()) return;
-  if (rows_of(routers_[index + 1].state) == rows_) ask_router(index + 1, Guess::next_router);
+  const RouterAhead& next = routers_[index + 1];
+  if (!next.experts.of_tokens.none() || (next.known() && rows_of(next.state) == rows_))
+    ask_router(index + 1, Guess::next_router);
   want(index + 1, Guess::next_router);
   want_last_token(index + 1);
 }

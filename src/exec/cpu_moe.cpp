@@ -123,12 +123,45 @@ void CpuExecutor::bring_biases_of(const Experts& experts, WeightRef ref, std::in
   }
 }
 
+/// The experts that a table has of each row's token.
+void CpuExecutor::bring_experts_of_tokens(const Experts& experts) {
+  const residency::Part& table = part(experts.of_tokens);
+  auto* const chosen = at<std::int32_t>(layout_.chosen);
+  for (const kv::BatchRow& row : batch_->rows)
+    if (row.token < 0 || row.token >= table.rows)
+      return fail(
+          error(Code::invalid_argument, "token {} has no row in {}, which has {}", row.token, table.name, table.rows));
+  const std::int64_t bytes = row_bytes(table.dtype, table.cols);
+  for (const Piece& piece : pieces_.pieces(experts.of_tokens)) {
+    const auto inside = [&](const kv::BatchRow& row) {
+      return row.token >= piece.row_begin && row.token < piece.row_end;
+    };
+    if (std::none_of(batch_->rows.begin(), batch_->rows.end(), inside)) continue;
+    const std::byte* const base = lease_now(piece);
+    if (base == nullptr) return;
+    for (std::int64_t r = 0; r < rows_; ++r) {
+      const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(r)];
+      if (inside(row))
+        std::memcpy(chosen + r * experts.top_k, base + (row.token - piece.row_begin) * bytes,
+                    static_cast<std::size_t>(bytes));
+    }
+  }
+  for (std::int64_t i = 0; i < rows_ * experts.top_k; ++i)
+    if (chosen[i] < 0 || chosen[i] >= experts.count)
+      return fail(error(Code::corrupt, "{} sends token {} to expert {} of {}; the file is damaged", table.name,
+                        batch_->rows[static_cast<std::size_t>(i / experts.top_k)].token, chosen[i], experts.count));
+}
+
 /// The experts of each row, in the router's order, and their weights.
 void CpuExecutor::route(const Experts& experts, std::int64_t rows) {
   const float* bias = nullptr;  // of the choice
   if (!experts.selection_bias.none()) {
     bias = vector_of(experts.selection_bias, experts.count, 0);
     if (bias == nullptr) return;
+  }
+  if (!experts.of_tokens.none()) {
+    bring_experts_of_tokens(experts);
+    if (failed()) return;
   }
   auto* scores = at<float>(layout_.router);
   auto* selection = at<float>(layout_.selection);

@@ -59,9 +59,12 @@ void choose_experts(const kernels::Table& table, const Experts& experts, const f
   if (experts.gating == Gating::softmax) table.softmax(scores, experts.count);
   if (experts.gating == Gating::sigmoid)
     for (std::int32_t e = 0; e < experts.count; ++e) scores[e] = 1.0f / (1.0f + kernels::exp_f32(-scores[e]));
-  if (bias != nullptr || experts.groups > 1)
+  if (experts.gating == Gating::sqrt_softplus)
+    for (std::int32_t e = 0; e < experts.count; ++e) scores[e] = std::sqrt(kernels::softplus_f32(scores[e]));
+  const bool by_token = !experts.of_tokens.none();
+  if (!by_token && (bias != nullptr || experts.groups > 1))
     choose_by_selection(experts, scores, bias, selection, chosen);
-  else
+  else if (!by_token)
     kernels::top_k(scores, experts.count, experts.top_k, chosen);
   for (std::int32_t k = 0; k < experts.top_k; ++k) weight[k] = scores[chosen[k]];
   if (experts.gating == Gating::softmax_chosen) table.softmax(weight, experts.top_k);

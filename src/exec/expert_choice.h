@@ -10,6 +10,7 @@ namespace millrace::exec {
 
 /// Of one row. `scores` [count]: the router's logits, which become the gate's scores. `bias` [count]: of the choice;
 /// null: none. `selection` [count]: scratch. Out: `chosen` and `weight` [top_k], those that the choice prefers first.
+/// With Experts::of_tokens `chosen` is input, and only weights are found.
 void choose_experts(const kernels::Table& table, const Experts& experts, const float* bias, float* scores,
                     float* selection, std::int32_t* chosen, float* weight);
 

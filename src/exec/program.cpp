@@ -121,9 +121,9 @@ std::vector<WeightRef> Program::weights() const {
     }
     if (step.kind != Kind::moe) continue;
     const Experts& experts = step.experts;
-    for (const WeightRef ref :
-         {experts.router_bias, experts.selection_bias, experts.gate_bias, experts.up_bias, experts.down_bias,
-          experts.output_scale, experts.hidden_scale, experts.inner_scale, experts.up_scale, experts.down_scale})
+    for (const WeightRef ref : {experts.router_bias, experts.selection_bias, experts.of_tokens, experts.gate_bias,
+                                experts.up_bias, experts.down_bias, experts.output_scale, experts.hidden_scale,
+                                experts.inner_scale, experts.up_scale, experts.down_scale})
       use(ref);
     for (std::int32_t expert = 0; expert < experts.count; ++expert)
       for (const std::int32_t part : {experts.gate_part, experts.up_part, experts.down_part})

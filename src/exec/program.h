@@ -48,6 +48,7 @@ enum class Gating : std::uint8_t {
   softmax = 1,         // of all scores, then the largest are chosen
   sigmoid = 2,         // of each score
   softmax_chosen = 3,  // the largest scores are chosen, then softmax of those
+  sqrt_softplus = 4,   // sqrt(ln(1 + e^x)) of each score. Source: DeepSeek-V4 (2026)
   sparse_mixer = 255,  // the largest scores are chosen; each one's share of a softmax over those not yet chosen that
                        // come within 2 % of it. Source: GRIN (arXiv:2409.12136)
 };
@@ -165,8 +166,11 @@ struct Experts {
   std::int32_t gate_part = 0, up_part = 1, down_part = 2;
   Gating gating = Gating::softmax;
   // Vectors in float32, none() where there is none; those of experts' products one expert after the other.
-  WeightRef router_bias;                    // [count], added to the scores
-  WeightRef selection_bias;                 // [count], added for the choice alone
+  WeightRef router_bias;     // [count], added to the scores
+  WeightRef selection_bias;  // [count], added for the choice alone
+  // I32 [vocab, top_k]: the experts of each token, which replace the choice; their weights still follow from the
+  // scores.
+  WeightRef of_tokens;
   WeightRef gate_bias, up_bias, down_bias;  // [count * expert_ff], likewise, [count * model_dim]: all three or none
   WeightRef output_scale;                   // [count], multiplies the weight of a chosen expert last
   WeightRef hidden_scale;  // [count], likewise, behind it: what should multiply its up's products does so here
@@ -186,7 +190,7 @@ struct Experts {
   std::int32_t first_part() const { return gated() ? gate_part : up_part; }  // of those that x is multiplied by
   bool plain_router() const {
     return gating == Gating::softmax && selection_bias.none() && output_scale.none() && hidden_scale.none() &&
-           groups == 1;
+           groups == 1 && of_tokens.none();
   }
 };
 

@@ -15,6 +15,10 @@ std::vector<RouterAhead> routers_ahead(const Program& program) {
     ahead.layer = step.layer;
     ahead.router = step.weight;
     ahead.experts = step.experts;
+    if (!step.experts.of_tokens.none()) {  // no state says which they are
+      routers.push_back(ahead);
+      continue;
+    }
     for (std::size_t before = i; before-- > 0;) {
       const Step& from = program.steps[before];
       if (!from.writes(step.b)) continue;

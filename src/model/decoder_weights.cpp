@@ -246,6 +246,7 @@ void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights)
   const bool bare = units.has(name("exp_probs_b"));
   if (mixture.selection_bias)
     experts.selection_bias = units.vector(name(bare ? "exp_probs_b" : "exp_probs_b.bias"), mixture.experts);
+  if (mixture.of_tokens) experts.of_tokens = units.integers(name("ffn_gate_tid2eid.weight"), mixture.top_k, hp_.vocab);
   if (mixture.output_scales) experts.output_scale = units.vector(name("ffn_down_exps.scale"), mixture.experts);
   list_expert_scales(units, index, experts);
   list_results(units, index, weights);

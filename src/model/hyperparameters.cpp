@@ -131,9 +131,10 @@ Expected<MixtureSpec> read_mixture(const modelfile::Model& file, const Hyperpara
   const std::int64_t groups = keys.optional("expert_group_count", 1, 0, exec::kMostGroups);
   const std::int64_t groups_used = keys.optional("expert_group_used_count", 1, 0, exec::kMostGroups);
   const std::int64_t shared = keys.optional("expert_shared_count", 0, 0, 64);
-  if (gating < 1 || gating > 3)
+  if (gating < 1 || gating > 4)
     keys.fail(error(Code::unsupported,
-                    "{} is {}: this version knows 1 (softmax), 2 (sigmoid) and 3 (softmax of those chosen)",
+                    "{} is {}: this version knows 1 (softmax), 2 (sigmoid), 3 (softmax of those chosen) and 4 (square "
+                    "root of a softplus)",
                     arch_key(file, "expert_gating_func"), gating));
   MR_RETURN_IF_ERROR(keys.status());
   MixtureSpec mixture = defaults;

@@ -170,6 +170,7 @@ struct MixtureSpec {
   // The layer has a dense feed-forward, too, and adds both results: router and experts read the residual stream, each
   // through a norm of its own, and each result is normalised.
   bool beside_dense = false;
+  bool of_tokens = false;      // each token has its experts by a table (ffn_gate_tid2eid)
   bool output_scales = false;  // an expert's weight is multiplied by its own number last (ffn_down_exps.scale)
 };
 

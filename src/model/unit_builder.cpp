@@ -95,7 +95,8 @@ residency::Unit UnitBuilder::block_apart(int layer) const {
   return unit;
 }
 
-const modelfile::TensorInfo* UnitBuilder::checked(const std::string& name, std::initializer_list<std::int64_t> shape) {
+/// Of that shape.
+const modelfile::TensorInfo* UnitBuilder::shaped(const std::string& name, std::initializer_list<std::int64_t> shape) {
   if (!status_.ok()) return nullptr;
   const Expected<const modelfile::TensorInfo*> tensor = file_.require(name);
   if (!tensor.ok()) return fail(tensor.status()), nullptr;
@@ -106,11 +107,25 @@ const modelfile::TensorInfo* UnitBuilder::checked(const std::string& name, std::
                shape_text(shape)));
     return nullptr;
   }
-  if (!info(found.dtype).computable) {
-    fail(error(Code::unsupported, "{} is of dtype {}, which cannot be multiplied", name, info(found.dtype).name));
-    return nullptr;
-  }
   return &found;
+}
+
+/// And of a dtype that can be multiplied.
+const modelfile::TensorInfo* UnitBuilder::checked(const std::string& name, std::initializer_list<std::int64_t> shape) {
+  const modelfile::TensorInfo* const found = shaped(name, shape);
+  if (found == nullptr || info(found->dtype).computable) return found;
+  fail(error(Code::unsupported, "{} is of dtype {}, which cannot be multiplied", name, info(found->dtype).name));
+  return nullptr;
+}
+
+WeightRef UnitBuilder::integers(const std::string& name, std::int64_t cols, std::int64_t rows) {
+  const modelfile::TensorInfo* const tensor = shaped(name, {cols, rows});
+  if (tensor == nullptr) return {};
+  if (tensor->dtype != DType::i32) {
+    fail(error(Code::unsupported, "{} is {}; this version wants it in I32", name, info(tensor->dtype).name));
+    return {};
+  }
+  return add({name, tensor->dtype, rows, cols, tensor->file, tensor->offset});
 }
 
 WeightRef UnitBuilder::add(Part part) {

@@ -58,6 +58,8 @@ class UnitBuilder {
   /// first.
   residency::WeightRef rows_of_heads(const std::string& name, std::int64_t cols, std::int64_t heads, std::int64_t each,
                                      std::int64_t first, std::int64_t rows);
+  /// Rows of whole numbers, of I32. Errors: as matrix(); unsupported (another dtype).
+  residency::WeightRef integers(const std::string& name, std::int64_t cols, std::int64_t rows);
   /// A float32 vector: a norm's weight or a bias.
   residency::WeightRef vector(const std::string& name, std::int64_t size);
   /// Elements [first, first + size) of one of `all`.
@@ -139,6 +141,7 @@ class UnitBuilder {
   residency::WeightRef scale_for(const std::string& name);
   void refuse_unused_scales();
   void refuse(std::string_view name);  // a tensor that nobody asked for
+  const modelfile::TensorInfo* shaped(const std::string& name, std::initializer_list<std::int64_t> shape);
   const modelfile::TensorInfo* checked(const std::string& name, std::initializer_list<std::int64_t> shape);
 
   const modelfile::Model& file_;

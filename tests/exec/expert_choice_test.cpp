@@ -35,7 +35,7 @@ Experts of(std::int32_t count, std::int32_t top_k, Gating gating = Gating::softm
 
 TEST(ExpertChoice, WeightsAreThoseOfTheRoutersScores) {
   const std::vector<float> logits{4, 3, 2, 0}, bias{0, -2, 2, 0};  // the second gives way to the third
-  for (const Gating gating : {Gating::softmax, Gating::sigmoid, Gating::softmax_chosen}) {
+  for (const Gating gating : {Gating::softmax, Gating::sigmoid, Gating::softmax_chosen, Gating::sqrt_softplus}) {
     const Choice all = choose(of(4, 4, gating), logits), two = choose(of(4, 2, gating), logits, bias);
     std::vector<std::int32_t> chosen = two.chosen;
     std::sort(chosen.begin(), chosen.end());
@@ -44,6 +44,30 @@ TEST(ExpertChoice, WeightsAreThoseOfTheRoutersScores) {
     EXPECT_NEAR(two.weight[first] / two.weight[1 - first], all.weight[0] / all.weight[2], 1e-5f);
     EXPECT_NEAR(two.weight[0] + two.weight[1], 1, 1e-6f);
   }
+}
+
+TEST(ExpertChoice, WeightsMayBeRootsOfSoftplus) {
+  Experts experts = of(4, 2, Gating::sqrt_softplus);
+  experts.normalize = false;
+  experts.scale = 1.5f;
+  const Choice choice = choose(experts, {-20, 30, 1, 2});
+  EXPECT_EQ(choice.chosen, (std::vector<std::int32_t>{1, 3}));
+  EXPECT_NEAR(choice.weight[0], 1.5 * std::sqrt(30.0), 1e-4);
+  EXPECT_NEAR(choice.weight[1], 1.5 * std::sqrt(std::log1p(std::exp(2.0))), 1e-5);
+}
+
+/// The experts are what the caller has put there, whatever the scores and a bias say; their weights are by the scores.
+TEST(ExpertChoice, ATokenMayHaveItsExperts) {
+  Experts experts = of(4, 2, Gating::sigmoid);
+  experts.of_tokens = {0, 0};
+  std::vector<float> scores{9, -1, 9, 0.5f}, selection(4), weight(2);
+  std::vector<std::int32_t> chosen{3, 1};
+  choose_experts(kernels::table(kernels::Isa::plain), experts, nullptr, scores.data(), selection.data(), chosen.data(),
+                 weight.data());
+  EXPECT_EQ(chosen, (std::vector<std::int32_t>{3, 1}));
+  const double third = 1 / (1 + std::exp(-0.5)), first = 1 / (1 + std::exp(1.0));
+  EXPECT_NEAR(weight[0], third / (third + first), 1e-6);
+  EXPECT_NEAR(weight[1], first / (third + first), 1e-6);
 }
 
 TEST(ExpertChoice, SparseMixerWeighsWhatComesNear) {

@@ -301,6 +301,12 @@ Status check_gpu(const Program& program, const residency::UnitTable& units, cons
       return error(Code::unsupported, "the GPU part ranks groups of experts by their two best alone; use --device cpu");
     if (step.kind == Step::Kind::moe && step.experts.gating == Gating::sparse_mixer)
       return error(Code::unsupported, "the GPU part has no routers with SparseMixer yet; use --device cpu");
+    if (step.kind == Step::Kind::moe && step.experts.gating == Gating::sqrt_softplus)
+      return error(Code::unsupported,
+                   "the GPU part has no routers with the square root of a softplus yet; use --device cpu");
+    if (step.kind == Step::Kind::moe && !step.experts.of_tokens.none())
+      return error(Code::unsupported,
+                   "the GPU part has no layers whose experts follow from the token yet; use --device cpu");
     if (step.kind != Step::Kind::attention) continue;
     if (step.attention.chunks)
       return error(Code::unsupported, "the GPU's attention has no chunks of positions yet; use --device cpu");
