@@ -34,7 +34,7 @@ struct Gate {
   const float* bias = nullptr;
   const float* up_bias = nullptr;
   float scale = 1, up_scale = 1;  // of the gate's products, and of the up's
-  float limit = 0;                // of Activation::limited
+  float limit = 0;                // of Activation::limited and bounded
 };
 /// The scale of one expert from a vector with one per expert; 1 if there is no vector (null).
 inline float scale_of(const float* scales, std::int32_t expert = 0) { return scales == nullptr ? 1 : scales[expert]; }

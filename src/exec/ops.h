@@ -83,7 +83,7 @@ class Ops {
   /// followed by the remaining channels of that head. weight: [heads * n, k], the heads' matrices one after another; or
   /// [n, k], the first one. Transposed: n channels of x give k, the sum of the matrix's rows, each times its channel.
   void matmul_heads(Act out, WeightRef weight, Act x, std::int64_t heads, HeadWeights form = {});
-  /// out = activation(x * gate^T) * (x * up^T). limit: of Activation::limited.
+  /// out = activation(x * gate^T) * (x * up^T). limit: of Activation::limited and bounded.
   void matmul_gated(Act out, WeightRef gate, WeightRef up, Act x, kernels::Activation activation, float limit = 0);
   /// x = activation(x) * the layer's channels of `all`: [layer * cols, (layer + 1) * cols), cols being those of x.
   void gate(Act x, Act all, std::int64_t layer, kernels::Activation activation, float limit = 0);

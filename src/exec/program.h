@@ -181,7 +181,7 @@ struct Experts {
   bool normalize = true;  // weights of the chosen experts are divided by their sum
   float scale = 1;        // and multiplied by this
   kernels::Activation activation = kernels::Activation::silu;
-  float limit = 0;  // of Activation::limited
+  float limit = 0;  // of Activation::limited and bounded
   // Of a shard: [rows, top_k * its rows of the gate]: hidden layers before they are gathered, and with them goes
   // Step::first. Biases of gate, up and down are then the shard's rows of each expert's, as far apart as in the file.
   Act own_hidden;
@@ -266,7 +266,7 @@ struct Step {
   float cap = 0;              // logits, cap: they become cap * tanh(logit / cap); logits: 0: they stay
   float least = 0, most = 0;  // clamp; match_rms: least
   kernels::Activation activation = kernels::Activation::silu;  // gated, gate, activate
-  float limit = 0;                                             // gated, gate: of Activation::limited
+  float limit = 0;                                             // gated, gate: of Activation::limited and bounded
   std::optional<kernels::Xielu> xielu;                         // activate: in place of the activation
   RowOf row_of = RowOf::token;                                 // embed: which row of its table each takes
   bool by_picture = false;  // embed: rows of pictures have theirs in place of a token's (kv::PictureRow::embedding)

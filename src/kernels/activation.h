@@ -15,6 +15,7 @@ enum class Activation : std::uint8_t {
   clamped,       // g / (1 + e^(-1.702 g)) * (u + 1), with g at most 7 and u within [-7, 7]
   limited,       // min(g / (1 + e^-g), limit) * u, with u within [-limit, limit] (Step-3.5)
   gelu_erf,      // 0.5 g (1 + erf(g / sqrt(2))) * u: GELU itself
+  bounded,       // g / (1 + e^-g) * u, with g at most limit and u within [-limit, limit] (DeepSeek-V4)
 };
 
 /// x > 0: alpha_p x^2 + beta x; else alpha_n (e^min(x, eps) - 1 - x) + beta x. Source: xIELU (arXiv:2411.13010).

@@ -171,7 +171,7 @@ struct Table {
   void (*match_rms)(float* x, const float* like, std::int64_t rows, std::int64_t cols, float least);
   /// Rotates pairs in place. x: [head_dim]; cos_sin: [rotary/2, 2]. neox: pair (i, i + rotary/2); else (2i, 2i + 1).
   void (*rope)(float* x, const float* cos_sin, std::int64_t rotary, bool neox);
-  /// gate[i] = gated(gate[i], up[i]), see Activation. limit: of Activation::limited.
+  /// gate[i] = gated(gate[i], up[i]), see Activation. limit: of Activation::limited and bounded.
   void (*gate_mul)(Activation activation, float limit, float* gate, const float* up, std::int64_t n);
   void (*xielu)(const Xielu& shape, float* x, std::int64_t n);
   void (*add)(float* x, const float* y, std::int64_t n);                  // x += y

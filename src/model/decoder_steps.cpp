@@ -391,8 +391,7 @@ void Decoder::add_result(const LayerSpec& spec, Act result, WeightRef norm) {
 
 /// hidden = act(W_gate h) * W_up h, or act(W_up h). The gate may keep a few of its channels alone.
 void Decoder::activate_products(const LayerSpec& spec, Act hidden, WeightRef gate, WeightRef up, WeightRef up_bias) {
-  if (spec.gated && spec.limit > 0)
-    return ops_.matmul_gated(hidden, gate, up, h_, kernels::Activation::limited, spec.limit);
+  if (spec.gated && spec.limit > 0) return ops_.matmul_gated(hidden, gate, up, h_, spec.limits, spec.limit);
   if (spec.gated && spec.gate_deviations > 0) {
     const Act factors = ops_.buffer("ups", ops_.cols(hidden));
     const exec::Product both[] = {{hidden, gate, {}}, {factors, up, {}}};

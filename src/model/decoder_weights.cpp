@@ -259,7 +259,7 @@ void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights)
   experts.groups_used = static_cast<std::int32_t>(mixture.groups_used);
   experts.normalize = mixture.normalize;
   experts.scale = mixture.scale;
-  experts.activation = mixture.limit > 0 ? kernels::Activation::limited : spec.activation;
+  experts.activation = mixture.limit > 0 ? spec.limits : spec.activation;
   experts.limit = mixture.limit;
   const std::int64_t width = mixture.latent_dim > 0 ? mixture.latent_dim : dim;
   experts.first_unit = units.experts(index, mixture.experts, width, mixture.ff_dim, spec.gated, of_ff, own(width));

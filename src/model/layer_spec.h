@@ -156,7 +156,7 @@ struct MixtureSpec {
   std::int64_t shared_ff_dim = 0;  // of the shared one; 0: none
   std::int64_t latent_dim = 0;  // experts read and give so many channels, between two matrices (ffn_latent_down, _up);
                                 // 0: the model's, as the router and the shared expert always do
-  float limit = 0;              // of Activation::limited; 0: experts have the layer's activation
+  float limit = 0;              // of LayerSpec::limits; 0: experts have the layer's activation
   bool shared_gate = false;     // which has a gate, one number a token (ffn_gate_inp_shexp)
   exec::Gating gating = exec::Gating::softmax;
   bool selection_bias = false;               // added to the probabilities for the choice alone (exp_probs_b)
@@ -184,10 +184,11 @@ struct LayerSpec {
   MixtureSpec mixture;
   kernels::Activation activation = kernels::Activation::silu;
   std::optional<kernels::Xielu> xielu;  // in its place, in a feed-forward without a gate
-  float limit = 0;             // of Activation::limited in the dense feed-forward and the shared expert; 0: not limited
-  bool gated = true;           // feed-forwards have a gate; without one their up goes through the activation
-  bool norms_inputs = true;    // attention and feed-forward read the residual stream through a norm
-  bool norms_attended = true;  // false: the feed-forward alone does
+  float limit = 0;                      // of `limits` in the dense feed-forward and the shared expert; 0: not limited
+  kernels::Activation limits = kernels::Activation::limited;  // what goes by limits, or Activation::bounded
+  bool gated = true;                    // feed-forwards have a gate; without one their up goes through the activation
+  bool norms_inputs = true;             // attention and feed-forward read the residual stream through a norm
+  bool norms_attended = true;           // false: the feed-forward alone does
   const char* attn_norm = "attn_norm";  // the names of the norms before attention
   const char* ffn_norm = "ffn_norm";    // and before the feed-forward
   // Attention reads the row's token beside the residual stream: [norm(embedding) | norm(x)], by this norm and

@@ -189,6 +189,8 @@ TEST(Ops, ElementwiseAndSoftmax) {
     ref::gate_mul(Activation::clamped, 0, clamped.data(), wide_up.data(), n);
     std::vector<float> limited = wide;
     ref::gate_mul(Activation::limited, 3, limited.data(), wide_up.data(), n);
+    std::vector<float> bounded = wide;
+    ref::gate_mul(Activation::bounded, 3, bounded.data(), wide_up.data(), n);
     std::vector<float> exact = x, bent = x;
     const Xielu shape{0.8f, 1.3f, 0.5f, -1e-6f};
     ref::gate_mul(Activation::gelu_erf, 0, exact.data(), y.data(), n);
@@ -197,8 +199,8 @@ TEST(Ops, ElementwiseAndSoftmax) {
     ref::softmax(soft.data(), n);
     std::vector<std::vector<float>> first;
     for (const Table& table : op_tables()) {
-      std::vector<std::vector<float>> out(11, x);
-      out[6] = out[7] = out[8] = wide;
+      std::vector<std::vector<float>> out(12, x);
+      out[6] = out[7] = out[8] = out[11] = wide;
       table.gate_mul(Activation::silu, 0, out[0].data(), y.data(), n);
       table.softmax(out[1].data(), n);
       table.add(out[2].data(), y.data(), n);
@@ -210,6 +212,7 @@ TEST(Ops, ElementwiseAndSoftmax) {
       table.gate_mul(Activation::limited, 3, out[8].data(), wide_up.data(), n);
       table.gate_mul(Activation::gelu_erf, 0, out[9].data(), y.data(), n);
       table.xielu(shape, out[10].data(), n);
+      table.gate_mul(Activation::bounded, 3, out[11].data(), wide_up.data(), n);
       if (first.empty()) first = out;
       for (std::size_t op = 0; op < out.size(); ++op) {
         EXPECT_TRUE(same_bits(out[op], first[op])) << device::isa_name(table.isa) << " op " << op << " n " << n;
@@ -220,6 +223,7 @@ TEST(Ops, ElementwiseAndSoftmax) {
       EXPECT_LT(op_error(out[6], clamped), 1e-6);
       EXPECT_LT(op_error(out[7], capped), 1e-6);
       EXPECT_LT(op_error(out[8], limited), 1e-6);
+      EXPECT_LT(op_error(out[11], bounded), 1e-6);
       for (std::size_t i = 0; i < exact.size(); ++i)  // erfc is good for so much
         EXPECT_NEAR(out[9][i], exact[i], 4e-7 * (1 + std::abs(x[i] * y[i]))) << x[i];
       EXPECT_LT(op_error(out[10], bent), 1e-6);

@@ -284,7 +284,8 @@ Status check_gpu(const Program& program, const residency::UnitTable& units, cons
     if (step.kind == Step::Kind::largest)
       return error(Code::unsupported,
                    "the GPU part has no routers whose weights multiply what experts read yet; use --device cpu");
-    if (step.activation == Activation::limited || step.experts.activation == Activation::limited)
+    const auto limits = [](Activation one) { return one == Activation::limited || one == Activation::bounded; };
+    if (limits(step.activation) || limits(step.experts.activation))
       return error(Code::unsupported, "the GPU part has no SiLU with a limit yet; use --device cpu");
     const bool by_erf = step.activation == Activation::gelu_erf && step.kind != Step::Kind::activate;
     if (by_erf || step.experts.activation == Activation::gelu_erf || step.xielu)

@@ -200,6 +200,11 @@ void gate_mul(Activation activation, float limit, float* gate, const float* up, 
       return each([most = V::set(limit), least = V::set(-limit)](Float g, Float u) {
         return V::mul(V::min(most, over_sigmoid<V>(g, g)), V::max(least, V::min(most, u)));
       });
+    case Activation::bounded:
+      return each([most = V::set(limit), least = V::set(-limit)](Float g, Float u) {
+        const Float bounded = V::min(most, g);
+        return V::mul(over_sigmoid<V>(bounded, bounded), V::max(least, V::min(most, u)));
+      });
     case Activation::gelu_erf:  // max(g, 0) - |g| / 2 * erfc(|g| / sqrt(2)): nothing cancels out where g is negative
       return each([](Float g, Float u) {
         const Float size = V::max(g, V::sub(V::set(0), g)),

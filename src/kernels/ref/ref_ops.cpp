@@ -71,6 +71,11 @@ void gate_mul(Activation activation, float limit, float* gate, const float* up, 
       case Activation::limited:
         result = std::min(g / (1 + std::exp(-g)), double{limit}) * std::clamp(u, -double{limit}, double{limit});
         break;
+      case Activation::bounded: {
+        const double bounded = std::min(g, double{limit});
+        result = bounded / (1 + std::exp(-bounded)) * std::clamp(u, -double{limit}, double{limit});
+        break;
+      }
       case Activation::gelu_erf:
         result = g / 2 * (1 + std::erf(g / std::sqrt(2.0))) * u;
         break;
