@@ -59,7 +59,10 @@ Status CpuExecutor::prepare(const Program& program, const PassLimits& limits) {
   program_ = program;
   shape_ = shape;
   layout_ = layout;
-  ones_.assign(static_cast<std::size_t>(std::max(shape.head_dim, CpuLayout::kTaskRows)), 1.0f);
+  std::int64_t ones = std::max(shape.head_dim, CpuLayout::kTaskRows);
+  for (const Step& step : program.steps)
+    if (step.kind == Step::Kind::rms_norm_heads && step.weight.none()) ones = std::max(ones, step.head_dim);
+  ones_.assign(static_cast<std::size_t>(ones), 1.0f);
   waiting_.reserve(static_cast<std::size_t>(shape.experts));
   leased_.reserve(static_cast<std::size_t>(shape.experts));
   prepare_guesses();
@@ -176,6 +179,8 @@ void CpuExecutor::do_step(const Step& step) {
       return match_rms(step.out, step.b, step.least);
     case Kind::add_streams:
       return add_streams(step);
+    case Kind::weigh_streams:
+      return weigh_streams(step);
     case Kind::gather:  // prepare() has refused it
       return fail(error(Code::internal, "the CPU executor has no other device to gather from"));
   }

@@ -120,6 +120,7 @@ class CpuExecutor final : public Executor {
   void statistical_top_k(Act x, float deviations);
   void match_rms(Act x, Act like, float least);
   void add_streams(const Step& step);
+  void weigh_streams(const Step& step);
 
   void rms_norm(Act out, Act x, WeightRef weight, float eps);
   void layer_norm(Act out, Act x, WeightRef weight, WeightRef bias, float eps);

@@ -1,5 +1,8 @@
 // Models of several residual streams: what mixes them, and the ops of their layers that others do not have.
+#include <algorithm>
+
 #include "exec/cpu_executor.h"
+#include "exec/stream_weights.h"
 
 namespace millrace::exec {
 
@@ -34,6 +37,7 @@ void CpuExecutor::add_streams(const Step& step) {
   const std::int64_t dim = step.head_dim, streams = cols_of(step.b) / dim;
   const std::int64_t cols = cols_of(step.out), targets = cols / dim - step.first;
   for_rows(rows_of(step.out), cols, [&](std::int64_t begin, std::int64_t end) {
+    if (step.from_zero) std::fill(data(step.out) + begin * cols, data(step.out) + end * cols, 0.0f);
     for (std::int64_t r = begin; r < end; ++r) {
       const float* const weights = step.c.buffer < 0 ? nullptr : data(step.c) + r * targets * streams;
       for (std::int64_t i = 0; i < targets; ++i)
@@ -42,6 +46,24 @@ void CpuExecutor::add_streams(const Step& step) {
           table_.add_scaled(data(step.out) + r * cols + (step.first + i) * dim, data(step.b) + (r * streams + j) * dim,
                             weight, dim);
         }
+    }
+  });
+}
+
+void CpuExecutor::weigh_streams(const Step& step) {
+  if (!ready()) return;
+  const std::int64_t cols = cols_of(step.a), scaled = cols == step.weighing.streams ? 1 : 3;
+  const float* const scales = kept_vector_of(step.weight, scaled, 0);
+  if (scales == nullptr) return;
+  const float* const bias = vector_of(step.weight2, cols, 1);
+  if (bias == nullptr) return;
+  for_rows(rows_of(step.a), cols * step.weighing.iterations, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      float* const x = data(step.a) + r * cols;
+      if (scaled == 1)
+        weigh_read_streams(step.weighing, scales[0], bias, x);
+      else
+        exec::weigh_streams(step.weighing, scales, bias, x);
     }
   });
 }

@@ -161,6 +161,7 @@ class Fuser {
       case Kind::statistical_top_k:
       case Kind::match_rms:
       case Kind::add_streams:
+      case Kind::weigh_streams:
       case Kind::largest:
       case Kind::moe:  // experts() has taken it
         break;

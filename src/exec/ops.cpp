@@ -386,6 +386,20 @@ void Ops::moe(Act out, Act x, Act routed, WeightRef router, std::int64_t layer, 
   step.first = first;
 }
 
+void Ops::sum_streams(Act out, Act x, Act weights, std::int64_t dim, float plus) {
+  add_streams(out, x, weights, dim, plus);
+  program_.steps.back().from_zero = true;
+  program_.steps.back().a = {};
+}
+
+void Ops::weigh_streams(Act x, WeightRef scales, WeightRef bias, const StreamWeighing& weighing) {
+  Step& step = record(Kind::weigh_streams);
+  step.out = step.a = x;
+  step.weight = scales;
+  step.weight2 = bias;
+  step.weighing = weighing;
+}
+
 void Ops::select_logit_rows(Act out, Act x) {
   Step& step = record(Kind::select_rows);
   step.out = out;

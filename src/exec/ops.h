@@ -70,6 +70,14 @@ class Ops {
   /// streams j, ascending, of (weights[i * x's streams + j] + plus) * stream j, each term by one fma. weights: a column
   /// for each pair of streams; without them: 0.
   void add_streams(Act out, Act x, Act weights, std::int64_t dim, float plus, std::int64_t first = 0);
+  /// The same from zero: what out's streams hold is not read.
+  void sum_streams(Act out, Act x, Act weights, std::int64_t dim, float plus = 0);
+  /// In place, with x's columns as StreamWeighing says and s being `scales`: reads become sigmoid(s0 x + bias) + eps,
+  /// writes 2 sigmoid(s1 x + bias), and the rest, [source, target], softmax over targets of (s2 x + bias), + eps,
+  /// divided by (sum over sources + eps), then iterations - 1 times by the sums over targets and over sources; it is
+  /// left as [target, source]. Where x has `streams` columns it is reads alone. scales: float32 [3], or [1]; bias: x's
+  /// cols.
+  void weigh_streams(Act x, WeightRef scales, WeightRef bias, const StreamWeighing& weighing);
   /// x = (x - bias) * scale, both float32 vectors of x's cols; x * scale where bias is none().
   void standardize(Act x, WeightRef bias, WeightRef scale);
   void copy(Act out, Act x);

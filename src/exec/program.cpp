@@ -43,7 +43,7 @@ std::string_view name(Step::Kind kind) {
       "convolution", "delta rule",   "time step",       "scan",         "activation", "rows",
       "logits",      "states",       "given",           "join",         "gather",     "picture",
       "merge rows",  "mean of rows", "clamp",           "standardize",  "cap",        "top k",
-      "match",       "add streams",  "largest"};
+      "match",       "add streams",  "largest",         "weigh streams"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -296,6 +296,9 @@ Status Program::check() const {
       return wrong("what it matches is no part of its buffer");
     if (step.kind == Kind::add_streams && !adds_streams(*this, step))
       return wrong("its buffers are not of so many streams");
+    if (step.kind == Kind::weigh_streams && buffer(step.a).cols != step.weighing.streams &&
+        buffer(step.a).cols != step.weighing.whole())
+      return wrong("its weights are not of so many streams");
     if (const std::string_view mistake = index_mistake(*this, step); !mistake.empty()) return wrong(mistake);
     if (step.kind == Kind::store_kv || step.kind == Kind::store_latent || step.kind == Kind::attention) {
       if (!layout.keeps(step.layer)) return wrong("it names a layer of which nothing is kept");

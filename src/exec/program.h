@@ -111,6 +111,19 @@ struct Indexer {
   std::int64_t top_k = 0;                // tokens that are chosen; one that has no more before it sees all
 };
 
+constexpr std::int64_t kMostStreams = 16;
+
+/// The weights by which a part of a layer reads and writes n residual streams (hyper-connections), for each row: n for
+/// reading, then n for writing, then n * n that mix the streams. The head only reads, by n weights.
+/// Source: Manifold-Constrained Hyper-Connections (DeepSeek-V4, section 2.2).
+struct StreamWeighing {
+  std::int64_t streams = 0;
+  std::int64_t iterations = 0;  // of Sinkhorn and Knopp, after which sums over sources and over targets are nearly 1
+  float eps = 0;                // added to weights for reading, and to the sums that others are divided by
+
+  std::int64_t whole() const { return (2 + streams) * streams; }  // columns
+};
+
 /// The layout of the matrices of a product by heads.
 struct HeadWeights {
   bool parts = false;  // one part of the unit per matrix, beginning with the weight named; else rows of that weight
@@ -245,6 +258,7 @@ struct Step {
     match_rms,
     add_streams,
     largest,
+    weigh_streams,
   };
   Kind kind = Kind::embed;
   bool for_hidden = false;  // only in passes whose final states are wanted (kv::Batch::wants_hidden)
@@ -257,7 +271,7 @@ struct Step {
   int product_count = 0;
   // Norms, tables; layer_norm: and a bias; scale: a scalar and a bias; standardize: a bias and a scale; gated: gate and
   // up; moe: the router; logits: the head and its bias; decay, time_step: a and its bias; convolve: taps and bias;
-  // scan: the skip's.
+  // scan: the skip's; weigh_streams: scales and bias.
   WeightRef weight, weight2;
   float eps = 0;
   // embed: of the embeddings; add: of what is added; scale, logits: of them; statistical_top_k: deviations;
@@ -279,9 +293,11 @@ struct Step {
   std::int64_t first = 0;
   std::int64_t vocab = 0;  // logits: of all devices together; 0: the head has all of them
   int rope = 0;            // index into Program::ropes
+  bool from_zero = false;  // add_streams: what is added to is not read, and begins at 0
   Temperature temperature;
   Attention attention;
   Indexer indexer;
+  StreamWeighing weighing;
   Experts experts;
   Convolution convolution;
   DeltaRule delta_rule;

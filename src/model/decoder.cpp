@@ -91,6 +91,11 @@ Expected<Stage> check_stage(const Stage& stage, const Hyperparameters& hp, const
         Code::unsupported,
         "models of {} cannot be cut into stages: their tokens see those behind them; let one process compute them",
         hp.architecture);
+  if (spec.streams > 1 && spec.per_layer_dim == 0)
+    return error(Code::unsupported,
+                 "models of {} cannot be cut into stages yet: they have several residual streams, of which a stage "
+                 "hands over one",
+                 hp.architecture);
   if (spec.per_layer_dim > 0)
     return error(Code::unsupported,
                  "models of {} cannot be cut into stages: each layer adds an embedding of its own of every token",

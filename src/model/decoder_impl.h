@@ -28,6 +28,11 @@ struct StreamWeights {
   WeightRef first_scale;  // [model_dim], of what per-layer embeddings read
 };
 
+/// What makes the weights of connected streams, of all streams normalised as one: W x, then scales and bias.
+struct StreamWeigher {
+  WeightRef matrix, scales, bias;
+};
+
 /// A layer's weights; none() where the spec or the file has none.
 struct LayerWeights {
   WeightRef token_norm;  // of the token's embedding that attention reads, too
@@ -49,7 +54,8 @@ struct LayerWeights {
   WeightRef per_layer_gate, per_layer_out, per_layer_norm;
   WeightRef output_scale;
   WeightRef control_one, control_sum;  // what control vectors add behind the layer (model/control_vector.h)
-  StreamWeights streams;
+  StreamWeights streams;               // predicted ones
+  StreamWeigher mixer_weigher, feed_forward_weigher;  // of connected ones
   WeightRef laurel_down, laurel_up, laurel_norm;
   exec::Experts experts;
 };
@@ -141,6 +147,12 @@ class Decoder {
   void mix_beside(std::int64_t index);
   void add_of_layer(std::int64_t index);
   // decoder_streams.cpp
+  bool connects() const { return spec_.streams > 1 && spec_.stream_kind == Streams::connected; }
+  bool predicts() const { return spec_.streams > 1 && spec_.stream_kind == Streams::predicted; }
+  StreamWeigher list_weigher(UnitBuilder& units, const std::string& stem, std::int64_t columns) const;
+  void list_streams_end(UnitBuilder& units);
+  void read_streams(const StreamWeigher& weigher);
+  void write_streams(Act result);
   std::vector<WeightRef> list_between_streams(UnitBuilder& units, const std::string& name) const;
   void list_prediction(UnitBuilder& units, int index, LayerWeights& weights) const;
   void list_correction(UnitBuilder& units, int index, LayerWeights& weights) const;
@@ -189,7 +201,8 @@ class Decoder {
   DraftWeights draft_;
   WeightRef layers_table_, layers_projection_, layers_norm_;  // of per-layer embeddings
   Act x_, h_;  // the residual stream; what a block reads of it, and what it adds to it
-  std::vector<WeightRef> opened_streams_, merged_streams_;  // a matrix for each stream but the first
+  std::vector<WeightRef> opened_streams_, merged_streams_;  // a matrix for each predicted stream but the first
+  StreamWeigher last_weigher_;                              // of what the head reads of connected ones
   Act streams_;    // in models of several: those between layers, one after the other; x is the first of them in a layer
   Act of_layers_;  // per-layer embeddings, one layer's channels behind the other's
 };

@@ -181,6 +181,7 @@ void Decoder::remember(std::int64_t index) {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
   ops_.begin_block();
+  if (connects()) read_streams(layer.mixer_weigher);
   ops_.rms_norm(h_, x_, layer.attn_norm, eps());
   if (spec.mixer == Mixer::delta_net)
     record_delta_net(ops_, index, spec.delta_net, layer.delta_net, h_, eps());
@@ -263,7 +264,8 @@ void Decoder::attend(std::int64_t index) {
   const bool own = spec.reads < 0;  // keys and values
 
   ops_.begin_block();
-  if (spec_.streams > 1) predict_streams(index);
+  if (predicts()) predict_streams(index);
+  if (connects()) read_streams(layer.mixer_weigher);
   read_stream(spec_.layers[static_cast<std::size_t>(index)], layer.attn_norm, layer.attn_norm_bias);
   const Act beside = layer.laurel_down.none() ? Act() : laurel(index);
   ops_.matmul(std::span(qkv).first(!own ? 1 : spec.values_are_keys ? 2 : 3), read_by_attention(index));
@@ -318,6 +320,7 @@ void Decoder::attend_latent(std::int64_t index) {
   // DeepseekV3RMSNorm).
   constexpr float kLatentEps = 1e-6f;
   ops_.begin_block();
+  if (connects()) read_streams(layer.mixer_weigher);
   ops_.rms_norm(h_, x_, layer.attn_norm, eps());
   ops_.matmul(products, h_);
   if (latent.q_rank > 0) {
@@ -383,9 +386,10 @@ void Decoder::project(Act out, WeightRef weight, WeightRef bias, Act x) {
   if (!shard_.whole()) ops_.gather(out, product.out, rows.first);
 }
 
-/// x += residual_scale * result, which may be normalised first.
+/// x += residual_scale * result, which may be normalised first; or connected streams take it.
 void Decoder::add_result(const LayerSpec& spec, Act result, WeightRef norm) {
   if (spec.norms_results) ops_.rms_norm(result, result, norm, eps());
+  if (connects()) return write_streams(result);
   ops_.add(x_, result, spec.residual_scale);
 }
 
@@ -411,6 +415,7 @@ void Decoder::feed_forward(std::int64_t index) {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
   if (!spec.parallel) ops_.begin_block();
+  if (connects()) read_streams(layer.feed_forward_weigher);
   if (!spec.parallel || !layer.ffn_norm.none()) read_stream(spec, layer.ffn_norm, layer.ffn_norm_bias);
   if (spec.ff_dim > 0) {
     const RowRange rows = own(spec.ff_dim);
@@ -426,7 +431,7 @@ void Decoder::feed_forward(std::int64_t index) {
   else
     mix(index);
   if (!layer.ffn_sum_norm.none()) normalize(x_, x_, layer.ffn_sum_norm, layer.ffn_sum_bias);
-  if (spec_.streams > 1) correct_streams(index);
+  if (predicts()) correct_streams(index);
   if (spec_.per_layer_dim > 0) add_of_layer(index);
   if (spec.output_scale) ops_.scale(x_, layer.output_scale);
 }

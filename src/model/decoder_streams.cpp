@@ -29,7 +29,6 @@ std::vector<WeightRef> Decoder::list_between_streams(UnitBuilder& units, const s
 
 void Decoder::list_prediction(UnitBuilder& units, int index, LayerWeights& weights) const {
   const std::int64_t count = spec_.streams;
-  if (count == 1) return;
   const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
   weights.streams.predict_norm = units.vector(name("altup_router_norm.weight"), hp_.model_dim);
   weights.streams.predict_router = units.matrix(name("altup_router.weight"), hp_.model_dim, count);
@@ -38,7 +37,6 @@ void Decoder::list_prediction(UnitBuilder& units, int index, LayerWeights& weigh
 
 void Decoder::list_correction(UnitBuilder& units, int index, LayerWeights& weights) const {
   const std::int64_t count = spec_.streams;
-  if (count == 1) return;
   const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
   weights.streams.correct_norm = units.vector(name("altup_router_norm.weight"), hp_.model_dim);
   weights.streams.correct_router = units.matrix(name("altup_router.weight"), hp_.model_dim, count);
@@ -46,11 +44,60 @@ void Decoder::list_correction(UnitBuilder& units, int index, LayerWeights& weigh
   weights.streams.first_scale = units.vector(name("altup_correct_scale.weight"), hp_.model_dim);
 }
 
-/// The first is x, the others are matrices' products with it, of its magnitude.
+/// Of so many columns: STEM_fn, STEM_scale and STEM_base.
+StreamWeigher Decoder::list_weigher(UnitBuilder& units, const std::string& stem, std::int64_t columns) const {
+  StreamWeigher weigher;
+  weigher.matrix = units.unscaled(stem + "_fn.weight", spec_.streams * hp_.model_dim, columns);
+  weigher.scales = units.vector(stem + "_scale.weight", columns == spec_.streams ? 1 : 3);
+  weigher.bias = units.vector(stem + "_base.weight", columns);
+  return weigher;
+}
+
+/// What stands between the layers and the last norm.
+void Decoder::list_streams_end(UnitBuilder& units) {
+  if (predicts()) merged_streams_ = list_between_streams(units, "altup_unembd_proj.weight");
+  if (!connects()) return;
+  units.begin(UnitKind::trunk);
+  last_weigher_ = list_weigher(units, "output_hc", spec_.streams);
+  units.end();
+}
+
+/// x = what a block reads of all streams, by weights that follow from them. With a weigher of a layer, the weights of
+/// what write_streams() does are left, too.
+void Decoder::read_streams(const StreamWeigher& weigher) {
+  const std::int64_t count = spec_.streams, dim = hp_.model_dim;
+  const bool last = weigher.matrix == last_weigher_.matrix;
+  const Act normed = ops_.buffer("normalised streams", count * dim);
+  const Act weights = ops_.buffer("weights of streams", last ? count : spec_.weighing.whole());
+  ops_.copy(normed, streams_);
+  ops_.rms_norm_heads(normed, {}, count * dim, eps());
+  ops_.matmul(weights, weigher.matrix, normed);
+  ops_.weigh_streams(weights, weigher.scales, weigher.bias, spec_.weighing);
+  if (last) return ops_.sum_streams(x_, streams_, weights, dim);
+  const Act reads = ops_.buffer("reads of streams", count);
+  ops_.pick_heads(reads, weights, 1, count, 0);
+  ops_.sum_streams(x_, streams_, reads, dim);
+}
+
+/// Each stream = a sum of all, + a weight times what the block gives.
+void Decoder::write_streams(Act result) {
+  const std::int64_t count = spec_.streams, dim = hp_.model_dim;
+  const Act weights = ops_.buffer("weights of streams", spec_.weighing.whole()),
+            writes = ops_.buffer("writes of streams", count), stays = ops_.buffer("what stays", count * count),
+            before = ops_.buffer("normalised streams", count * dim);  // which nobody reads any more
+  ops_.pick_heads(writes, weights, 1, count, count);
+  ops_.pick_heads(stays, weights, 1, count * count, 2 * count);
+  ops_.copy(before, streams_);
+  ops_.sum_streams(streams_, before, stays, dim);
+  ops_.add_streams(streams_, result, writes, dim, 0);
+}
+
+/// Connected: each is x. Predicted: the first is x, the others are matrices' products with it, of its magnitude.
 void Decoder::open_streams() {
   const std::int64_t dim = hp_.model_dim;
-  const Act other = ops_.buffer("other stream", dim);
   streams_ = ops_.buffer("streams", spec_.streams * dim, Rows::whole);
+  if (connects()) return ops_.sum_streams(streams_, x_, {}, dim, 1);
+  const Act other = ops_.buffer("other stream", dim);
   Act open = x_;
   for (std::int64_t i = 1; i < spec_.streams; ++i) {
     const bool last = i == spec_.streams - 1;
@@ -94,9 +141,14 @@ void Decoder::correct_streams(std::int64_t index) {
   ops_.add_streams(streams_, x_, by, hp_.model_dim, 1);
 }
 
-/// x = the mean of the first and of matrices' products with the others, of its magnitude.
+/// Connected: x = what the head reads of them. Predicted: the mean of the first and of matrices' products with the
+/// others, of its magnitude.
 void Decoder::merge_streams() {
   const std::int64_t dim = hp_.model_dim;
+  if (connects()) {
+    ops_.begin_block();
+    return read_streams(last_weigher_);
+  }
   const Act other = ops_.buffer("other stream", dim), merged = ops_.buffer("merged stream", dim);
   ops_.begin_block();
   ops_.pick_heads(h_, streams_, 1, dim, 0);

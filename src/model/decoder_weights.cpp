@@ -25,7 +25,8 @@ struct RowsOf {
 void Decoder::list_mixer(UnitBuilder& units, int index, LayerWeights& weights) const {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   if (spec.mixer == Mixer::none) return;
-  list_prediction(units, index, weights);
+  if (predicts()) list_prediction(units, index, weights);
+  if (connects()) weights.mixer_weigher = list_weigher(units, layer_tensor(index, "hc_attn"), spec_.weighing.whole());
   if (spec.token_norm != nullptr)
     weights.token_norm = units.vector(layer_tensor(index, fmt::format("{}.weight", spec.token_norm)), hp_.model_dim);
   if (spec.norms_inputs && spec.norms_attended)
@@ -154,6 +155,8 @@ void Decoder::list_indexer(UnitBuilder& units, int index, LayerWeights& weights)
 /// Closes the trunk's unit; a mixture's experts are units of their own behind it.
 void Decoder::list_feed_forward(UnitBuilder& units, int index, LayerWeights& weights) const {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
+  if (spec.feeds_forward() && connects())
+    weights.feed_forward_weigher = list_weigher(units, layer_tensor(index, "hc_ffn"), spec_.weighing.whole());
   const bool shares_norm = spec.parallel && !units.has(layer_tensor(index, fmt::format("{}.weight", spec.ffn_norm)));
   if (spec.feeds_forward() && spec.norms_inputs && !shares_norm)
     list_norm(units, index, spec.ffn_norm, weights.ffn_norm, weights.ffn_norm_bias);
@@ -169,7 +172,7 @@ void Decoder::list_results(UnitBuilder& units, int index, LayerWeights& weights)
   const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
   if (spec.norms_results) weights.ffn_result_norm = units.vector(name("post_ffw_norm.weight"), hp_.model_dim);
   if (spec.norms_sums) list_norm(units, index, "layer_output_norm", weights.ffn_sum_norm, weights.ffn_sum_bias);
-  list_correction(units, index, weights);
+  if (predicts()) list_correction(units, index, weights);
   if (const std::int64_t each = spec_.per_layer_dim; each > 0) {
     weights.per_layer_gate = units.matrix(name("inp_gate.weight"), hp_.model_dim, each);
     weights.per_layer_out = units.matrix(name("proj.weight"), each, hp_.model_dim);
@@ -318,7 +321,7 @@ Status Decoder::list_units(const modelfile::Model& file, residency::UnitTable& t
   const bool as_head = spec_.head && ends() && units.ties_head() && shard_.whole();
   if (begins() || as_head) embedding_ = units.embedding(hp_.model_dim, hp_.vocab, as_head);
   if (spec_.per_layer_dim > 0) list_for_layers(units);
-  if (spec_.streams > 1) opened_streams_ = list_between_streams(units, "altup_proj.weight");
+  if (predicts()) opened_streams_ = list_between_streams(units, "altup_proj.weight");
   const modelfile::TensorInfo* positions = file.find("position_embd.weight");
   if (begins()) list_embeddings(units, positions == nullptr ? hp_.context_length : positions->rows());
   layers_.resize(static_cast<std::size_t>(stage_.last));
@@ -329,7 +332,7 @@ Status Decoder::list_units(const modelfile::Model& file, residency::UnitTable& t
     list_feed_forward(units, index, weights);
     units.refuse_unused(index);
   }
-  if (spec_.streams > 1) merged_streams_ = list_between_streams(units, "altup_unembd_proj.weight");
+  if (ends()) list_streams_end(units);
   if (ends() && !spec_.head) {
     output_ = units.last_norm(spec_.output_norm, hp_.model_dim);
     if (spec_.dense_dim > 0) {

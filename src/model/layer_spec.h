@@ -230,13 +230,23 @@ struct LayerSpec {
   }
 };
 
+/// What residual streams are to a layer's parts (attention, or what stands in its place, and the feed-forward).
+enum class Streams : std::uint8_t {
+  // Each part reads a weighted sum of the streams; what it gives is added to all of them, by weights, and the streams
+  // are mixed. All weights follow from the streams (exec::StreamWeighing). Source: DeepSeek-V4 (2026), section 2.2.
+  connected,
+  // A layer predicts those behind it of all before it, works on the first, and corrects the predictions by what it
+  // found. Source: AltUp (arXiv:2301.13310).
+  predicted,
+};
+
 struct DecoderSpec {
   std::vector<LayerSpec> layers;
   std::vector<RopeSpec> ropes;  // several where layers turn differently
   float embedding_scale = 1;    // multiplies the tokens' embeddings
-  // Residual streams. A layer predicts those behind it of all before it, works on the first, and corrects the
-  // predictions by what it found. Source: AltUp (arXiv:2301.13310).
-  std::int64_t streams = 1;
+  std::int64_t streams = 1;     // residual streams
+  Streams stream_kind = Streams::predicted;
+  exec::StreamWeighing weighing;   // of connected streams
   std::int64_t per_layer_dim = 0;  // channels of an embedding that each layer adds of its own (per-layer embeddings)
   const char* output_norm = "output_norm.weight";  // the name of the norm before the head; null: there is none
   bool head = true;                                // false: an encoder's, which gives its last states

@@ -277,7 +277,7 @@ Status check_gpu(const Program& program, const residency::UnitTable& units, cons
       return error(Code::unsupported,
                    "the GPU part has no attention over keys that an indexer chooses yet; use --device cpu");
     if (step.kind == Step::Kind::add_streams || step.kind == Step::Kind::statistical_top_k ||
-        step.kind == Step::Kind::match_rms || step.kind == Step::Kind::cap)
+        step.kind == Step::Kind::match_rms || step.kind == Step::Kind::cap || step.kind == Step::Kind::weigh_streams)
       return error(Code::unsupported, "the GPU part has no layers with several residual streams yet; use --device cpu");
     if (step.temperature.offset != 0)
       return error(Code::unsupported, "the GPU part has temperatures of positions from 0 alone; use --device cpu");
