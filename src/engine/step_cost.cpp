@@ -11,16 +11,26 @@ std::vector<residency::AttentionCost> attention_costs(const exec::Program& progr
     if (step.kind != exec::Step::Kind::attention && !chooses) continue;
     const kv::Group& group = layout.group_of(step.layer);
     const bool latent = step.attention.latent_values > 0;
-    // Whether a token sees the nearest keys or chosen ones, they are so many at most. Those who choose see all.
-    const std::int64_t seen = step.attention.selected > 0 ? step.attention.selected : chooses ? 0 : group.window;
-    auto cost = std::find_if(costs.begin(), costs.end(),
-                             [&](const auto& one) { return one.window == seen && one.latent == latent; });
-    if (cost == costs.end()) cost = costs.insert(costs.end(), {.window = seen, .latent = latent});
-    cost->macs +=
-        static_cast<double>(chooses ? step.indexer.heads * step.indexer.head_dim
-                                    : step.attention.heads * (step.attention.head_dim + step.attention.v_dim()));
-    const std::int64_t bytes = chooses ? group.index_bytes() : group.layer_bytes() - group.index_bytes();
-    cost->kv_bytes += static_cast<double>(bytes) / kv::kBlockTokens;
+    const auto add = [&](std::int64_t seen, std::int64_t macs, std::int64_t bytes, std::int64_t ratio) {
+      auto cost = std::find_if(costs.begin(), costs.end(),
+                               [&](const auto& one) { return one.window == seen && one.latent == latent; });
+      if (cost == costs.end()) cost = costs.insert(costs.end(), {.window = seen, .latent = latent});
+      cost->macs += static_cast<double>(macs) / static_cast<double>(ratio);
+      cost->kv_bytes += static_cast<double>(bytes) / kv::kBlockTokens;
+    };
+    const std::int64_t per_key = step.attention.heads * (step.attention.head_dim + step.attention.v_dim());
+    // Those who choose see all.
+    if (chooses) {
+      add(0, step.indexer.heads * step.indexer.head_dim, group.index_bytes(), group.ratio);
+      continue;
+    }
+    const bool compressed = step.attention.rows >= 0;
+    // Whether a token sees the nearest keys or chosen ones, they are so many at most.
+    add(step.attention.selected > 0 && !compressed ? step.attention.selected : group.window, per_key,
+        group.layer_bytes() - group.index_bytes(), 1);
+    if (!compressed) continue;
+    const kv::Group& rows = layout.group_of(step.attention.rows);
+    add(step.attention.selected * rows.ratio, per_key, rows.layer_bytes() - rows.index_bytes(), rows.ratio);
   }
   return costs;
 }

@@ -62,17 +62,23 @@ void CpuExecutor::temper(Act x, const Temperature& temperature) {
   });
 }
 
-void CpuExecutor::rope(Act x, std::int64_t heads, std::int64_t head_dim, int index) {
+void CpuExecutor::rope(Act x, std::int64_t heads, std::int64_t head_dim, int index, bool back) {
   if (!ready()) return;
   const Rope& rope = program_.ropes[static_cast<std::size_t>(index)];
   const float* table = rope_table(index);
   const std::int64_t cols = cols_of(x);
   float* rows = data(x) + (rope.last ? head_dim - rope.rotary : 0);
   for_rows(rows_, cols, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> opposite(back ? static_cast<std::size_t>(rope.rotary) : 0);
     for (std::int64_t r = begin; r < end; ++r) {
-      for (std::int64_t h = 0; h < heads; ++h) {
-        table_.rope(rows + r * cols + h * head_dim, table + r * rope.rotary, rope.rotary, rope.neox);
+      const float* angles = table + r * rope.rotary;
+      if (back) {
+        for (std::int64_t i = 0; i < rope.rotary; ++i)
+          opposite[static_cast<std::size_t>(i)] = i % 2 == 0 ? angles[i] : -angles[i];
+        angles = opposite.data();
       }
+      for (std::int64_t h = 0; h < heads; ++h)
+        table_.rope(rows + r * cols + h * head_dim, angles, rope.rotary, rope.neox);
     }
   });
 }
@@ -188,10 +194,11 @@ void store_row(const kernels::Table& table, const kv::Group& kv, const float* k,
   std::memcpy(blocks.v + lane * kv.v_dim * 4, v, static_cast<std::size_t>(kv.v_dim) * 4);
 }
 
-/// Channels [first, first + count) of a latent into its block, [64, dim]. q8_0: both are whole groups.
-void store_latent_channels(const kernels::Table& table, const kv::Group& kv, const float* x, std::int64_t first,
-                           std::int64_t count, std::int64_t lane, std::byte* block) {
-  const std::int64_t at = lane * kv.v_dim + first;
+}  // namespace
+
+void store_latent_channels(const kernels::Table& table, const kv::Group& kv, const float* x, ChannelRange channels,
+                           std::int64_t lane, std::byte* block) {
+  const std::int64_t at = lane * kv.v_dim + channels.first, count = channels.count;
   if (kv.dtype == DType::f32) {
     std::memcpy(block + at * 4, x, static_cast<std::size_t>(count) * 4);
     return;
@@ -201,7 +208,7 @@ void store_latent_channels(const kernels::Table& table, const kv::Group& kv, con
     return;
   }
   constexpr std::int64_t kGroup = sizeof(BlockQ8_0::qs);
-  auto* scales = reinterpret_cast<std::uint16_t*>(block + kv.v_dim * kernels::kKvBlock);
+  auto* scales = reinterpret_cast<std::uint16_t*>(block + kv.v_dim * kv.rows());
   for (std::int64_t d = 0; d < count; d += kGroup) {
     BlockQ8_0 group;
     encode_row(DType::q8_0, x + d, kGroup, reinterpret_cast<std::byte*>(&group));
@@ -210,20 +217,18 @@ void store_latent_channels(const kernels::Table& table, const kv::Group& kv, con
   }
 }
 
-}  // namespace
-
 void CpuExecutor::store_latent(std::int64_t layer, Act c, Act rotated) {
   if (!ready() || rows_ == 0) return;
   const kv::Group& kv = batch_->sequences[static_cast<std::size_t>(batch_->rows[0].sequence)]->layout().group_of(layer);
-  const std::int64_t before = cols_of(c), behind = cols_of(rotated);
+  const std::int64_t before = cols_of(c), behind = rotated.buffer < 0 ? 0 : cols_of(rotated);
   for_rows(rows_, kv.v_dim, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) {
       const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(r)];
       const kv::SequenceState& sequence = *batch_->sequences[static_cast<std::size_t>(row.sequence)];
       const std::int64_t lane = row.position % kv::kBlockTokens;
       std::byte* const block = sequence.v(row.position / kv::kBlockTokens, layer, 0);
-      store_latent_channels(table_, kv, data(c) + r * before, 0, before, lane, block);
-      store_latent_channels(table_, kv, data(rotated) + r * behind, before, behind, lane, block);
+      store_latent_channels(table_, kv, data(c) + r * before, {0, before}, lane, block);
+      if (behind > 0) store_latent_channels(table_, kv, data(rotated) + r * behind, {before, behind}, lane, block);
     }
   });
 }
@@ -455,6 +460,7 @@ void CpuExecutor::attention(Act out, Act q, std::int64_t layer, const Attention&
     call.newest = find_seen_ahead();
     if (failed()) return;
   }
+  if (attention.rows >= 0) return attend_to_rows(call, selected);
   if (attention.selected > 0) return attend_to_selected(call, selected);
   attend_to_all(call);
 }

@@ -39,6 +39,31 @@ void scatter(const T* key, std::int64_t count, T* block, std::int64_t lane) {
   for (std::int64_t d = 0; d < count; ++d) block[d * kernels::kKvBlock + lane] = key[d];
 }
 
+struct ChannelRange {
+  std::int64_t first = 0, count = 0;
+};
+/// Those channels of a latent, x, into row `lane` of its block, [rows, dim]. q8_0: the range is of whole groups.
+void store_latent_channels(const kernels::Table& table, const kv::Group& kv, const float* x, ChannelRange channels,
+                           std::int64_t lane, std::byte* block);
+
+/// An index key into place `lane` of its block, [index_dim, rows].
+void store_index_key(const kernels::Table& table, const kv::Group& kv, const float* key, std::int64_t lane,
+                     std::byte* block);
+/// Index keys [first, first + count) of compressed rows into one block, [index_dim, kBlockTokens]. count <=
+/// kBlockTokens.
+void gather_index_keys(const kv::SequenceState& sequence, std::int64_t layer, std::int64_t first, std::int64_t count,
+                       std::byte* to);
+
+/// What a row sees, in the order in which it is gathered: the first `listed` rows of a layer of the layout, or those
+/// that are chosen, then the keys of the window from `first_position` on.
+struct SeenKeys {
+  const std::int32_t* chosen = nullptr;  // null: the first ones
+  std::int64_t listed = 0;
+  std::int64_t layer = 0;
+  std::int64_t first_position = 0;
+  std::int64_t count = 0;  // with the window's
+};
+
 template <typename PairOf, typename Attend>
 void CpuExecutor::run_pairs(const AttentionCall& call, std::int64_t pairs, const PairOf& pair_of,
                             const Attend& attend) {

@@ -114,7 +114,7 @@ void CpuExecutor::do_step(const Step& step) {
     case Kind::temper:
       return temper(step.out, step.temperature);
     case Kind::rope:
-      return rope(step.out, step.heads, step.head_dim, step.rope);
+      return rope(step.out, step.heads, step.head_dim, step.rope, step.back);
     case Kind::store_kv:
       return store_kv(step.layer, step.a, step.b);
     case Kind::store_latent:
@@ -181,6 +181,8 @@ void CpuExecutor::do_step(const Step& step) {
       return add_streams(step);
     case Kind::weigh_streams:
       return weigh_streams(step);
+    case Kind::compress:
+      return compress(step);
     case Kind::gather:  // prepare() has refused it
       return fail(error(Code::internal, "the CPU executor has no other device to gather from"));
   }

@@ -28,6 +28,8 @@
 
 namespace millrace::exec {
 
+struct SeenKeys;
+
 class CpuExecutor final : public Executor {
  public:
   CpuExecutor(residency::WeightStore& store, ThreadPool& pool, residency::Budget& budget, const CpuOptions& options);
@@ -194,7 +196,7 @@ class CpuExecutor final : public Executor {
   struct AttentionCall;
   struct AttentionPair;
   void temper(Act x, const Temperature& temperature);
-  void rope(Act x, std::int64_t heads, std::int64_t head_dim, int rope);
+  void rope(Act x, std::int64_t heads, std::int64_t head_dim, int rope, bool back);
   void store_kv(std::int64_t layer, Act k, Act v);
   void store_latent(std::int64_t layer, Act c, Act rotated);
   void attention(Act out, Act q, std::int64_t layer, const Attention& attention, Act selected);
@@ -217,13 +219,20 @@ class CpuExecutor final : public Executor {
   // cpu_selected.cpp.
   void store_index(std::int64_t layer, Act key);
   void select(Act out, Act q, Act weights, std::int64_t layer, const Indexer& indexer);
-  void score_positions(const Indexer& indexer, std::int64_t layer, std::int64_t row, std::int64_t first_block,
-                       const float* q, const float* weights, float* scores) const;
-  std::vector<std::int64_t> rows_beyond(std::int64_t keys) const;
+  struct IndexQueries;
+  void score_keys(const IndexQueries& queries, std::int64_t row, std::int64_t chunk, float* scores, int thread) const;
+  std::vector<std::int64_t> rows_beyond(std::int64_t keys, std::int64_t ratio = 1) const;
   void attend_to_selected(AttentionCall& call, Act selected);
-  void attend_selected_chunk(const AttentionCall& call, const AttentionPair& pair, const std::int32_t* keys,
+  void attend_gathered_chunk(const AttentionCall& call, const AttentionPair& pair, const SeenKeys& keys,
                              std::int64_t chunk, int thread) const;
-  AttentionPair selected_pair(const AttentionCall& call, std::int64_t row, std::int64_t slot) const;
+  AttentionPair gathered_pair(const AttentionCall& call, const SeenKeys& keys, std::int64_t row,
+                              std::int64_t slot) const;
+
+  // cpu_compressed.cpp.
+  void compress(const Step& step);
+  void make_row(const Step& step, const kv::BatchRow& row, const float* norm) const;
+  SeenKeys keys_of(const AttentionCall& call, std::int64_t row, const std::int32_t* chosen) const;
+  void attend_to_rows(AttentionCall& call, Act selected);
 
   // cpu_states.cpp.
   struct StateRun;

@@ -1,26 +1,60 @@
-// Attention of the CPU executor over the keys that an indexer has chosen: index keys, the choice, and latents gathered
-// for the kernels, which take them for a short sequence's. Rows that see no more keys than are chosen go with all
-// others (cpu_attention.cpp), and have the same bits there.
+// Attention of the CPU executor over keys that are not neighbours: those that an indexer has chosen, or compressed rows
+// and a window (cpu_compressed.cpp). Index keys, the choice, and latents gathered for the kernels, which take them for
+// a short sequence's. Rows that see no more keys than are chosen go with all others (cpu_attention.cpp), and have the
+// same bits there.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "exec/cpu_attention.h"
 
 namespace millrace::exec {
 namespace {
 
-/// Copies a latent out of a block, [64, dim], into place `lane` of another.
+/// Copies a latent out of row `from_lane` of a block of `rows`, [rows, dim], into place `lane` of one of kBlockTokens.
 void copy_latent(const kv::Group& kv, const std::byte* from, std::int64_t from_lane, std::byte* to, std::int64_t lane) {
   const std::int64_t dim = kv.v_dim;
-  const auto copy = [&](std::int64_t first, std::int64_t bytes) {
-    std::memcpy(to + first + lane * bytes, from + first + from_lane * bytes, static_cast<std::size_t>(bytes));
+  const auto copy = [&](std::int64_t from_first, std::int64_t first, std::int64_t bytes) {
+    std::memcpy(to + first + lane * bytes, from + from_first + from_lane * bytes, static_cast<std::size_t>(bytes));
   };
-  if (kv.dtype != DType::q8_0) return copy(0, row_bytes(kv.dtype, dim));
-  copy(0, dim);  // int8 values, and behind those of all tokens their scales
-  copy(dim * kv::kBlockTokens, dim / kKvGroup * static_cast<std::int64_t>(sizeof(std::uint16_t)));
+  if (kv.dtype != DType::q8_0) return copy(0, 0, row_bytes(kv.dtype, dim));
+  copy(0, 0, dim);  // int8 values, and behind those of all tokens their scales
+  copy(dim * kv.rows(), dim * kv::kBlockTokens, dim / kKvGroup * static_cast<std::int64_t>(sizeof(std::uint16_t)));
+}
+
+template <typename T>
+void gather_keys(const kv::SequenceState& sequence, std::int64_t layer, std::int64_t first, std::int64_t count, T* to) {
+  const kv::Group& kv = sequence.layout().group_of(layer);
+  for (std::int64_t i = 0; i < count;) {
+    const kv::RowPlace place = kv::row_place(first + i, kv.ratio);
+    const std::int64_t run = std::min(count - i, kv.rows() - place.row);
+    const T* const from = reinterpret_cast<const T*>(sequence.index(place.block, layer)) + place.row;
+    for (std::int64_t d = 0; d < kv.index_dim; ++d)
+      std::copy_n(from + d * kv.rows(), run, to + d * kv::kBlockTokens + i);
+    i += run;
+  }
 }
 
 }  // namespace
+
+void store_index_key(const kernels::Table& table, const kv::Group& kv, const float* key, std::int64_t lane,
+                     std::byte* block) {
+  const std::int64_t dim = kv.index_dim, stride = kv.rows();
+  if (kv.index_dtype() == DType::f32) {
+    for (std::int64_t d = 0; d < dim; ++d) reinterpret_cast<float*>(block)[d * stride + lane] = key[d];
+    return;
+  }
+  std::uint16_t halves[kernels::kMostIndexDim];
+  table.f32_to_f16_row(key, dim, halves);
+  for (std::int64_t d = 0; d < dim; ++d) reinterpret_cast<std::uint16_t*>(block)[d * stride + lane] = halves[d];
+}
+
+void gather_index_keys(const kv::SequenceState& sequence, std::int64_t layer, std::int64_t first, std::int64_t count,
+                       std::byte* to) {
+  if (sequence.layout().group_of(layer).index_dtype() == DType::f32)
+    return gather_keys(sequence, layer, first, count, reinterpret_cast<float*>(to));
+  gather_keys(sequence, layer, first, count, reinterpret_cast<std::uint16_t*>(to));
+}
 
 void CpuExecutor::store_index(std::int64_t layer, Act key) {
   if (!ready() || rows_ == 0) return;
@@ -28,88 +62,104 @@ void CpuExecutor::store_index(std::int64_t layer, Act key) {
   const std::int64_t dim = kv.index_dim;
   const float* const keys = data(key);
   for_rows(rows_, dim, [&](std::int64_t begin, std::int64_t end) {
-    std::uint16_t halves[kernels::kMostIndexDim];
     for (std::int64_t r = begin; r < end; ++r) {
       const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(r)];
       const kv::SequenceState& sequence = *batch_->sequences[static_cast<std::size_t>(row.sequence)];
-      std::byte* const block = sequence.index(row.position / kv::kBlockTokens, layer);
-      const std::int64_t lane = row.position % kv::kBlockTokens;
-      if (kv.index_dtype() == DType::f32) {
-        scatter(keys + r * dim, dim, reinterpret_cast<float*>(block), lane);
-        continue;
-      }
-      table_.f32_to_f16_row(keys + r * dim, dim, halves);
-      scatter(halves, dim, reinterpret_cast<std::uint16_t*>(block), lane);
+      store_index_key(table_, kv, keys + r * dim, row.position % kv::kBlockTokens,
+                      sequence.index(row.position / kv::kBlockTokens, layer));
     }
   });
 }
 
-/// Rows of the pass that have more keys before them than so many.
-std::vector<std::int64_t> CpuExecutor::rows_beyond(std::int64_t keys) const {
+/// Rows of the pass that have more keys of so many tokens each before them than `keys`.
+std::vector<std::int64_t> CpuExecutor::rows_beyond(std::int64_t keys, std::int64_t ratio) const {
   std::vector<std::int64_t> rows;
   for (std::int64_t r = 0; r < rows_; ++r)
-    if (batch_->rows[static_cast<std::size_t>(r)].position >= keys) rows.push_back(r);
+    if ((batch_->rows[static_cast<std::size_t>(r)].position + 1) / ratio > keys) rows.push_back(r);
   return rows;
 }
 
-/// Scores of a row's query with the keys of kChunkBlocks blocks from this one on, as far as the row sees.
-void CpuExecutor::score_positions(const Indexer& indexer, std::int64_t layer, std::int64_t row,
-                                  std::int64_t first_block, const float* q, const float* weights, float* scores) const {
+/// Queries of an indexer, and the layer whose keys they score.
+struct CpuExecutor::IndexQueries {
+  Indexer indexer;
+  std::int64_t layer = 0;
+  const float *q = nullptr, *weights = nullptr;  // [rows, heads * head_dim], [rows, heads]
+};
+
+/// Scores of a row's query with a chunk of keys, as far as the row sees them. Keys of more than one token are first
+/// gathered into blocks of kBlockTokens of them.
+void CpuExecutor::score_keys(const IndexQueries& queries, std::int64_t row, std::int64_t chunk, float* scores,
+                             int thread) const {
+  const Indexer& indexer = queries.indexer;
   const kv::BatchRow& of = batch_->rows[static_cast<std::size_t>(row)];
   const kv::SequenceState& sequence = *batch_->sequences[static_cast<std::size_t>(of.sequence)];
+  const kv::Group& kv = sequence.layout().group_of(queries.layer);
+  const std::int64_t keys = (of.position + 1) / indexer.ratio, first_block = chunk * kChunkBlocks;
   const std::byte* blocks[kChunkBlocks];
   kernels::IndexScoresArgs args;
-  args.count = std::min(kChunkBlocks, of.position / kv::kBlockTokens + 1 - first_block);
+  args.count = std::min(kChunkBlocks, kv::blocks_for(keys) - first_block);
   if (args.count <= 0) return;
-  for (std::int64_t b = 0; b < args.count; ++b) blocks[b] = sequence.index(first_block + b, layer);
-  args.q = q + row * indexer.heads * indexer.head_dim;
-  args.weights = weights + row * indexer.heads;
+  args.q = queries.q + row * indexer.heads * indexer.head_dim;
+  args.weights = queries.weights + row * indexer.heads;
   args.heads = indexer.heads;
   args.dim = indexer.head_dim;
-  args.dtype = sequence.layout().group_of(layer).index_dtype();
+  args.dtype = kv.index_dtype();
   args.blocks = blocks;
   args.out = scores + first_block * kv::kBlockTokens;
-  table_.index_scores(args);
+  if (indexer.ratio == 1) {
+    for (std::int64_t b = 0; b < args.count; ++b) blocks[b] = sequence.index(first_block + b, queries.layer);
+    return table_.index_scores(args);
+  }
+  std::byte* const gathered = thread_memory(thread) + layout_.thread_latents;
+  const std::int64_t blocks_here = std::exchange(args.count, 1);
+  blocks[0] = gathered;
+  for (std::int64_t b = 0; b < blocks_here; ++b, args.out += kv::kBlockTokens) {
+    const std::int64_t first = (first_block + b) * kv::kBlockTokens;
+    gather_index_keys(sequence, queries.layer, first, std::min(kv::kBlockTokens, keys - first), gathered);
+    table_.index_scores(args);
+  }
 }
 
 void CpuExecutor::select(Act out, Act q, Act weights, std::int64_t layer, const Indexer& indexer) {
   if (!ready()) return;
-  const std::vector<std::int64_t> rows = rows_beyond(indexer.top_k);
+  const std::vector<std::int64_t> rows = rows_beyond(indexer.top_k, indexer.ratio);
   if (!rows.empty() && layout_.index_positions < shape_.max_positions)
     return fail(error(Code::internal, "a choice of {} keys was not prepared", indexer.top_k));
+  if (indexer.ratio > 1 && indexer.head_dim > shape_.latent_dim)
+    return fail(
+        error(Code::internal, "index keys of {} channels beside latents of {}", indexer.head_dim, shape_.latent_dim));
+  const IndexQueries queries{indexer, layer, data(q), data(weights)};
   auto* const chosen = reinterpret_cast<std::int32_t*>(data(out));
   auto* const scores = at<float>(layout_.index_scores);
   auto* const scratch = at<float>(layout_.index_scratch);
   const std::int64_t positions = layout_.index_positions;
+  const auto keys_of = [&](std::int64_t row) {
+    return (batch_->rows[static_cast<std::size_t>(row)].position + 1) / indexer.ratio;
+  };
   for (std::size_t first = 0; first < rows.size(); first += static_cast<std::size_t>(layout_.index_rows)) {
     const std::int64_t count = std::min(layout_.index_rows, std::ssize(rows) - static_cast<std::int64_t>(first));
-    std::int64_t chunks = 0;
-    for (std::int64_t i = 0; i < count; ++i) {
-      const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(rows[first + static_cast<std::size_t>(i)])];
-      chunks = std::max(chunks, row.position / kernels::kAttentionChunk + 1);
-    }
     const auto row_at = [&](std::int64_t i) { return rows[first + static_cast<std::size_t>(i)]; };
-    pool_.parallel_for(count * chunks, 1, [&](std::int64_t begin, std::int64_t end, int) {
+    std::int64_t chunks = 0;
+    for (std::int64_t i = 0; i < count; ++i)
+      chunks = std::max(chunks, (keys_of(row_at(i)) - 1) / kernels::kAttentionChunk + 1);
+    pool_.parallel_for(count * chunks, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
       for (std::int64_t task = begin; task < end; ++task)
-        score_positions(indexer, layer, row_at(task % count), task / count * kChunkBlocks, data(q), data(weights),
-                        scores + task % count * positions);
+        score_keys(queries, row_at(task % count), task / count, scores + task % count * positions, thread);
     });
     pool_.parallel_for(count, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t seen = batch_->rows[static_cast<std::size_t>(row_at(i))].position + 1;
-        kernels::largest(scores + i * positions, seen, indexer.top_k, scratch + thread * positions,
+      for (std::int64_t i = begin; i < end; ++i)
+        kernels::largest(scores + i * positions, keys_of(row_at(i)), indexer.top_k, scratch + thread * positions,
                          chosen + row_at(i) * indexer.top_k);
-      }
     });
   }
 }
 
-/// A row's heads and all chunks of what was chosen for it.
-CpuExecutor::AttentionPair CpuExecutor::selected_pair(const AttentionCall& call, std::int64_t row,
+/// A row's heads and all chunks of what is gathered for it.
+CpuExecutor::AttentionPair CpuExecutor::gathered_pair(const AttentionCall& call, const SeenKeys& keys, std::int64_t row,
                                                       std::int64_t slot) const {
   AttentionPair pair;
   pair.tile = {static_cast<std::int32_t>(row), 1, batch_->rows[static_cast<std::size_t>(row)].sequence};
-  pair.chunks = (call.attention.selected + kernels::kAttentionChunk - 1) / kernels::kAttentionChunk;
+  pair.chunks = (keys.count + kernels::kAttentionChunk - 1) / kernels::kAttentionChunk;
   pair.queries = call.group;
   pair.acc = at<float>(layout_.partials) + slot * call.slot_floats;
   pair.max = pair.acc + pair.chunks * pair.queries * call.attention.v_dim();
@@ -117,23 +167,31 @@ CpuExecutor::AttentionPair CpuExecutor::selected_pair(const AttentionCall& call,
   return pair;
 }
 
-/// keys: all that were chosen for the pair's row.
-void CpuExecutor::attend_selected_chunk(const AttentionCall& call, const AttentionPair& pair, const std::int32_t* keys,
+/// keys: all that the pair's row sees.
+void CpuExecutor::attend_gathered_chunk(const AttentionCall& call, const AttentionPair& pair, const SeenKeys& keys,
                                         std::int64_t chunk, int thread) const {
   const kv::SequenceState& sequence = *batch_->sequences[static_cast<std::size_t>(pair.tile.sequence)];
-  const kv::Group& kv = sequence.layout().group_of(call.layer);
+  const kv::Layout& layout = sequence.layout();
+  const kv::Group& kv = layout.group_of(call.layer);
   std::byte* const gathered =
       at<std::byte>(layout_.selected) + static_cast<std::uint64_t>(thread) * layout_.selected_bytes;
   const std::byte* blocks[kChunkBlocks] = {};
   for (std::int64_t b = 0; b < kChunkBlocks; ++b) blocks[b] = gathered + b * kv.v_head_bytes();
   const std::int64_t first = chunk * kernels::kAttentionChunk;
-  const std::int64_t count = std::min(kernels::kAttentionChunk, call.attention.selected - first);
+  const std::int64_t count = std::min(kernels::kAttentionChunk, keys.count - first);
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t position = keys[first + i];
-    copy_latent(kv, sequence.v(position / kv::kBlockTokens, call.layer, 0), position % kv::kBlockTokens,
-                gathered + i / kv::kBlockTokens * kv.v_head_bytes(), i % kv::kBlockTokens);
+    const std::int64_t key = first + i;
+    const bool listed = key < keys.listed;
+    const std::int64_t layer = listed ? keys.layer : call.layer;
+    const kv::Group& from = layout.group_of(layer);
+    const std::int64_t number = !listed                  ? keys.first_position + key - keys.listed
+                                : keys.chosen != nullptr ? keys.chosen[key]
+                                                         : key;
+    const kv::RowPlace place = kv::row_place(number, from.ratio);
+    copy_latent(from, sequence.v(place.block, layer, 0), place.row, gathered + i / kv::kBlockTokens * kv.v_head_bytes(),
+                i % kv::kBlockTokens);
   }
-  const auto last = static_cast<std::int32_t>(call.attention.selected - 1);
+  const auto last = static_cast<std::int32_t>(keys.count - 1);
   kernels::AttentionArgs args;
   args.head_dim = call.attention.head_dim;
   args.group = call.group;
@@ -163,12 +221,17 @@ void CpuExecutor::attend_to_selected(AttentionCall& call, Act selected) {
       batch_->sequences[static_cast<std::size_t>(batch_->rows[0].sequence)]->layout().group_of(call.layer);
   if (static_cast<std::uint64_t>(kChunkBlocks * kv.v_head_bytes()) > layout_.selected_bytes)
     return fail(error(Code::internal, "attention over {} chosen keys was not prepared", call.attention.selected));
+  const std::int64_t count = call.attention.selected;
   const auto* const chosen = reinterpret_cast<const std::int32_t*>(data(selected));
+  const auto keys_of = [&](std::int64_t row) { return SeenKeys{chosen + row * count, count, call.layer, 0, count}; };
   run_pairs(
       call, std::ssize(rows),
-      [&](std::int64_t i, std::int64_t slot) { return selected_pair(call, rows[static_cast<std::size_t>(i)], slot); },
+      [&](std::int64_t i, std::int64_t slot) {
+        const std::int64_t row = rows[static_cast<std::size_t>(i)];
+        return gathered_pair(call, keys_of(row), row, slot);
+      },
       [&](const AttentionPair& pair, std::int64_t chunk, int thread) {
-        attend_selected_chunk(call, pair, chosen + pair.tile.first_row * call.attention.selected, chunk, thread);
+        attend_gathered_chunk(call, pair, keys_of(pair.tile.first_row), chunk, thread);
       });
 }
 

@@ -162,6 +162,7 @@ class Fuser {
       case Kind::match_rms:
       case Kind::add_streams:
       case Kind::weigh_streams:
+      case Kind::compress:
       case Kind::largest:
       case Kind::moe:  // experts() has taken it
         break;

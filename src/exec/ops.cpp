@@ -241,12 +241,13 @@ void Ops::temper(Act x, const Temperature& temperature) {
   step.temperature = temperature;
 }
 
-void Ops::rope(Act x, std::int64_t heads, std::int64_t head_dim, int rope) {
+void Ops::rope(Act x, std::int64_t heads, std::int64_t head_dim, int rope, bool back) {
   Step& step = record(Kind::rope);
   step.out = step.a = x;
   step.heads = heads;
   step.head_dim = head_dim;
   step.rope = rope;
+  step.back = back;
 }
 
 void Ops::store_kv(std::int64_t layer, Act k, Act v) {
@@ -384,6 +385,17 @@ void Ops::moe(Act out, Act x, Act routed, WeightRef router, std::int64_t layer, 
   step.layer = layer;
   step.experts = experts;
   step.first = first;
+}
+
+void Ops::compress(Act inputs, Act gates, std::int64_t layer, WeightRef norm, WeightRef bias,
+                   const Compressor& compressor) {
+  Step& step = record(Kind::compress);
+  step.a = inputs;
+  step.b = gates;
+  step.layer = layer;
+  step.weight = norm;
+  step.weight2 = bias;
+  step.compressor = compressor;
 }
 
 void Ops::sum_streams(Act out, Act x, Act weights, std::int64_t dim, float plus) {

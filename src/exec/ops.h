@@ -97,11 +97,11 @@ class Ops {
   void gate(Act x, Act all, std::int64_t layer, kernels::Activation activation, float limit = 0);
   /// x *= the temperature of its row's position.
   void temper(Act x, const Temperature& temperature);
-  /// Rotates each head of x by the angles of its row's position.
-  void rope(Act x, std::int64_t heads, std::int64_t head_dim, int rope);
+  /// Rotates each head of x by the angles of its row's position; back: by the opposite ones.
+  void rope(Act x, std::int64_t heads, std::int64_t head_dim, int rope, bool back = false);
   void store_kv(std::int64_t layer, Act k, Act v);  // at each row's position
-  /// For layers that store latents: the channels of c, then those of `rotated`.
-  void store_latent(std::int64_t layer, Act c, Act rotated);
+  /// For layers that store latents: the channels of c, then those of `rotated`, if there is one.
+  void store_latent(std::int64_t layer, Act c, Act rotated = {});
   /// Stores index keys at each row's position, in layers that have them.
   void store_index(std::int64_t layer, Act key);
   /// selected = the positions that each row's attention sees, ascending, top_k of them, as int32 in the floats' place;
@@ -109,6 +109,11 @@ class Ops {
   /// weights[h] * max(0, q_h . k_s), k_s being its index key; of equal scores the lower position is chosen. q: heads *
   /// head_dim, weights: heads. `selected`: a buffer of top_k.
   void select(Act selected, Act q, Act weights, std::int64_t layer, const Indexer& indexer);
+  /// Stores the inputs and gates of each row, and makes the compressed rows that the pass completes, in the layout's
+  /// layer `layer`. inputs, gates: compressor.given() columns. bias: float32 [ratio * given()]; norm: float32 [dim].
+  /// select() chooses among compressed rows where Indexer::ratio is theirs.
+  void compress(Act inputs, Act gates, std::int64_t layer, WeightRef norm, WeightRef bias,
+                const Compressor& compressor);
   /// selected: the output of select(), if attention.selected is not 0. A row with at most that many keys attends to
   /// all.
   void attention(Act out, Act q, std::int64_t layer, const Attention& attention, Act selected = {});

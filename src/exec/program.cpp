@@ -36,14 +36,14 @@ class Written {
 
 std::string_view name(Step::Kind kind) {
   static constexpr std::string_view names[] = {
-      "embed",       "norm",         "heads' norm",     "layer norm",   "add",        "scale",
-      "copy",        "matmul",       "matmul by heads", "gated",        "gate",       "temper",
-      "rope",        "store kv",     "store latent",    "store index",  "select",     "attention",
-      "moe",         "heads",        "multiply",        "sigmoid gate", "l2 norm",    "decay",
-      "convolution", "delta rule",   "time step",       "scan",         "activation", "rows",
-      "logits",      "states",       "given",           "join",         "gather",     "picture",
-      "merge rows",  "mean of rows", "clamp",           "standardize",  "cap",        "top k",
-      "match",       "add streams",  "largest",         "weigh streams"};
+      "embed",       "norm",         "heads' norm",     "layer norm",   "add",          "scale",
+      "copy",        "matmul",       "matmul by heads", "gated",        "gate",         "temper",
+      "rope",        "store kv",     "store latent",    "store index",  "select",       "attention",
+      "moe",         "heads",        "multiply",        "sigmoid gate", "l2 norm",      "decay",
+      "convolution", "delta rule",   "time step",       "scan",         "activation",   "rows",
+      "logits",      "states",       "given",           "join",         "gather",       "picture",
+      "merge rows",  "mean of rows", "clamp",           "standardize",  "cap",          "top k",
+      "match",       "add streams",  "largest",         "compress",     "weigh streams"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -189,6 +189,31 @@ static bool fills(const Step& store, std::int64_t a_cols, std::int64_t b_cols, c
          b_cols == group.kv_heads * group.v_dim;
 }
 
+/// What is wrong with compressed rows that a step makes or sees; empty: nothing.
+static std::string_view compressed_mistake(const Program& program, const Step& step) {
+  const bool makes = step.kind == Kind::compress;
+  if (!makes && (step.kind != Kind::attention || step.attention.rows < 0)) return "";
+  const std::int64_t layer = makes ? step.layer : step.attention.rows;
+  if (!program.layout.keeps(layer)) return "no compressed rows are kept of its layer";
+  const kv::Group& rows = program.layout.group_of(layer);
+  if (rows.keeps != kv::Keeps::latent || rows.window > 0) return "what is kept are no compressed rows";
+  if (!makes)
+    return step.attention.latent_values > 0 && step.attention.window > 0 && step.attention.head_dim == rows.v_dim
+               ? ""
+               : "its compressed rows are not as wide as its keys, or it has no window";
+  const Compressor& by = step.compressor;
+  if (!program.layout.keeps(by.inputs)) return "nothing is kept of what its rows are made of";
+  const kv::Group& inputs = program.layout.group_of(by.inputs);
+  const std::int64_t given = by.given();
+  if (inputs.keeps != kv::Keeps::inputs || inputs.v_dim != 2 * given || inputs.window < by.window() ||
+      program.buffer(step.a).cols != given || program.buffer(step.b).cols != given)
+    return "what its rows are made of is not what is kept";
+  return by.ratio == rows.ratio && by.dim == (by.index ? rows.index_dim : rows.v_dim) &&
+                 static_cast<std::size_t>(std::max(by.rope, 0)) < program.ropes.size()
+             ? ""
+             : "its rows are not those that are kept of the layer";
+}
+
 static bool adds_streams(const Program& program, const Step& step) {
   const std::int64_t dim = step.head_dim, out = program.buffer(step.out).cols, x = program.buffer(step.b).cols;
   if (dim <= 0 || out % dim != 0 || x % dim != 0 || step.first < 0 || step.first >= out / dim) return false;
@@ -199,7 +224,8 @@ static bool adds_streams(const Program& program, const Step& step) {
 static std::string_view index_mistake(const Program& program, const Step& step) {
   if (step.kind == Kind::attention && step.attention.selected != 0)
     return step.b.buffer >= 0 && program.buffer(step.b).cols == step.attention.selected &&
-                   step.attention.latent_values > 0 && step.attention.window == 0 && step.attention.sinks.none()
+                   step.attention.latent_values > 0 &&
+                   (step.attention.rows >= 0 || (step.attention.window == 0 && step.attention.sinks.none()))
                ? ""
                : "it sees chosen keys where it cannot";
   if (step.kind != Kind::store_index && step.kind != Kind::select) return "";
@@ -207,8 +233,9 @@ static std::string_view index_mistake(const Program& program, const Step& step) 
   if (step.kind == Kind::store_index)
     return kept > 0 && program.buffer(step.a).cols == kept ? "" : "its index keys are not those that are kept";
   const Indexer& indexer = step.indexer;
-  return indexer.head_dim == kept && indexer.heads > 0 && program.buffer(step.a).cols == indexer.heads * kept &&
-                 program.buffer(step.b).cols == indexer.heads && program.buffer(step.out).cols == indexer.top_k
+  return indexer.head_dim == kept && indexer.heads > 0 && indexer.ratio == program.layout.group_of(step.layer).ratio &&
+                 program.buffer(step.a).cols == indexer.heads * kept && program.buffer(step.b).cols == indexer.heads &&
+                 program.buffer(step.out).cols == indexer.top_k
              ? ""
              : "its index queries are not of the keys that are kept";
 }
@@ -300,11 +327,13 @@ Status Program::check() const {
         buffer(step.a).cols != step.weighing.whole())
       return wrong("its weights are not of so many streams");
     if (const std::string_view mistake = index_mistake(*this, step); !mistake.empty()) return wrong(mistake);
+    if (const std::string_view mistake = compressed_mistake(*this, step); !mistake.empty()) return wrong(mistake);
     if (step.kind == Kind::store_kv || step.kind == Kind::store_latent || step.kind == Kind::attention) {
       if (!layout.keeps(step.layer)) return wrong("it names a layer of which nothing is kept");
       const kv::Group& group = layout.group_of(step.layer);
+      const std::int64_t b_cols = step.b.buffer < 0 ? 0 : buffer(step.b).cols;
       if (step.kind == Kind::attention ? !sees(step.attention, group)
-                                       : !fills(step, buffer(step.a).cols, buffer(step.b).cols, group))
+                                       : !fills(step, buffer(step.a).cols, b_cols, group))
         return wrong("its heads are not those that are kept of the layer");
     }
     if (step.kind == Kind::convolve || step.kind == Kind::delta_rule || step.kind == Kind::scan) {
@@ -356,6 +385,8 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
     if (step.kind == Kind::select) shape.index_heads = std::max(shape.index_heads, step.indexer.heads);
     if (step.kind == Kind::convolve)
       shape.widest_taps = std::max(shape.widest_taps, step.convolution.taps * program.buffer(step.a).cols);
+    if (step.kind == Kind::compress)
+      shape.widest_taps = std::max(shape.widest_taps, step.compressor.ratio * step.compressor.given());
     if (step.kind == Kind::delta_rule && !step.delta_rule.has_channel_decays(program.buffer(step.c).cols)) {
       shape.delta_rule.key_heads = std::max(shape.delta_rule.key_heads, step.delta_rule.key_heads);
       shape.delta_rule.value_heads = std::max(shape.delta_rule.value_heads, step.delta_rule.value_heads);
@@ -368,8 +399,8 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
       shape.heads = std::max(shape.heads, step.attention.heads);
       shape.kv_heads = std::max(shape.kv_heads, step.attention.kv_heads);
       shape.head_dim = std::max({shape.head_dim, step.attention.head_dim, step.attention.v_dim()});
-      if (step.attention.selected > 0) {
-        shape.selected = std::max(shape.selected, step.attention.selected);
+      if (step.attention.selected > 0 || step.attention.rows >= 0) {
+        shape.selected = std::max<std::int64_t>({shape.selected, step.attention.selected, 1});
         const kv::Group group = program.layout.with(limits.kv_dtype, kv::kOnHost).group_of(step.layer);
         shape.selected_bytes =
             std::max(shape.selected_bytes, kernels::kAttentionChunk / kv::kBlockTokens * group.v_head_bytes());

@@ -94,6 +94,9 @@ struct Attention {
   // Causal, with a window: positions are cut into chunks as long as it, and a row sees those of its own chunk. Then
   // whole_pictures is false.
   bool chunks = false;
+  // Over latents with a window: beside it, a token sees the compressed rows that this layer of the layout keeps, as far
+  // as they are complete, or those `selected` that Step::b names. All share one softmax. -1: none.
+  std::int64_t rows = -1;
 
   std::int64_t v_dim() const { return latent_values > 0 ? latent_values : value_dim > 0 ? value_dim : head_dim; }
   /// Whether rows may see later keys.
@@ -109,6 +112,26 @@ struct Attention {
 struct Indexer {
   std::int64_t heads = 0, head_dim = 0;  // of the index queries, which share a token's index key
   std::int64_t top_k = 0;                // tokens that are chosen; one that has no more before it sees all
+  std::int64_t ratio = 1;                // tokens to a key: rows of so many are chosen, of those that are complete
+};
+
+/// Makes one row of every `ratio` tokens. A token gives given() inputs and as many gates; a gate has a bias that
+/// depends on the token's place in its row. Channel c of a row is the sum of its tokens' inputs of that channel, each
+/// weighted by a softmax over their gates of that channel. The row is then normalised, and rotated by the position of
+/// its first token. With `overlaps` a token gives twice the channels: the first half belongs to the next row and the
+/// second half to the token's own, so that a row is made of 2 * ratio tokens. Source: DeepSeek-V4 (2026), sections
+/// 2.3.1 and 2.3.2.
+struct Compressor {
+  std::int64_t ratio = 0;  // tokens to a row: kv::is_ratio()
+  std::int64_t dim = 0;    // channels of a row
+  bool overlaps = false;
+  std::int64_t inputs = -1;  // the layer of the layout (Keeps::inputs) that has what tokens give, gates behind inputs
+  bool index = false;        // rows are the index keys of the layer of the step, else its latents
+  int rope = 0;              // index into Program::ropes: turns a row's last channels
+  float eps = 0;             // of the norm
+
+  std::int64_t given() const { return overlaps ? 2 * dim : dim; }       // channels that a token gives
+  std::int64_t window() const { return overlaps ? 2 * ratio : ratio; }  // tokens that a row is made of
 };
 
 constexpr std::int64_t kMostStreams = 16;
@@ -258,6 +281,7 @@ struct Step {
     match_rms,
     add_streams,
     largest,
+    compress,
     weigh_streams,
   };
   Kind kind = Kind::embed;
@@ -265,13 +289,13 @@ struct Step {
   // What it writes; what it reads. store_kv: a is k, b is v; store_latent: a stands before b; select: index queries and
   // the weights of their heads; attention: b is what select wrote, where it sees selected keys; moe: b is the router's
   // input; delta_rule: qkv, beta, decay; scan: x, step, decay; time_step: step, and decay is out; add_streams: what is
-  // added to, what is added, and weights.
+  // added to, what is added, and weights; compress: inputs and gates.
   Act out, a, b, c;
   std::array<Product, 3> products{};
   int product_count = 0;
   // Norms, tables; layer_norm: and a bias; scale: a scalar and a bias; standardize: a bias and a scale; gated: gate and
   // up; moe: the router; logits: the head and its bias; decay, time_step: a and its bias; convolve: taps and bias;
-  // scan: the skip's; weigh_streams: scales and bias.
+  // scan: the skip's; compress: a norm and the gates' bias; weigh_streams: scales and bias.
   WeightRef weight, weight2;
   float eps = 0;
   // embed: of the embeddings; add: of what is added; scale, logits: of them; statistical_top_k: deviations;
@@ -293,10 +317,12 @@ struct Step {
   std::int64_t first = 0;
   std::int64_t vocab = 0;  // logits: of all devices together; 0: the head has all of them
   int rope = 0;            // index into Program::ropes
+  bool back = false;       // rope: by the opposite angles
   bool from_zero = false;  // add_streams: what is added to is not read, and begins at 0
   Temperature temperature;
   Attention attention;
   Indexer indexer;
+  Compressor compressor;
   StreamWeighing weighing;
   Experts experts;
   Convolution convolution;
@@ -388,7 +414,7 @@ struct PassShape : PassLimits {
   std::int64_t product_heads = 0;    // the most of any product by heads
   std::int64_t separate_gate = 0;    // most columns of a gate whose up is of another dtype, or that adapters may change
   std::int64_t widest_gate = 0;      // most columns of any gate, experts' among them
-  std::int64_t widest_taps = 0;      // floats of a convolution's
+  std::int64_t widest_taps = 0;      // floats of a convolution's, or of the bias of a compressor's gates
   DeltaRule delta_rule;              // the most heads, keys and values of any that has one decay a head
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0, group = 0;      // the most of any layer; group: heads / kv_heads
   std::int64_t kv_groups = 0;                                         // each has tables of blocks of its own

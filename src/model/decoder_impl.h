@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "exec/ops.h"
+#include "model/compressed_attention.h"
 #include "model/decoder.h"
 #include "model/delta_net.h"
 #include "model/mamba2.h"
@@ -46,6 +47,7 @@ struct LayerWeights {
   DeltaNetWeights delta_net;                                                               // in attention's place
   Mamba2Weights mamba2;                                                                    // likewise
   ShortConvolutionWeights short_convolution;                                               // likewise
+  CompressedAttentionWeights compressed;                                                   // likewise
   WeightRef gate, up, down, up_bias, down_bias;                                            // dense
   WeightRef shared_gate, shared_up, shared_down, shared_by;  // of a mixture's shared expert, and its gate
   WeightRef router, latent_down, latent_up;                  // the two around experts that work in fewer channels
@@ -203,6 +205,7 @@ class Decoder {
   Act x_, h_;  // the residual stream; what a block reads of it, and what it adds to it
   std::vector<WeightRef> opened_streams_, merged_streams_;  // a matrix for each predicted stream but the first
   StreamWeigher last_weigher_;                              // of what the head reads of connected ones
+  std::vector<std::int64_t> besides_;  // by layer: what of it is kept besides (layers of the layout)
   Act streams_;    // in models of several: those between layers, one after the other; x is the first of them in a layer
   Act of_layers_;  // per-layer embeddings, one layer's channels behind the other's
 };

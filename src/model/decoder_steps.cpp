@@ -54,6 +54,14 @@ void Decoder::hand_over() {
 void Decoder::record() {
   std::vector<kv::LayerKv> kept(static_cast<std::size_t>(stage_.first), {.keeps = kv::Keeps::nothing});
   for (std::int64_t index = stage_.first; index < stage_.last; ++index) kept.push_back(kept_here(index));
+  besides_.assign(static_cast<std::size_t>(stage_.last), 0);
+  for (std::int64_t index = stage_.first; index < stage_.last; ++index) {
+    besides_[static_cast<std::size_t>(index)] = std::ssize(kept);
+    const LayerSpec& layer = spec_.layers[static_cast<std::size_t>(index)];
+    if (layer.mixer != Mixer::compressed_attention) continue;
+    const std::vector<kv::LayerKv> more = layer.compressed.kept_besides();
+    kept.insert(kept.end(), more.begin(), more.end());
+  }
   begin_program(kept);
   if (begins())
     embed();
@@ -176,14 +184,17 @@ void Decoder::mix_tokens(std::int64_t index) {
     attend(index);
 }
 
-/// x += mixer(norm(x)), with a state in attention's place.
+/// x += mixer(norm(x)), with what keeps a state in attention's place, or compressed attention.
 void Decoder::remember(std::int64_t index) {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
   ops_.begin_block();
   if (connects()) read_streams(layer.mixer_weigher);
   ops_.rms_norm(h_, x_, layer.attn_norm, eps());
-  if (spec.mixer == Mixer::delta_net)
+  if (spec.mixer == Mixer::compressed_attention)
+    record_compressed_attention(ops_, index, spec.compressed, layer.compressed,
+                                besides_[static_cast<std::size_t>(index)], h_, eps());
+  else if (spec.mixer == Mixer::delta_net)
     record_delta_net(ops_, index, spec.delta_net, layer.delta_net, h_, eps());
   else if (spec.mixer == Mixer::mamba2)
     record_mamba2(ops_, index, spec.mamba2, layer.mamba2, h_, eps());

@@ -37,6 +37,8 @@ void Decoder::list_mixer(UnitBuilder& units, int index, LayerWeights& weights) c
     weights.mamba2 = list_mamba2(units, index, spec.mamba2, hp_.model_dim);
   else if (spec.mixer == Mixer::short_convolution)
     weights.short_convolution = list_short_convolution(units, index, spec.short_convolution, hp_.model_dim);
+  else if (spec.mixer == Mixer::compressed_attention)
+    weights.compressed = list_compressed_attention(units, index, spec.compressed, hp_.model_dim);
   else if (spec.attention.latent.rank > 0)
     list_latent_attention(units, index, weights);
   else

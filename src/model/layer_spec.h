@@ -145,9 +145,49 @@ struct Mamba2Spec {
   }
 };
 
+/// In attention's place: heads that share one key, which is their value, too, and see a window of the nearest tokens
+/// and compressed rows that each stand for several (model/compressed_attention.h).
+struct CompressedAttentionSpec {
+  std::int64_t heads = 0, head_dim = 0;
+  std::int64_t q_rank = 0;      // of the latent that queries are made of
+  std::int64_t window = 0;      // tokens
+  std::int64_t out_groups = 0;  // neighbouring heads form groups, each with a matrix to out_rank channels
+  std::int64_t out_rank = 0;
+  int rope = 0;            // index into DecoderSpec::ropes
+  std::int64_t ratio = 0;  // tokens to a row; 0: the layer has no rows
+  bool overlaps = false;   // exec::Compressor::overlaps
+  exec::Indexer indexer;   // chooses among the rows; top_k 0: all are seen
+
+  kv::LayerKv kept() const { return {kv::Keeps::latent, 1, 0, head_dim, window}; }
+  /// Of rows of so many channels: the layer's own, or its indexer's keys.
+  exec::Compressor compressor(std::int64_t dim, float eps) const {
+    exec::Compressor made;
+    made.ratio = ratio;
+    made.dim = dim;
+    made.overlaps = overlaps;
+    made.rope = rope;
+    made.eps = eps;
+    return made;
+  }
+  /// What is kept besides: rows, what they are made of, and what index keys are made of, as far as there are such.
+  std::vector<kv::LayerKv> kept_besides() const {
+    const auto inputs = [this](std::int64_t dim) {
+      const exec::Compressor of = compressor(dim, 0);
+      return kv::LayerKv{kv::Keeps::inputs, 1, 0, 2 * of.given(), of.window()};
+    };
+    std::vector<kv::LayerKv> kept;
+    if (ratio == 0) return kept;
+    const std::int64_t index_dim = indexer.top_k > 0 ? indexer.head_dim : 0;
+    kept.push_back({kv::Keeps::latent, 1, 0, head_dim, 0, -1, {}, index_dim, ratio});
+    kept.push_back(inputs(head_dim));
+    if (index_dim > 0) kept.push_back(inputs(index_dim));
+    return kept;
+  }
+};
+
 /// What stands before a layer's feed-forward.
 /// `none`: the layer has a feed-forward alone.
-enum class Mixer : std::uint8_t { attention, delta_net, short_convolution, mamba2, none };
+enum class Mixer : std::uint8_t { attention, delta_net, short_convolution, mamba2, compressed_attention, none };
 
 /// Experts of which each token uses those its router chooses; beside them a shared one that every token uses.
 struct MixtureSpec {
@@ -180,6 +220,7 @@ struct LayerSpec {
   DeltaNetSpec delta_net;
   ShortConvolutionSpec short_convolution;
   Mamba2Spec mamba2;
+  CompressedAttentionSpec compressed;
   std::int64_t ff_dim = 0;  // of the dense feed-forward; 0: the layer has a mixture alone, or none of both
   MixtureSpec mixture;
   kernels::Activation activation = kernels::Activation::silu;
@@ -221,6 +262,8 @@ struct LayerSpec {
         return short_convolution.kept();
       case Mixer::mamba2:
         return mamba2.kept();
+      case Mixer::compressed_attention:
+        return compressed.kept();
       case Mixer::none:
         return none;
       case Mixer::attention:

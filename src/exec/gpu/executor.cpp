@@ -279,6 +279,10 @@ Status check_gpu(const Program& program, const residency::UnitTable& units, cons
     if (step.kind == Step::Kind::add_streams || step.kind == Step::Kind::statistical_top_k ||
         step.kind == Step::Kind::match_rms || step.kind == Step::Kind::cap || step.kind == Step::Kind::weigh_streams)
       return error(Code::unsupported, "the GPU part has no layers with several residual streams yet; use --device cpu");
+    if (step.kind == Step::Kind::compress || (step.kind == Step::Kind::attention && step.attention.rows >= 0))
+      return error(Code::unsupported, "the GPU part has no compressed attention yet; use --device cpu");
+    if (step.kind == Step::Kind::rope && step.back)
+      return error(Code::unsupported, "the GPU part turns no heads back yet; use --device cpu");
     if (step.temperature.offset != 0)
       return error(Code::unsupported, "the GPU part has temperatures of positions from 0 alone; use --device cpu");
     if (step.kind == Step::Kind::largest)
