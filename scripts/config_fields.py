@@ -48,6 +48,7 @@ CLASSES = {
     "nemotron": ("nemotron", "NemotronConfig"), "phi": ("phi", "PhiConfig"), "phimoe": ("phimoe", "PhimoeConfig"),
     "afmoe": ("afmoe", "AfmoeConfig"),
     "mistral4": ("mistral4", "Mistral4Config"), "deepseek_v32": ("deepseek_v32", "DeepseekV32Config"),
+    "deepseek_v4": ("deepseek_v4", "DeepseekV4Config"),
     "glm_moe_dsa": ("glm_moe_dsa", "GlmMoeDsaConfig"), "mimo_v2_flash": ("mimo_v2_flash", "MiMoV2FlashConfig"),
     "jais2": ("jais2", "Jais2Config"), "kimi_linear": ("kimi_linear", "KimiLinearConfig"),
     "cohere2_moe": ("cohere2_moe", "Cohere2MoeConfig"), "gpt2": ("gpt2", "GPT2Config"),
@@ -101,6 +102,8 @@ def rotation_of(cls):
     marked = 12345.0
     rope = dict(cls(rope_theta=marked).rope_parameters)
     theta = cls.default_theta
+    if "main" in rope:  # DeepSeek-V4 derives two rotations from other fields
+        return None, None, None
     if "full_attention" in rope:  # one for each kind of layer: Gemma 3 by bases alone, Gemma 4 whole
         return ({}, theta["global"], None) if isinstance(theta, dict) else (rope, None, None)
     if rope.get("rope_theta") == marked:

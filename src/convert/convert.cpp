@@ -257,10 +257,23 @@ Status Converter::check_labels() const {
   return {};
 }
 
+/// Whole numbers where the rule has such, and nowhere else.
+Status check_numbers(const NameRule& rule, const std::vector<Stored>& parts) {
+  for (const Stored& part : parts) {
+    const bool whole = part.source.dtype == DType::i64 || part.source.dtype == DType::i32;
+    if (whole == (rule.form == Form::integers)) continue;
+    return error(Code::unsupported, "tensor '{}' holds {}, and {} is expected; download the model in BF16, F16 or FP8",
+                 modelfile::escape(part.source.name, 120), info(part.source.dtype).name,
+                 whole ? "floats" : "whole numbers");
+  }
+  return {};
+}
+
 Status Converter::plan_group(const Group& group, const std::vector<NamedTensor>& tensors, const Geometry& geometry) {
   std::vector<Stored> parts;
   for (const std::size_t part : group.parts) parts.push_back(tensors[part].stored);
   Planned planned;
+  MR_RETURN_IF_ERROR(check_numbers(*group.rule, parts));
   MR_ASSIGN_OR_RETURN(planned.target, build(*group.rule, geometry, parts, sources_));
   planned.target.name = our_name(*group.rule, group.layer);
   MR_RETURN_IF_ERROR(check_target(planned.target, sources_));
@@ -273,6 +286,7 @@ Status Converter::plan_group(const Group& group, const std::vector<NamedTensor>&
 /// more bits.
 Expected<DType> Converter::kept_dtype(const Target& target, const std::vector<Stored>& parts) const {
   DType dtype = parts.front().source.dtype;
+  if (!info(dtype).computable && dtype != DType::f64) return DType::i32;  // check_numbers()
   bool blocks = true;
   for (const Stored& part : parts) {
     const Source& source = part.source;

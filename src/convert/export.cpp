@@ -152,6 +152,9 @@ Status Exporter::plan_tensor(std::size_t index, const Geometry& geometry) {
                  family_->model_type);
   auto shape = their_shape(*rule, geometry, tensor.shape);
   if (!shape.ok()) return shape.status().with_context(modelfile::escape(tensor.name, 80));
+  if ((rule->form == Form::integers) != (tensor.dtype == DType::i32))
+    return error(Code::unsupported, "tensor '{}' is {}, which is not exported", modelfile::escape(tensor.name, 80),
+                 info(tensor.dtype).name);
   // Builds the GGUF tensor from the checkpoint's tensors, which do not exist yet, and inverts the result.
   const std::size_t count = rule->form == Form::experts ? static_cast<std::size_t>(geometry.experts) : 1;
   Stored stored;
@@ -267,7 +270,7 @@ Status Exporter::plan() {
     if (is_factors(tensor.name)) continue;
     MR_ASSIGN_OR_RETURN(const bool of_another, take_factors(i));
     if (of_another) continue;
-    if (!info(tensor.dtype).computable)
+    if (!info(tensor.dtype).computable && tensor.dtype != DType::i32)
       return error(Code::unsupported, "tensor '{}' is {}, which is not exported", modelfile::escape(tensor.name, 80),
                    info(tensor.dtype).name);
     MR_RETURN_IF_ERROR(plan_tensor(i, geometry));
@@ -378,6 +381,7 @@ std::string Exporter::torch_dtype() const {
 }
 
 Element element_of(DType dtype) {
+  if (dtype == DType::i32) return Element::i32;
   return dtype == DType::f16 ? Element::f16 : dtype == DType::bf16 ? Element::bf16 : Element::f32;
 }
 

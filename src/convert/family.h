@@ -38,6 +38,7 @@ enum class Form : std::uint8_t {
   vector,          // [1, n] as [n]
   behind_padding,  // a table without its first two rows: RoBERTa counts positions from its padding id, 1
   taps,            // a convolution's [channels, 1, taps], or MLX's [channels, taps, 1], as [channels, taps]
+  integers,        // whole numbers, as I32
   column,          // [n] as [n, 1]
   groups,          // [n] as [groups, n / groups]
   decay,           // -exp(x)
@@ -153,6 +154,7 @@ extern const Family kPhi3;
 extern const Family kGlm4Moe, kMiniMaxM2, kMimoV2;
 extern const Family kDeepSeekV2, kDeepSeekV3, kKimiK2, kGlm4MoeLite;
 extern const Family kDeepSeekV32, kGlmMoeDsa, kMistral4, kKimiLinear;
+extern const Family kDeepSeekV4;
 extern const Family kLfm2, kLfm2Moe;
 extern const Family kBert, kXlmRoberta, kRoberta, kNomicBert, kModernBert, kEuroBert;
 extern const Family kMamba2;

@@ -261,6 +261,7 @@ Status Builder::form() {
   const std::int64_t keys_and_queries = 2 * g_.key_heads * g_.state_keys;
   switch (rule_.form) {
     case Form::same:
+    case Form::integers:
       return whole(shape());
     case Form::norm:
       return whole(shape(), g_.norm_shift == 0 ? Change::none : Change::plus_one);

@@ -196,6 +196,23 @@ Status read_part(const Source& source, std::int64_t row, std::int64_t col, std::
   return {};
 }
 
+/// `count` contiguous rows of I64 as I32. Errors: corrupt (a number that I32 does not hold).
+Status read_narrowed(const Source& source, std::int64_t row, std::int64_t count, Scratch& scratch, std::byte* out) {
+  const std::int64_t each = row_bytes(DType::i64, source.cols);
+  const auto bytes = room(scratch, count * each);
+  MR_RETURN_IF_ERROR(source.file->read_at(source.offset + static_cast<std::uint64_t>(row * each), bytes));
+  for (std::int64_t i = 0; i < count * source.cols; ++i) {
+    std::int64_t number = 0;
+    std::memcpy(&number, bytes.data() + i * row_bytes(DType::i64, 1), sizeof number);
+    const auto narrow = static_cast<std::int32_t>(number);
+    if (narrow != number)
+      return error(Code::corrupt, "tensor '{}' holds {}, which 32 bits do not hold",
+                   modelfile::escape(source.name, 120), number);
+    std::memcpy(out + i * row_bytes(DType::i32, 1), &narrow, sizeof narrow);
+  }
+  return {};
+}
+
 /// Reads doubles and rounds them to float after the change, if rounding first would lose bits.
 Status read_doubles(const Source& source, std::int64_t row, std::int64_t count, Change change, Scratch& scratch,
                     float* out) {
@@ -397,7 +414,8 @@ bool is_copy(const Target& target, std::span<const Source> sources, DType dtype)
            if (source.packing == Packing::integers) return run.base < 0 && has_blocks(*source.integers, dtype);
            const bool whole =
                source.packing == Packing::plain || source.packing == Packing::mxfp4 || source.packing == Packing::nvfp4;
-           return run.base < 0 && whole && source.dtype == dtype;
+           const bool narrows = source.dtype == DType::i64 && dtype == DType::i32;
+           return run.base < 0 && whole && (source.dtype == dtype || narrows);
          });
 }
 
@@ -422,6 +440,10 @@ Status gather_bytes(const Target& target, std::span<const Source> sources, DType
       if (source.packing == Packing::nvfp4) {
         const std::int64_t blocks = source.cols / kNvfp4Block;
         MR_RETURN_IF_ERROR(read_nvfp4(source, row * blocks, at_once * blocks, scratch, to));
+        continue;
+      }
+      if (source.dtype == DType::i64 && dtype == DType::i32) {
+        MR_RETURN_IF_ERROR(read_narrowed(source, row, at_once, scratch, to));
         continue;
       }
       const std::span bytes(to, static_cast<std::size_t>(at_once * bytes_each));

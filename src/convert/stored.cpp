@@ -67,6 +67,10 @@ class Reader {
       source.dtype = *dtype;
       return named;
     }
+    if (tensor.element == Element::i64 || tensor.element == Element::i32) {  // for Form::integers alone
+      source.dtype = tensor.element == Element::i64 ? DType::i64 : DType::i32;
+      return named;
+    }
     if (tensor.element == Element::f8_e4m3 || tensor.element == Element::f8_e5m2) {
       source.packing = tensor.element == Element::f8_e4m3 ? Packing::e4m3 : Packing::e5m2;
       source.dtype = DType::bf16;

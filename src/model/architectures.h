@@ -22,6 +22,7 @@ Expected<DecoderSpec> cohere2moe_spec(const modelfile::Model& file, const Hyperp
 Expected<DecoderSpec> command_r_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> deepseek2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> deepseek32_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> deepseek4_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> deepseek_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> dots1_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> ernie4_5_moe_spec(const modelfile::Model& file, const Hyperparameters& hp);

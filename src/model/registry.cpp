@@ -35,6 +35,7 @@ constexpr std::array kArchitectures{
     Entry{"deepseek", deepseek_spec},
     Entry{"deepseek2", deepseek2_spec},
     Entry{"deepseek32", deepseek32_spec},
+    Entry{"deepseek4", deepseek4_spec},
     Entry{"dots1", dots1_spec},
     Entry{"ernie4_5", llama_spec},
     Entry{"ernie4_5-moe", ernie4_5_moe_spec},

@@ -259,13 +259,14 @@ bool stays_float(const TensorInfo& tensor) {
   return tensor.shape.size() < 2 || !tensor.name.ends_with(".weight") || contains(tensor.name, "norm") ||
          contains(tensor.name, "ffn_gate_inp") || contains(tensor.name, "ssm_conv1d") ||
          contains(tensor.name, "shortconv.conv") || contains(tensor.name, "indexer.proj") ||
-         contains(tensor.name, "altup_router") || contains(tensor.name, "_coef.");
+         contains(tensor.name, "altup_router") || contains(tensor.name, "_coef.") || contains(tensor.name, "hc_") ||
+         contains(tensor.name, "_ape.");
 }
 
 bool may_have_scale(std::string_view name) {
   if (!name.ends_with(".weight") || !(name.starts_with("blk.") || name == "output.weight")) return false;
-  for (const std::string_view other :
-       {"ffn_gate_inp", "ffn_gate_up_exps", "attn_k_b.", "attn_v_b.", "attn_kv_b.", "nextn.embed_tokens"})
+  for (const std::string_view other : {"ffn_gate_inp", "ffn_gate_up_exps", "attn_k_b.", "attn_v_b.", "attn_kv_b.",
+                                       "attn_output_a.", "hc_", "_ape.", "tid2eid", "nextn.embed_tokens"})
     if (contains(name, other)) return false;
   return true;
 }

@@ -258,6 +258,11 @@ std::vector<float> floats_of(const Model& model, const modelfile::TensorInfo& te
   std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.bytes));
   EXPECT_TRUE(file.ok() && file->read_at(tensor.offset, bytes).ok());
   std::vector<float> floats(static_cast<std::size_t>(tensor.rows() * tensor.cols()));
+  if (tensor.dtype == DType::i32) {
+    std::vector<std::int32_t> numbers(floats.size());
+    std::memcpy(numbers.data(), bytes.data(), bytes.size());
+    return {numbers.begin(), numbers.end()};
+  }
   decode_row(tensor.dtype, bytes.data(), tensor.rows() * tensor.cols(), floats.data());
   return floats;
 }

@@ -37,6 +37,8 @@ def odd(model, head_dim):
         changes.pop("n_routed_experts", None)
     if "head_dim" in model.config and "expand" not in model.config:
         changes |= {"head_dim": head_dim, "num_key_value_heads": 1}
+        if "compress_rates" in model.config:  # index heads rotate as many channels
+            changes["index_head_dim"] = head_dim
         if "query_pre_attn_scalar" in model.config:  # no key of GGUF's: readers take a head's width
             changes["query_pre_attn_scalar"] = head_dim
     config = copy.deepcopy(model.config) | changes
@@ -65,6 +67,9 @@ def make(model, config, folder):
                 values.normal_(0, 0.6 / values.shape[-1] ** 0.5 if "embed" not in name else 0.3)
             elif "bias" in name or name.endswith(("sinks", "dt_bias")):
                 values.normal_(0, 0.3)
+        for name, values in net.named_buffers():
+            if name.endswith("tid2eid"):  # other experts for each token
+                values.copy_(torch.stack([torch.randperm(config["n_routed_experts"])[: values.shape[1]] for _ in values]))
     net.save_pretrained(folder)
     checkpoints.write_tokenizer(pathlib.Path(folder))
     return net

@@ -54,8 +54,9 @@ struct Adapting {
 inline bool may_adapt(const modelfile::Model& file, const modelfile::TensorInfo& tensor) {
   const std::string& name = tensor.name;
   if (tensor.shape.size() < 2 || !name.ends_with(".weight")) return false;
-  for (const char* other : {"position_embd", "token_types", "norm", "conv", "attn_k_b.", "attn_v_b.", "attn_kv_b.",
-                            "per_layer_token_embd", "nextn", "rope_freqs", "cls."})
+  for (const char* other :
+       {"position_embd", "token_types", "norm", "conv", "attn_k_b.", "attn_v_b.", "attn_kv_b.", "attn_output_a.",
+        "_ape.", "tid2eid", "per_layer_token_embd", "nextn", "rope_freqs", "cls."})
     if (name.find(other) != name.npos) return false;
   // Blocks behind the layers guess, and no pass of the model uses them.
   const std::string architecture =

@@ -47,9 +47,9 @@ class ScaledFile {
   static bool may_scale(const modelfile::Model& file, const modelfile::TensorInfo& tensor) {
     const std::string& name = tensor.name;
     if (tensor.shape.size() < 2 || !name.ends_with(".weight")) return false;
-    for (const char* other :
-         {"token_embd", "position_embd", "norm", "ffn_gate_inp", "conv", "attn_k_b.", "attn_v_b.", "attn_kv_b.",
-          "attn_kv_a_mqa", "ffn_gate_up_exps", "per_layer", "altup_proj", "altup_unembd"})
+    for (const char* other : {"token_embd", "position_embd", "norm", "ffn_gate_inp", "conv", "attn_k_b.", "attn_v_b.",
+                              "attn_kv_b.", "attn_kv_a_mqa", "ffn_gate_up_exps", "per_layer", "altup_proj",
+                              "altup_unembd", "attn_output_a.", "hc_", "_ape.", "tid2eid"})
       if (name.find(other) != name.npos) return false;
     const std::string stem = name.substr(0, name.size() - 7);
     return file.find(stem + ".scale") == nullptr;

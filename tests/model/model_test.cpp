@@ -399,6 +399,79 @@ TEST(Load, WhatAnIndexerCannotBeIsRefusedByName) {
   }
 }
 
+TEST(Load, CompressedAttentionKeepsAWindowRowsAndTheirInputs) {
+  const auto model = load_tiny(TinyModel::deepseek4());
+  expect_used_in_pass_order(*model, false);
+  const exec::Program& program = model->program();
+  ASSERT_EQ(program.layout.layers(), 3 + 3 + 2) << "rows, inputs and inputs of index keys, then rows and inputs";
+  EXPECT_EQ(program.layout.group_of(0).window, 8);
+  const kv::Group &chosen = program.layout.group_of(3), &all = program.layout.group_of(6);
+  EXPECT_EQ(chosen.ratio, 4);
+  EXPECT_EQ(chosen.index_dim, 16);
+  EXPECT_EQ(program.layout.group_of(4).window, 8) << "a row's tokens, and as many before them";
+  EXPECT_EQ(program.layout.group_of(4).v_dim, 2 * 2 * 32);
+  EXPECT_EQ(program.layout.group_of(5).v_dim, 2 * 2 * 16);
+  EXPECT_EQ(all.ratio, 128);
+  EXPECT_EQ(all.index_dim, 0);
+  EXPECT_EQ(program.layout.group_of(7).window, 128);
+  std::vector<std::int64_t> rows, selected;
+  for (const exec::Step& step : program.steps) {
+    if (step.kind != exec::Step::Kind::attention) continue;
+    rows.push_back(step.attention.rows);
+    selected.push_back(step.attention.selected);
+  }
+  EXPECT_EQ(rows, (std::vector<std::int64_t>{-1, 3, 6}));
+  EXPECT_EQ(selected, (std::vector<std::int64_t>{0, 7, 0}));
+  EXPECT_TRUE(program.ropes[0].last && program.ropes[1].last && !program.ropes[1].neox);
+}
+
+TEST(Load, WhatCompressedAttentionCannotBeIsRefusedByName) {
+  for (const char* tensor :
+       {"blk.1.attn_compressor_ape.weight", "blk.2.attn_compressor_norm.weight", "blk.1.indexer_compressor_kv.weight",
+        "blk.1.indexer.proj.weight", "blk.0.attn_sinks.weight", "blk.0.ffn_gate_tid2eid.weight",
+        "blk.1.exp_probs_b.bias", "blk.2.hc_ffn_fn.weight", "output_hc_base.weight", "blk.0.attn_output_a.weight"}) {
+    TinyModel tiny = TinyModel::deepseek4();
+    tiny.remove(tensor);
+    EXPECT_EQ(load_status(tiny).code(), Code::not_found) << tensor;
+    EXPECT_NE(load_status(tiny).message().find(tensor), std::string::npos) << load_status(tiny).message();
+  }
+  const std::pair<const char*, std::uint32_t> cannot_be[] = {
+      {"attention.indexer.top_k", 0},      {"attention.indexer.key_length", 8},
+      {"attention.output_group_count", 3}, {"attention.sliding_window", 0},
+      {"hyper_connection.count", 1},       {"hyper_connection.count", 17},
+      {"attention.q_lora_rank", 0},        {"hash_layer_count", 4},
+      {"attention.output_lora_rank", 0}};
+  for (const auto& [key, value] : cannot_be) {
+    TinyModel tiny = TinyModel::deepseek4();
+    tiny.set(key, value);
+    EXPECT_EQ(load_status(tiny).code(), Code::corrupt) << key;
+    EXPECT_NE(load_status(tiny).message().find(key), std::string::npos) << load_status(tiny).message();
+  }
+  for (const std::int32_t ratio : {1, 2, 3, 96, 256}) {
+    TinyModel tiny = TinyModel::deepseek4();
+    tiny.set_of_layers("attention.compress_ratios", {0, 4, ratio});
+    EXPECT_EQ(load_status(tiny).code(), Code::unsupported) << ratio;
+    EXPECT_NE(load_status(tiny).message().find("compress_ratios is " + std::to_string(ratio) + " in layer 2"),
+              std::string::npos)
+        << load_status(tiny).message();
+  }
+  TinyModel tiny = TinyModel::deepseek4();
+  tiny.set("expert_gating_func", 2u);
+  EXPECT_NE(load_status(tiny).message().find("expert_gating_func"), std::string::npos);
+  tiny = TinyModel::deepseek4();
+  tiny.tensor("blk.0.ffn_gate_tid2eid.weight").dtype = DType::f32;
+  EXPECT_NE(load_status(tiny).message().find("wants it in I32"), std::string::npos) << load_status(tiny).message();
+  tiny = TinyModel::deepseek4();
+  tiny.keys.erase("deepseek4.attention.compress_ratios");
+  EXPECT_EQ(load_status(tiny).code(), Code::not_found);
+  LoadOptions second;
+  second.stage = {1, 3};
+  EXPECT_EQ(load(TinyModel::deepseek4().open("model_test"), second).status().code(), Code::unsupported);
+  LoadOptions guessing;
+  guessing.draft_block = true;
+  EXPECT_EQ(load(TinyModel::deepseek4().open("model_test"), guessing).status().code(), Code::unsupported);
+}
+
 TEST(Load, NoContextIsLongerThanATableOfPositions) {
   constexpr std::int64_t kRows = 256;  // of position_embd.weight
   const auto file = modelfile::Model::open(MILLRACE_TEST_DATA "/reference/gpt2.gguf");

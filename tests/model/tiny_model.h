@@ -178,6 +178,79 @@ class TinyModel {
     return model;
   }
 
+  /// Three streams; 4 heads of 32 channels, of which 16 are turned, in 2 groups, with a window of 8. The first layer
+  /// has no rows and experts by the token, the second 3 index heads of 16 over rows of 4 tokens, the third rows of 128.
+  static TinyModel deepseek4() {
+    TinyModel model = base("deepseek4", false);
+    constexpr int kLayers = 3;
+    for (const auto& [key, value] : {std::pair{"block_count", 3u},
+                                     {"attention.head_count_kv", 1u},
+                                     {"attention.key_length", 32u},
+                                     {"attention.value_length", 32u},
+                                     {"rope.dimension_count", 16u},
+                                     {"attention.q_lora_rank", 24u},
+                                     {"attention.sliding_window", 8u},
+                                     {"attention.output_group_count", 2u},
+                                     {"attention.output_lora_rank", 20u},
+                                     {"attention.indexer.head_count", 3u},
+                                     {"attention.indexer.key_length", 16u},
+                                     {"attention.indexer.top_k", 7u},
+                                     {"hyper_connection.count", 3u},
+                                     {"hyper_connection.sinkhorn_iterations", 5u},
+                                     {"hash_layer_count", 1u},
+                                     {"expert_count", 4u},
+                                     {"expert_used_count", 2u},
+                                     {"expert_feed_forward_length", 32u},
+                                     {"expert_shared_count", 1u},
+                                     {"expert_gating_func", 4u}})
+      model.set(key, value);
+    model.set("hyper_connection.epsilon", 1e-6f);
+    model.set("swiglu_clamp_exp", 10.0f);
+    model.set_of_layers("attention.compress_ratios", {0, 4, 128});
+    const auto streams = [&](const std::string& stem, std::int64_t columns) {
+      model.add(stem + "_fn.weight", {192, columns});
+      model.add(stem + "_base.weight", {columns});
+      model.add(stem + "_scale.weight", {columns == 3 ? 1 : 3});
+    };
+    const auto compressor = [&](int layer, const std::string& stem, std::int64_t dim, std::int64_t ratio) {
+      const std::int64_t given = ratio == 4 ? 2 * dim : dim;
+      model.add(layer, stem + "_kv.weight", {64, given});
+      model.add(layer, stem + "_gate.weight", {64, given});
+      model.add(layer, stem + "_ape.weight", {given, ratio});
+      model.add(layer, stem + "_norm.weight", {dim});
+    };
+    for (int layer = 0; layer < kLayers; ++layer) {
+      streams("blk." + std::to_string(layer) + ".hc_attn", 15);
+      streams("blk." + std::to_string(layer) + ".hc_ffn", 15);
+      model.add(layer, "attn_norm.weight", {64});
+      model.add(layer, "attn_q_a.weight", {64, 24});
+      model.add(layer, "attn_q_a_norm.weight", {24});
+      model.add(layer, "attn_q_b.weight", {24, 128});
+      model.add(layer, "attn_kv.weight", {64, 32});
+      model.add(layer, "attn_kv_a_norm.weight", {32});
+      model.add(layer, "attn_sinks.weight", {4});
+      model.add(layer, "attn_output_a.weight", {64, 40});
+      model.add(layer, "attn_output_b.weight", {40, 64});
+      model.add(layer, "ffn_norm.weight", {64});
+      model.add(layer, "ffn_gate_inp.weight", {64, 4});
+      if (layer > 0) model.add(layer, "exp_probs_b.bias", {4});
+      for (const char* shared : {"gate", "up"})
+        model.add(layer, std::string("ffn_") + shared + "_shexp.weight", {64, 32});
+      model.add(layer, "ffn_down_shexp.weight", {32, 64});
+      for (const char* own : {"gate", "up"}) model.add(layer, std::string("ffn_") + own + "_exps.weight", {64, 32, 4});
+      model.add(layer, "ffn_down_exps.weight", {32, 64, 4});
+    }
+    compressor(1, "attn_compressor", 32, 4);
+    compressor(1, "indexer_compressor", 16, 4);
+    model.add(1, "indexer.attn_q_b.weight", {24, 48});
+    model.add(1, "indexer.proj.weight", {64, 3});
+    compressor(2, "attn_compressor", 32, 128);
+    model.add(0, "ffn_gate_tid2eid.weight", {2, 96});
+    model.tensors.back().dtype = DType::i32;
+    streams("output_hc", 3);
+    return model;
+  }
+
   /// The second layer attends; the first keeps a state: 2 heads of keys, 4 of values, all of 32 channels.
   static TinyModel qwen35() {
     TinyModel model = base("qwen35", true);

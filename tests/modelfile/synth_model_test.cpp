@@ -172,6 +172,31 @@ TEST_F(SynthModel, WritesIndexersAndExpertsOfLatents) {
   EXPECT_EQ(model->require("blk.1.ffn_latent_up.weight").value()->shape, (std::vector<std::int64_t>{1024, 256}));
 }
 
+TEST_F(SynthModel, WritesCompressedAttentionAndExpertsOfTokens) {
+  const std::string small = " --dim 256 --vocab 1000 --experts 16 --top-k 2 --expert-ff 64";
+  ASSERT_EQ(run(path("m.gguf") + " --preset deepseek-v4-flash -d Q8_0 --layers 4" + small), 0) << log();
+  const auto model = Model::open(path("m.gguf"));
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  EXPECT_EQ(model->get_ints("deepseek4.attention.compress_ratios").value(), (std::vector<std::int64_t>{0, 0, 4, 128}));
+  EXPECT_EQ(model->require("blk.2.attn_compressor_ape.weight").value()->shape, (std::vector<std::int64_t>{1024, 4}));
+  EXPECT_EQ(model->require("blk.3.attn_compressor_ape.weight").value()->shape, (std::vector<std::int64_t>{512, 128}));
+  EXPECT_EQ(model->find("blk.3.indexer.proj.weight"), nullptr);
+  EXPECT_EQ(model->require("blk.0.hc_attn_fn.weight").value()->shape, (std::vector<std::int64_t>{4 * 256, 24}));
+  EXPECT_EQ(model->require("blk.1.ffn_up_exps.weight").value()->dtype, DType::mxfp4);
+  EXPECT_EQ(model->find("blk.3.ffn_gate_tid2eid.weight"), nullptr);
+  const TensorInfo& table = **model->require("blk.0.ffn_gate_tid2eid.weight");
+  ASSERT_EQ(table.dtype, DType::i32);
+  ASSERT_EQ(table.shape, (std::vector<std::int64_t>{2, 1000}));
+  std::ifstream file(path("m.gguf"), std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(table.offset));
+  std::vector<std::int32_t> experts(2000);
+  file.read(reinterpret_cast<char*>(experts.data()), static_cast<std::streamsize>(experts.size() * 4));
+  for (std::size_t i = 0; i < experts.size(); i += 2) {
+    EXPECT_TRUE(experts[i] >= 0 && experts[i] < 16 && experts[i + 1] >= 0 && experts[i + 1] < 16) << i;
+    EXPECT_NE(experts[i], experts[i + 1]) << i;
+  }
+}
+
 TEST_F(SynthModel, WritesLatentAttentionAndItsMixture) {
   const std::string small = " --layers 4 --dim 256 --ff 512 --vocab 1000 --experts 16 --top-k 2 --expert-ff 64";
   ASSERT_EQ(run(path("m.gguf") + " --preset deepseek-v3 -d Q8_0" + small), 0) << log();

@@ -19,7 +19,7 @@ from zoo import GLOBAL, LOCAL
 NORMAL_ROPE = {"llama", "mistral3", "granite"}
 # Those whose norm before the feed-forward is called after the attention before it.
 POST_ATTENTION = {"gpt-oss", "glm4moe", "gemma3", "gemma3n", "gemma4"}
-SOFTMAX, SIGMOID = 1, 2  # expert_gating_func
+SOFTMAX, SIGMOID, SQRT_SOFTPLUS = 1, 2, 4  # expert_gating_func
 
 TOP = {
     "model.embed_tokens.weight": "token_embd.weight",
@@ -45,6 +45,9 @@ TOP = {
     "transformer.word_embeddings.weight": "token_embd.weight",
     "transformer.word_embeddings_layernorm.weight": "token_embd_norm.weight",
     "transformer.word_embeddings_layernorm.bias": "token_embd_norm.bias",
+    "model.hc_head.hc_fn": "output_hc_fn.weight",
+    "model.hc_head.hc_base": "output_hc_base.weight",
+    "model.hc_head.hc_scale": "output_hc_scale.weight",
     "gpt_neox.embed_in.weight": "token_embd.weight",
     "gpt_neox.final_layer_norm.weight": "output_norm.weight",
     "gpt_neox.final_layer_norm.bias": "output_norm.bias",
@@ -134,7 +137,7 @@ def rope_keys(config):
     rope = config.get("rope_parameters")
     if rope is None:
         return {}
-    whole = rope.get(GLOBAL, rope)
+    whole = rope.get(GLOBAL, rope.get("compress", rope))  # DeepSeek-V4 has the base of other layers in own_keys()
     keys = {"rope.freq_base": whole["rope_theta"]}
     if LOCAL in rope:
         keys["rope.freq_base_swa"] = rope[LOCAL]["rope_theta"]
@@ -227,6 +230,8 @@ def own_keys(model):
         if "indexer_types" in config:
             keys["attention.indexer.types"] = [kind == "full" for kind in config["indexer_types"]]
         return deepseek2_keys(config, rope) | keys
+    if architecture == "deepseek4":
+        return deepseek4_keys(config, rope)
     if architecture == "mistral4":
         return deepseek2_keys(config, rope) | {
             "expert_gating_func": SOFTMAX,
@@ -297,6 +302,36 @@ def deepseek2_keys(config, rope):
     if "num_nextn_predict_layers" in config:
         keys |= {"block_count": config["num_hidden_layers"] + 1, "nextn_predict_layers": 1}
     return keys
+
+
+def deepseek4_keys(config, rope):
+    rates = {"sliding_attention": 0, **config["compress_rates"]}
+    layers = config["num_hidden_layers"]
+    return {
+        "rope.freq_base": rope["main"]["rope_theta"],
+        "rope.dimension_count": int(config["head_dim"] * rope["main"]["partial_rotary_factor"]),
+        "attention.compress_rope_freq_base": rope["compress"]["rope_theta"],
+        "attention.compress_ratios": [rates[kind] for kind in config["layer_types"]],
+        "attention.q_lora_rank": config["q_lora_rank"],
+        "attention.sliding_window": config["sliding_window"],
+        "attention.output_group_count": config["o_groups"],
+        "attention.output_lora_rank": config["o_lora_rank"],
+        "attention.indexer.head_count": config["index_n_heads"],
+        "attention.indexer.key_length": config["index_head_dim"],
+        "attention.indexer.top_k": config["index_topk"],
+        "hyper_connection.count": config["hc_mult"],
+        "hyper_connection.sinkhorn_iterations": config["hc_sinkhorn_iters"],
+        "hyper_connection.epsilon": config["hc_eps"],
+        "hash_layer_count": config["mlp_layer_types"].count("hash_moe"),
+        "expert_feed_forward_length": config["moe_intermediate_size"],
+        "expert_shared_count": config["n_shared_experts"],
+        "expert_gating_func": SQRT_SOFTPLUS,
+        "expert_weights_norm": True,
+        "expert_weights_scale": config["routed_scaling_factor"],
+        "swiglu_clamp_exp": [config["swiglu_limit"]] * layers,
+        "swiglu_clamp_shexp": [config["swiglu_limit"]] * layers,
+        "embedding_length_out": config["hc_mult"] * config["hidden_size"],
+    }
 
 
 def unsplit_keys(config):
@@ -555,7 +590,9 @@ def all_tensors(model, weights, unsplit):
 
 
 def tensor_type(name, values, mxfp4):
-    kept = (".ffn_gate_inp.", ".altup_router.", "_coef.", ".indexer.proj.", ".ssm_conv1d", ".ssm_norm.", ".shortconv.conv.")
+    if name.endswith("tid2eid.weight"):
+        return gguf.TENSOR_I32
+    kept = (".ffn_gate_inp.", "hc_", "_ape.", ".altup_router.", "_coef.", ".indexer.proj.", ".ssm_conv1d", ".ssm_norm.", ".shortconv.conv.")
     if values.ndim == 1 or not name.endswith(".weight") or any(part in name for part in kept):
         return gguf.TENSOR_F32
     return gguf.TENSOR_MXFP4 if mxfp4 and "_exps." in name else gguf.TENSOR_F16

@@ -6,7 +6,7 @@ import numpy as np
 
 ALIGNMENT = 32
 U32, I32, F32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9  # ids of key types
-TENSOR_F32, TENSOR_F16, TENSOR_I64, TENSOR_MXFP4 = 0, 1, 27, 39  # ids of tensor types
+TENSOR_F32, TENSOR_F16, TENSOR_I32, TENSOR_I64, TENSOR_MXFP4 = 0, 1, 26, 27, 39  # ids of tensor types
 MXFP4_BLOCK = 32
 MXFP4_VALUES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)  # E2M1; bit 3 of a code is the sign
 
@@ -73,8 +73,8 @@ def exactly_mxfp4(values):
 
 
 def _payload(values, kind):
-    if kind == TENSOR_I64:
-        return np.ascontiguousarray(values, dtype=np.int64).tobytes()
+    if kind in (TENSOR_I32, TENSOR_I64):
+        return np.ascontiguousarray(values, dtype=np.int32 if kind == TENSOR_I32 else np.int64).tobytes()
     values = np.ascontiguousarray(values, dtype=np.float32)
     if kind == TENSOR_F32:
         return values.tobytes()

@@ -165,6 +165,11 @@ def draw(model, name, shape, random):
     own = name.rsplit(".", 2)[-2]
     if ("norm" in own or own.startswith("ln_")) and not name.endswith("bias"):
         return gain * (1 + 0.25 * normal) - norm_shift(model, name)
+    if name.endswith("tid2eid"):  # other experts for each token
+        experts = model.config["n_routed_experts"]
+        return np.stack([random.permutation(experts)[: shape[1]] for _ in range(shape[0])])
+    if name.endswith("hc_scale") or name.endswith("_hc.scale"):
+        return gain * (1 + 0.25 * normal)
     if name.endswith("A_log"):  # states that forget half in half a token to 30
         return np.log(0.03 * 30 ** random.random(shape))
     if name.endswith(".D"):
@@ -205,7 +210,8 @@ def draw_all(model, seed):
 
 def noisy(weights, random):
     return {
-        name: np.asarray(values * (1 + NOISE * random.standard_normal(values.shape)), np.float32)
+        name: values if name.endswith("tid2eid")
+        else np.asarray(values * (1 + NOISE * random.standard_normal(values.shape)), np.float32)
         for name, values in weights.items()
     }
 
@@ -285,7 +291,11 @@ def difference(other, logits):
     return float(np.linalg.norm(other - logits) / np.linalg.norm(logits))
 
 
-def damaged(values):
+def damaged(name, values):
+    if name.endswith("tid2eid"):  # the order of a token's experts counts nothing
+        return np.ascontiguousarray(values[::-1])
+    if name.endswith("_hc.scale"):  # of which turning around leaves the middle
+        return -values
     if values.size == 1:
         return values * np.float32(0.5)
     axis = max(axis for axis, length in enumerate(values.shape) if length > 1)
@@ -300,7 +310,7 @@ def tensors_felt(model, weights, tokens, positions, logits):
         parts = range(len(values)) if values.ndim == 3 and "conv" not in name else [None]
         for part in parts:
             wrong = values.copy()
-            wrong[part if part is not None else ...] = damaged(values if part is None else values[part])
+            wrong[part if part is not None else ...] = damaged(name, values if part is None else values[part])
             load(whole.net, weights | {name: wrong})
             label = name if part is None else f"{name}[{part}]"
             felt[label] = difference(whole.logits(tokens, positions)[0], logits)

@@ -391,6 +391,56 @@ KIMI_LINEAR = Model(
 )
 
 
+def deepseek4_rope(base=1.6e5, **changes):
+    partial = {"partial_rotary_factor": 0.5}
+    yarn = rope(base, rope_type="yarn", factor=16.0, beta_fast=32.0, beta_slow=1.0, original_max_position_embeddings=64,
+                attention_factor=1.0) | partial
+    return {"main": rope() | partial, "compress": yarn | changes}
+
+
+SLIDING, SPARSE, HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
+
+# DeepSeek-V4: a layer with its window alone, whose experts follow from the token; one that sees 8 of up to 20 rows of 4
+# tokens; one that sees all rows of 16 tokens, where published models have 128. Limits that gates and ups reach. Eight
+# index heads: with fewer, rows have a score of exactly 0 in all of them, and which of these are chosen is any one's guess.
+DEEPSEEK_V4 = Model(
+    "deepseek-v4", "deepseek4", "deepseek_v4", "DeepseekV4Config", "DeepseekV4ForCausalLM",
+    without(config(num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=3, q_lora_rank=16, o_groups=2,
+                   o_lora_rank=8, sliding_window=16, layer_types=[SLIDING, SPARSE, HEAVY],
+                   compress_rates={SPARSE: 4, HEAVY: 16}, mlp_layer_types=["hash_moe", "moe", "moe"],
+                   moe_intermediate_size=16, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1,
+                   routed_scaling_factor=1.5, swiglu_limit=0.5, index_n_heads=8, index_head_dim=32, index_topk=8,
+                   hc_mult=3, hc_sinkhorn_iters=20, hc_eps=1e-6, num_nextn_predict_layers=0,
+                   rope_parameters=deepseek4_rope()), "intermediate_size"),
+    variants={
+        "no window": {"sliding_window": 512}, "window of 17": {"sliding_window": 17},
+        "all rows": {"index_topk": 512}, "one row less": {"index_topk": 7},
+        "no YaRN": {"rope_parameters": deepseek4_rope() | {"compress": rope(1.6e5, partial_rotary_factor=0.5)}},
+        "YaRN's magnitude": {"rope_parameters": deepseek4_rope(attention_factor=1.277)},
+        "one theta": {"rope_parameters": deepseek4_rope(base=1e4)},
+        "experts not scaled": {"routed_scaling_factor": 1.0}, "no limits": {"swiglu_limit": 512.0},
+        "two iterations": {"hc_sinkhorn_iters": 2}, "sigmoids": {"scoring_func": "sigmoid"},
+    },
+    gains={"position_bias": 8.0, "compressor.gate_proj": 2.0, "compressor.indexer.gate_proj": 2.0},
+    names={
+        "self_attn.q_a_norm": "attn_q_a_norm", "self_attn.kv_proj": "attn_kv", "self_attn.kv_norm": "attn_kv_a_norm",
+        "self_attn.o_a_proj": "attn_output_a", "self_attn.o_b_proj": "attn_output_b",
+        "self_attn.compressor.kv_proj": "attn_compressor_kv", "self_attn.compressor.gate_proj": "attn_compressor_gate",
+        "self_attn.compressor.kv_norm": "attn_compressor_norm",
+        "self_attn.compressor.position_bias": "attn_compressor_ape.weight",
+        "self_attn.compressor.indexer.kv_proj": "indexer_compressor_kv",
+        "self_attn.compressor.indexer.gate_proj": "indexer_compressor_gate",
+        "self_attn.compressor.indexer.kv_norm": "indexer_compressor_norm",
+        "self_attn.compressor.indexer.position_bias": "indexer_compressor_ape.weight",
+        "self_attn.compressor.indexer.q_b_proj": "indexer.attn_q_b",
+        "self_attn.compressor.indexer.scorer.weights_proj": "indexer.proj",
+        "mlp.gate.tid2eid": "ffn_gate_tid2eid.weight",
+        "attn_hc.fn": "hc_attn_fn.weight", "attn_hc.base": "hc_attn_base.weight", "attn_hc.scale": "hc_attn_scale.weight",
+        "ffn_hc.fn": "hc_ffn_fn.weight", "ffn_hc.base": "hc_ffn_base.weight", "ffn_hc.scale": "hc_ffn_scale.weight",
+    },
+)
+
+
 # --- heads that differ from layer to layer ----------------------------------------------------------------------------
 
 
@@ -588,7 +638,7 @@ GRANITE_HYBRID = Model(
 MODELS = [LLAMA, LLAMA3, LLAMA4, MIXTRAL, NEMO, QWEN2, QWEN3, QWEN3MOE, GEMMA3, GEMMA3N, GEMMA4, GEMMA4_MOE, GPT_OSS, GLM4MOE, MISTRAL3,
           PHI3, GRANITE, MINIMAX_M2, DEEPSEEK_V2_LITE, DEEPSEEK_V3, GLM4_MOE_LITE, QWEN3NEXT, QWEN35, QWEN35MOE, MAMBA2,
           LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, NEMOTRON_H_LATENT, GRANITE_HYBRID, MISTRAL4, STEP35, MIMO2, DEEPSEEK_V32,
-          GLM_DSA, KIMI_LINEAR, *RELATIVES, *OLDER]
+          GLM_DSA, KIMI_LINEAR, DEEPSEEK_V4, *RELATIVES, *OLDER]
 
 
 def fixtures():

@@ -31,7 +31,7 @@ std::string preset_names() {
 void add_shape_flags(CLI::App& app, Shape& flags) {
   app.add_option("--arch", flags.architecture,
                  "llama, qwen3, qwen3moe, qwen35, qwen35moe, gemma3, gemma4, gpt-oss or glm4moe; deepseek2, "
-                 "deepseek32, glm-dsa, mistral4, nemotron_h_moe and kimi-linear by --preset");
+                 "deepseek32, deepseek4, glm-dsa, mistral4, nemotron_h_moe and kimi-linear by --preset");
   app.add_option("--layers", flags.layers, "transformer layers");
   app.add_option("--dim", flags.dim, "width of the residual stream");
   app.add_option("--ff", flags.ff, "width of a dense feed-forward layer");

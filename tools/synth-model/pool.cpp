@@ -160,6 +160,20 @@ void make_floats(DType dtype, std::span<std::byte> out, double mean, double devi
   }
 }
 
+/// Whole numbers below `below`, none twice among neighbours: the experts of a token are different ones.
+void make_experts(std::span<std::byte> out, std::int64_t below, Random& random) {
+  constexpr std::size_t kNeighbours = 32;
+  const std::size_t apart = std::min<std::size_t>(kNeighbours, static_cast<std::size_t>(below) / 2);
+  std::vector<std::int32_t> last;
+  for (std::size_t i = 0; i + sizeof(std::int32_t) <= out.size(); i += sizeof(std::int32_t)) {
+    std::int32_t expert = random.below(static_cast<int>(below));
+    while (std::find(last.begin(), last.end(), expert) != last.end()) expert = random.below(static_cast<int>(below));
+    last.push_back(expert);
+    if (last.size() > apart) last.erase(last.begin());
+    std::memcpy(out.data() + i, &expert, sizeof expert);
+  }
+}
+
 void make_quantized(DType dtype, std::span<std::byte> out, double scale, Random& random) {
   switch (dtype) {
     case DType::q4_0:
@@ -231,7 +245,9 @@ Pool::Pool(DType dtype, Fill fill, double deviation, std::uint64_t bytes, std::u
   stretch_bytes_ = kStretchBytes / block_bytes_ * block_bytes_;
   blocks_.resize(std::clamp(bytes, kSmallestPool, kLargestPool) / block_bytes_ * block_bytes_);
   Random random(mix(seed));
-  if (is_float(dtype))
+  if (fill == Fill::experts)
+    make_experts(blocks_, static_cast<std::int64_t>(deviation), random);
+  else if (is_float(dtype))
     make_floats(dtype, blocks_, mean_of(fill), deviation, random);
   else
     make_quantized(dtype, blocks_, deviation / unit_deviation(dtype, random), random);
@@ -250,7 +266,7 @@ void Pool::fill(std::uint64_t tensor_seed, std::uint64_t offset, std::span<std::
 }
 
 Pools::Key Pools::key(const Tensor& tensor) {
-  return {tensor.dtype, tensor.fill, tensor.fill == Fill::weights ? tensor.shape[0] : 0};
+  return {tensor.dtype, tensor.fill, tensor.fill == Fill::weights ? tensor.shape[0] : tensor.below};
 }
 
 Pools::Pools(std::span<const Tensor> tensors, std::uint64_t seed) {
@@ -262,7 +278,9 @@ Pools::Pools(std::span<const Tensor> tensors, std::uint64_t seed) {
   }
   for (const auto& [kind, bytes] : needs) {
     const auto& [dtype, fill, cols] = kind;
-    const double deviation = fill == Fill::weights ? 1 / std::sqrt(static_cast<double>(cols)) : 0.02;
+    const double deviation = fill == Fill::weights   ? 1 / std::sqrt(static_cast<double>(cols))
+                             : fill == Fill::experts ? static_cast<double>(cols)
+                                                     : 0.02;
     pools_.emplace(kind, Pool(dtype, fill, deviation, bytes, seed + pools_.size()));
   }
 }

@@ -23,7 +23,8 @@ class Pool {
  public:
   /// `deviation`: standard deviation of the decoded weights. Block scales vary by a factor of up to 1.5 around what
   /// gives it, with either sign where the type allows it; the quantized values are random bits, so every code occurs.
-  /// `bytes`: how much of it the model needs; the pool holds that, within 2 to 16 MiB.
+  /// Of Fill::experts it is what the whole numbers are below. `bytes`: how much of it the model needs; the pool holds
+  /// that, within 2 to 16 MiB.
   Pool(DType dtype, Fill fill, double deviation, std::uint64_t bytes, std::uint64_t seed);
 
   /// Fills `out` with bytes [offset, offset + out.size()) of the tensor that `tensor_seed` names: always the same bytes
@@ -43,7 +44,7 @@ class Pools {
   const Pool& of(const Tensor& tensor) const { return pools_.at(key(tensor)); }
 
  private:
-  using Key = std::tuple<DType, Fill, std::int64_t>;  // the last: row length of weights, else 0
+  using Key = std::tuple<DType, Fill, std::int64_t>;  // the last: row length of weights, or Tensor::below
   static Key key(const Tensor& tensor);
   std::map<Key, Pool> pools_;
 };

@@ -158,6 +158,48 @@ const std::array kPresets = {
           false,
           {512, 1536, 64, 128},
           {1, 1, 1, 1, true, 2.827}},
+    Shape{"deepseek4",
+          "deepseek-v4-flash",
+          43,
+          4096,
+          2048,
+          64,
+          1,
+          512,
+          129280,
+          256,
+          6,
+          2048,
+          1 << 20,
+          1e4,
+          1e-6,
+          false,
+          {0, 1024, 64, 0},
+          {0, 1, 1, 1, true, 1.5},
+          0,
+          {64, 128, 512},
+          {128, 8, 1024, 4, 3, 0}},
+    Shape{"deepseek4",
+          "deepseek-v4-pro",
+          61,
+          7168,
+          3072,
+          128,
+          1,
+          512,
+          129280,
+          384,
+          6,
+          3072,
+          1 << 20,
+          1e4,
+          1e-6,
+          false,
+          {0, 1536, 64, 0},
+          {0, 1, 1, 1, true, 2.5},
+          0,
+          {64, 128, 1024},
+          {128, 16, 1024, 4, 3, 128}},
     Shape{"deepseek32",
           "deepseek-v3.2",
           61,
@@ -302,7 +344,8 @@ class Builder {
     add(std::move(name), {cols, rows}, types_.matrices, Fill::weights);
   }
   void experts(std::string name, std::int64_t cols, std::int64_t rows) {
-    const DType dtype = shape_.architecture == "gpt-oss" ? DType::mxfp4 : types_.matrices;
+    const bool published = shape_.architecture == "gpt-oss" || shape_.architecture == "deepseek4";
+    const DType dtype = published ? DType::mxfp4 : types_.matrices;
     add(std::move(name), {cols, rows, shape_.experts}, dtype, Fill::weights);
   }
   void heads(std::string name, std::int64_t cols, std::int64_t rows) {
@@ -314,6 +357,9 @@ class Builder {
   }
   void plain(std::string name, std::vector<std::int64_t> shape, Fill fill) {
     list_.push_back({std::move(name), DType::f32, std::move(shape), fill});
+  }
+  void experts_of_tokens(std::string name) {
+    list_.push_back({std::move(name), DType::i32, {shape_.top_k, shape_.vocab}, Fill::experts, shape_.experts});
   }
   std::vector<Tensor> take() { return std::move(list_); }
 
@@ -484,6 +530,57 @@ void add_gemma4_layer(Builder& out, const Shape& s, std::int64_t index, const st
   out.experts(layer + "ffn_down_exps.weight", s.expert_ff, s.dim);
 }
 
+bool is_deepseek4(const Shape& s) { return s.architecture == "deepseek4"; }
+
+/// What makes the weights of residual streams: STEM_fn, _base and _scale.
+void add_streams(Builder& out, const Shape& s, const std::string& stem, std::int64_t columns) {
+  out.plain(stem + "_fn.weight", {s.compressed.streams * s.dim, columns}, Fill::weights);
+  out.plain(stem + "_base.weight", {columns}, Fill::bias);
+  out.plain(stem + "_scale.weight", {columns == s.compressed.streams ? 1 : 3}, Fill::norm);
+}
+
+void add_compressor(Builder& out, const Shape& s, const std::string& stem, std::int64_t dim, std::int64_t ratio) {
+  const std::int64_t given = ratio == 4 ? 2 * dim : dim;
+  out.matrix(stem + "_kv.weight", s.dim, given);
+  out.matrix(stem + "_gate.weight", s.dim, given);
+  out.plain(stem + "_ape.weight", {given, ratio}, Fill::bias);
+  out.plain(stem + "_norm.weight", {dim}, Fill::norm);
+}
+
+void add_deepseek4_layer(Builder& out, const Shape& s, std::int64_t index, const std::string& layer) {
+  const Compressed& own = s.compressed;
+  const std::int64_t q = s.heads * s.head_dim, ratio = own.ratio(index), columns = (2 + own.streams) * own.streams;
+  add_streams(out, s, layer + "hc_attn", columns);
+  out.plain(layer + "attn_norm.weight", {s.dim}, Fill::norm);
+  out.matrix(layer + "attn_q_a.weight", s.dim, s.latent.q_rank);
+  out.plain(layer + "attn_q_a_norm.weight", {s.latent.q_rank}, Fill::norm);
+  out.matrix(layer + "attn_q_b.weight", s.latent.q_rank, q);
+  out.matrix(layer + "attn_kv.weight", s.dim, s.head_dim);
+  out.plain(layer + "attn_kv_a_norm.weight", {s.head_dim}, Fill::norm);
+  out.plain(layer + "attn_sinks.weight", {s.heads}, Fill::bias);
+  out.matrix(layer + "attn_output_a.weight", q / own.groups, own.groups * own.out_rank);
+  out.matrix(layer + "attn_output_b.weight", own.groups * own.out_rank, s.dim);
+  if (ratio > 0) add_compressor(out, s, layer + "attn_compressor", s.head_dim, ratio);
+  if (ratio == 4) {
+    add_compressor(out, s, layer + "indexer_compressor", s.index.dim, ratio);
+    out.matrix(layer + "indexer.attn_q_b.weight", s.latent.q_rank, s.index.heads * s.index.dim);
+    out.plain(layer + "indexer.proj.weight", {s.dim, s.index.heads}, Fill::weights);
+  }
+  add_streams(out, s, layer + "hc_ffn", columns);
+  out.plain(layer + "ffn_norm.weight", {s.dim}, Fill::norm);
+  out.plain(layer + "ffn_gate_inp.weight", {s.dim, s.experts}, Fill::weights);
+  if (index < own.hash_layers)
+    out.experts_of_tokens(layer + "ffn_gate_tid2eid.weight");
+  else
+    out.plain(layer + "exp_probs_b.bias", {s.experts}, Fill::bias);
+  out.matrix(layer + "ffn_gate_shexp.weight", s.dim, s.expert_ff);
+  out.matrix(layer + "ffn_up_shexp.weight", s.dim, s.expert_ff);
+  out.matrix(layer + "ffn_down_shexp.weight", s.expert_ff, s.dim);
+  out.experts(layer + "ffn_gate_exps.weight", s.dim, s.expert_ff);
+  out.experts(layer + "ffn_up_exps.weight", s.dim, s.expert_ff);
+  out.experts(layer + "ffn_down_exps.weight", s.expert_ff, s.dim);
+}
+
 void add_latent_attention(Builder& out, const Shape& s, std::int64_t index, const std::string& layer) {
   const Latent& latent = s.latent;
   const std::int64_t q = s.heads * s.head_dim;
@@ -589,6 +686,38 @@ Status add_nemotron_keys(const Shape& s, modelfile::Writer& writer) {
   return {};
 }
 
+Status add_deepseek4_keys(const Shape& s, modelfile::Writer& writer) {
+  const Compressed& own = s.compressed;
+  std::vector<std::int32_t> ratios;
+  for (std::int64_t i = 0; i < s.layers; ++i) ratios.push_back(static_cast<std::int32_t>(own.ratio(i)));
+  const std::vector<float> limits(static_cast<std::size_t>(s.layers), 10.0F);
+  const auto add = [&](std::string_view key, Value value) {
+    return writer.add(fmt::format("{}.{}", s.architecture, key), std::move(value));
+  };
+  MR_RETURN_IF_ERROR(add("attention.compress_ratios", modelfile::array_value(std::move(ratios))));
+  MR_RETURN_IF_ERROR(add("swiglu_clamp_exp", modelfile::array_value(limits)));
+  MR_RETURN_IF_ERROR(add("swiglu_clamp_shexp", modelfile::array_value(limits)));
+  MR_RETURN_IF_ERROR(add("attention.compress_rope_freq_base", Value(160000.0F)));
+  MR_RETURN_IF_ERROR(add("rope.scaling.type", Value(std::string("yarn"))));
+  MR_RETURN_IF_ERROR(add("rope.scaling.factor", Value(16.0F)));
+  MR_RETURN_IF_ERROR(add("hyper_connection.epsilon", Value(1e-6F)));
+  MR_RETURN_IF_ERROR(add("expert_weights_norm", Value(true)));
+  MR_RETURN_IF_ERROR(add("expert_weights_scale", Value(static_cast<float>(s.mixing.scale))));
+  for (const auto& [key, value] : {std::pair{"attention.q_lora_rank", s.latent.q_rank},
+                                   {"attention.sliding_window", own.window},
+                                   {"attention.output_group_count", own.groups},
+                                   {"attention.output_lora_rank", own.out_rank},
+                                   {"rope.scaling.original_context_length", std::int64_t{65536}},
+                                   {"hyper_connection.count", own.streams},
+                                   {"hyper_connection.sinkhorn_iterations", std::int64_t{20}},
+                                   {"hash_layer_count", std::min(own.hash_layers, s.layers)},
+                                   {"expert_shared_count", s.mixing.shared},
+                                   {"expert_gating_func", std::int64_t{4}},
+                                   {"embedding_length_out", own.streams * s.dim}})
+    MR_RETURN_IF_ERROR(add(key, Value(static_cast<std::uint32_t>(value))));
+  return {};
+}
+
 /// The window and which layers have one; the sizes of those layers' heads.
 Status add_gemma4_keys(const Shape& s, modelfile::Writer& writer) {
   std::vector<std::int32_t> kv_heads;
@@ -632,13 +761,13 @@ Expected<Types> types_from_name(std::string_view name) {
 
 Status check(const Shape& s) {
   const auto bad = [](std::string_view why) { return error(Code::invalid_argument, "{}", why); };
-  constexpr std::string_view kKnown[] = {"llama",      "qwen3",   "qwen3moe", "qwen35",         "qwen35moe",
-                                         "gemma3",     "gemma4",  "gpt-oss",  "glm4moe",        "deepseek2",
-                                         "deepseek32", "glm-dsa", "mistral4", "nemotron_h_moe", "kimi-linear"};
+  constexpr std::string_view kKnown[] = {
+      "llama",   "qwen3",     "qwen3moe",   "qwen35",  "qwen35moe", "gemma3",         "gemma4",      "gpt-oss",
+      "glm4moe", "deepseek2", "deepseek32", "glm-dsa", "mistral4",  "nemotron_h_moe", "kimi-linear", "deepseek4"};
   constexpr std::string_view kLatents[] = {"deepseek2", "deepseek32", "glm-dsa", "mistral4", "kimi-linear"};
-  constexpr std::string_view kMixtures[] = {"qwen3moe", "gemma4",         "qwen35moe",  "gpt-oss",
-                                            "glm4moe",  "deepseek2",      "deepseek32", "glm-dsa",
-                                            "mistral4", "nemotron_h_moe", "kimi-linear"};
+  constexpr std::string_view kMixtures[] = {"qwen3moe", "gemma4",         "qwen35moe",   "gpt-oss",
+                                            "glm4moe",  "deepseek2",      "deepseek32",  "glm-dsa",
+                                            "mistral4", "nemotron_h_moe", "kimi-linear", "deepseek4"};
   if (std::find(std::begin(kKnown), std::end(kKnown), s.architecture) == std::end(kKnown))
     return error(Code::invalid_argument, "--arch {} is none of {}", s.architecture, fmt::join(kKnown, ", "));
   for (const auto& [flag, value] :
@@ -653,6 +782,8 @@ Status check(const Shape& s) {
   }
   if (s.heads % s.kv_heads != 0) return bad("--heads must be a multiple of --kv-heads");
   if (std::find(std::begin(kLatents), std::end(kLatents), s.architecture) != std::end(kLatents) && s.latent.rank == 0)
+    return error(Code::invalid_argument, "{} has presets alone: see --preset", s.architecture);
+  if (is_deepseek4(s) && s.compressed.window == 0)
     return error(Code::invalid_argument, "{} has presets alone: see --preset", s.architecture);
   if (s.head_dim % 2 != 0) return bad("--head-dim must be even");
   if (is_gemma4(s) && s.head_dim % 4 != 0) return bad("gemma4's --head-dim must be a multiple of 4");
@@ -694,6 +825,10 @@ std::vector<Tensor> tensors(const Shape& shape, const Types& types) {
       add_gemma4_layer(out, shape, i, layer);
       continue;
     }
+    if (is_deepseek4(shape)) {
+      add_deepseek4_layer(out, shape, i, layer);
+      continue;
+    }
     if (is_hybrid(shape) && (i + 1) % kStateInterval != 0)
       add_delta_net(out, shape, layer);
     else if (is_kimi_linear(shape) && !kimi_attends(i))
@@ -704,6 +839,7 @@ std::vector<Tensor> tensors(const Shape& shape, const Types& types) {
       add_attention(out, shape, layer);
     add_feed_forward(out, shape, i, layer);
   }
+  if (is_deepseek4(shape)) add_streams(out, shape, "output_hc", shape.compressed.streams);
   out.plain("output_norm.weight", {shape.dim}, Fill::norm);
   if (!shape.tied) out.head("output.weight", shape.dim, shape.vocab);
   return out.take();
@@ -743,7 +879,7 @@ Status add_hyperparameters(const Shape& s, const Types& types, modelfile::Writer
   }
   MR_RETURN_IF_ERROR(real("attention.layer_norm_rms_epsilon", s.rms_eps));
   const std::int64_t unrotated = is_hybrid(s) ? 4 : s.architecture == "glm4moe" ? 2 : 1;
-  MR_RETURN_IF_ERROR(number("rope.dimension_count", has_latent ? latent.rotated : s.head_dim / unrotated));
+  MR_RETURN_IF_ERROR(number("rope.dimension_count", latent.rotated > 0 ? latent.rotated : s.head_dim / unrotated));
   MR_RETURN_IF_ERROR(real("rope.freq_base", s.rope_theta));
   if (s.experts > 0) {
     MR_RETURN_IF_ERROR(number("expert_count", s.experts));
@@ -802,6 +938,7 @@ Status add_hyperparameters(const Shape& s, const Types& types, modelfile::Writer
     MR_RETURN_IF_ERROR(real("rope.scaling.factor", 8));
   }
   if (is_gemma4(s)) MR_RETURN_IF_ERROR(add_gemma4_keys(s, writer));
+  if (is_deepseek4(s)) MR_RETURN_IF_ERROR(add_deepseek4_keys(s, writer));
   if (s.architecture == "gpt-oss") {
     MR_RETURN_IF_ERROR(number("attention.sliding_window", 128));
     MR_RETURN_IF_ERROR(writer.add("gpt-oss.rope.scaling.type", Value(std::string("yarn"))));

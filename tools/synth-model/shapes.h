@@ -28,6 +28,15 @@ struct Index {
   bool shares = false;
 };
 
+/// DeepSeek-V4's attention, of which Latent has q_rank and rotated and Index the indexer, and its residual streams: the
+/// window, groups of heads with an output of their own and its channels, streams, layers whose experts follow from the
+/// token, and tokens to a row in the first two layers. The others have 4 and 128 in turn.
+struct Compressed {
+  std::int64_t window = 0, groups = 0, out_rank = 0, streams = 0, hash_layers = 0, first_ratio = 0;
+
+  std::int64_t ratio(std::int64_t layer) const { return layer < 2 ? first_ratio : layer % 2 == 0 ? 4 : 128; }
+};
+
 /// A mixture beside its experts: layers without one, shared experts, groups of which some are used, and whether the
 /// router takes sigmoids, chooses with a bias and renormalises (else it takes a softmax).
 struct Mixing {
@@ -40,8 +49,8 @@ struct Mixing {
 /// Hyperparameters, under the field's names. Experts are 0 in a dense model.
 struct Shape {
   // llama, qwen3, qwen3moe, qwen35, qwen35moe, gemma3, gemma4, gpt-oss, glm4moe, deepseek2, deepseek32, glm-dsa,
-  // mistral4, nemotron_h_moe, kimi-linear. Of gemma4, head_dim is that of layers that attend to all tokens, kv_heads
-  // that of layers with a window.
+  // deepseek4, mistral4, nemotron_h_moe, kimi-linear. Of gemma4, head_dim is that of layers that attend to all tokens,
+  // kv_heads that of layers with a window.
   std::string architecture = "llama";
   std::string name = "custom";
   std::int64_t layers = 22, dim = 2048, ff = 5632, heads = 32, kv_heads = 4, head_dim = 64, vocab = 32000;
@@ -55,6 +64,7 @@ struct Shape {
   // nemotron_h_moe: heads of 64 channels in 8 groups. kimi-linear: as many heads of 128 as attend elsewhere.
   std::int64_t state_heads = 0;
   Index index = {};
+  Compressed compressed = {};
 };
 
 /// What the random numbers of a tensor look like.
@@ -63,6 +73,7 @@ enum class Fill : std::uint8_t {
   norm,     // about 1
   bias,     // about 0
   decay,    // about -0.1: what a state's logarithm of decay is multiplied by
+  experts,  // whole numbers below Tensor::below, neighbours different
 };
 
 struct Tensor {
@@ -70,6 +81,7 @@ struct Tensor {
   DType dtype = DType::f32;
   std::vector<std::int64_t> shape;
   Fill fill = Fill::weights;
+  std::int64_t below = 0;
 };
 
 /// The type of every matrix, with the exceptions that name themselves at tensors().
