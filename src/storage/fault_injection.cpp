@@ -19,10 +19,11 @@ struct KindName {
   std::string_view name;
   Fault::Kind kind;
 };
-constexpr std::array<KindName, 4> kKinds = {{{"eio", Fault::Kind::eio},
+constexpr std::array<KindName, 5> kKinds = {{{"eio", Fault::Kind::eio},
                                              {"short", Fault::Kind::short_read},
                                              {"stall", Fault::Kind::stall},
-                                             {"truncated", Fault::Kind::truncated}}};
+                                             {"truncated", Fault::Kind::truncated},
+                                             {"slow", Fault::Kind::slow}}};
 
 /// Removes "<sign><number>" from the front of `text`; nullopt, and nothing is removed, if it is missing.
 std::optional<std::uint64_t> take_number(std::string_view& text, char sign) {
@@ -116,6 +117,15 @@ class FaultyBackend final : public Backend {
         wake_.notify_all();
         break;
       }
+      case Fault::Kind::slow: {
+        const std::chrono::duration<double, std::milli> takes(static_cast<double>(read.bytes) / 1e6 *
+                                                              static_cast<double>(fault.stall_ms));
+        const MutexLock lock(mutex_);
+        disk_free_ = std::max(disk_free_, Clock::now()) + std::chrono::duration_cast<Clock::duration>(takes);
+        stalled_.push_back({disk_free_, read, &completion});
+        wake_.notify_all();
+        break;
+      }
     }
   }
 
@@ -150,6 +160,7 @@ class FaultyBackend final : public Backend {
   Mutex mutex_;
   CondVar wake_;
   std::vector<Stalled> stalled_ MR_GUARDED_BY(mutex_);
+  Clock::time_point disk_free_ MR_GUARDED_BY(mutex_){};  // slow: when all reads so far are complete
   bool stopping_ MR_GUARDED_BY(mutex_) = false;
   std::thread delayer_;  // last: it uses all of the above
 };
@@ -159,7 +170,8 @@ class FaultyBackend final : public Backend {
 Expected<Fault> parse_fault(std::string_view text) {
   const auto bad = [&] {
     return error(Code::invalid_argument,
-                 "'{}' is not a fault; write for example eio@100, short@5x3, stall:5000@20 or truncated", text);
+                 "'{}' is not a fault; write for example eio@100, short@5x3, stall:5000@20, slow:50 or truncated",
+                 text);
   };
   const std::string_view name = text.substr(0, text.find_first_of(":@x"));
   const auto* const kind =
@@ -168,13 +180,14 @@ Expected<Fault> parse_fault(std::string_view text) {
   std::string_view rest = text.substr(name.size());
   Fault fault;
   fault.kind = kind->kind;
-  if (fault.kind == Fault::Kind::stall) {
+  const bool slow = fault.kind == Fault::Kind::slow;
+  if (slow || fault.kind == Fault::Kind::stall) {
     const auto stall_ms = take_number(rest, ':');
     if (!stall_ms || *stall_ms > 3'600'000) return bad();
     fault.stall_ms = *stall_ms;
   }
   fault.after_reads = take_number(rest, '@').value_or(0);
-  fault.count = take_number(rest, 'x').value_or(1);
+  fault.count = take_number(rest, 'x').value_or(slow ? UINT64_MAX : 1);
   if (!rest.empty()) return bad();
   return fault;
 }

@@ -51,6 +51,17 @@ TEST_F(FaultTest, AShortReadIsAnErrorNotFewerBytes) {
   EXPECT_EQ(to_.first_wrong(), 25000u);
 }
 
+TEST_F(FaultTest, ASlowDiskTakesTheTimeOfAllItsBytes) {
+  open({"slow:400"});  // 20 ms for each of these reads
+  const Read reads[] = {to_.read(), to_.read(), to_.read(), to_.read(), to_.read()};
+  const Clock::time_point begin = Clock::now();
+  Completion completion;
+  backend_->submit(reads, completion);
+  EXPECT_TRUE(completion.wait().ok());
+  EXPECT_GE(Clock::now() - begin, std::chrono::milliseconds(100));
+  EXPECT_EQ(to_.first_wrong(), 50000u);
+}
+
 TEST_F(FaultTest, TruncationFailsHealthFromThenOn) {
   open({"truncated@1"});
   EXPECT_TRUE(read().ok());
@@ -104,12 +115,17 @@ TEST(ParseFault, ReadsEveryForm) {
   const Fault stall = *parse_fault("stall:5000@20");
   EXPECT_EQ(stall.stall_ms, 5000u);
   EXPECT_EQ(stall.after_reads, 20u);
+  const Fault slow = *parse_fault("slow:50@3");
+  EXPECT_EQ(slow.kind, Fault::Kind::slow);
+  EXPECT_EQ(slow.stall_ms, 50u);
+  EXPECT_EQ(slow.after_reads, 3u);
+  EXPECT_EQ(slow.count, UINT64_MAX);
   EXPECT_EQ(parse_fault("truncated")->kind, Fault::Kind::truncated);
 }
 
 TEST(ParseFault, RefusesTheRest) {
   for (const char* text : {"", "eio@", "eio@x3", "eio@1x", "fire", "stall", "stall@3", "stall:", "short:5", "eio@1 ",
-                           "@3", "eio@99999999999999999999", "stall:99999999999"}) {
+                           "@3", "eio@99999999999999999999", "stall:99999999999", "slow", "slow@3"}) {
     EXPECT_EQ(parse_fault(text).status().code(), Code::invalid_argument) << text;
   }
 }
