@@ -19,6 +19,7 @@
 
 #include "base/bytes.h"
 #include "device/gpu.h"
+#include "device/link_pace.h"
 
 namespace millrace {
 namespace {
@@ -49,6 +50,39 @@ Fault& fault_of(int device) {
 Status lost(int device) { return error(Code::io_error, "the simulated GPU {} is lost", device); }
 /// What a call about a device gives that may be lost.
 Status here(int device) { return fault_of(device).lost ? lost(device) : Status(); }
+
+/// A device's memory and link where they have rates; else null.
+struct Pace {
+  std::atomic<bool> given{false};
+  std::mutex mutex;
+  std::shared_ptr<device::LinkPace> memory, link;
+  double host_slower = 1;  // products take so many times as long across the link as copies do
+};
+Pace& pace_of(int device) {
+  static Pace paces[8];
+  return paces[device];
+}
+/// The time by the rates at which this thread's stream has arrived. Without rates: the time.
+thread_local Clock::time_point arrived{};
+
+/// Takes the time of so many bytes on the present device.
+void pass(std::size_t bytes, std::shared_ptr<device::LinkPace> Pace::*by) {
+  Pace& pace = pace_of(present);
+  if (!pace.given) return;
+  std::shared_ptr<device::LinkPace> own;
+  {
+    const std::lock_guard lock(pace.mutex);
+    own = pace.*by;
+  }
+  if (own == nullptr) return;
+  arrived = own->crossed(arrived, bytes);
+  std::this_thread::sleep_until(arrived);
+}
+/// Small copies travel between the packets of large ones.
+constexpr std::size_t kSmallCopy = 4096;
+void pass_link(std::size_t bytes) {
+  if (bytes >= kSmallCopy) pass(bytes, &Pace::link);
+}
 
 std::atomic<std::uint64_t> graph_launches{0}, kernel_launches{0}, host_copies{0}, synchronisations{0}, allocations{0};
 
@@ -82,12 +116,13 @@ struct EventState {
     const std::lock_guard lock(mutex);
     return asked;
   }
-  /// Ends as well where the device is lost that would reach it.
-  void await(std::uint64_t number) {
+  /// When it was reached. Ends as well where the device is lost that would reach it.
+  Clock::time_point await(std::uint64_t number) {
     constexpr std::chrono::milliseconds kLookAgain{10};
     std::unique_lock lock(mutex);
     while (!changed.wait_for(lock, kLookAgain, [&] { return reached >= number || fault_of(device).lost; })) {
     }
+    return when;
   }
 };
 /// What stands on streams keeps the state, also when the event has gone.
@@ -95,6 +130,11 @@ using SharedEvent = std::shared_ptr<EventState>;
 const SharedEvent& state_of(device::EventRef event) { return *static_cast<SharedEvent*>(event.native); }
 
 using Recorded = std::vector<Work>;
+
+struct Queued {
+  Work work;
+  Clock::time_point added;
+};
 
 struct StreamState {
   explicit StreamState(int of) : device(of), thread([this] { work(); }) {}
@@ -111,7 +151,7 @@ struct StreamState {
     {
       const std::lock_guard lock(mutex);
       if (recorded != nullptr) return recorded->push_back(std::move(one));
-      queue.push_back(std::move(one));
+      queue.push_back({std::move(one), Clock::now()});
     }
     changed.notify_all();
   }
@@ -128,12 +168,14 @@ struct StreamState {
     while (true) {
       changed.wait(lock, [&] { return stops || !queue.empty(); });
       if (queue.empty()) return;
-      const Work one = std::move(queue.front());
+      const Queued next = std::move(queue.front());
       queue.pop_front();
       busy = true;
       lock.unlock();
       present = device;
-      if (!fault_of(device).lost) one();
+      arrived = std::max(arrived, next.added);
+      if (!fault_of(device).lost) next.work();
+      if (!pace_of(device).given) arrived = Clock::now();
       lock.lock();
       busy = false;
       if (queue.empty()) changed.notify_all();
@@ -143,7 +185,7 @@ struct StreamState {
   const int device;
   std::mutex mutex;
   std::condition_variable changed;
-  std::deque<Work> queue;
+  std::deque<Queued> queue;
   std::shared_ptr<Recorded> recorded;
   bool busy = false, stops = false;
   std::thread thread;
@@ -183,6 +225,7 @@ namespace simulated {
 Status enqueue(device::StreamRef stream, std::function<void()> work) {
   if (stream.native == nullptr) {
     MR_RETURN_IF_ERROR(here(present));
+    continue_now();
     work();
     return {};
   }
@@ -202,6 +245,25 @@ void restore(int device) {
   fault_of(device).lost = false;
 }
 bool is_lost(int device) { return fault_of(device).lost; }
+
+void set_rates(int device, const DeviceRates& rates) {
+  const auto at = [](double rate) { return rate > 0 ? std::make_shared<device::LinkPace>(rate) : nullptr; };
+  Pace& pace = pace_of(device);
+  const std::lock_guard lock(pace.mutex);
+  pace.memory = at(rates.weights);
+  pace.link = at(rates.copies);
+  pace.host_slower = rates.weights_host > 0 ? rates.copies / rates.weights_host : 1;
+  pace.given = pace.memory != nullptr || pace.link != nullptr;
+}
+void read_weights(const std::byte* weights, std::int64_t bytes) {
+  Pace& pace = pace_of(present);
+  if (!pace.given) return;
+  if (Memory::get().is_page_locked(weights, static_cast<std::size_t>(bytes)))
+    pass(static_cast<std::size_t>(static_cast<double>(bytes) * pace.host_slower), &Pace::link);
+  else
+    pass(static_cast<std::size_t>(bytes), &Pace::memory);
+}
+void continue_now() { arrived = std::max(arrived, Clock::now()); }
 
 bool take(int device, std::uint64_t bytes) {
   Memory& memory = Memory::get();
@@ -380,7 +442,7 @@ Status record(EventRef event, StreamRef stream) {
     {
       const std::lock_guard lock(state->mutex);
       state->reached = std::max(state->reached, number);
-      state->when = Clock::now();
+      state->when = arrived;
     }
     state->changed.notify_all();
   });
@@ -399,7 +461,7 @@ Status wait(EventRef event) {
 }
 Status wait_on_device(StreamRef stream, EventRef event) {
   const SharedEvent state = state_of(event);
-  return enqueue(stream, [state, number = state->number()] { state->await(number); });
+  return enqueue(stream, [state, number = state->number()] { arrived = std::max(arrived, state->await(number)); });
 }
 Expected<float> milliseconds(EventRef begin, EventRef end) {
   const auto when = [](EventRef event) {
@@ -442,10 +504,17 @@ Status copy_to_host(void* host, const void* device, std::size_t bytes, StreamRef
   return {};
 }
 Status copy_to_device(void* device, const void* host, std::size_t bytes, StreamRef stream) {
-  if (Memory::get().is_page_locked(host, bytes)) return enqueue(stream, copy(device, host, bytes));
+  if (Memory::get().is_page_locked(host, bytes))
+    return enqueue(stream, [=] {
+      std::memcpy(device, host, bytes);
+      pass_link(bytes);
+    });
   const auto* const first = static_cast<const std::byte*>(host);
   const auto kept = std::make_shared<const std::vector<std::byte>>(first, first + bytes);
-  return enqueue(stream, [device, kept] { std::memcpy(device, kept->data(), kept->size()); });
+  return enqueue(stream, [device, kept] {
+    std::memcpy(device, kept->data(), kept->size());
+    pass_link(kept->size());
+  });
 }
 Status copy_on_device(void* to, const void* from, std::size_t bytes, StreamRef stream) {
   return enqueue(stream, copy(to, from, bytes));
@@ -455,7 +524,9 @@ Status fill_device(void* device, std::uint8_t value, std::size_t bytes, StreamRe
 }
 Status write_device(void* device, const void* host, std::size_t bytes) {
   MR_RETURN_IF_ERROR(here(present));
+  simulated::continue_now();
   std::memcpy(device, host, bytes);
+  pass_link(bytes);
   return {};
 }
 Status read_device(void* host, const void* device, std::size_t bytes) {

@@ -38,6 +38,7 @@ void await(const std::uint32_t* flag, std::uint32_t number, std::uint32_t* seen)
     if (here_is_lost()) return;
     rest();
   }
+  simulated::continue_now();
   store(seen, number);
 }
 
@@ -95,6 +96,7 @@ void meet_others(const GatherCall& call) {
       rest();
     }
   }
+  simulated::continue_now();
 }
 
 void put(const GatherCall::Target& target, std::int64_t to, const std::vector<float>& values) {

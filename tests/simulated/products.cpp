@@ -93,6 +93,7 @@ void products(const MatmulCall& call) {
     y[p].resize(static_cast<std::size_t>(call.x_rows) * static_cast<std::size_t>(product.weight.rows));
     multiply_rows(product.weight.dtype, *product.weight.address, product.weight.rows, call.cols, input, call.x_rows,
                   nullptr, y[p].data());
+    simulated::read_weights(*product.weight.address, product.weight.rows * row_bytes(product.weight.dtype, call.cols));
     add_to_rows(y[p].data(), call.x_rows, product.weight.rows, at(product.bias));
     if (product.addend != nullptr) cpu().add(y[p].data(), product.addend, std::ssize(y[p]));
   }
@@ -132,6 +133,7 @@ void half_products(const MatmulCall& call, const HalfRows& half) {
     y[p].resize(static_cast<std::size_t>(call.x_rows) * rows);
     multiply_rows(DType::f32, reinterpret_cast<const std::byte*>(weights.data()), product.weight.rows, call.cols,
                   {x.data(), call.cols, {}}, call.x_rows, nullptr, y[p].data());
+    simulated::read_weights(*product.weight.address, product.weight.rows * row_bytes(product.weight.dtype, call.cols));
     for (std::size_t i = 0; i < y[p].size(); ++i) y[p][i] *= half.unit[i / rows];
     add_to_rows(y[p].data(), call.x_rows, product.weight.rows, at(product.bias));
   }
@@ -165,6 +167,7 @@ std::vector<float> expert_product(const ExpertCall& call, const Half& half, cons
   const std::byte* const* weight =
       group.expert < 0 ? half.shared : half.weight + std::int64_t{group.expert} * call.address_stride;
   multiply_rows(half.dtype, *weight, call.rows, call.cols, input, count, index.data(), y.data());
+  simulated::read_weights(*weight, call.rows * row_bytes(half.dtype, call.cols));
   if (group.expert < 0) return y;
   if (half.scale != nullptr)
     for (float& value : y) value *= at(half.scale)[group.expert];
