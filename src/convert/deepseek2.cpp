@@ -165,11 +165,13 @@ void prepare_kimi_linear(Config& config) {
 
 /// Checks that partial_rotary_factor agrees with qk_rope_head_dim.
 void prepare_mistral4(Config& config) {
-  nlohmann::json rope = nlohmann::json::object();
-  if (const nlohmann::json* whole = config.find("rope_parameters"); whole != nullptr && whole->is_object())
-    rope = *whole;
-  rope["partial_rotary_factor"] = 1.0;
-  config.set("rope_parameters", rope);
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    const nlohmann::json* const whole = config.find(key);
+    if (whole == nullptr && key == std::string_view("rope_scaling")) continue;
+    nlohmann::json rope = whole != nullptr && whole->is_object() ? *whole : nlohmann::json::object();
+    rope["partial_rotary_factor"] = 1.0;
+    config.set(key, rope);
+  }
   config.set("partial_rotary_factor", 1.0);
 }
 

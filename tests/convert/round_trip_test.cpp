@@ -41,7 +41,6 @@ const std::map<std::string, std::string> kRefused = {
     {"internlm2", "not exported"},
     {"orion", "not exported"},
     {"xverse", "not exported"},
-    {"mimo2", "mimo2"},
     {"step35", "step35"},
 };
 
