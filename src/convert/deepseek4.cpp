@@ -114,8 +114,7 @@ void prepare_rope(Config& config) {
   if (scaling.value("rope_type", "") == "yarn") scaling["attention_factor"] = growth(factor);  // readers leave it out
   for (const char* key : {"rope_scaling", "rope_theta", "partial_rotary_factor"}) config.drop(key);
   config.set("rope_parameters", scaling);
-  config.set("qk_rope_head_dim",
-             static_cast<std::int64_t>(part * static_cast<double>(config.required("head_dim", 2, kMost)) + 0.5));
+  config.set("qk_rope_head_dim", std::llround(part * static_cast<double>(config.required("head_dim", 2, kMost))));
 }
 
 /// Tokens to a row of each layer, and the layers whose experts follow from the token.

@@ -174,7 +174,8 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
                      "Write to this file which experts each token went to (see bench --routing; on the CPU)");
   command.add_flag("--no-graphs", flags.no_graphs, "For developers: launch every kernel by itself")->group("");
   command.add_flag("--no-fuse", flags.no_fuse, "For developers: a launch for every step of a pass")->group("");
-  command.add_option("--inject-fault", flags.faults, "For developers: eio@N, short@N, stall:MS@N, slow:MS a MB")->group("");
+  command.add_option("--inject-fault", flags.faults, "For developers: eio@N, short@N, stall:MS@N, slow:MS a MB")
+      ->group("");
   for (CLI::Option* option : command.get_options({})) flags.options.push_back(option);
   flags.options.erase(flags.options.begin(), flags.options.begin() + static_cast<std::ptrdiff_t>(before) + 1);
 }

@@ -27,7 +27,7 @@ namespace {
 constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kTileRowHeads = 128;  // pairs of a row and a head of the group in a tile
-constexpr int kMostCluster = 8;    // blocks, that every device with clusters takes
+constexpr int kMostCluster = 8;     // blocks, that every device with clusters takes
 
 /// What a merge multiplies by when a chunk joins: the sums so far, and the chunk's.
 struct alignas(8) Factors {

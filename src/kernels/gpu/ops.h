@@ -311,19 +311,17 @@ Status rotate_heads(float* x, std::int32_t heads, std::int32_t head_dim, std::in
 /// Over f16 the two products are mma.m16n8k16 with float32 sums, sixteen terms a step from +0, and how the device adds
 /// those is its own affair; which term has which of the sixteen places says attention_half.cuh. Scores: q 2^n, n such
 /// that its largest magnitude is in [1024, 2048) (0 where that is below 2^-100), is rounded to f16, as keys are; step t
-/// has every (head_dim / 16)-th channel from t on; then times (scale 2^-n). Queries that are not finite make NaN. e_j is
-/// the device's own exponential (within 2^-19), rounded to f16 before it is summed and multiplied. Values: step t has
-/// keys 16 t to 16 t + 15; keys a row does not see count as zero times zero, and so do values that only other rows of
-/// its tile see, unless those are not finite.
-/// Over q8_0 and q4_0 the products are of integers, exact sums I that are rounded to float32 once: those of the cache,
-/// and the other factors f of a set as f * (32512 / a) to nearest even, a being their largest magnitude; such an
-/// integer counts u = a / 32512 (where a < 2^-100 they are zero; queries that are not finite make NaN). Scores: a set
-/// is 32 channels of q; s = fma(I, u * d, s) by ascending sets from +0, d being the key's scale; then times scale.
-/// Values: a set is e_j d_j over the chunk's keys for 32 channels, d_j being their scales; acc = I * u. Where the cache
-/// is rotated, q is (rope_store), and the result is rotated at the end.
-/// Over few bits the same, their levels being the integers and a scale that of all sets within its channels; and of the
-/// blocks that a row sees in plain ones those are q8_0.
-/// Rows of one sequence that are worked together.
+/// has every (head_dim / 16)-th channel from t on; then times (scale 2^-n). Queries that are not finite make NaN. e_j
+/// is the device's own exponential (within 2^-19), rounded to f16 before it is summed and multiplied. Values: step t
+/// has keys 16 t to 16 t + 15; keys a row does not see count as zero times zero, and so do values that only other rows
+/// of its tile see, unless those are not finite. Over q8_0 and q4_0 the products are of integers, exact sums I that are
+/// rounded to float32 once: those of the cache, and the other factors f of a set as f * (32512 / a) to nearest even, a
+/// being their largest magnitude; such an integer counts u = a / 32512 (where a < 2^-100 they are zero; queries that
+/// are not finite make NaN). Scores: a set is 32 channels of q; s = fma(I, u * d, s) by ascending sets from +0, d being
+/// the key's scale; then times scale. Values: a set is e_j d_j over the chunk's keys for 32 channels, d_j being their
+/// scales; acc = I * u. Where the cache is rotated, q is (rope_store), and the result is rotated at the end. Over few
+/// bits the same, their levels being the integers and a scale that of all sets within its channels; and of the blocks
+/// that a row sees in plain ones those are q8_0. Rows of one sequence that are worked together.
 struct alignas(16) RowTile {
   std::int32_t first_row = 0, rows = 0, sequence = 0, last_position = 0;
 };
