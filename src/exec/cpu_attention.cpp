@@ -2,10 +2,10 @@
 #include "exec/cpu_attention.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
 
+#include "exec/rope_angles.h"
 #include "tensor/blocks.h"
 #include "tensor/codec.h"
 #include "tensor/kv_codec.h"
@@ -39,11 +39,7 @@ const float* CpuExecutor::rope_table(int index) {
   constexpr std::int64_t kCostOfAngle = 16;  // a sine and a cosine, in floats moved
   for_rows(rows_, rope.rotary * kCostOfAngle, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) {
-      for (std::int64_t i = 0; i < half; ++i) {
-        const double angle = place_of(r, rope, i) * rope.inv_freq[static_cast<std::size_t>(i)];
-        table[(r * half + i) * 2] = static_cast<float>(std::cos(angle) * rope.magnitude);
-        table[(r * half + i) * 2 + 1] = static_cast<float>(std::sin(angle) * rope.magnitude);
-      }
+      for (std::int64_t i = 0; i < half; ++i) put_angle(rope, i, place_of(r, rope, i), table + (r * half + i) * 2);
     }
   });
   return table;

@@ -2,10 +2,10 @@
 // and a window. A row depends on its tokens' inputs alone, which are read back from the cache, so that no bit depends
 // on how a prompt was cut. Source: DeepSeek-V4 (2026), section 2.3.
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "exec/cpu_attention.h"
+#include "exec/rope_angles.h"
 
 namespace millrace::exec {
 
@@ -71,11 +71,7 @@ void CpuExecutor::make_row(const Step& step, const kv::BatchRow& row, const floa
 
   const Rope& rope = program_.ropes[static_cast<std::size_t>(by.rope)];
   float* const angles = total;  // cos and sin
-  for (std::int64_t i = 0; i < rope.rotary / 2; ++i) {
-    const double angle = static_cast<double>(own) * rope.inv_freq[static_cast<std::size_t>(i)];
-    angles[2 * i] = static_cast<float>(std::cos(angle) * rope.magnitude);
-    angles[2 * i + 1] = static_cast<float>(std::sin(angle) * rope.magnitude);
-  }
+  for (std::int64_t i = 0; i < rope.rotary / 2; ++i) put_angle(rope, i, static_cast<double>(own), angles + 2 * i);
   table_.rope(sum + (rope.last ? dim - rope.rotary : 0), angles, rope.rotary, rope.neox);
   const kv::RowPlace place = kv::row_place(row.position / by.ratio, by.ratio);
   if (by.index)

@@ -1,10 +1,10 @@
 // The rows of a pass of the GPU's executor: their windows, and what of them is uploaded.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "base/bytes.h"
 #include "exec/gpu/executor_impl.h"
+#include "exec/rope_angles.h"
 #include "exec/routing.h"
 #include "kernels/gpu/gates.h"
 
@@ -54,12 +54,8 @@ void GpuExecutor::fill_rope(std::size_t index) {
   auto made = static_cast<std::int64_t>(angles.size()) / rope.rotary;
   if (furthest >= made) angles.resize(static_cast<std::size_t>((furthest + 1) * rope.rotary));
   for (; made <= furthest; ++made) {
-    for (std::int64_t i = 0; i < half; ++i) {
-      const double angle = static_cast<double>(made) * rope.inv_freq[static_cast<std::size_t>(i)];
-      float* pair = angles.data() + made * rope.rotary + i * 2;
-      pair[0] = static_cast<float>(std::cos(angle) * rope.magnitude);
-      pair[1] = static_cast<float>(std::sin(angle) * rope.magnitude);
-    }
+    for (std::int64_t i = 0; i < half; ++i)
+      put_angle(rope, i, static_cast<double>(made), angles.data() + made * rope.rotary + i * 2);
   }
   auto* out = reinterpret_cast<float*>(rows_host_.data() + pass_rows_.cos_sin[index]);
   // A picture shifts places to before their positions, so that their angles are made.
