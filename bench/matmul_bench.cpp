@@ -75,6 +75,9 @@ Products products_of(Isa isa) {
   if (isa == Isa::avx512)
     return {avx512::matmul, avx512::matmul_workspace_bytes, avx512::matmul_segments,
             avx512::matmul_segments_workspace_bytes};
+  if (isa == Isa::avx_vnni)
+    return {avx_vnni::matmul, avx_vnni::matmul_workspace_bytes, avx_vnni::matmul_segments,
+            avx_vnni::matmul_segments_workspace_bytes};
   if (isa == Isa::avx2)
     return {avx2::matmul, avx2::matmul_workspace_bytes, avx2::matmul_segments, avx2::matmul_segments_workspace_bytes};
   return {plain::matmul, plain::matmul_workspace_bytes, plain::matmul_segments, plain::matmul_segments_workspace_bytes};
@@ -211,8 +214,8 @@ void register_all() {
     add("Peak/read/1MiB", [](benchmark::State& state) { peak_read(state, 1 << 20); });
     add("Peak/read/256MiB", [](benchmark::State& state) { peak_read(state, std::size_t{1} << 28); });
   }
-  for (const Isa isa : {Isa::avx512, Isa::avx2, Isa::plain}) {
-    if (isa > device::best_isa()) continue;
+  for (const Isa isa : device::kIsas) {
+    if (!device::has_isa(isa)) continue;
     for (const DTypeInfo& type : all_dtypes()) {
       if (!type.computable) continue;
       const std::string name = std::string(type.name) + "/" + std::string(device::isa_name(isa)) + "/";

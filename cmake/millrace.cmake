@@ -106,7 +106,7 @@ endfunction()
 
 # millrace_room(NAME PUBLIC deps... PRIVATE deps... HEADERS <headers>...): the library millrace_NAME from src/NAME/**.cpp.
 # Files of src/NAME/gpu and those named cuda_*.cpp are left out where there is no GPU part (millrace_gpu_sources).
-# A file named *_avx2.cpp, *_avx512.cpp or *_vnni.cpp is compiled for that instruction set; nothing else is.
+# A file named *_avx2.cpp, *_avx_vnni.cpp or *_avx512.cpp is compiled for that instruction set; nothing else is.
 function(millrace_room name)
   cmake_parse_arguments(ARG "" "" "PUBLIC;PRIVATE;HEADERS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cpp)
@@ -146,6 +146,8 @@ function(millrace_room name)
     if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")  # elsewhere those files hold nothing
       if(source MATCHES "_avx2\\.cpp$")
         set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c" SKIP_PRECOMPILE_HEADERS ON)
+      elseif(source MATCHES "_avx_vnni\\.cpp$")
+        set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c;-mavxvnni" SKIP_PRECOMPILE_HEADERS ON)
       elseif(source MATCHES "_avx512\\.cpp$")
         set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
           "-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mavx512vbmi;-mprefer-vector-width=512"
@@ -153,7 +155,7 @@ function(millrace_room name)
       endif()
     endif()
     # Parsers do not compute, and what the sanitizers make of these files takes clang minutes.
-    if(MILLRACE_FUZZ AND source MATCHES "_avx(2|512)\\.cpp$")
+    if(MILLRACE_FUZZ AND source MATCHES "_avx(2|_vnni|512)\\.cpp$")
       set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS -O0 -fno-sanitize=all)
     endif()
     # What is encoded is the same file on every machine: no instruction may round once where another rounds twice.

@@ -1,6 +1,7 @@
 // What the processor offers and how much of the machine this process may use, read once from hardware and kernel.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -9,11 +10,14 @@
 
 namespace millrace::device {
 
-/// Instruction sets the CPU kernels are written for, weakest first. avx512 means F, BW, VL, DQ, VBMI and VNNI.
-enum class Isa { plain, avx2, avx512 };
+/// Instruction sets the CPU kernels are written for, slowest first. avx2 means FMA and F16C, too; avx_vnni is that with
+/// AVX-VNNI, which processors with avx512 (F, BW, VL, DQ, VBMI and VNNI) may lack.
+enum class Isa { plain, avx2, avx_vnni, avx512 };
+inline constexpr std::array kIsas{Isa::plain, Isa::avx2, Isa::avx_vnni, Isa::avx512};
 std::string_view isa_name(Isa isa);
-Expected<Isa> isa_from_name(std::string_view name);  // "plain", "avx2", "avx512"
-Isa best_isa();                                      // of this processor and operating system
+Expected<Isa> isa_from_name(std::string_view name);  // as isa_name() has it
+bool has_isa(Isa isa);                               // this processor and operating system
+Isa best_isa();                                      // the fastest of these
 
 struct MemoryLimits {
   std::uint64_t total_bytes;      // MemTotal

@@ -1,7 +1,7 @@
 // The contract of every op that computes, and the table of functions that implement it for one instruction set.
 //
 // ref/    plain float (double accumulation): what the mathematics says. Checked against by tolerance.
-// cpu/    one table per Isa: plain, avx2, avx512. All of them give the SAME BITS; tests compare for equality.
+// cpu/    one table per Isa: plain, avx2, avx_vnni, avx512. All of them give the SAME BITS; tests compare for equality.
 //
 // NUMERICS (the summation order is part of the contract; a row of a result depends on that row's inputs alone, and
 // on the CPU there is a single class: 1 row or 1000 rows give the same bits. matmul_segments, last below, is the GPU's
@@ -197,7 +197,7 @@ struct Table {
   void (*scan)(const ScanArgs& args);
 };
 
-/// The table for `isa`. REQUIRES: isa <= device::best_isa().
+/// The table for `isa`. REQUIRES: device::has_isa(isa).
 const Table& table(Isa isa);
 
 /// Indices of the k largest of x (ties: the smaller index first), in descending order. k <= n. Same on every Isa.

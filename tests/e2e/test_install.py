@@ -124,7 +124,7 @@ class Completion(unittest.TestCase):
         self.assertEqual(self.completed("millrace", "run", "--device", "=", "c"), ["cpu", "cuda"])  # bash cuts at "="
         self.assertEqual(self.completed("millrace", "run", "--device", "="), ["auto", "cpu", "cuda"])
         self.assertEqual(self.completed("millrace", "bench", "--kv", "q"), ["q8_0", "q4_0", "q3", "q2"])
-        self.assertEqual(self.completed("millrace", "bench", "--isa", "avx"), ["avx2", "avx512"])
+        self.assertEqual(self.completed("millrace", "bench", "--isa", "avx"), ["avx2", "avx_vnni", "avx512"])
         self.assertEqual(self.completed("millrace", "run", "--storage", "p"), ["pread-direct", "pread"])
         self.assertEqual(self.completed("millrace", "serve", "--prefetch", "o"), ["off", "on"])
         self.assertEqual(self.completed("millrace", "serve", "--log-format", "j"), ["json"])

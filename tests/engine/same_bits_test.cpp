@@ -110,8 +110,8 @@ TEST(SameBits, ForEveryThreadCount) {
 }
 
 TEST(SameBits, ForEveryInstructionSet) {
-  for (const kernels::Isa isa : {kernels::Isa::plain, kernels::Isa::avx2}) {
-    if (isa > device::best_isa()) continue;
+  for (const kernels::Isa isa : device::kIsas) {
+    if (!device::has_isa(isa)) continue;
     SCOPED_TRACE(device::isa_name(isa));
     EngineOptions options = demo();
     options.device.best_isa = false;

@@ -36,8 +36,8 @@ std::vector<float> random_floats(std::int64_t count, std::uint32_t seed) {
 
 std::vector<const Table*> tables() {
   std::vector<const Table*> all;
-  for (const Isa isa : {Isa::plain, Isa::avx2, Isa::avx512})
-    if (isa <= device::best_isa()) all.push_back(&table(isa));
+  for (const Isa isa : device::kIsas)
+    if (device::has_isa(isa)) all.push_back(&table(isa));
   return all;
 }
 

@@ -30,6 +30,7 @@ struct Kernels {
 
 Kernels kernels_for(Isa isa) {
   if (isa == Isa::avx512) return {isa, avx512::quantize_q8, avx512::matmul, avx512::matmul_workspace_bytes};
+  if (isa == Isa::avx_vnni) return {isa, avx2::quantize_q8, avx_vnni::matmul, avx_vnni::matmul_workspace_bytes};
   if (isa == Isa::avx2) return {isa, avx2::quantize_q8, avx2::matmul, avx2::matmul_workspace_bytes};
   return {isa, plain::quantize_q8, plain::matmul, plain::matmul_workspace_bytes};
 }

@@ -23,8 +23,8 @@ using Rng = std::mt19937;
 
 inline std::vector<Isa> vector_isas() {
   std::vector<Isa> isas;
-  for (Isa isa : {Isa::avx2, Isa::avx512}) {
-    if (isa <= device::best_isa()) isas.push_back(isa);
+  for (Isa isa : {Isa::avx2, Isa::avx_vnni, Isa::avx512}) {
+    if (device::has_isa(isa)) isas.push_back(isa);
   }
   return isas;
 }

@@ -28,6 +28,7 @@ struct Segments {
 
 Segments segments(Isa isa) {
   if (isa == Isa::avx512) return {isa, avx512::matmul_segments, avx512::matmul_segments_workspace_bytes};
+  if (isa == Isa::avx_vnni) return {isa, avx_vnni::matmul_segments, avx_vnni::matmul_segments_workspace_bytes};
   if (isa == Isa::avx2) return {isa, avx2::matmul_segments, avx2::matmul_segments_workspace_bytes};
   return {isa, plain::matmul_segments, plain::matmul_segments_workspace_bytes};
 }

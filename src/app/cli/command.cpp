@@ -145,7 +145,7 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   add_adapter_option(command, flags.adapters);
   add_control_options(command, flags.control);
   command.add_option("--kv", flags.kv, "Format of the KV cache: f16, q8_0, q4_0, q3, q2, f32 (default: f16)");
-  command.add_option("--isa", flags.isa, "Kernels: auto, plain, avx2, avx512")->capture_default_str();
+  command.add_option("--isa", flags.isa, "Kernels: auto, plain, avx2, avx_vnni, avx512")->capture_default_str();
   command
       .add_option("--storage", flags.storage,
                   fmt::format("How to read files: {}; cufile (straight to the GPU)", storage::backend_names()))

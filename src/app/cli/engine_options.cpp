@@ -214,8 +214,8 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
   if (flags.isa != "auto") {
     auto isa = device::isa_from_name(flags.isa);
     if (!isa.ok()) return isa.status().with_context("--isa");
-    if (*isa > device::best_isa()) {
-      return error(Code::unsupported, "--isa {}: this processor has {} at best", flags.isa,
+    if (!device::has_isa(*isa)) {
+      return error(Code::unsupported, "--isa {}: this processor does not have it; its best is {}", flags.isa,
                    device::isa_name(device::best_isa()));
     }
     options.device.isa = *isa;

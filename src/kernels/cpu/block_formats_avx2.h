@@ -10,7 +10,7 @@
 
 #include "kernels/cpu/block_groups_avx2.h"
 
-namespace millrace::kernels::avx2 {
+namespace millrace::kernels::MR_AVX2 {
 namespace {
 
 MR_FAST __m256i nibbles(__m256i raw) { return _mm256_and_si256(raw, _mm256_set1_epi8(15)); }
@@ -110,14 +110,20 @@ using Q4_1 = Nibbles<true, false>;
 using Q5_0 = Nibbles<false, true>;
 using Q5_1 = Nibbles<true, true>;
 
+/// Signed bytes with kByteOffset.
+MR_FAST __m256i with_offset(__m256i bytes) {
+  return kByteOffset == 0 ? bytes : _mm256_xor_si256(bytes, _mm256_set1_epi8(static_cast<char>(kByteOffset)));
+}
+
 struct Q8_0 : Blocks {
   static constexpr Kind kKind = Kind::scaled;
-  static constexpr int kOffset = 0, kMost = 0, kBlockBytes = 34;
+  static constexpr int kOffset = kByteOffset, kMost = 0, kBlockBytes = 34;
 
   template <class Use>
   static MR_FAST void unpack(const std::byte* p, const Use& use) {
 #pragma GCC unroll 4
-    for (int e = 0; e < 4; ++e) use(e, two_of<kBlockBytes>(p, e, 2), two_of<kBlockBytes>(p, e, 18));
+    for (int e = 0; e < 4; ++e)
+      use(e, with_offset(two_of<kBlockBytes>(p, e, 2)), with_offset(two_of<kBlockBytes>(p, e, 18)));
   }
   static MR_FAST Scales scales(const std::byte* p) {
     Scales s;
@@ -126,6 +132,17 @@ struct Q8_0 : Blocks {
   }
 };
 
+/// IQ4's levels with kByteOffset.
+struct alignas(16) Iq4Levels {
+  std::uint8_t of[16];
+};
+constexpr Iq4Levels iq4_levels() {
+  Iq4Levels levels{};
+  for (int i = 0; i < 16; ++i) levels.of[i] = static_cast<std::uint8_t>(kIq4Codebook[i] + kByteOffset);
+  return levels;
+}
+constexpr Iq4Levels kIq4Levels = iq4_levels();
+
 /// By a table of sixteen levels.
 MR_FAST __m256i levels_of(const void* table, __m256i nibbles) {
   return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load128(table)), nibbles);
@@ -133,14 +150,14 @@ MR_FAST __m256i levels_of(const void* table, __m256i nibbles) {
 
 struct IQ4_NL : Blocks {
   static constexpr Kind kKind = Kind::scaled;
-  static constexpr int kOffset = 0, kMost = 0, kBlockBytes = 18;
+  static constexpr int kOffset = kByteOffset, kMost = 0, kBlockBytes = 18;
 
   template <class Use>
   static MR_FAST void unpack(const std::byte* p, const Use& use) {
 #pragma GCC unroll 4
     for (int e = 0; e < 4; ++e) {
       const __m256i raw = two_of<kBlockBytes>(p, e, 2);
-      use(e, levels_of(kIq4Codebook, nibbles(raw)), levels_of(kIq4Codebook, high_nibbles(raw)));
+      use(e, levels_of(kIq4Levels.of, nibbles(raw)), levels_of(kIq4Levels.of, high_nibbles(raw)));
     }
   }
   static MR_FAST Scales scales(const std::byte* p) {
@@ -333,7 +350,7 @@ MR_FAST __m128i nibbles_in_order(const std::uint8_t* packed) {
 
 struct IQ4_XS : SuperBlocks<BlockIQ4_XS> {
   static constexpr Kind kKind = Kind::scaled;
-  static constexpr int kOffset = 0, kMost = 0;
+  static constexpr int kOffset = kByteOffset, kMost = 0;
 
   template <class Use>
   static MR_FAST void unpack(const std::byte* p, const Use& use) {
@@ -341,7 +358,7 @@ struct IQ4_XS : SuperBlocks<BlockIQ4_XS> {
 #pragma GCC unroll 4
     for (int e = 0; e < 4; ++e) {
       const __m256i raw = load_lanes(block.qs + 16 * e, block.qs + 16 * e + 64);
-      use(e, levels_of(kIq4Codebook, nibbles(raw)), levels_of(kIq4Codebook, high_nibbles(raw)));
+      use(e, levels_of(kIq4Levels.of, nibbles(raw)), levels_of(kIq4Levels.of, high_nibbles(raw)));
     }
   }
 
@@ -424,4 +441,4 @@ struct Q3_K : SuperBlocks<BlockQ3_K> {
 };
 
 }  // namespace
-}  // namespace millrace::kernels::avx2
+}  // namespace millrace::kernels::MR_AVX2

@@ -5,7 +5,8 @@
 // holds half h (16 weights) of block e in its lower 128-bit lane and of block e + 4 in its upper one. Activations lie
 // prepared in the same arrangement. Two vpmaddubsw (h = 0, 1) leave the sums of pairs of a block in one lane, in int16,
 // and a transposing addition over e leaves the sums of all eight blocks in one vector, in their order. How many sums
-// may be added in int16 before one could saturate depends on the format's largest byte (kPairs).
+// may be added in int16 before one could saturate depends on the format's largest byte (kPairs). With AVX-VNNI one
+// vpdpbusd leaves sums of four in int32 instead.
 //
 // Where each half of a block has a scale, the sums of halves are two vectors: the *interleaved order*, in which
 // vector v has in lane L blocks 4L + 2v and 4L + 2v + 1, both halves of the first before those of the second. It is
@@ -19,10 +20,11 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/cpu/isa_avx2.h"
 #include "kernels/kernels.h"
 #include "tensor/blocks.h"
 
-namespace millrace::kernels::avx2 {
+namespace millrace::kernels::MR_AVX2 {
 namespace {
 
 #define MR_FAST inline __attribute__((always_inline))  // for files that include this
@@ -84,6 +86,13 @@ MR_FAST void prefetch_ahead(const std::byte* p) {
 
 /// How many sums of two products fit into int16 when they are added. A format without kMost has signed bytes, of which
 /// one sum just fits.
+#ifdef __AVXVNNI__
+constexpr bool kSumsAreWords = false;
+constexpr int kByteOffset = 128;  // of signed bytes, which are multiplied as unsigned ones
+#else
+constexpr bool kSumsAreWords = true;
+constexpr int kByteOffset = 0;
+#endif
 template <class Format>
 constexpr int kPairs = Format::kMost == 0 ? 1 : 32767 / (2 * 127 * Format::kMost);
 
@@ -95,11 +104,33 @@ MR_FAST __m256i products(__m256i w, const std::int8_t* x) {
 }
 MR_FAST __m256i in_pairs(__m256i words) { return _mm256_madd_epi16(words, _mm256_set1_epi16(1)); }
 
+#ifdef __AVXVNNI__
+/// `sum` and the sums of four weights times x.
+template <class Format>
+MR_FAST __m256i add_fours(__m256i sum, __m256i w, const std::int8_t* x) {
+  if constexpr (Format::kMost == 0 && Format::kOffset == 0)
+    return _mm256_dpbusd_avx_epi32(sum, _mm256_abs_epi8(w), _mm256_sign_epi8(load256(x), w));
+  return _mm256_dpbusd_avx_epi32(sum, w, load256(x));
+}
+#endif
+
 /// The sums of a group with one row of x, as they arise.
 template <class Format>
 struct Sums {
   __m256i of[4];
 
+#ifdef __AVXVNNI__
+  /// Blocks e and e + 4: their halves.
+  MR_FAST void add(int e, __m256i first, __m256i second, const XGroup& x) {
+    const __m256i p = add_fours<Format>(_mm256_setzero_si256(), first, x.q[2 * e]);
+    if constexpr (has_halves(Format::kKind)) {
+      of[e] = _mm256_hadd_epi32(p, add_fours<Format>(_mm256_setzero_si256(), second, x.q[2 * e + 1]));
+    } else {
+      of[e] = add_fours<Format>(p, second, x.q[2 * e + 1]);
+    }
+  }
+  static MR_FAST __m256i joined_pair(__m256i a, __m256i b) { return _mm256_hadd_epi32(a, b); }
+#else
   /// Blocks e and e + 4: their halves.
   MR_FAST void add(int e, __m256i first, __m256i second, const XGroup& x) {
     const __m256i p = products<Format>(first, x.q[2 * e]), q = products<Format>(second, x.q[2 * e + 1]);
@@ -117,11 +148,12 @@ struct Sums {
     if constexpr (kPairs<Format> >= 2) return _mm256_hadd_epi32(in_pairs(a), in_pairs(b));
     return _mm256_hadd_epi32(a, b);
   }
+#endif
 
   /// Of whole blocks.
   MR_FAST __m256i blocks() const {
     static_assert(!has_halves(Format::kKind));
-    if constexpr (kPairs<Format> >= 8) {
+    if constexpr (kSumsAreWords && kPairs<Format> >= 8) {
       return in_pairs(_mm256_hadd_epi16(_mm256_hadd_epi16(of[0], of[1]), _mm256_hadd_epi16(of[2], of[3])));
     } else {
       return _mm256_hadd_epi32(joined_pair(of[0], of[1]), joined_pair(of[2], of[3]));
@@ -223,4 +255,4 @@ void put_block(const MatmulArgs& args, std::int64_t row, std::int64_t b, int i, 
 }
 
 }  // namespace
-}  // namespace millrace::kernels::avx2
+}  // namespace millrace::kernels::MR_AVX2

@@ -8,7 +8,7 @@
 #include "kernels/cpu/block_formats_avx2.h"
 #include "tensor/grids.h"
 
-namespace millrace::kernels::avx2 {
+namespace millrace::kernels::MR_AVX2 {
 namespace {
 
 /// Two words of eight bytes to each lane, from where they lie: at(block, l) for block e and points l and l + 1, and for
@@ -350,4 +350,4 @@ bool for_format(DType dtype, const Use& use) {
 }
 
 }  // namespace
-}  // namespace millrace::kernels::avx2
+}  // namespace millrace::kernels::MR_AVX2

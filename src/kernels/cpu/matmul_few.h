@@ -28,12 +28,18 @@ std::int64_t matmul_few_workspace_bytes(std::int64_t cols);
 
 }  // namespace millrace::kernels::avx512
 
+// The same on AVX2, without and with AVX-VNNI: the workspace begins with segments::Arranged (arranged_segments.h), and
+// some dtypes' products with several rows are left to panels, too.
+#define MILLRACE_MATMUL_FEW_DECLARATIONS   \
+  constexpr std::int64_t kFewRows = 8;     \
+  bool matmul_few(const MatmulArgs& args); \
+  std::int64_t matmul_few_workspace_bytes(std::int64_t cols);
+
 namespace millrace::kernels::avx2 {
+MILLRACE_MATMUL_FEW_DECLARATIONS
+}
+namespace millrace::kernels::avx_vnni {
+MILLRACE_MATMUL_FEW_DECLARATIONS
+}
 
-/// The same on AVX2, whose workspace begins with segments::Arranged (arranged_segments.h), and which leaves some
-/// dtypes' products with several rows to panels, too.
-constexpr std::int64_t kFewRows = 8;
-bool matmul_few(const MatmulArgs& args);
-std::int64_t matmul_few_workspace_bytes(std::int64_t cols);
-
-}  // namespace millrace::kernels::avx2
+#undef MILLRACE_MATMUL_FEW_DECLARATIONS

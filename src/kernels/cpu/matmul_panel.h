@@ -1,4 +1,4 @@
-// Products with quantized weights, written once for every vector width; matmul_avx2.cpp and matmul_avx512.cpp supply
+// Products with quantized weights, written once for every vector width; matmul_avx2.h and matmul_avx512.cpp supply
 // the vector type `V` and include this. Everything here is a template over a V with internal linkage, so that no code
 // built for one instruction set can be linked into another.
 //

@@ -22,6 +22,9 @@ constexpr std::int64_t kBlocksArrangement = 1 << 20;
 namespace millrace::kernels::avx2 {
 MILLRACE_SEGMENTS_BLOCKS_DECLARATIONS
 }
+namespace millrace::kernels::avx_vnni {
+MILLRACE_SEGMENTS_BLOCKS_DECLARATIONS
+}
 namespace millrace::kernels::avx512 {
 MILLRACE_SEGMENTS_BLOCKS_DECLARATIONS
 }

@@ -27,6 +27,16 @@ Table avx2_table() {
   return table;
 }
 
+Table avx_vnni_table() {
+  Table table = avx2_table();
+  table.isa = Isa::avx_vnni;
+  table.matmul = avx_vnni::matmul;
+  table.matmul_workspace_bytes = avx_vnni::matmul_workspace_bytes;
+  table.matmul_segments = avx_vnni::matmul_segments;
+  table.matmul_segments_workspace_bytes = avx_vnni::matmul_segments_workspace_bytes;
+  return table;
+}
+
 Table avx512_table() {
   Table table = avx512_ops();
   table.quantize_q8 = avx512::quantize_q8;
@@ -42,11 +52,15 @@ Table avx512_table() {
 
 // Each table is made when it is first asked for: what fills a table is compiled for its instruction set, too.
 const Table& table(Isa isa) {
-  MR_ASSERT(isa <= device::best_isa());
+  MR_ASSERT(device::has_isa(isa));
 #if defined(__x86_64__)
   if (isa == Isa::avx512) {
     static const Table avx512 = avx512_table();
     return avx512;
+  }
+  if (isa == Isa::avx_vnni) {
+    static const Table avx_vnni = avx_vnni_table();
+    return avx_vnni;
   }
   if (isa == Isa::avx2) {
     static const Table avx2 = avx2_table();

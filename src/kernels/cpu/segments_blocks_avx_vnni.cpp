@@ -1,0 +1,1 @@
+#include "kernels/cpu/segments_blocks_avx2.h"
