@@ -417,6 +417,7 @@ def main(argv):
     if args.list:
         listed()
         return
+    os.environ |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "0"}  # of several GPUs the one whose memory is watched
     vram = None if args.smoke or args.dry_run else compare_gpu.Vram()
     if vram is not None and vram.used() is None:
         sys.exit("neither libnvidia-ml.so.1 nor nvidia-smi tells how much VRAM is in use here, so no budget can be kept; --smoke needs no GPU")
