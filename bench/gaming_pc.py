@@ -10,7 +10,8 @@
 What makes a PC of the machine (bench/gaming_pc.json; machines of data sheets are bench/machines.json):
 - code for compute capability 8.0 (`CUDA=ON scripts/build.sh gpu80`, with PORTABLE=ON for another machine; MILLRACE names the program) and MILLRACE_BLOCK_SHARED=99; llama.cpp
   built with CMAKE_CUDA_ARCHITECTURES=80-virtual and for AVX2;
-- AVX2 (`--isa avx2`) and 8 cores (taskset, one thread of each core) for both;
+- AVX2 (`--isa avx2`) and 8 cores (taskset, one thread of each core) for both; each with its best number of threads, which Millrace
+  knows by itself (one core is left to what launches kernels) and llama.cpp is searched for;
 - VRAM: Millrace's `--vram`; for llama.cpp the placement of layers and experts whose peak stays below it, read from NVML during the run;
 - RAM: a cgroup of v1 or v2 with that much and 1 GB for the program itself, for both, and Millrace's `--ram`. Without the right to make a
   cgroup, `--ram` alone limits Millrace and nothing limits llama.cpp; the table says so;
@@ -94,7 +95,7 @@ class Pc:
         link = [f"MILLRACE_LINK_GB_S={link_gb_s(lanes)}"] if lanes else []
         work = ["-p", "32", "-n", str(row["decode"])] if "decode" in row else ["-p", str(row["prompt"]), "-n", "1"]
         return [*self.pinned(), "env", f"MILLRACE_BLOCK_SHARED={profile['block_shared_kib']}", *link, f"XDG_CACHE_HOME={compare.WORK / 'gaming-pc-cache'}",
-                compare.MILLRACE, "bench", path, *on, "--ram", str(self.budget.ram_bytes), "--isa", "auto" if self.smoke else profile["isa"], "-t", str(len(self.cores)),
+                compare.MILLRACE, "bench", path, *on, "--ram", str(self.budget.ram_bytes), "--isa", "auto" if self.smoke else profile["isa"],
                 *work, "-r", "1", "--json", "-q", *shlex.split(row["flags"]), *(["--draft", draft] if draft else [])]
 
 
@@ -333,7 +334,7 @@ def values_of(name, link, pc, rounds):
             "flags": f"`{beside[-1]['flags']}`" if beside[-1] else "", "rounds": len(rounds)}
 
 
-COMMAND = ("`bench/gaming_pc.py`: `MILLRACE_BLOCK_SHARED=99 MILLRACE_LINK_GB_S=... millrace bench MODEL --isa avx2 -t 8` and `llama-bench` with its best "
+COMMAND = ("`bench/gaming_pc.py`: `MILLRACE_BLOCK_SHARED=99 MILLRACE_LINK_GB_S=... millrace bench MODEL --isa avx2` and `llama-bench` with its best "
            "flags, both compiled for compute capability 8.0, medians of rounds by turns")
 
 
