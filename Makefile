@@ -1,5 +1,5 @@
 # What people type. The presets in CMakePresets.json say how things are built; cmake/millrace.cmake says with which flags.
-.PHONY: all pictures demo install package test-package test-python test-go test kernels test-fresh test-portable test-gpu test-gpu-80 test-hostile test-simulated test-asan test-tsan test-transformers test-models test-clients test-windows test-vulkan fuzz bench lint format models-table reference predictions clients setup setup-dev clean help
+.PHONY: all pictures demo install package test-package test-python test-go test kernels test-fresh test-portable test-gpu test-gpu-80 test-hostile test-simulated coverage test-asan test-tsan test-transformers test-models test-clients test-windows test-vulkan fuzz bench lint format models-table reference predictions clients setup setup-dev clean help
 
 PREFIX ?= /usr/local
 
@@ -71,6 +71,10 @@ test-asan: setup-dev ## every test under AddressSanitizer and UBSan
 test-simulated: setup-dev ## every test of the GPU part, on simulated devices (needs no GPU; half an hour)
 	@TESTS=ON CUDA=OFF scripts/build.sh release millrace_cuda_engine_test
 	@build/release/tests/millrace_cuda_engine_test --gtest_brief=1 --gtest_filter='-StreamingCaps.*:*PredictionsInVram.*'
+
+coverage: setup-dev ## which lines of src/exec and src/residency the rooms' tests run; at least 85 % (gcovr; a build of its own, half an hour)
+	@scripts/setup.sh coverage
+	@scripts/coverage.sh
 
 test-vulkan: setup-dev ## the GPU part by Vulkan on lavapipe, which computes on the processor: device, kernels, checkpoints
 	@scripts/test_vulkan.sh

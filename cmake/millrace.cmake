@@ -165,6 +165,16 @@ function(millrace_room name)
     endif()
   endforeach()
   millrace_units(millrace_${name})
+  if(MILLRACE_COVERAGE AND name MATCHES "^(exec|residency)$")
+    millrace_count_lines(millrace_${name})
+  endif()
+endfunction()
+
+# millrace_count_lines(TARGET): what links it leaves the number of times that each line of its sources ran (gcov).
+function(millrace_count_lines target)
+  set_target_properties(${target} PROPERTIES DISABLE_PRECOMPILE_HEADERS ON)
+  target_compile_options(${target} PRIVATE --coverage -fprofile-update=atomic)
+  target_link_options(${target} PUBLIC --coverage)
 endfunction()
 
 # millrace_app(TARGET headers...): with MILLRACE_UNITY, what waits for clients and never computes is built small, and the

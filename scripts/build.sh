@@ -9,7 +9,7 @@ build=build/$preset
 
 cuda=${CUDA:-AUTO} nvcc=
 [ "${VULKAN:-OFF}" = OFF ] || cuda=${CUDA:-OFF}
-case "$preset" in asan | tsan | fuzz) cuda=OFF ;; windows) cuda=OFF ;; esac  # sanitizers of host code and CUDA do not go together; nor does nvcc with mingw
+case "$preset" in asan | tsan | fuzz | coverage) cuda=OFF ;; windows) cuda=OFF ;; esac  # sanitizers of host code and CUDA do not go together; nor does nvcc with mingw
 if [ "$cuda" = AUTO ]; then
   cuda=OFF
   if [ ! -e /proc/driver/nvidia/version ] && [ ! -e /usr/lib/wsl/lib/libcuda.so.1 ]; then

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs the Debian/Ubuntu packages that building (with "dev", testing and linting; with "package", making packages; with
 # "try", trying them; with "windows", building for Windows and testing in Wine; with "vulkan", Vulkan's GPU part; with "pip",
-# NVIDIA's compiler) needs, and says which.  Does nothing when all is there.
-# Usage: scripts/setup.sh build [dev] [package] [try] [windows] [vulkan] [pip]
+# NVIDIA's compiler; with "coverage", gcovr) needs, and says which.  Does nothing when all is there.
+# Usage: scripts/setup.sh build [dev] [package] [try] [windows] [vulkan] [pip] [coverage]
 set -euo pipefail
 
 build=(g++ make cmake ninja-build python3 pkg-config libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev libpcre2-dev
@@ -22,11 +22,12 @@ for group in "$@"; do
     build) wanted+=("${build[@]}") ;;
     dev) wanted+=("${dev[@]}") ;;
     package) wanted+=("${package[@]}") ;;
+    coverage) wanted+=(gcovr) ;;
     pip) wanted+=(python3-pip) ;;
     windows) wanted+=("${windows[@]}") ;;
     vulkan) wanted+=("${vulkan[@]}") ;;
     try) wanted+=("${try[@]}") ;;
-    *) echo "setup: unknown group '$group'; use build, dev, package, try, windows, vulkan or pip" >&2; exit 2 ;;
+    *) echo "setup: unknown group '$group'; use build, dev, package, try, windows, vulkan, pip or coverage" >&2; exit 2 ;;
   esac
 done
 
