@@ -49,6 +49,13 @@ struct Latent {
 constexpr Latent kLatents[] = {{"DeepSeek", 7168, 128, 512, 64, 128, 128, 1536},
                                {"GLM-4.7-Flash", 2048, 20, 512, 64, 192, 256, 768}};
 
+/// An indexer beside latents: heads of 128 channels, and the keys that it chooses.
+struct IndexShape {
+  std::string_view name;
+  int heads, top_k;
+};
+constexpr IndexShape kIndexers[] = {{"DeepSeek V3.2", 64, 2048}, {"GLM-5", 32, 2048}};
+
 /// A cache's size, in words.
 inline std::string context(int tokens) {
   return tokens % 1000 == 0 ? std::to_string(tokens / 1000) + "K" : std::to_string(tokens);

@@ -388,14 +388,17 @@ void attend_latents(const LatentAttentionCall& call) {
   const std::int64_t dim = call.kv.head_dim;
   Chunk latents(dim, dim);
   for (std::int64_t r = 0; r < call.rows.rows; ++r) {
-    const std::int64_t position = call.rows.position[r];
+    const std::int32_t* const list = call.chosen == nullptr ? nullptr : call.chosen + r * call.top_k;
+    const std::int64_t all = call.rows.position[r] + 1;
+    const std::int64_t keys = list == nullptr ? all : std::min<std::int64_t>(all, call.top_k);
     std::vector<Merged> merged(static_cast<std::size_t>(call.heads));
     for (Merged& one : merged) one.values.assign(static_cast<std::size_t>(call.v_dim), 0.0f);
-    for (std::int64_t chunk = 0; chunk <= position; chunk += kAttentionChunk) {
-      const std::int64_t end = std::min(chunk + kAttentionChunk, position + 1);
-      for (std::int64_t p = chunk; p < end; ++p) {
-        part_of(call.kv, false, call.rows.sequence[r], p, 0, false).load(p % kSlots, latents.value(p - chunk));
-        latents.put_key(p - chunk, latents.value(p - chunk));
+    for (std::int64_t chunk = 0; chunk < keys; chunk += kAttentionChunk) {
+      const std::int64_t end = std::min(chunk + kAttentionChunk, keys);
+      for (std::int64_t i = chunk; i < end; ++i) {
+        const std::int64_t p = list == nullptr ? i : list[i];
+        part_of(call.kv, false, call.rows.sequence[r], p, 0, false).load(p % kSlots, latents.value(i - chunk));
+        latents.put_key(i - chunk, latents.value(i - chunk));
       }
       latents.count = end - chunk;
       for (std::int64_t h = 0; h < call.heads; ++h)

@@ -21,6 +21,17 @@ __device__ __forceinline__ float load_in_cluster(unsigned address) {
 #endif
   return value;
 }
+/// address: a multiple of 16.
+__device__ __forceinline__ uint4 load_four_in_cluster(unsigned address) {
+  uint4 four = {0, 0, 0, 0};
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(four.x), "=r"(four.y), "=r"(four.z), "=r"(four.w)
+               : "r"(address)
+               : "memory");
+#endif
+  return four;
+}
 /// All threads of the cluster's blocks that have not ended. In two steps: between them nothing waits.
 __device__ __forceinline__ void arrive_in_cluster() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

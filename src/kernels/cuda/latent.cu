@@ -179,30 +179,47 @@ struct LatentArgs {
   float scale;
   int v_dim;
   float* out;
+  const std::int32_t* chosen;  // [rows, top_k], or null
+  int top_k;
   int max_spans;  // in blocks of their own; 0: one after another
   float* part;    // [rows, heads, max_spans, v_dim]
   float2* sums;   // [rows, heads, max_spans]: maximum, sum
 };
 
+/// What a row sees: so many keys, at the positions of its list or, where that is null, at all from 0 on.
+struct RowKeys {
+  __device__ RowKeys(const LatentArgs& args, int row)
+      : sequence(args.rows.sequence[row]),
+        count(args.rows.position[row] + 1),
+        list(args.chosen == nullptr ? nullptr : args.chosen + static_cast<std::int64_t>(row) * args.top_k) {
+    if (list != nullptr) count = min(count, args.top_k);
+  }
+  int sequence, count;
+  const std::int32_t* list;
+};
+
 /// What a block has of a chunk: scores, then weights [128, kHeads]; each head's maximum and sum.
 struct ChunkShared {
+  int positions[kAttentionChunk];  // of its keys
   float scores[kAttentionChunk][kHeads];
   float most[kHeads], total[kHeads];
 };
 
-/// A chunk of `visible` keys from position `first` on: its sums into shared memory, its values into acc.
+/// A chunk of `visible` keys from key number `first` on: its sums into shared memory, its values into acc.
 template <typename T>
-__device__ void attend_chunk(const LatentArgs& args, int sequence, int first, int visible, const float* q,
+__device__ void attend_chunk(const LatentArgs& args, const RowKeys& keys, int first, int visible, const float* q,
                              ChunkShared& shared, float (&acc)[kHeads][kChannels]) {
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
   const int dim = args.kv.head_dim;
   if (thread < visible) {
-    const std::byte* const block = block_of(args.kv, sequence, first + thread);
+    const int position = keys.list != nullptr ? keys.list[first + thread] : first + thread;
+    shared.positions[thread] = position;
+    const std::byte* const block = block_of(args.kv, keys.sequence, position);
     float s[kHeads] = {};
     constexpr int kStep = 8;
     for (int d = 0; d < dim; d += kStep) {
       float key[kStep];
-      load_channels<T, kStep>(block, thread % kKvBlock, dim, d, key);
+      load_channels<T, kStep>(block, position % kKvBlock, dim, d, key);
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) {
 #pragma unroll
@@ -235,7 +252,8 @@ __device__ void attend_chunk(const LatentArgs& args, int sequence, int first, in
   if (kChannels * thread < args.v_dim) {
     for (int key = 0; key < visible; ++key) {
       float value[kChannels];
-      load_channels<T, kChannels>(block_of(args.kv, sequence, first + key), (first + key) % kKvBlock, dim,
+      const int position = shared.positions[key];
+      load_channels<T, kChannels>(block_of(args.kv, keys.sequence, position), position % kKvBlock, dim,
                                   kChannels * thread, value);
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) {
@@ -256,8 +274,8 @@ __global__ void __launch_bounds__(kThreads) latent_kernel(LatentArgs args) {
   const int row = static_cast<int>(blockIdx.x), first_head = static_cast<int>(blockIdx.y) * kHeads;
   const int heads = min(kHeads, args.heads - first_head), dim = args.kv.head_dim;
   const int thread = static_cast<int>(threadIdx.x), channel = kChannels * thread;
-  const int position = args.rows.position[row], sequence = args.rows.sequence[row];
-  const int spans = position / kLatentSpan + 1;
+  const RowKeys keys(args, row);
+  const int spans = (keys.count - 1) / kLatentSpan + 1;
   const bool apart = args.max_spans > 0;
   if (apart && static_cast<int>(blockIdx.z) >= spans) return;
   const float* from = args.q + (static_cast<std::int64_t>(row) * args.heads + first_head) * dim;
@@ -268,10 +286,10 @@ __global__ void __launch_bounds__(kThreads) latent_kernel(LatentArgs args) {
   for (int span = apart ? static_cast<int>(blockIdx.z) : 0; span < spans; ++span) {
     Sums of_span;
     of_span.clear();
-    const int end = min((span + 1) * kLatentSpan, position + 1);
+    const int end = min((span + 1) * kLatentSpan, keys.count);
     for (int first = span * kLatentSpan; first < end; first += kAttentionChunk) {
       float acc[kHeads][kChannels];
-      attend_chunk<T>(args, sequence, first, min(kAttentionChunk, end - first), q, shared, acc);
+      attend_chunk<T>(args, keys, first, min(kAttentionChunk, end - first), q, shared, acc);
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) of_span.merge(h, shared.most[h], shared.total[h], acc[h]);
       __syncthreads();  // before the next chunk's scores
@@ -298,7 +316,7 @@ __global__ void __launch_bounds__(kThreads) merge_spans_kernel(LatentArgs args) 
   allow_successor();
   wait_for_predecessor();
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * args.heads + blockIdx.y;
-  const int spans = args.rows.position[blockIdx.x] / kLatentSpan + 1;
+  const int spans = (RowKeys(args, static_cast<int>(blockIdx.x)).count - 1) / kLatentSpan + 1;
   for (int d = static_cast<int>(threadIdx.x); d < args.v_dim; d += kThreads) {
     float most = -INFINITY, total = 0, value = 0;
     for (int span = 0; span < spans; ++span) {
@@ -315,6 +333,10 @@ __global__ void __launch_bounds__(kThreads) merge_spans_kernel(LatentArgs args) 
 int most_spans(std::int32_t max_position) { return (max_position + kLatentSpan - 1) / kLatentSpan; }
 
 }  // namespace
+
+std::int32_t most_latent_keys(const LatentAttentionCall& call) {
+  return call.chosen == nullptr ? call.max_position : std::min(call.max_position, call.top_k);
+}
 
 cudaError_t store_latent(const LatentStoreCall& call, cudaStream_t stream) {
   if (call.rows.rows <= 0) return cudaSuccess;
@@ -339,14 +361,17 @@ cudaError_t latent_attention(const LatentAttentionCall& call, cudaStream_t strea
   if (dim % 8 != 0 || dim > kMostLatentDim || call.v_dim % 4 != 0 || call.v_dim > std::min(dim, kMostLatentValues))
     return cudaErrorInvalidValue;
   if (call.kv.dtype == DType::q8_0 && dim % kQ8Group != 0) return cudaErrorInvalidValue;
+  if (call.chosen != nullptr && call.top_k <= 0) return cudaErrorInvalidValue;
   if (latent_tiles_take(call)) return latent_tiles(call, stream);
-  const std::size_t row_bytes = latent_workspace_bytes(1, call.heads, call.v_dim, call.max_position);
+  const std::int32_t most_keys = most_latent_keys(call);
+  const std::size_t row_bytes = latent_workspace_bytes(1, call.heads, call.v_dim, most_keys);
   const bool apart = call.workspace_bytes / row_bytes >= static_cast<std::size_t>(call.rows.rows);
-  const int spans = apart ? most_spans(call.max_position) : 0;
+  const int spans = apart ? most_spans(most_keys) : 0;
   const std::int64_t parts = static_cast<std::int64_t>(call.rows.rows) * call.heads * spans;
   auto* part = reinterpret_cast<float*>(call.workspace);
-  const LatentArgs args{call.rows,  call.kv,  call.q, call.heads, call.scale,
-                        call.v_dim, call.out, spans,  part,       reinterpret_cast<float2*>(part + parts * call.v_dim)};
+  const LatentArgs args{call.rows,  call.kv,    call.q,   call.heads,
+                        call.scale, call.v_dim, call.out, call.chosen,
+                        call.top_k, spans,      part,     reinterpret_cast<float2*>(part + parts * call.v_dim)};
   const dim3 grid(static_cast<unsigned>(call.rows.rows), static_cast<unsigned>((call.heads + kHeads - 1) / kHeads),
                   static_cast<unsigned>(std::max(1, spans)));
   const std::size_t shared = static_cast<std::size_t>(kHeads * dim) * sizeof(float);

@@ -1,8 +1,9 @@
 // Latent attention on the f16 tensor cores. A block takes 64 pairs of a row and a head: all heads share the latents, so
 // pairs of neighbouring rows are as good as heads of one. Two warps take sixteen pairs: each has the scores of half of
 // a tile's keys, both read the scores of all of them, and each multiplies its half of the channels. The tile of latents
-// in shared memory serves as keys and as values. Contract: latent.h. Sources: Dao et al., FlashAttention (2022);
-// DeepSeek-AI, DeepSeek-V2 (2024).
+// in shared memory serves as keys and as values. Keys of a list are gathered into tiles: a block then has heads of one
+// row, and finds the addresses of a span of keys before their tiles. Contract: latent.h. Sources: Dao et al.,
+// FlashAttention (2022); DeepSeek-AI, DeepSeek-V2 (2024).
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
@@ -27,6 +28,7 @@ constexpr int kThreads = 256;
 constexpr int kKeys = 32;   // of a tile
 constexpr int kStages = 3;  // tiles in shared memory: one is read while two come
 static_assert(kLatentSpan % kKeys == 0 && kKvBlock % kKeys == 0);
+static_assert(kLatentSpan <= kThreads && kStages * kKeys <= kLatentSpan);  // find_keys()
 constexpr int kPad = 8;                 // halves behind a row, so that eight rows meet all banks
 constexpr int kScorePitch = kKeys + 4;  // floats
 constexpr int kMostDim = 640;           // of what shared memory holds
@@ -41,15 +43,31 @@ struct TileArgs {
   float scale;
   int v_dim;
   float* out;
+  const std::int32_t* chosen;  // [rows, top_k], or null
+  int top_k;
   // Generated rows: the first of the launch, spans at most, and what these give.
   int first_row, spans;
   float* part;   // [rows of the launch, heads, spans, v_dim]
   float2* sums;  // the same: maximum, sum
 };
 
+/// Where a key of a list lies: in that block's part of the layer.
+struct alignas(16) KeyPlace {
+  const std::byte* block;
+  int slot;
+};
+
+/// With or without a list, so that both are worked by the same kernels.
 std::size_t shared_bytes(int dim) {
   const auto row = static_cast<std::size_t>(dim + kPad) * sizeof(__half);
-  return (kPairs + kStages * kKeys) * row + kPairs * (kScorePitch + 1) * sizeof(float);
+  return (kPairs + kStages * kKeys) * row + kPairs * (kScorePitch + 1) * sizeof(float) +
+         2 * kLatentSpan * sizeof(KeyPlace);
+}
+
+/// How many keys a row sees.
+__device__ __forceinline__ int seen_keys(const TileArgs& args, int row) {
+  const int all = args.rows.position[row] + 1;
+  return args.chosen == nullptr ? all : min(all, args.top_k);
 }
 
 /// {row lane / 4: columns 2 quarter and + 1} of four blocks of eight rows and eight columns; lane l gives the address
@@ -67,11 +85,24 @@ struct Place {
     keys = q + kPairs * pitch;
     scores = reinterpret_cast<float*>(keys + kStages * kKeys * pitch);
     unit = scores + kPairs * kScorePitch;
+    listed = reinterpret_cast<KeyPlace*>(unit + kPairs);
   }
   int pitch;
   __half *q, *keys;
   float *scores, *unit;  // [kPairs, kScorePitch]; [kPairs]: what a score of q counts
+  KeyPlace* listed;      // [2, kLatentSpan]: two spans of a list, by turns
 };
+
+/// The places of a span's keys. What lies behind `end` is never used, and has the address of the last key.
+__device__ __forceinline__ void find_keys(const TileArgs& args, const Place& place, int row, int sequence, int span,
+                                          int end) {
+  const int i = static_cast<int>(threadIdx.x);
+  if (i >= kLatentSpan) return;
+  const std::int32_t* const list = args.chosen + static_cast<std::int64_t>(row) * args.top_k;
+  const int position = list[min(span * kLatentSpan + i, end - 1)];
+  place.listed[span % 2 * kLatentSpan + i] = {
+      args.kv.blocks.table[kv_entry(args.kv, sequence, position)] + args.kv.blocks.v_offset, position % kKvBlock};
+}
 
 /// The queries of the block's pairs, as HalfQuery's factors; zeros where there is no pair.
 __device__ __forceinline__ void load_queries(const TileArgs& args, const Place& place, std::int64_t first_pair,
@@ -107,18 +138,21 @@ __device__ __forceinline__ void load_queries(const TileArgs& args, const Place& 
 }
 
 /// Keys [first, first + kKeys) of a sequence to a stage, zeros from `end` on. Copies that run on are one group.
-template <typename T>
+template <typename T, bool kListed>
 __device__ __forceinline__ void load_tile(const TileArgs& args, const Place& place, int stage, int sequence, int first,
                                           int end) {
   const int dim = args.kv.head_dim;
-  const std::byte* const block = args.kv.blocks.table[kv_entry(args.kv, sequence, first)] + args.kv.blocks.v_offset;
-  const int slot = first % kKvBlock;
+  const std::byte* together = nullptr;  // without a list a tile lies in one block
+  if constexpr (!kListed) together = args.kv.blocks.table[kv_entry(args.kv, sequence, first)] + args.kv.blocks.v_offset;
+  const KeyPlace* const listed = place.listed + first % (2 * kLatentSpan);
   __half* const to = place.keys + stage * kKeys * place.pitch;
   constexpr int kUnit = 16 / static_cast<int>(sizeof(T));  // channels
   const int units = dim / kUnit;
   for (int u = static_cast<int>(threadIdx.x); u < kKeys * units; u += kThreads) {
     const int key = u / units, d = (u - key * units) * kUnit;
-    const auto* from = reinterpret_cast<const T*>(block) + (slot + key) * dim + d;
+    const KeyPlace at_key = kListed ? listed[key] : KeyPlace{together, first % kKvBlock + key};
+    const std::byte* const block = at_key.block;
+    const auto* from = reinterpret_cast<const T*>(block) + at_key.slot * dim + d;
     __half* const at = to + key * place.pitch + d;
     if constexpr (std::is_same_v<T, __half>) {
       copy_16(at, from, first + key < end);
@@ -126,7 +160,7 @@ __device__ __forceinline__ void load_tile(const TileArgs& args, const Place& pla
       uint4 low = {}, high = {};
       if (first + key < end) {
         const auto* scales = reinterpret_cast<const __half*>(block + kKvBlock * dim);
-        const float d_of = __half2float(scales[(slot + key) * (dim / kQ8Group) + d / kQ8Group]);
+        const float d_of = __half2float(scales[at_key.slot * (dim / kQ8Group) + d / kQ8Group]);
         const uint4 bytes = *reinterpret_cast<const uint4*>(from);
         const auto four = [&](unsigned word, unsigned& a, unsigned& b) {
           const auto at_of = [&](int i) {
@@ -247,8 +281,8 @@ __device__ __forceinline__ void add_values(const Place& place, const __half* til
 }
 
 /// kGenerated: a block has heads of one row, and one span of its keys. Else pairs of the rows of prompts, the last
-/// ones, which see the most keys, first.
-template <typename T, bool kGenerated>
+/// ones, which see the most keys, first; where keys are listed, heads of one row.
+template <typename T, bool kGenerated, bool kListed>
 __global__ void __launch_bounds__(kThreads, 1) latent_tile_kernel(const __grid_constant__ TileArgs args) {
   extern __shared__ __align__(128) std::byte memory[];
   allow_successor();
@@ -260,9 +294,9 @@ __global__ void __launch_bounds__(kThreads, 1) latent_tile_kernel(const __grid_c
   const int span = kGenerated ? static_cast<int>(blockIdx.z) : 0;
   std::int64_t first_pair = 0;
   int pairs = 0;
-  if constexpr (kGenerated) {
+  if constexpr (kGenerated || kListed) {
     const int row = args.first_row + static_cast<int>(blockIdx.y), head = static_cast<int>(blockIdx.x) * kPairs;
-    if (span * kLatentSpan > args.rows.position[row]) return;
+    if (span * kLatentSpan >= seen_keys(args, row)) return;
     first_pair = static_cast<std::int64_t>(row) * args.heads + head;
     pairs = min(kPairs, args.heads - head);
   } else {
@@ -278,7 +312,7 @@ __global__ void __launch_bounds__(kThreads, 1) latent_tile_kernel(const __grid_c
   while (row <= last_row) {  // rows of a sequence together
     const int first_row = row, sequence = args.rows.sequence[row];
     int end = 0;
-    for (; row <= last_row && args.rows.sequence[row] == sequence; ++row) end = max(end, args.rows.position[row] + 1);
+    for (; row <= last_row && args.rows.sequence[row] == sequence; ++row) end = max(end, seen_keys(args, row));
     const int begin = span * kLatentSpan;
     if constexpr (kGenerated) end = min(end, begin + kLatentSpan);
     int last_key[2];  // that a pair sees
@@ -286,13 +320,14 @@ __global__ void __launch_bounds__(kThreads, 1) latent_tile_kernel(const __grid_c
     for (int h = 0; h < 2; ++h) {
       const int pair = group * kPairsOfWarp + lane / 4 + 8 * h;
       const int of = static_cast<int>((first_pair + pair) / args.heads);
-      last_key[h] = pair < pairs && of >= first_row && of < row ? args.rows.position[of] : -1;
+      last_key[h] = pair < pairs && of >= first_row && of < row ? seen_keys(args, of) - 1 : -1;
     }
+    if constexpr (kListed) find_keys(args, place, first_row, sequence, span, end);
     __syncthreads();  // nobody reads the tiles of the rows before
     const int tiles = (end - begin + kKeys - 1) / kKeys;
     for (int t = 0; t < kStages - 1; ++t) {
       if (t < tiles)
-        load_tile<T>(args, place, t, sequence, begin + t * kKeys, end);
+        load_tile<T, kListed>(args, place, t, sequence, begin + t * kKeys, end);
       else
         copies_commit();
     }
@@ -300,9 +335,14 @@ __global__ void __launch_bounds__(kThreads, 1) latent_tile_kernel(const __grid_c
       copies_wait<kStages - 2>();
       __syncthreads();
       if (t + kStages - 1 < tiles)
-        load_tile<T>(args, place, (t + kStages - 1) % kStages, sequence, begin + (t + kStages - 1) * kKeys, end);
+        load_tile<T, kListed>(args, place, (t + kStages - 1) % kStages, sequence, begin + (t + kStages - 1) * kKeys,
+                              end);
       else
         copies_commit();
+      if constexpr (kListed) {  // of the span whose first tile is loaded next
+        const int next = begin + (t + kStages) * kKeys;
+        if (next % kLatentSpan == 0 && next < end) find_keys(args, place, first_row, sequence, next / kLatentSpan, end);
+      }
       const __half* const tile = place.keys + t % kStages * kKeys * place.pitch;
       if (active) score(place, tile, dim, group, half, begin + t * kKeys, last_key);
       __syncthreads();
@@ -336,7 +376,7 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
   wait_for_predecessor();
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * args.heads + blockIdx.y;
   const int row = args.first_row + static_cast<int>(blockIdx.x);
-  const int spans = args.rows.position[row] / kLatentSpan + 1;
+  const int spans = (seen_keys(args, row) - 1) / kLatentSpan + 1;
   float* const out = args.out + (static_cast<std::int64_t>(row) * args.heads + blockIdx.y) * args.v_dim;
   for (int d = 4 * static_cast<int>(threadIdx.x); d < args.v_dim; d += 4 * kMergeThreads) {
     float most = -INFINITY, total = 0;
@@ -358,17 +398,21 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
   }
 }
 
-template <typename T>
+template <typename T, bool kListed>
 cudaError_t tiles_of(const LatentAttentionCall& call, cudaStream_t stream) {
-  TileArgs args{call.rows, call.kv, call.q, call.heads, call.scale, call.v_dim, call.out, 0, 0, nullptr, nullptr};
+  TileArgs args{call.rows,   call.kv,    call.q, call.heads, call.scale, call.v_dim, call.out,
+                call.chosen, call.top_k, 0,      0,          nullptr,    nullptr};
   const std::size_t shared = shared_bytes(call.kv.head_dim);
+  const auto head_blocks = static_cast<unsigned>((call.heads + kPairs - 1) / kPairs);
   if (call.prompt) {
     const std::int64_t pairs = static_cast<std::int64_t>(call.rows.rows) * call.heads;
-    return launch_large(latent_tile_kernel<T, false>, dim3(static_cast<unsigned>((pairs + kPairs - 1) / kPairs)),
-                        dim3(kThreads), shared, stream, 1, args);
+    const dim3 grid = kListed ? dim3(head_blocks, static_cast<unsigned>(call.rows.rows))
+                              : dim3(static_cast<unsigned>((pairs + kPairs - 1) / kPairs));
+    return launch_large(latent_tile_kernel<T, false, kListed>, grid, dim3(kThreads), shared, stream, 1, args);
   }
-  args.spans = (call.max_position + kLatentSpan - 1) / kLatentSpan;
-  const std::size_t row_bytes = latent_workspace_bytes(1, call.heads, call.v_dim, call.max_position);
+  const std::int32_t most_keys = most_latent_keys(call);
+  args.spans = (most_keys + kLatentSpan - 1) / kLatentSpan;
+  const std::size_t row_bytes = latent_workspace_bytes(1, call.heads, call.v_dim, most_keys);
   const int at_once = static_cast<int>(
       std::min<std::size_t>(call.workspace_bytes / row_bytes, static_cast<std::size_t>(call.rows.rows)));
   if (at_once <= 0) return cudaErrorInvalidValue;
@@ -377,13 +421,19 @@ cudaError_t tiles_of(const LatentAttentionCall& call, cudaStream_t stream) {
       reinterpret_cast<float2*>(args.part + static_cast<std::int64_t>(at_once) * call.heads * args.spans * call.v_dim);
   for (; args.first_row < call.rows.rows; args.first_row += at_once) {
     const auto rows = static_cast<unsigned>(std::min(at_once, call.rows.rows - args.first_row));
-    const dim3 grid(static_cast<unsigned>((call.heads + kPairs - 1) / kPairs), rows, static_cast<unsigned>(args.spans));
-    cudaError_t error = launch_large(latent_tile_kernel<T, true>, grid, dim3(kThreads), shared, stream, 1, args);
+    const dim3 grid(head_blocks, rows, static_cast<unsigned>(args.spans));
+    cudaError_t error =
+        launch_large(latent_tile_kernel<T, true, kListed>, grid, dim3(kThreads), shared, stream, 1, args);
     if (error == cudaSuccess)
       error = launch(merge_kernel, dim3(rows, static_cast<unsigned>(call.heads)), dim3(kMergeThreads), 0, stream, args);
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
+}
+
+template <typename T>
+cudaError_t tiles_of(const LatentAttentionCall& call, cudaStream_t stream) {
+  return call.chosen != nullptr ? tiles_of<T, true>(call, stream) : tiles_of<T, false>(call, stream);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "kernels/gpu/gates.h"
 #include "kernels/gpu/gather.h"
 #include "kernels/gpu/heads.h"
+#include "kernels/gpu/indexer.h"
 #include "kernels/gpu/latent.h"
 #include "kernels/gpu/launches.h"
 #include "kernels/gpu/low_rank.h"
@@ -28,6 +29,7 @@ using gpu::Bf16;
 using gpu::bf16_bytes;
 using gpu::Candidates;
 using gpu::ChooseCall;
+using gpu::ChooseKeysCall;
 using gpu::ClaimExpertsCall;
 using gpu::CombineCall;
 using gpu::convolve_workspace_bytes;
@@ -49,6 +51,8 @@ using gpu::HandOutExpertsCall;
 using gpu::has_half_product;
 using gpu::has_prompt_product;
 using gpu::HeadProductCall;
+using gpu::IndexStoreCall;
+using gpu::IndexView;
 using gpu::kAttentionChunk;
 using gpu::kCandidates;
 using gpu::kChunkRows;
@@ -58,6 +62,7 @@ using gpu::kFewGatherBlocks;
 using gpu::kGatherQuad;
 using gpu::kGatherStateBytes;
 using gpu::kGatherThreads;
+using gpu::kIndexDimStep;
 using gpu::kLatentSpan;
 using gpu::kMatvecRows;
 using gpu::kMostChunkKeys;
@@ -66,6 +71,7 @@ using gpu::kMostDeltaKeys;
 using gpu::kMostDeltaValues;
 using gpu::kMostGatedHeadDim;
 using gpu::kMostGpus;
+using gpu::kMostIndexDim;
 using gpu::kMostLatentDim;
 using gpu::kMostLatentValues;
 using gpu::kMostNormedLatent;
@@ -186,6 +192,11 @@ cudaError_t head_product(const HeadProductCall& call, cudaStream_t stream);
 std::size_t latent_workspace_bytes(std::int32_t rows, std::int32_t heads, std::int32_t v_dim,
                                    std::int32_t max_position);
 cudaError_t latent_attention(const LatentAttentionCall& call, cudaStream_t stream);
+
+// indexer.h
+cudaError_t store_index(const IndexStoreCall& call, cudaStream_t stream);
+std::size_t choose_workspace_bytes(std::int32_t rows, std::int32_t max_position);
+cudaError_t choose_keys(const ChooseKeysCall& call, cudaStream_t stream);
 
 // recurrent.h
 cudaError_t convolve(const ConvolveCall& call, cudaStream_t stream);

@@ -177,6 +177,15 @@ std::size_t latent_workspace_bytes(std::int32_t rows, std::int32_t heads, std::i
 Status latent_attention(const LatentAttentionCall& call, StreamRef stream) {
   return cuda_status(cuda::latent_attention(call, cuda_stream(stream)), "latent_attention");
 }
+Status store_index(const IndexStoreCall& call, StreamRef stream) {
+  return cuda_status(cuda::store_index(call, cuda_stream(stream)), "store_index");
+}
+std::size_t choose_workspace_bytes(std::int32_t rows, std::int32_t max_position) {
+  return cuda::choose_workspace_bytes(rows, max_position);
+}
+Status choose_keys(const ChooseKeysCall& call, StreamRef stream) {
+  return cuda_status(cuda::choose_keys(call, cuda_stream(stream)), "choose_keys");
+}
 Status convolve(const ConvolveCall& call, StreamRef stream) {
   return cuda_status(cuda::convolve(call, cuda_stream(stream)), "convolve");
 }

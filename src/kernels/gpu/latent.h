@@ -66,16 +66,21 @@ constexpr std::int32_t kMostLatentDim = 1024, kMostLatentValues = 512;
 ///
 /// Else: as attention() over f32, whatever the cache's format (its values widened or decoded): chunks of
 /// kAttentionChunk keys are merged within a span, and so are the spans.
+///
+/// With a list of chosen keys (indexer.h) row r sees the first min(position + 1, top_k) keys of its list. What is said
+/// above of a position is said of a place in the list: a list of all positions gives the bits of no list.
 struct LatentAttentionCall {
   RowView rows;
   KvView kv;                 // head_dim: a multiple of 8, of 32 in q8_0, at most kMostLatentDim
   const float* q = nullptr;  // [rows, heads, head_dim]
   std::int32_t heads = 0;
   float scale = 1;
-  std::int32_t v_dim = 0;         // a multiple of 4, at most kMostLatentValues
-  float* out = nullptr;           // [rows, heads, v_dim]
-  std::int32_t max_position = 0;  // every position is below it: a host's bound, kept by captured graphs
-  bool prompt = false;            // rows of prompts
+  std::int32_t v_dim = 0;                // a multiple of 4, at most kMostLatentValues
+  float* out = nullptr;                  // [rows, heads, v_dim]
+  std::int32_t max_position = 0;         // every position is below it: a host's bound, kept by captured graphs
+  bool prompt = false;                   // rows of prompts
+  const std::int32_t* chosen = nullptr;  // [rows, top_k] positions; null: all keys are seen
+  std::int32_t top_k = 0;
   /// Spans of so many rows have blocks of their own at once; latent_workspace_bytes(), for one row at least.
   std::byte* workspace = nullptr;
   std::size_t workspace_bytes = 0;

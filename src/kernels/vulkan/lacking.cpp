@@ -6,6 +6,7 @@
 #include "kernels/gpu/gates.h"
 #include "kernels/gpu/gather.h"
 #include "kernels/gpu/heads.h"
+#include "kernels/gpu/indexer.h"
 #include "kernels/gpu/latent.h"
 #include "kernels/gpu/low_rank.h"
 #include "kernels/gpu/offer.h"
@@ -60,6 +61,9 @@ Status store_latent(const LatentStoreCall&, StreamRef) { return lacking("store_l
 Status head_product(const HeadProductCall&, StreamRef) { return lacking("head_product"); }
 std::size_t latent_workspace_bytes(std::int32_t, std::int32_t, std::int32_t, std::int32_t) { return 0; }
 Status latent_attention(const LatentAttentionCall&, StreamRef) { return lacking("latent_attention"); }
+Status store_index(const IndexStoreCall&, StreamRef) { return lacking("store_index"); }
+std::size_t choose_workspace_bytes(std::int32_t, std::int32_t) { return 0; }
+Status choose_keys(const ChooseKeysCall&, StreamRef) { return lacking("choose_keys"); }
 Status matmul_prompt(const MatmulCall&, StreamRef) { return lacking("matmul_prompt"); }
 PromptProducts prompt_products() { return PromptProducts::none; }
 Status to_bf16(const float*, std::int64_t, Bf16*, StreamRef) { return lacking("to_bf16"); }
