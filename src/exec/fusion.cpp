@@ -119,11 +119,13 @@ class Fuser {
         if (norms_latent(at)) return launch(Launch::Kind::latent, at, at + 4, step(at + 3).out);
         return norm(Launch::Kind::norm, at, at);
       case Kind::layer_norm:
+        if (stores_index(at)) return launch(Launch::Kind::index, at, at + 4, step(at + 1).out);
         if (!whole_) return error(Code::unsupported, "the GPU part has no LayerNorm; use --device cpu");
         return one(Launch::Kind::layer_norm);
       case Kind::add:
         return one(Launch::Kind::add);
       case Kind::scale:
+        if (scales_index_weights(at)) return launch(Launch::Kind::choose_keys, at, at + 2, step(at + 1).out);
         return one(Launch::Kind::scale);
       case Kind::copy:
         return one(Launch::Kind::copy);
@@ -155,9 +157,11 @@ class Fuser {
         if (s.attention.latent_values == 0 && !whole_) attention.leaves = leaves(wanted(at, s.out));
         return attention;
       }
-      case Kind::store_index:  // check_gpu() has refused these
+      case Kind::store_index:
+        return broken(at, "an index key without LayerNorm and RoPE");
       case Kind::select:
-      case Kind::cap:
+        return one(Launch::Kind::choose_keys);
+      case Kind::cap:  // check_gpu() has refused these
       case Kind::statistical_top_k:
       case Kind::match_rms:
       case Kind::add_streams:
@@ -231,6 +235,21 @@ class Fuser {
   /// RoPE of the shared key, its store behind the latent, and RoPE of the queries.
   bool stores_latent(std::size_t at) const {
     return is(at, Kind::rope) && is(at + 1, Kind::store_latent) && is(at + 2, Kind::rope);
+  }
+
+  /// LayerNorm of an index key, RoPE of the queries and of the key, and its store, which alone reads what is stored.
+  bool stores_index(std::size_t at) const {
+    if (!is(at, Kind::layer_norm) || !is(at + 1, Kind::rope) || !is(at + 2, Kind::rope) ||
+        !is(at + 3, Kind::store_index))
+      return false;
+    const Act key = step(at + 3).a;
+    return step(at).out == key && step(at + 1).rope == step(at + 2).rope && step(at + 1).out != key &&
+           step(at + 2).out == key && !program_.read_behind(at + 3, key);
+  }
+  bool scales_index_weights(std::size_t at) const {
+    const Step& s = step(at);
+    return options_.neighbours && s.weight.none() && s.weight2.none() && is(at + 1, Kind::select) &&
+           step(at + 1).b == s.out && !program_.read_behind(at + 1, s.out);
   }
 
   Launch norm(Launch::Kind kind, std::size_t first, std::size_t at) const {
@@ -501,12 +520,13 @@ class Fuser {
 
 std::string_view name(Launch::Kind kind) {
   static constexpr std::string_view names[] = {
-      "embed",       "norm",        "add",       "scale",       "copy",         "temper",  "product",
-      "gated",       "gate and up", "heads",     "heads' norm", "gated norm",   "latent",  "head product",
-      "gate",        "activation",  "pick",      "multiply",    "sigmoid gate", "l2 norm", "time step",
-      "convolution", "delta rule",  "delta net", "scan",        "attention",    "experts", "rows",
-      "rows' norm",  "logits",      "states",    "given",       "pictures",     "gather",  "layer norm",
-      "turn",        "merge",       "mean",      "clamp",       "standardize",  "join"};
+      "embed",        "norm",         "add",         "scale",       "copy",       "temper",   "product",
+      "gated",        "gate and up",  "heads",       "heads' norm", "gated norm", "latent",   "index",
+      "keys' choice", "head product", "gate",        "activation",  "pick",       "multiply", "sigmoid gate",
+      "l2 norm",      "time step",    "convolution", "delta rule",  "delta net",  "scan",     "attention",
+      "experts",      "rows",         "rows' norm",  "logits",      "states",     "given",    "pictures",
+      "gather",       "layer norm",   "turn",        "merge",       "mean",       "clamp",    "standardize",
+      "join"};
   return names[static_cast<std::size_t>(kind)];
 }
 

@@ -43,6 +43,8 @@ struct Launch {
     heads_norm,   // that of heads which nothing attends with, or which are not turned in one kernel
     gated_norm,   // the same, then the gate that multiplies by it
     latent,       // RoPE of the key beside a latent, their store, and RoPE of the queries, in one kernel
+    index,        // an index key's LayerNorm, RoPE of an indexer's queries and of the key, and its store, in one kernel
+    choose_keys,  // maybe the factor of the weights that scores are made with, before
     head_product,
     gate,
     activate,

@@ -364,10 +364,10 @@ Act Decoder::selected(std::int64_t index, Act low) {
   const Act q = ops_.buffer("index q", indexer.heads * indexer.head_dim),
             k = ops_.buffer("index key", indexer.head_dim), weights = ops_.buffer("index weights", indexer.heads);
   constexpr float kIndexEps = 1e-6f;  // of its own, as latents' is
+  const exec::Product products[] = {{k, layer.index_k, {}}, {weights, layer.index_weights, {}}};
   ops_.matmul(q, layer.index_q, low);
-  ops_.matmul(k, layer.index_k, h_);
+  ops_.matmul(products, h_);
   ops_.layer_norm(k, k, layer.index_norm, layer.index_bias, kIndexEps);
-  ops_.matmul(weights, layer.index_weights, h_);
   ops_.rope(q, indexer.heads, indexer.head_dim, spec.rope);
   ops_.rope(k, 1, indexer.head_dim, spec.rope);
   ops_.store_index(index, k);

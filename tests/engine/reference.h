@@ -239,9 +239,9 @@ constexpr Checkpoint kCheckpoints[] = {
     latents("glm-4.7-flash", "GLM-4.7-Flash"),
     latents("mistral4", "Mistral Small 4"),
     latents("kimi-linear", "Kimi Linear"),
-    on_cpus("deepseek-v3.2", "DeepSeek V3.2", true),
+    latents("deepseek-v3.2", "DeepSeek V3.2"),
     on_cpus("deepseek-v4", "DeepSeek V4", true),
-    {"glm-dsa", "GLM-5", true, "glm-dsa", 256, DType::f32, false}};
+    {"glm-dsa", "GLM-5", true, "glm-dsa", 256, DType::f32}};
 
 /// A cell of that table.
 using Cell = std::tuple<Checkpoint, PlaceName>;

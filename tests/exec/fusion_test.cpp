@@ -73,6 +73,15 @@ const std::vector<Known>& architectures() {
       {"deepseek-v3",
        {"norm product norm product latent head-product attention head-product product+", "norm gated product+",
         "norm experts+"}},
+      {"deepseek-v3.2",
+       {"norm product norm product latent product product index keys'-choice head-product attention head-product "
+        "product+",
+        "norm gated product+", "norm experts+"}},
+      {"glm-dsa",
+       {"norm product norm product latent product product index keys'-choice head-product attention head-product "
+        "product+",
+        "norm gated product+", "norm product norm product latent head-product attention head-product product+",
+        "norm experts+"}},
       {"gemma3", {"norm product heads attention product norm add", "norm gated product norm add"}},
       {"gemma4-moe",
        {"norm product heads attention product norm add",
@@ -163,9 +172,7 @@ constexpr const char* kRefused[] = {"../encoders/bert",
                                     "../encoders/modern-bert",
                                     "../encoders/nomic-bert",
                                     "../encoders/nomic-bert-moe",
-                                    "deepseek-v3.2",
                                     "deepseek-v4",
-                                    "glm-dsa",
                                     "step35",
                                     "mimo2",
                                     "afmoe",
@@ -273,7 +280,7 @@ TEST(Fusion, CoversEveryStepOnceInOrder) {
           for (const std::vector<Launch>& block : launches)
             for (const Launch& launch : block) {
               EXPECT_TRUE(launch.kind == Launch::Kind::heads || launch.kind == Launch::Kind::latent ||
-                          launch.end == launch.first + 1);
+                          launch.kind == Launch::Kind::index || launch.end == launch.first + 1);
               EXPECT_FALSE(launch.adds);
             }
         }

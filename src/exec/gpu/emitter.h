@@ -10,6 +10,7 @@
 #include "kernels/gpu/draw.h"
 #include "kernels/gpu/gates.h"
 #include "kernels/gpu/heads.h"
+#include "kernels/gpu/indexer.h"
 #include "kernels/gpu/latent.h"
 #include "kernels/gpu/low_rank.h"
 #include "kernels/gpu/prompt_int8.h"
@@ -259,6 +260,12 @@ struct GpuExecutor::Emitter {
   void emit_latent(const Launch& l);
   void emit_head_product(const Step& s);
   void emit_latent_attention(const Step& s);
+  // selected.cpp
+  gpu::IndexView index_view(std::int64_t layer) const;
+  void emit_index(const Launch& l);
+  void emit_choice(const Launch& l);
+  /// Whether rows of the pass may see more keys than are chosen. Else nothing is chosen, and rows see all.
+  bool chooses(std::int64_t top_k) const { return top_k > 0 && ops.position_bound_ > top_k; }
   void emit_attention(const Launch& launch);
 
   // --- Layers with a state, and gates (states.cpp) ---

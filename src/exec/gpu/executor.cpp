@@ -15,6 +15,7 @@
 #include "exec/routing.h"
 #include "kernels/gpu/delta_chunks.h"
 #include "kernels/gpu/gates.h"
+#include "kernels/gpu/indexer.h"
 #include "kernels/gpu/latent.h"
 #include "kernels/gpu/launches.h"
 #include "kernels/gpu/offer.h"
@@ -133,6 +134,19 @@ static Status check_latents(const Attention& attention) {
       gpu::kMostLatentDim, gpu::kMostLatentValues, attention.head_dim, attention.v_dim());
 }
 
+/// Has it an indexer of such keys?
+static Status check_indexer(const Indexer& indexer) {
+  if (indexer.ratio != 1)
+    return error(Code::unsupported, "the GPU part has no compressed attention yet; use --device cpu");
+  if (indexer.head_dim % gpu::kIndexDimStep == 0 && indexer.head_dim <= gpu::kMostIndexDim &&
+      indexer.heads <= gpu::kMostIndexHeads)
+    return {};
+  return error(Code::unsupported,
+               "the GPU's indexer takes up to {} heads and keys of multiples of {} channels up to {}, and this model's "
+               "have {} heads of {}; use --device cpu",
+               gpu::kMostIndexHeads, gpu::kIndexDimStep, gpu::kMostIndexDim, indexer.heads, indexer.head_dim);
+}
+
 /// Queries of a rotated cache are rotated by the launch that stores their keys, or that turns them: is there one? In
 /// q8_0 a cache may lie as it is.
 static Status check_queries(const Program& program, const GpuTraits& traits) {
@@ -226,6 +240,8 @@ static std::string_view lacked_by(const Program& program, const residency::UnitT
       return offer.mixed_products || is_plain(step.experts, units) ? "" : "such mixtures of experts";
     case Kind::store_latent:
     case Kind::matmul_heads:
+    case Kind::store_index:
+    case Kind::select:
       return offer.latents ? "" : "attention over latents";
     case Kind::gather:
       return offer.several ? "" : "several GPUs";
@@ -273,9 +289,7 @@ Status check_gpu(const Program& program, const residency::UnitTable& units, cons
     if (step.kind == Step::Kind::gated && step.activation != Activation::silu && step.activation != Activation::gelu)
       return error(Code::unsupported, "the GPU part has dense layers with SiLU and GELU alone; use --device cpu");
     if (step.kind == Step::Kind::delta_rule || step.kind == Step::Kind::scan) MR_RETURN_IF_ERROR(check_states(step));
-    if (step.kind == Step::Kind::select || step.kind == Step::Kind::store_index)
-      return error(Code::unsupported,
-                   "the GPU part has no attention over keys that an indexer chooses yet; use --device cpu");
+    if (step.kind == Step::Kind::select) MR_RETURN_IF_ERROR(check_indexer(step.indexer));
     if (step.kind == Step::Kind::add_streams || step.kind == Step::Kind::statistical_top_k ||
         step.kind == Step::Kind::match_rms || step.kind == Step::Kind::cap || step.kind == Step::Kind::weigh_streams)
       return error(Code::unsupported, "the GPU part has no layers with several residual streams yet; use --device cpu");

@@ -8,6 +8,7 @@
 #include "exec/router_ahead.h"
 #include "kernels/draw.h"
 #include "kernels/gpu/delta_chunks.h"
+#include "kernels/gpu/indexer.h"
 #include "kernels/gpu/latent.h"
 #include "kernels/gpu/ops.h"
 #include "kernels/gpu/prompt_int8.h"
@@ -109,6 +110,9 @@ GpuLayout make_gpu_layout(const PassShape& shape) {
   layout.attention_workspace_bytes = shape.latent_dim > 0
                                          ? gpu::latent_workspace_bytes(few_rows, heads, head_dim, positions)
                                          : gpu::attention_workspace_bytes(few_rows, heads, head_dim, positions);
+  if (shape.selected > 0)  // scores are read before attention begins
+    layout.attention_workspace_bytes = std::max(
+        layout.attention_workspace_bytes, gpu::choose_workspace_bytes(static_cast<std::int32_t>(worked), positions));
   layout.attention_workspace = take(layout.attention_workspace_bytes);
   if (shape.experts > 0) {
     const std::int64_t entries = worked * shape.top_k;

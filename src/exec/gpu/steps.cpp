@@ -253,6 +253,10 @@ void GpuExecutor::Emitter::emit_latent_attention(const Step& s) {
   call.out = data(s.out);
   call.max_position = static_cast<std::int32_t>(ops.position_bound_);
   call.prompt = in_bf16_prompt(s.out);
+  if (chooses(s.attention.selected)) {
+    call.chosen = reinterpret_cast<const std::int32_t*>(data(s.b));
+    call.top_k = static_cast<std::int32_t>(s.attention.selected);
+  }
   call.workspace = ops.at(ops.layout_.attention_workspace);
   call.workspace_bytes = ops.layout_.attention_workspace_bytes;
   check(gpu::latent_attention(call, stream), "latent_attention");
@@ -395,6 +399,12 @@ void GpuExecutor::Emitter::emit(const Launch& launch) {
       break;
     case Kind::latent:
       emit_latent(launch);
+      break;
+    case Kind::index:
+      emit_index(launch);
+      break;
+    case Kind::choose_keys:
+      emit_choice(launch);
       break;
     case Kind::head_product:
       emit_head_product(s);
