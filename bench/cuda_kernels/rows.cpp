@@ -200,7 +200,18 @@ void time_elements(Suite& suite, int rows) {
   suite.time("temper", "queries of 8B", rows, [=](Case& c) {
     float* const x = c.changes<float>(std::int64_t{rows} * 4096);
     const PassRows pass = pass_rows(c, rows, 16000, rows == kPromptRows);
-    return [=](cudaStream_t stream) { return temper(x, pass.view.position, 0.1F, 8192, rows, 4096, stream); };
+    return [=](cudaStream_t stream) { return temper(x, pass.view.position, 0.1F, 8192, 0, rows, 4096, stream); };
+  });
+  suite.time("xielu", "hidden layer of 8B", rows, [=](Case& c) {
+    float* const x = c.changes<float>(std::int64_t{rows} * 21504);
+    return [=](cudaStream_t stream) {
+      return xielu({0.8F, 1.1F, 0.5F, -1e-6F}, x, std::int64_t{rows} * 21504, stream);
+    };
+  });
+  suite.time("largest", "16 scores", rows, [=](Case& c) {
+    const float* const x = c.reads<float>(std::int64_t{rows} * 16);
+    float* const out = c.writes<float>(rows);
+    return [=](cudaStream_t stream) { return largest(x, rows, 16, out, stream); };
   });
 }
 

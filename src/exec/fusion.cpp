@@ -120,7 +120,6 @@ class Fuser {
         return norm(Launch::Kind::norm, at, at);
       case Kind::layer_norm:
         if (stores_index(at)) return launch(Launch::Kind::index, at, at + 4, step(at + 1).out);
-        if (!whole_) return error(Code::unsupported, "the GPU part has no LayerNorm; use --device cpu");
         return one(Launch::Kind::layer_norm);
       case Kind::add:
         return one(Launch::Kind::add);
@@ -151,10 +150,12 @@ class Fuser {
       case Kind::store_latent:
         return broken(at, "a latent without RoPE");
       case Kind::attention: {
-        if (s.attention.latent_values == 0 && s.attention.v_dim() != s.attention.head_dim)
+        const bool pads =
+            s.attention.latent_values == 0 && are_padded(s.layer, s.attention.head_dim, s.attention.v_dim());
+        if (s.attention.latent_values == 0 && !pads && s.attention.v_dim() != s.attention.head_dim)
           return broken(at, "keys and values of two sizes");
         Launch attention = one(Launch::Kind::attention);
-        if (s.attention.latent_values == 0 && !whole_) attention.leaves = leaves(wanted(at, s.out));
+        if (s.attention.latent_values == 0 && !whole_ && !pads) attention.leaves = leaves(wanted(at, s.out));
         return attention;
       }
       case Kind::store_index:
@@ -167,7 +168,6 @@ class Fuser {
       case Kind::add_streams:
       case Kind::weigh_streams:
       case Kind::compress:
-      case Kind::largest:
       case Kind::moe:  // experts() has taken it
         break;
       case Kind::select_rows:
@@ -187,9 +187,9 @@ class Fuser {
         return launch(Launch::Kind::pick_heads, at, at + (picks_twice(at) ? 2 : 1), s.out);
       case Kind::multiply:
         return one(Launch::Kind::multiply);
+      case Kind::largest:
+        return one(Launch::Kind::largest);
       case Kind::sigmoid_gate: {
-        if (const std::int64_t gates = program_.buffer(s.b).cols; gates != 1 && gates != program_.buffer(s.out).cols)
-          return broken(at, "gates of whole heads");
         Launch gate = one(Launch::Kind::sigmoid_gate);
         if (options_.neighbours && gates_channels(s)) gate.leaves = any_of(wanted(at, s.out));
         return gate;
@@ -486,7 +486,7 @@ class Fuser {
     return made;
   }
 
-  /// Heads' norms and RoPE up to the KV store, whatever their order; without a store the keys are another layer's.
+  /// Heads' norms and RoPE up to the KV store. Without a store the keys belong to another layer.
   Expected<Launch> heads(std::size_t first) const {
     if (stores_latent(first)) return launch(Launch::Kind::latent, first, first + 3, step(first + 2).out);
     std::size_t end = first;
@@ -497,16 +497,44 @@ class Fuser {
     if (!attends && is(first, Kind::rms_norm_heads) && !step(first).weight.none())
       return launch(Launch::Kind::heads_norm, first, first + 1, step(first).out);
     if (!attends) return broken(first, "RoPE without attention");
+    for (std::size_t i = first; i < end && stores; ++i)
+      if (step(i).out == step(end).b && (step(i).kind == Kind::rope || !step(i).weight.none()))
+        return broken(i, "values that are rotated, or normalised with a weight");
+    if (!in_one_kernel(first, end)) {
+      const bool turns = is(first, Kind::rope);
+      if (!stores && first + 1 == end) return broken(first, "queries that no kernel prepares last");
+      return launch(turns ? Launch::Kind::turn : Launch::Kind::heads_norm, first, first + 1, step(first).out);
+    }
     Act queries;
+    for (std::size_t i = first; i < end; ++i)
+      if (!stores || (step(i).out != step(end).a && step(i).out != step(end).b)) queries = step(i).out;
+    return launch(Launch::Kind::heads, first, stores ? end + 1 : end, queries);
+  }
+  /// Whether the cache keeps a layer's heads with more channels than they have.
+  bool are_padded(std::int64_t layer, std::int64_t k_dim, std::int64_t v_dim) const {
+    if (!program_.layout.keeps(layer)) return false;
+    const kv::Group& group = program_.layout.group_of(layer);
+    return group.k_dim == group.v_dim && (k_dim < group.k_dim || v_dim < group.v_dim);
+  }
+  /// Whether one kernel computes the steps [first, end) of heads: norms by a weight that all heads share come before
+  /// RoPE, which queries and keys have both or neither. Else the first step has a launch of its own.
+  bool in_one_kernel(std::size_t first, std::size_t end) const {
+    const bool stores = is(end, Kind::store_kv);
+    const Step& attends = step(stores ? end + 1 : end);
+    if (are_padded(attends.layer, attends.attention.head_dim, attends.attention.v_dim())) return false;
+    bool turns_queries = false, turns_keys = false;
     for (std::size_t i = first; i < end; ++i) {
       const Step& s = step(i);
-      const bool of_keys = stores && s.out == step(end).a, of_values = stores && s.out == step(end).b;
-      if (of_values && (s.kind == Kind::rope || !s.weight.none()))
-        return broken(i, "values that are rotated, or normalised with a weight");
-      if (s.kind == Kind::rope && !of_keys) queries = s.out;
+      const bool of_keys = stores && s.out == step(end).a;
+      if (stores && s.out == step(end).b) continue;
+      if (s.kind == Kind::rope) {
+        (of_keys ? turns_keys : turns_queries) = true;
+      } else if (s.weight.none() || units_.part(s.weight).cols != s.head_dim ||
+                 (of_keys ? turns_keys : turns_queries)) {
+        return false;
+      }
     }
-    if (queries.buffer < 0) return broken(first, "keys without queries");
-    return launch(Launch::Kind::heads, first, stores ? end + 1 : end, queries);
+    return !stores || turns_queries == turns_keys;
   }
 
   const Program& program_;
@@ -526,7 +554,7 @@ std::string_view name(Launch::Kind kind) {
       "l2 norm",      "time step",    "convolution", "delta rule",  "delta net",  "scan",     "attention",
       "experts",      "rows",         "rows' norm",  "logits",      "states",     "given",    "pictures",
       "gather",       "layer norm",   "turn",        "merge",       "mean",       "clamp",    "standardize",
-      "join"};
+      "join",         "largest"};
   return names[static_cast<std::size_t>(kind)];
 }
 

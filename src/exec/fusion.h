@@ -40,7 +40,7 @@ struct Launch {
     gate_and_up,  // the same where gate and up differ in dtype or adapters change one: one after the other, then what
                   // comes of them
     heads,        // heads' norms, RoPE and the KV store, in this one kernel alone
-    heads_norm,   // that of heads which nothing attends with, or which are not turned in one kernel
+    heads_norm,   // that of heads which nothing attends with, or which `heads` does not normalise in their order
     gated_norm,   // the same, then the gate that multiplies by it
     latent,       // RoPE of the key beside a latent, their store, and RoPE of the queries, in one kernel
     index,        // an index key's LayerNorm, RoPE of an indexer's queries and of the key, and its store, in one kernel
@@ -66,14 +66,15 @@ struct Launch {
     given,   // what the pass was handed, from host memory
     add_picture,
     gather,  // maybe added to the residual stream, or in the form that the next product reads
-    // Of programs whose rows all see each other, a step each.
     layer_norm,
-    turn,  // heads where they lie
+    turn,  // heads where they lie, if `heads` does not turn them in their order
+    // Of programs whose rows all see each other, a step each.
     merge_rows,
     mean_rows,
     clamp,
     standardize,
     join,
+    largest,  // of each row
   };
   Kind kind = Kind::embed;
   bool adds = false;  // product, experts, gather: the last step adds the result to `out`, the residual

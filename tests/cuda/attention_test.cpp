@@ -51,6 +51,9 @@ struct Case {
   bool sinks = false;
   bool rotated = false;
   bool ahead = false;  // rows see other keys than their positions say, behind them, too (AttentionCall::seen)
+  bool chunks = false;
+  float cap = 0;
+  bool leans = false;  // heads have slopes
   std::int64_t rotation() const { return rotated ? rotation_span(head_dim) : 0; }
 };
 
@@ -84,6 +87,7 @@ class Pass {
     make_tiles();
     if (c.sinks) sinks_ = normal_floats(static_cast<std::size_t>(c.heads), random_);
     for (float& sink : sinks_) sink *= 6;  // below and above the keys' scores
+    for (int h = 0; h < c.heads && c.leans; ++h) slopes_.push_back(std::exp2(-static_cast<float>(h % 9)));
   }
 
   /// Multiplies the queries of a row and head.
@@ -166,6 +170,10 @@ class Pass {
     call.heads = c_.heads;
     call.scale = scale_();
     call.window = c_.window;
+    call.chunks = c_.chunks;
+    call.cap = c_.cap;
+    const Array<float> slopes(slopes_);
+    if (c_.leans) call.slopes = slopes.get();
     call.floats = with_f32;
     call.out = with_f32 || c_.rotated ? out.get() : nullptr;
     if (quantized()) call.out_q8 = {q8.get(), scale.get()};
@@ -233,6 +241,7 @@ class Pass {
   }
   int first_key(int row) const {
     if (c_.ahead) return seen_[static_cast<std::size_t>(row)].first;
+    if (c_.chunks) return position_[static_cast<std::size_t>(row)] / c_.window * c_.window;
     return c_.window > 0 ? std::max(position_[static_cast<std::size_t>(row)] - c_.window + 1, 0) : 0;
   }
 
@@ -492,6 +501,21 @@ class Pass {
     return q;
   }
 
+  /// What a scaled score becomes by the cap and the head's slope.
+  template <typename T>
+  T bent(T score, int r, int h, int key) const {
+    const auto cap = static_cast<T>(c_.cap);
+    if constexpr (std::is_same_v<T, float>) {
+      const float y = score / cap;
+      if (cap > 0) score = cap * (1.0f - 2.0f / (1.0f + exp_f32(y + y)));
+    } else if (cap > 0) {
+      score = cap * std::tanh(score / cap);
+    }
+    if (!c_.leans) return score;
+    const int distance = std::abs(position_[static_cast<std::size_t>(r)] - key);
+    return std::fma(static_cast<T>(slopes_[static_cast<std::size_t>(h)]), -static_cast<T>(distance), score);
+  }
+
   void attend(int r, int h, float* out) const {
     const bool quantized = in_integers(c_.dtype);
     const int newest = last_key(r), oldest = first_key(r), kv = h / group();
@@ -507,6 +531,7 @@ class Pass {
         float s = 0;
         for (int d = 0; d < c_.head_dim && !quantized; ++d) s = std::fma(q[d], key_at(r, key, kv)[d], s);
         if (!quantized) e[key % kAttentionChunk] = s * scale_();
+        e[key % kAttentionChunk] = bent(e[key % kAttentionChunk], r, h, key);
         m = std::max(m, e[key % kAttentionChunk]);
       }
       std::fill(acc.begin(), acc.end(), 0.0f);
@@ -540,7 +565,7 @@ class Pass {
     for (int key = first_key(r); key <= newest; ++key) {
       double s = 0;
       for (int d = 0; d < c_.head_dim; ++d) s += static_cast<double>(q[d]) * key_at(r, key, kv)[d];
-      scores.push_back(s * scale_());
+      scores.push_back(bent(s * scale_(), r, h, key));
       most = std::max(most, scores.back());
     }
     if (c_.sinks) {
@@ -565,7 +590,7 @@ class Pass {
   Store cache_ = {c_.dtype, 256, {}, {}, {}, {}}, plain_ = {DType::q8_0, 128, {}, {}, {}, {}};
   std::vector<RowTile> tiles_;
   std::vector<SeenKeys> seen_;
-  std::vector<float> sinks_;  // [heads], or none
+  std::vector<float> sinks_, slopes_;  // [heads], or none
 };
 
 class CudaAttention : public test::OnDevice {
@@ -658,6 +683,51 @@ TEST_F(CudaAttention, Windows) {
       check({8, 1, 128, dtype, window, {{0, 0, 3}, {1, 251, 9}, {2, 701, 3}}, 768});
     }
   }
+}
+
+TEST_F(CudaAttention, CapsAndSlopesOfScores) {
+  if (!gpu::offer().rare_layers) GTEST_SKIP() << "refused by check_gpu()";
+  for (const int head_dim : {64, 80, 96, 128, 256}) {
+    for (const DType dtype : {DType::f16, DType::f32, DType::q8_0, DType::q4_0}) {
+      if (head_dim % info(dtype).block_elements != 0) continue;
+      if (dtype == DType::f32 && head_dim >= kWideFloatHeadDim && !has_room_for_wide_floats()) continue;
+      for (const bool leans : {false, true}) {
+        Case c{8, 2, head_dim, dtype, 0, {{0, 0, 1}, {1, 63, 2}, {2, 100, 75}, {0, 330, 3}}, 384, head_dim == 96};
+        c.leans = leans;
+        if (!leans || head_dim == 128) c.cap = 3;
+        c.window = head_dim == 256 ? 200 : 0;
+        check(c);
+      }
+    }
+  }
+  Case wide{4, 2, 512, DType::f16, 0, {{0, 0, 1}, {2, 100, 75}, {0, 330, 3}}, 384};
+  wide.cap = 3, wide.leans = true;
+  check(wide);
+}
+
+TEST_F(CudaAttention, ScoresOfKeysBehindTheQueryLeanToo) {
+  if (!gpu::offer().rare_layers) GTEST_SKIP() << "refused by check_gpu()";
+  for (const DType dtype : {DType::f32, DType::q8_0}) {
+    Case c{4, 2, 64, dtype, 0, {{0, 0, 1}, {1, 63, 200}, {0, 130, 3}}, 512};
+    c.ahead = c.leans = true;
+    SCOPED_TRACE(name(c));
+    const Pass pass(c, 3);
+    EXPECT_TRUE(same_bits(pass.run(true, c.max_position, true).out, pass.want()));
+  }
+}
+
+TEST_F(CudaAttention, ChunksOfPositions) {
+  if (!gpu::offer().rare_layers) GTEST_SKIP() << "refused by check_gpu()";
+  for (const int chunk : {1, 17, 64, 128, 200, 1000}) {
+    for (const DType dtype : {DType::f16, DType::f32, DType::q8_0}) {
+      Case c{8, 2, 128, dtype, chunk, {{0, 0, 3}, {1, 190, 40}, {2, 511, 2}, {3, 700, 33}}, 768, chunk == 64};
+      c.chunks = true;
+      check(c);
+    }
+  }
+  Case wide{4, 2, 512, DType::f16, 96, {{0, 90, 20}, {1, 300, 3}}, 384};
+  wide.chunks = true;
+  check(wide);
 }
 
 TEST_F(CudaAttention, RowsThatSeeKeysBehindThem) {

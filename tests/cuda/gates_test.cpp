@@ -9,6 +9,7 @@
 
 #include "cuda/on_device.h"
 #include "kernels/cuda/launchers.h"
+#include "kernels/gpu/offer.h"
 
 namespace millrace::kernels::cuda {
 namespace {
@@ -61,6 +62,24 @@ TEST_F(CudaGates, Factors) {
     cpu_.add_scaled(sum.data(), y.data(), 0.37f, static_cast<std::int64_t>(n));
     EXPECT_TRUE(same_bits(scaled.host(), times));
     EXPECT_TRUE(same_bits(added.host(), sum));
+  }
+}
+
+TEST_F(CudaGates, TempersByPosition) {
+  const std::vector<std::int32_t> positions = {0, 6, 7, 8, 8191, 100'000};
+  for (const std::int32_t offset : {0, 1}) {
+    if (offset != 0 && !gpu::offer().rare_layers) continue;
+    const std::int32_t rows = static_cast<std::int32_t>(positions.size()), cols = 300;
+    const auto x = normal_floats(static_cast<std::size_t>(rows * cols), random_);
+    const Array<float> x_at(x);
+    const Array<std::int32_t> positions_at(positions);
+    ok(temper(x_at.get(), positions_at.get(), 0.1f, 8, offset, rows, cols, nullptr));
+    const std::vector<float> got = x_at.host();
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const double periods = (positions[i / static_cast<std::size_t>(cols)] + offset) / 8;
+      const auto factor = static_cast<float>(1 + static_cast<double>(0.1f) * std::log(periods + 1));
+      ASSERT_FLOAT_EQ(got[i], x[i] * factor) << i;
+    }
   }
 }
 
@@ -144,6 +163,17 @@ void choose_plainly(const ChooseCall& call, std::vector<float> p, const std::vec
     weights[k] = p[static_cast<std::size_t>(chosen[k])];
     if (call.gating == ChooseCall::Gating::softmax_chosen)
       weights[k] = exp_f32(weights[k] - p[static_cast<std::size_t>(order[0])]);
+    if (call.gating == ChooseCall::Gating::sparse_mixer) {
+      const float mine = weights[k];
+      float lanes[32] = {};
+      for (std::size_t e = 0; e < p.size(); ++e) {
+        const bool taken = std::find(chosen, chosen + k, static_cast<std::int32_t>(e)) != chosen + k;
+        if (!taken && !((mine - p[e]) / std::max(std::abs(p[e]), mine) > 0.02f)) lanes[e % 32] += exp_f32(p[e] - mine);
+      }
+      for (int half = 16; half > 0; half /= 2)
+        for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+      weights[k] = 1.0f / lanes[0];
+    }
     sum += weights[k];
   }
   const bool divide = call.normalize || call.gating == ChooseCall::Gating::softmax_chosen;
@@ -157,13 +187,17 @@ void choose_plainly(const ChooseCall& call, std::vector<float> p, const std::vec
 
 TEST_F(CudaGates, ChooseKeepsItsContract) {
   using Given = ChooseCall::Gating;
-  for (const auto gating : {Given::softmax, Given::sigmoid, Given::softmax_chosen})
+  for (const auto gating : {Given::softmax, Given::sigmoid, Given::softmax_chosen, Given::sparse_mixer})
     for (const int experts : {4, 32, 100, 256, 300, 1024})
       for (const bool biased : {false, true})
         for (const bool normalize : {false, true}) {
           SCOPED_TRACE(experts);
+          if (gating == Given::sparse_mixer && (biased || !gpu::offer().rare_layers)) continue;
           const int rows = 9, top_k = std::min(experts, 8);
           auto scores = normal_floats(static_cast<std::size_t>(rows * experts), random_);
+          if (gating == Given::sparse_mixer)  // some near the best, of either sign
+            for (std::size_t i = 0; i < scores.size() / 2; ++i)
+              scores[i] = (i / static_cast<std::size_t>(experts) % 2 == 0 ? 2.0f : -2.0f) + 0.03f * scores[i];
           std::fill_n(scores.begin(), experts, 0.5f);  // a row of ties
           const auto bias = biased ? normal_floats(static_cast<std::size_t>(experts), random_) : std::vector<float>();
           const Array<float> scores_at(scores), weights(static_cast<std::size_t>(rows * top_k));

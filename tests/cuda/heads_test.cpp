@@ -7,6 +7,7 @@
 
 #include "cuda/on_device.h"
 #include "kernels/cuda/launchers.h"
+#include "kernels/gpu/offer.h"
 
 namespace millrace::kernels::cuda {
 namespace {
@@ -296,6 +297,32 @@ TEST_F(CudaHeads, Activates) {
     cpu_.gate_mul(activation, 0, want.data(), ones.data(), static_cast<std::int64_t>(want.size()));
     EXPECT_TRUE(same_bits(x_at.host(), want)) << static_cast<int>(activation);
   }
+}
+
+TEST_F(CudaHeads, XieluIsTheCpus) {
+  if (!gpu::offer().rare_layers) GTEST_SKIP() << "refused by check_gpu()";
+  auto x = floats(4099, 4);
+  for (const float v : {0.0f, -0.0f, -1e-7f, -100.0f, 100.0f}) x.push_back(v);
+  const Xielu shape{0.8f, 1.1f, 0.5f, -1e-6f};
+  const Array<float> x_at(x);
+  ok(xielu(shape, x_at.get(), static_cast<std::int64_t>(x.size()), nullptr));
+  std::vector<float> want = x;
+  cpu_.xielu(shape, want.data(), static_cast<std::int64_t>(want.size()));
+  EXPECT_TRUE(same_bits(x_at.host(), want));
+}
+
+TEST_F(CudaHeads, FindsTheLargestOfEachRow) {
+  if (!gpu::offer().rare_layers) GTEST_SKIP() << "refused by check_gpu()";
+  for (const int rows : {1, 9, 70})
+    for (const int cols : {1, 31, 128, 300}) {
+      const auto x = floats(std::int64_t{rows} * cols, 3);
+      const Array<float> x_at(x), out(static_cast<std::size_t>(rows));
+      ok(largest(x_at.get(), rows, cols, out.get(), nullptr));
+      std::vector<float> want;
+      for (int r = 0; r < rows; ++r)
+        want.push_back(*std::max_element(x.begin() + r * cols, x.begin() + (r + 1) * cols));
+      EXPECT_TRUE(same_bits(out.host(), want)) << rows << " x " << cols;
+    }
 }
 
 /// The experts' sum, the shared expert by its gate, the residual stream: as by three launches.

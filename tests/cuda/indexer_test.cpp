@@ -225,7 +225,7 @@ TEST_F(CudaIndexer, ScoresAndChoosesAsTheProcessorDoes) {
       args.out = scores.data();
       cpu().index_scores(args);
       want.emplace_back(static_cast<std::size_t>(std::min(keys, s.top_k)));
-      largest(scores.data(), keys, std::min(keys, s.top_k), scratch.data(), want.back().data());
+      kernels::largest(scores.data(), keys, std::min(keys, s.top_k), scratch.data(), want.back().data());
       scores.resize(static_cast<std::size_t>(keys));
       want_scores.push_back(scores);
     }
@@ -324,7 +324,7 @@ TEST_F(CudaIndexer, ChoosesForPromptsOnTensorCores) {
       if (count > s.top_k) {
         const float* const of_row = all_scores.data() + r * stride;
         std::vector<float> scratch(static_cast<std::size_t>(count));
-        largest(of_row, count, s.top_k, scratch.data(), want.data());
+        kernels::largest(of_row, count, s.top_k, scratch.data(), want.data());
         for (int key = r % 13; key < count; key += 13) {
           double exact = 0;
           for (int h = 0; h < s.heads; ++h) {

@@ -46,8 +46,31 @@ TEST(CheckGpu, SaysWhatHeadsOf512Need) {
   }
 }
 
+TEST(CheckGpu, PadsHeadsUpToTheWidestTile) {
+  for (const std::int64_t head_dim : {32, 48, 112, 192})
+    EXPECT_TRUE(check(head_dim, DType::f16, kA100).ok()) << head_dim;
+}
+
+TEST(CheckGpu, KeepsHeadsAsWideAsATile) {
+  for (const auto& [own, kept] :
+       {std::pair<std::int64_t, std::int64_t>{32, 64}, {64, 64}, {72, 80}, {192, 256}, {512, 512}}) {
+    test::SmallShape shape;
+    shape.layers = 2;
+    shape.head_dim = own;
+    const test::SmallModel model(shape);
+    const kv::Layout layout = gpu_kv_layout(model.program());
+    ASSERT_EQ(layout.groups().size(), model.program().layout.groups().size());
+    for (std::int64_t layer = 0; layer < 2; ++layer) {
+      EXPECT_EQ(layout.place(layer), model.program().layout.place(layer));
+      EXPECT_EQ(layout.group_of(layer).k_dim, kept);
+      EXPECT_EQ(layout.group_of(layer).v_dim, kept);
+      EXPECT_EQ(layout.group_of(layer).window, model.program().layout.group_of(layer).window);
+    }
+  }
+}
+
 TEST(CheckGpu, NamesHeadsThatNoKernelHas) {
-  for (const std::int64_t head_dim : {32, 48, 192, 576}) {
+  for (const std::int64_t head_dim : {320, 576}) {
     const Status status = check(head_dim, DType::f16, kA100);
     EXPECT_EQ(status.code(), Code::unsupported);
     EXPECT_NE(status.message().find(std::to_string(head_dim)), std::string::npos) << status.message();

@@ -209,11 +209,22 @@ MR_WITH_FMA void weigh(const float* weights, const float* values, std::int64_t s
     for (std::int64_t d = 0; d < dim; ++d) acc[d] = __builtin_fmaf(weights[j], values[j * stride + d], acc[d]);
 }
 
-void attend_chunk(const float* q, float scale, const Chunk& chunk, Merged& into) {
+/// What scaled scores go through. ahead: the query's position less that of the chunk's first key that it sees.
+struct Bend {
+  float cap = 0, slope = 0;
+  std::int64_t ahead = 0;
+};
+
+void attend_chunk(const float* q, float scale, const Chunk& chunk, const Bend& bend, Merged& into) {
   float e[kAttentionChunk], lanes[32] = {};
   score(q, chunk.keys.data() + chunk.lane, chunk.dim, chunk.count, e);
   float most = -INFINITY;
-  for (std::int64_t j = 0; j < chunk.count; ++j) most = std::fmax(most, e[j] *= scale);
+  for (std::int64_t j = 0; j < chunk.count; ++j) e[j] *= scale;
+  if (bend.cap > 0) cpu().softcap(e, bend.cap, chunk.count);
+  for (std::int64_t j = 0; j < chunk.count; ++j) {
+    if (bend.slope != 0) e[j] = std::fma(bend.slope, -static_cast<float>(std::abs(bend.ahead - j)), e[j]);
+    most = std::fmax(most, e[j]);
+  }
   for (std::int64_t j = 0; j < chunk.count; ++j) {
     e[j] = exp_f32(e[j] - most);
     lanes[(chunk.lane + j) % 32] += e[j];
@@ -250,8 +261,10 @@ void attend_fast(const AttentionCall& call, std::int64_t r, float* out) {
       args.rows = 1;
       args.group = group;
       args.positions = call.rows.position + r;
-      args.window = call.window;
+      args.window = call.chunks ? position % call.window + 1 : call.window;
       args.scale = call.scale;
+      args.cap = call.cap;
+      args.slopes = call.slopes == nullptr ? nullptr : call.slopes + kv_head * group;
       args.kv_dtype = kv.dtype;
       args.chunk = chunk;
       args.k_blocks = keys.data();
@@ -317,6 +330,7 @@ class Decoded {
 SeenKeys seen_by(const AttentionCall& call, std::int64_t r) {
   if (call.seen != nullptr) return call.seen[r];
   const std::int32_t position = call.rows.position[r];
+  if (call.chunks) return {position / call.window * call.window, position};
   return {call.window > 0 ? std::max(position - call.window + 1, 0) : 0, position};
 }
 
@@ -341,9 +355,12 @@ void attend_plainly(const AttentionCall& call, float* out) {
         const std::int64_t begin = chunk * kAttentionChunk, from = std::max<std::int64_t>(begin, keys.first);
         if (from > keys.last || from >= begin + kAttentionChunk) continue;
         const Chunk& seen = decoded.seen(call.rows.sequence[r], keys.last, from);
-        for (std::int64_t g = 0; g < group; ++g)
-          attend_chunk(call.q + (r * call.heads + kv_head * group + g) * dim, call.scale, seen,
+        for (std::int64_t g = 0; g < group; ++g) {
+          const std::int64_t head = kv_head * group + g;
+          const Bend bend{call.cap, call.slopes == nullptr ? 0 : call.slopes[head], call.rows.position[r] - from};
+          attend_chunk(call.q + (r * call.heads + head) * dim, call.scale, seen, bend,
                        merged[static_cast<std::size_t>(r * group + g)]);
+        }
       }
     }
     for (std::int64_t i = 0; i < call.rows.rows * group; ++i) {
@@ -402,7 +419,7 @@ void attend_latents(const LatentAttentionCall& call) {
       }
       latents.count = end - chunk;
       for (std::int64_t h = 0; h < call.heads; ++h)
-        attend_chunk(call.q + (r * call.heads + h) * dim, call.scale, latents, merged[static_cast<std::size_t>(h)]);
+        attend_chunk(call.q + (r * call.heads + h) * dim, call.scale, latents, {}, merged[static_cast<std::size_t>(h)]);
     }
     for (std::int64_t h = 0; h < call.heads; ++h)
       for (std::int64_t d = 0; d < call.v_dim; ++d)
@@ -432,6 +449,7 @@ std::size_t attention_workspace_bytes(std::int32_t, std::int32_t, std::int32_t, 
 Status attention(const AttentionCall& call, device::StreamRef stream) {
   const bool few = kv_has_few_bits(call.kv.dtype), rotated = call.kv.rotation > 0;
   const bool quantized = few || call.kv.dtype == DType::q8_0 || call.kv.dtype == DType::q4_0;
+  if (call.chunks && (call.window <= 0 || call.seen != nullptr)) return simulated::refused();
   if ((few && call.kv.plain.table == nullptr) || (quantized ? call.kv.head_dim % 32 != 0 : rotated) ||
       (rotated && call.out == nullptr))
     return simulated::refused();

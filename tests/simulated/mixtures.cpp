@@ -64,6 +64,16 @@ void choose_row(const ChooseCall& call, std::int64_t row) {
   float sum = 0;
   for (int k = 0; k < call.top_k; ++k) {
     float probability = p[static_cast<std::size_t>(order[static_cast<std::size_t>(k)])];
+    if (call.gating == Gating::sparse_mixer) {
+      const float mine = probability;
+      const auto gone = order.begin() + k;
+      probability = 1.0f / simulated::lane_sum(call.experts, [&](std::int64_t e, float acc) {
+                      const float score = p[static_cast<std::size_t>(e)];
+                      const bool far = (mine - score) / std::fmax(std::fabs(score), mine) > 0.02f;
+                      const bool taken = std::find(order.begin(), gone, static_cast<std::int32_t>(e)) != gone;
+                      return taken || far ? acc : acc + exp_f32(score - mine);
+                    });
+    }
     if (call.gating == Gating::softmax_chosen)
       probability = exp_f32(probability - p[static_cast<std::size_t>(order[0])]);
     sum += probability;

@@ -107,11 +107,11 @@ Status scale(float* x, float factor, std::int64_t n, device::StreamRef stream) {
 Status add_scaled(float* x, const float* y, float factor, std::int64_t n, device::StreamRef stream) {
   return simulated::enqueue(stream, [=] { cpu().add_scaled(x, y, factor, n); });
 }
-Status temper(float* x, const std::int32_t* position, float scale, std::int32_t period, std::int32_t rows,
-              std::int32_t cols, device::StreamRef stream) {
+Status temper(float* x, const std::int32_t* position, float scale, std::int32_t period, std::int32_t offset,
+              std::int32_t rows, std::int32_t cols, device::StreamRef stream) {
   return simulated::enqueue(stream, [=] {
     for (std::int64_t r = 0; r < rows; ++r) {
-      const double periods = std::floor(static_cast<double>(position[r]) / period);
+      const double periods = std::floor((static_cast<double>(position[r]) + offset) / period);
       const auto factor = static_cast<float>(1 + static_cast<double>(scale) * std::log(periods + 1));
       for (std::int64_t c = 0; c < cols; ++c) x[r * cols + c] *= factor;
     }
@@ -207,6 +207,14 @@ Status gated_norm(const GatedNormCall& call, device::StreamRef stream) {
 }
 Status activate(Activation activation, float* x, std::int64_t n, device::StreamRef stream) {
   return simulated::enqueue(stream, [=] { activate_row(activation, x, n); });
+}
+Status xielu(const Xielu& shape, float* x, std::int64_t n, device::StreamRef stream) {
+  return simulated::enqueue(stream, [=] { cpu().xielu(shape, x, n); });
+}
+Status largest(const float* x, std::int32_t rows, std::int32_t cols, float* out, device::StreamRef stream) {
+  return simulated::enqueue(stream, [=] {
+    for (std::int64_t r = 0; r < rows; ++r) out[r] = *std::max_element(x + r * cols, x + (r + 1) * cols);
+  });
 }
 Status activate_entries(const ActivateEntriesCall& call, device::StreamRef stream) {
   return simulated::launch(stream, call, activate_all);

@@ -579,7 +579,7 @@ TEST_F(VulkanKernels, TemperaturesAreTheProcessors) {
   const Array<std::int32_t> positions_at(positions);
   for (const float scale : {0.1f, 0.5f, -1e-10f}) {
     const Array<float> x_at(x);
-    ASSERT_TRUE(temper(x_at.get(), positions_at.get(), scale, 8, rows, kCols, {}).ok());
+    ASSERT_TRUE(temper(x_at.get(), positions_at.get(), scale, 8, 0, rows, kCols, {}).ok());
     std::vector<float> want = x;
     for (std::size_t i = 0; i < want.size(); ++i) {
       const double periods = positions[i / kCols] / 8;  // NOLINT(bugprone-integer-division): whole ones

@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "engine/gpu/kv_layout.h"
 #include "engine/host_draft.h"
 #include "engine/setup.h"
 #include "engine/step_cost.h"
@@ -55,7 +56,7 @@ Expected<Opened> open_draft(const EngineOptions& options, const device::Gpu& gpu
   }
   MR_RETURN_IF_ERROR(
       exec::check_gpu(parts.model->program(), parts.model->units(), {options.kv.dtype, gpu.block_shared_bytes}));
-  opened.layout = kv_layout(*parts.model, options, gpu.index);
+  opened.layout = layout_on_gpu(*parts.model, options, gpu.index);
   MR_RETURN_IF_ERROR(check_kv(opened.layout, options.kv.dtype));
   opened.placement = residency::homes_in_vram(parts.model->units()).placement;
   Limits& limits = parts.limits;
@@ -114,7 +115,7 @@ Expected<GpuDraftPlan> plan_gpu_draft(const DraftModelPlan& draft, const device:
   GpuDraftPlan plan;
   plan.limits = parts.limits;
   plan.taken.vram_bytes = residency::device_weight_bytes(units, opened.placement) +
-                          exec::gpu_activation_bytes(exec::pass_shape(program, units, pass_limits(parts.limits))) +
+                          exec::gpu_activation_bytes(exec::gpu_pass_shape(program, units, pass_limits(parts.limits))) +
                           kGraphBytes;
   for (const kv::Group& group : opened.layout.groups()) plan.taken.vram_bytes += opened.blocks(group).most_bytes();
   plan.taken.ram_bytes = residency::kLoadingBytes + opened.host_bytes();

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "device/device.h"
 #include "device/gpu.h"
+#include "engine/gpu/kv_layout.h"
 #include "engine/machine_rates.h"
 #include "engine/prompt_parts.h"
 #include "engine/self_drafter.h"
@@ -68,7 +69,7 @@ GpuPlanner::GpuPlanner(const EngineOptions& options, const Vram& vram, Parts& pa
       demand_(options),
       vram_(vram),
       parts_(parts),
-      layout_(kv_layout(*parts.model, options, options.device.gpu)),
+      layout_(layout_on_gpu(*parts.model, options, options.device.gpu)),
       all_ram_(ram_of(options)),
       program_bytes_(measured_program_bytes(options, all_ram_, parts)),
       ram_(ram_of_one()),
@@ -131,7 +132,7 @@ void GpuPlanner::set_front() {
 TakenMemory GpuPlanner::taken_by_drafter() const {
   if (front_wanted_ == 0) return {};
   const exec::PassLimits limits = self_draft_limits(parts_.limits);
-  return {kGraphBytes + exec::gpu_activation_bytes(exec::pass_shape(parts_.model->program(), units(), limits)),
+  return {kGraphBytes + exec::gpu_activation_bytes(exec::gpu_pass_shape(parts_.model->program(), units(), limits)),
           self_draft_host_bytes(parts_.limits, hp())};
 }
 
@@ -327,7 +328,7 @@ residency::HomesInput GpuPlanner::homes_input() const {
 }
 
 exec::PassShape GpuPlanner::pass_shape() const {
-  return exec::pass_shape(parts_.model->program(), units(), pass_limits(parts_.limits));
+  return exec::gpu_pass_shape(parts_.model->program(), units(), pass_limits(parts_.limits));
 }
 
 void GpuPlanner::set_plan_options() {

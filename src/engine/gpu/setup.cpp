@@ -18,6 +18,7 @@
 #include "device/device.h"
 #include "engine/adapter_mix.h"
 #include "engine/gpu/draft.h"
+#include "engine/gpu/kv_layout.h"
 #include "engine/gpu/plan.h"
 #include "engine/gpu/tower.h"
 #include "engine/machine_rates.h"
@@ -372,7 +373,7 @@ exec::GpuOptions Assembly::options_of(std::size_t gpu) {
   ops.trace = gpu == 0 ? options_.watch.trace : nullptr;
   ops.rows = {parts_.routing.get(), parts_.adapters.get()};
   if (several()) {
-    ops.blocks.layout = kv_layout(model(gpu), options_, gpus_[gpu]);
+    ops.blocks.layout = layout_on_gpu(model(gpu), options_, gpus_[gpu]);
     ops.blocks.own_block = [loaded = loaded_.get(), gpu](std::size_t group, const std::byte* block) {
       return loaded->blocks[group]->on_device(gpu, block);
     };
@@ -430,7 +431,7 @@ Status Assembly::load() {
 
 /// What a sequence keeps on all GPUs together: of each block each has its part, or all.
 Status Assembly::make_blocks() {
-  const kv::Layout layout = kv_layout(whole(), options_, gpus_.front());
+  const kv::Layout layout = layout_on_gpu(whole(), options_, gpus_.front());
   std::vector<std::unique_ptr<kv::BlockMemory>> memory;
   std::vector<exec::BlockDevice> devices;
   for (std::size_t g = 0; g < gpus_.size(); ++g) devices.push_back({gpus_[g], vram(g)});

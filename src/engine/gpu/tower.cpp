@@ -102,7 +102,7 @@ exec::DeviceBlocksShape blocks_of(const kv::Group& group, std::int64_t rows) {
 
 TakenMemory taken_by(const model::Tower& tower, std::int64_t rows, DType kv, bool resident) {
   const residency::DevicePlacement placement = placement_of(tower, resident);
-  const auto shape = exec::pass_shape(tower.program, tower.units, limits_of(rows, kv));
+  const auto shape = exec::gpu_pass_shape(tower.program, tower.units, limits_of(rows, kv));
   TakenMemory taken;
   taken.vram_bytes = residency::device_weight_bytes(tower.units, placement) + exec::gpu_activation_bytes(shape);
   const kv::Layout layout = tower.program.layout.with(kv, 0);

@@ -47,6 +47,44 @@ std::string numerics_of(gpu::PromptProducts prompts) {
 
 }  // namespace
 
+static std::int64_t kept_channels(std::int64_t own) {
+  using gpu::kTileHeadDims;
+  const auto* const fits =
+      std::find_if(std::begin(kTileHeadDims), std::end(kTileHeadDims), [own](std::int64_t dim) { return dim >= own; });
+  return fits == std::end(kTileHeadDims) ? own : *fits;
+}
+
+kv::Layout gpu_kv_layout(const Program& program) {
+  std::vector<kv::LayerKv> layers;
+  for (std::int64_t index = 0; index < program.layout.layers(); ++index) {
+    kv::LayerKv& layer = layers.emplace_back();
+    layer.keeps = kv::Keeps::nothing;
+    if (!program.layout.keeps(index)) continue;
+    const kv::Group& group = program.layout.group_of(index);
+    layer = {group.keeps,  group.kv_heads, group.k_dim,     group.v_dim, group.window,
+             /*reads=*/-1, group.state,    group.index_dim, group.ratio};
+    for (std::int64_t before = 0; before < index && layer.reads < 0; ++before)
+      if (program.layout.place(before) == program.layout.place(index)) layer.reads = before;
+    const std::int64_t kept = kept_channels(std::max(group.k_dim, group.v_dim));
+    if (group.keeps == kv::Keeps::attention && kept >= std::max(group.k_dim, group.v_dim))
+      layer.k_dim = layer.v_dim = kept;
+  }
+  return kv::Layout(layers);
+}
+
+/// The program with what a GPU keeps of its layers.
+static Program on_gpu(const Program& program) {
+  Program own = program;
+  own.layout = gpu_kv_layout(program);
+  return own;
+}
+
+PassShape gpu_pass_shape(const Program& program, const residency::UnitTable& units, const PassLimits& limits) {
+  PassShape shape = pass_shape(on_gpu(program), units, limits);
+  if (shape.padded_heads > 0) shape.head_dim = std::max(shape.head_dim, kept_channels(shape.head_dim));
+  return shape;
+}
+
 std::uint64_t gpu_activation_bytes(const PassShape& shape) { return make_gpu_layout(shape).bytes; }
 
 Expected<std::unique_ptr<Executor>> make_gpu_executor(const residency::UnitTable& units,
@@ -94,9 +132,10 @@ static Status check_heads(std::int64_t head_dim, const GpuTraits& traits) {
                  head_dim, gpu::kWideHeadShared / kKiB, traits.block_shared_bytes / kKiB);
   }
   if (head_dim != gpu::kWideHeadDim)
-    return error(Code::unsupported,
-                 "the GPU's attention takes heads of {} and {} channels, and this model's have {}; use --device cpu",
-                 fmt::join(kTileHeadDims, ", "), gpu::kWideHeadDim, head_dim);
+    return error(
+        Code::unsupported,
+        "the GPU's attention takes heads of up to {} channels, and of {}, and this model's have {}; use --device cpu",
+        gpu::kMostTileHeadDim, gpu::kWideHeadDim, head_dim);
   if (traits.kv_dtype != DType::f16)
     return error(
         Code::unsupported,
@@ -157,40 +196,6 @@ static Status check_queries(const Program& program, const GpuTraits& traits) {
       "--kv q8_0");
 }
 
-/// One launch normalises heads, rotates them and stores keys, in this order.
-static Status check_heads_order(const Program& program) {
-  std::vector<Act> rotated, normalized;  // since the last attention
-  const auto holds = [](const std::vector<Act>& acts, Act act) {
-    return std::find(acts.begin(), acts.end(), act) != acts.end();
-  };
-  for (const Step& step : program.steps) {
-    if (step.kind == Step::Kind::rope) rotated.push_back(step.out);
-    const bool norm = step.kind == Step::Kind::rms_norm_heads && !step.weight.none();
-    if (norm && holds(rotated, step.out))
-      return error(Code::unsupported, "the GPU part normalises heads before it rotates them alone; use --device cpu");
-    if (norm) normalized.push_back(step.out);
-    if (step.kind != Step::Kind::attention) continue;
-    if (holds(normalized, step.a) && rotated.empty() && step.attention.latent_values == 0)
-      return error(Code::unsupported, "the GPU part normalises heads only where it rotates them; use --device cpu");
-    rotated.clear();
-    normalized.clear();
-  }
-  return {};
-}
-
-/// Every product reads the residual stream through a norm, which makes the form in which the product takes it. A copy
-/// that is only handed to the host is read by none.
-static Status check_stream_reads(const Program& program) {
-  for (auto step = program.steps.begin(); step != program.steps.end(); ++step) {
-    if (step->kind != Step::Kind::copy || program.buffer(step->a).rows != Rows::whole) continue;
-    const auto next = std::next(step);
-    if (next != program.steps.end() && next->kind == Step::Kind::hidden && next->a == step->out) continue;
-    return error(Code::unsupported,
-                 "the GPU part has no layers that read the residual stream without a norm; use --device cpu");
-  }
-  return {};
-}
-
 /// Has it states with so many keys?
 static Status check_states(const Step& step) {
   const std::int64_t keys = step.kind == Step::Kind::scan ? step.scan.keys : step.delta_rule.key_dim;
@@ -231,12 +236,18 @@ static bool is_plain(const Experts& experts, const residency::UnitTable& units) 
   return experts.inner_scale.none() && experts.up_scale.none() && experts.down_scale.none();
 }
 
+/// Whether scores are bent, or keys seen by chunks.
+static bool is_rare(const Attention& attention) {
+  return attention.cap > 0 || !attention.slopes.empty() || attention.chunks;
+}
+
 /// What a step would need that this kind of GPU has no kernels for; empty: nothing.
 static std::string_view lacked_by(const Program& program, const residency::UnitTable& units, const Step& step) {
   using Kind = Step::Kind;
   const gpu::Offer& offer = gpu::offer();
   switch (step.kind) {
     case Kind::moe:
+      if (step.experts.gating == Gating::sparse_mixer && !offer.rare_layers) return "routers with SparseMixer";
       return offer.mixed_products || is_plain(step.experts, units) ? "" : "such mixtures of experts";
     case Kind::store_latent:
     case Kind::matmul_heads:
@@ -250,7 +261,14 @@ static std::string_view lacked_by(const Program& program, const residency::UnitT
                  ? ""
                  : "states with a decay for each channel";
     case Kind::attention:
-      return step.attention.head_dim % offer.head_step == 0 ? "" : "attention with heads of so many channels";
+      if (step.attention.head_dim % offer.head_step != 0) return "attention with heads of so many channels";
+      return offer.rare_layers || !is_rare(step.attention) ? "" : "attention with caps, slopes or chunks";
+    case Kind::activate:
+      return offer.rare_layers || (!step.xielu && step.activation != kernels::Activation::gelu_erf)
+                 ? ""
+                 : "GELU by erf and xIELU";
+    case Kind::temper:
+      return offer.rare_layers || step.temperature.offset == 0 ? "" : "temperatures of positions from others than 0";
     default:
       return offer.whole_rows || !program.has_whole_rows() ? "" : "rows that all see each other";
   }
@@ -273,9 +291,62 @@ static Status check_offer(const Program& program, const residency::UnitTable& un
   return {};
 }
 
+/// Of the first attention whose scores fall with distance; empty: there is none.
+static std::vector<float> slopes_of(const Program& program) {
+  for (const Step& step : program.steps)
+    if (!step.attention.slopes.empty()) return step.attention.slopes;
+  return {};
+}
+
+/// Scores are bent where keys and values lie apart, by slopes that all layers share.
+static Status check_scores(const Attention& attention, const std::vector<float>& slopes, const GpuTraits& traits) {
+  if (is_rare(attention) && kv_has_few_bits(traits.kv_dtype))
+    return error(
+        Code::unsupported,
+        "the GPU's attention over KV in less than 4 bits has no caps, slopes and chunks, which this model has; "
+        "use --kv q4_0");
+  if (attention.latent_values > 0 && (attention.cap > 0 || !attention.slopes.empty()))
+    return error(Code::unsupported,
+                 "the GPU's attention over latents has no caps and slopes of scores; use --device cpu");
+  if (!attention.slopes.empty() && attention.slopes != slopes)
+    return error(
+        Code::unsupported,
+        "the GPU's attention takes scores that fall with distance (ALiBi) alike in all layers; use --device cpu");
+  return {};
+}
+
+/// Which launches this kind of GPU has no kernels for.
+static Status check_launches(const Launches& launches) {
+  using Kind = Launch::Kind;
+  const gpu::Offer& offer = gpu::offer();
+  const auto lacked = [&](const Launch& launch) {
+    switch (launch.kind) {
+      case Kind::layer_norm:
+      case Kind::turn:
+      case Kind::merge_rows:
+      case Kind::mean_rows:
+      case Kind::clamp:
+      case Kind::standardize:
+        return !offer.whole_rows;
+      case Kind::largest:
+        return !offer.rare_layers;
+      default:
+        return false;
+    }
+  };
+  for (const std::vector<Launch>& block : launches)
+    for (const Launch& launch : block)
+      if (lacked(launch))
+        return error(Code::unsupported,
+                     "{} has no kernels for this step yet, which this model has: {}; use --device cpu", offer.name,
+                     name(launch.kind));
+  return {};
+}
+
 Status check_gpu(const Program& program, const residency::UnitTable& units, const GpuTraits& traits) {
   using kernels::Activation;
   MR_RETURN_IF_ERROR(check_offer(program, units, traits));
+  const std::vector<float> slopes = slopes_of(program);
   for (const Rope& rope : program.ropes)
     if (rope.last && rope.neox && !program.has_whole_rows())
       return error(Code::unsupported,
@@ -284,8 +355,8 @@ Status check_gpu(const Program& program, const residency::UnitTable& units, cons
     if (step.kind == Step::Kind::logits && units.part(step.weight).rows > gpu::kMostVocab)
       return error(Code::unsupported, "the GPU part takes vocabularies of up to {} tokens, not of {}; use --device cpu",
                    gpu::kMostVocab, units.part(step.weight).rows);
-    if (step.kind == Step::Kind::logits && !step.weight2.none())
-      return error(Code::unsupported, "the GPU part has no heads with a bias; use --device cpu");
+    if (step.kind == Step::Kind::logits && !step.weight2.none() && step.vocab > 0)
+      return error(Code::unsupported, "several GPUs have no heads with a bias; use one, or --device cpu");
     if (step.kind == Step::Kind::gated && step.activation != Activation::silu && step.activation != Activation::gelu)
       return error(Code::unsupported, "the GPU part has dense layers with SiLU and GELU alone; use --device cpu");
     if (step.kind == Step::Kind::delta_rule || step.kind == Step::Kind::scan) MR_RETURN_IF_ERROR(check_states(step));
@@ -297,29 +368,18 @@ Status check_gpu(const Program& program, const residency::UnitTable& units, cons
       return error(Code::unsupported, "the GPU part has no compressed attention yet; use --device cpu");
     if (step.kind == Step::Kind::rope && step.back)
       return error(Code::unsupported, "the GPU part turns no heads back yet; use --device cpu");
-    if (step.temperature.offset != 0)
-      return error(Code::unsupported, "the GPU part has temperatures of positions from 0 alone; use --device cpu");
-    if (step.kind == Step::Kind::largest)
-      return error(Code::unsupported,
-                   "the GPU part has no routers whose weights multiply what experts read yet; use --device cpu");
     const auto limits = [](Activation one) { return one == Activation::limited || one == Activation::bounded; };
     if (limits(step.activation) || limits(step.experts.activation))
       return error(Code::unsupported, "the GPU part has no SiLU with a limit yet; use --device cpu");
     const bool by_erf = step.activation == Activation::gelu_erf && step.kind != Step::Kind::activate;
-    if (by_erf || step.experts.activation == Activation::gelu_erf || step.xielu)
-      return error(Code::unsupported,
-                   "the GPU part has GELU in its tanh form alone, and no xIELU yet; use --device cpu");
+    if (by_erf || step.experts.activation == Activation::gelu_erf)
+      return error(Code::unsupported, "the GPU part has gates of GELU in its tanh form alone; use --device cpu");
     if (step.kind == Step::Kind::scale && step.weight.none() && !step.weight2.none())
       return error(Code::unsupported, "the GPU part adds no vector alone to rows yet; use --device cpu");
-    if (step.row_of != RowOf::token)
-      return error(Code::unsupported, "the GPU part has no embeddings of positions or types yet; use --device cpu");
-    if (step.kind == Step::Kind::sigmoid_gate && program.buffer(step.b).cols != 1 &&
-        program.buffer(step.b).cols != program.buffer(step.a).cols)
-      return error(Code::unsupported, "the GPU part has no gates of whole heads yet; use --device cpu");
+    if (step.row_of == RowOf::type)
+      return error(Code::unsupported, "the GPU part has no embeddings of types yet; use --device cpu");
     if (step.kind == Step::Kind::moe && step.experts.groups > 1 && step.experts.group_best != 2)
       return error(Code::unsupported, "the GPU part ranks groups of experts by their two best alone; use --device cpu");
-    if (step.kind == Step::Kind::moe && step.experts.gating == Gating::sparse_mixer)
-      return error(Code::unsupported, "the GPU part has no routers with SparseMixer yet; use --device cpu");
     if (step.kind == Step::Kind::moe && step.experts.gating == Gating::sqrt_softplus)
       return error(Code::unsupported,
                    "the GPU part has no routers with the square root of a softplus yet; use --device cpu");
@@ -327,31 +387,17 @@ Status check_gpu(const Program& program, const residency::UnitTable& units, cons
       return error(Code::unsupported,
                    "the GPU part has no layers whose experts follow from the token yet; use --device cpu");
     if (step.kind != Step::Kind::attention) continue;
-    if (step.attention.chunks)
-      return error(Code::unsupported, "the GPU's attention has no chunks of positions yet; use --device cpu");
-    if (step.attention.cap > 0)
-      return error(Code::unsupported, "the GPU's attention has no cap on scores yet; use --device cpu");
-    if (!step.attention.slopes.empty())
-      return error(Code::unsupported,
-                   "the GPU's attention has no scores that fall with distance (ALiBi) yet; use --device cpu");
+    MR_RETURN_IF_ERROR(check_scores(step.attention, slopes, traits));
     if (!step.attention.causal) {
       MR_RETURN_IF_ERROR(check_whole_rows(program, step, traits));
       continue;
     }
-    if (step.attention.latent_values == 0 && step.attention.v_dim() != step.attention.head_dim)
-      return error(Code::unsupported,
-                   "the GPU's attention takes keys and values of one size, and this model's have {} and {} channels; "
-                   "use --device cpu",
-                   step.attention.head_dim, step.attention.v_dim());
-    MR_RETURN_IF_ERROR(step.attention.latent_values > 0 ? check_latents(step.attention)
-                                                        : check_heads(step.attention.head_dim, traits));
+    const std::int64_t kept = kept_channels(std::max(step.attention.head_dim, step.attention.v_dim()));
+    MR_RETURN_IF_ERROR(step.attention.latent_values > 0 ? check_latents(step.attention) : check_heads(kept, traits));
   }
-  if (!program.has_whole_rows()) {
-    MR_RETURN_IF_ERROR(check_queries(program, traits));
-    MR_RETURN_IF_ERROR(check_heads_order(program));
-    MR_RETURN_IF_ERROR(check_stream_reads(program));
-  }
-  return fuse(program, units, {}).status();
+  if (!program.has_whole_rows()) MR_RETURN_IF_ERROR(check_queries(program, traits));
+  MR_ASSIGN_OR_RETURN(const Launches launches, fuse(on_gpu(program), units, {}));
+  return check_launches(launches);
 }
 
 Status GpuExecutor::prepare(const Program& program, const PassLimits& limits) {
@@ -365,8 +411,8 @@ Status GpuExecutor::prepare(const Program& program, const PassLimits& limits) {
     for (const WeightRef weight : program.weights())
       if (weights_.moves(weight))
         return error(Code::internal, "{} moves, and these passes come between others", part(weight).name);
-  for (const bool hidden : {false, true}) programs_[hidden ? 1 : 0] = program.of_passes(hidden);
-  PassShape shape = pass_shape(program, units_, limits);
+  for (const bool hidden : {false, true}) programs_[hidden ? 1 : 0] = on_gpu(program.of_passes(hidden));
+  PassShape shape = gpu_pass_shape(program, units_, limits);
   for (const Step& step : program.steps)
     if (step.kind == Step::Kind::gated && !options_.fuse)
       shape.separate_gate = std::max(shape.separate_gate, program.buffer(step.out).cols);
@@ -377,6 +423,12 @@ Status GpuExecutor::prepare(const Program& program, const PassLimits& limits) {
   MR_ASSIGN_OR_RETURN(reservation_, vram_.reserve("activations", layout_.bytes));
   MR_ASSIGN_OR_RETURN(memory_, device::DeviceBuffer::allocate(layout_.bytes));
   MR_RETURN_IF_ERROR(device::clear_device(memory_));
+  slopes_ = slopes_of(program);
+  if (!slopes_.empty()) {
+    MR_RETURN_IF_ERROR(
+        device::copy_to_device(at(layout_.slopes), slopes_.data(), slopes_.size() * sizeof(float), stream_));
+    MR_RETURN_IF_ERROR(stream_.synchronise());
+  }
   const PassRows rows = make_pass_rows(shape, shape.max_rows, shape.max_logit_rows, shape.max_sequences, true, true,
                                        most_states(shape, shape.max_rows));
   MR_ASSIGN_OR_RETURN(rows_host_, device::PinnedBuffer::allocate(rows.bytes));

@@ -70,6 +70,12 @@ struct GpuTraits {
   std::uint64_t block_shared_bytes = 0;  // device::Gpu
 };
 
+/// The layout that sequences on a GPU keep: keys and values in as many channels a head as its attention takes, zeros
+/// behind the model's own. What no head of attention is large enough for stays as it is. Pure.
+kv::Layout gpu_kv_layout(const Program& program);
+/// pass_shape() of the program in that layout.
+PassShape gpu_pass_shape(const Program& program, const residency::UnitTable& units, const PassLimits& limits);
+
 /// Checks that the GPU's executor can run a program, so that a model is refused before its weights are loaded;
 /// prepare() checks it, too. Pure: needs no GPU. Errors: unsupported, naming the step and what to do.
 Status check_gpu(const Program& program, const residency::UnitTable& units, const GpuTraits& traits);

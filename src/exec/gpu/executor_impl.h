@@ -230,6 +230,7 @@ class GpuExecutor final : public Executor {
   std::int64_t rows_ = 0, logit_rows_ = 0, position_bound_ = 0;
   bool sees_ahead_ = false;        // some of its rows see keys behind their own
   std::vector<Attention> sights_;  // Program::sights()
+  std::vector<float> slopes_;      // Attention::slopes of the layers that have some
   std::vector<Window> windows_;    // all rows, in order
   StateRunTables states_;
   std::vector<bool> mixed_;     // mixed_in() of the pass

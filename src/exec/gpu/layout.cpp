@@ -107,6 +107,7 @@ GpuLayout make_gpu_layout(const PassShape& shape) {
   const auto few_rows = static_cast<std::int32_t>(std::min(shape.max_rows, kFewRows)),
              heads = static_cast<std::int32_t>(shape.heads), head_dim = static_cast<std::int32_t>(shape.head_dim),
              positions = static_cast<std::int32_t>(padded_positions(shape));
+  layout.slopes = take(floats(shape.heads));
   layout.attention_workspace_bytes = shape.latent_dim > 0
                                          ? gpu::latent_workspace_bytes(few_rows, heads, head_dim, positions)
                                          : gpu::attention_workspace_bytes(few_rows, heads, head_dim, positions);

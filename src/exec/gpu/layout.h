@@ -28,6 +28,7 @@ struct GpuLayout {
   std::uint64_t addends = 0;     // Product::addend of the products of a launch, of kMatvecRows rows
   std::uint64_t logits = 0;      // float [max_logit_rows, vocab]
   std::uint64_t candidates = 0, drawn = 0, sample_workspace = 0;
+  std::uint64_t slopes = 0;  // float [heads], of all layers whose scores fall with distance
   std::uint64_t attention_workspace = 0, attention_workspace_bytes = 0;  // an indexer's, too
 
   // Mixtures: entries are (row, place) pairs, work_rows * top_k of them. What is computed of them has room for one more

@@ -139,9 +139,10 @@ void GpuExecutor::Emitter::route(const Experts& experts, const float* scores, st
   call.experts = experts.count;
   call.top_k = experts.top_k;
   using Given = gpu::ChooseCall::Gating;
-  call.gating = experts.gating == Gating::sigmoid   ? Given::sigmoid
-                : experts.gating == Gating::softmax ? Given::softmax
-                                                    : Given::softmax_chosen;
+  call.gating = experts.gating == Gating::sigmoid        ? Given::sigmoid
+                : experts.gating == Gating::softmax      ? Given::softmax
+                : experts.gating == Gating::sparse_mixer ? Given::sparse_mixer
+                                                         : Given::softmax_chosen;
   call.groups = experts.groups;
   call.groups_used = experts.groups_used;
   call.bias = vector(experts.selection_bias);

@@ -265,8 +265,8 @@ void GpuExecutor::Emitter::emit_logits(const Step& s) {
   const Addends addends = adapt_before(std::array{s.weight}, s.a);
   gpu::MatmulCall call = call_for(s.a, ops.part(s.weight).dtype, false);
   call.count = 1;
-  call.products[0] = {matrix(s.weight), nullptr, own ? data(s.out) : out, own ? cols(s.out) : ops.shape_.vocab,
-                      addends[0]};
+  call.products[0] = {matrix(s.weight), vector(s.weight2), own ? data(s.out) : out,
+                      own ? cols(s.out) : ops.shape_.vocab, addends[0]};
   launch(call);
   adapt(std::array{Adapting{s.weight, call.products[0].y, call.products[0].y_stride}}, s.a);
   if (own && status.ok()) {

@@ -20,10 +20,10 @@ gpu::StateRuns GpuExecutor::Emitter::state_runs(std::int64_t layer, bool& border
 void GpuExecutor::Emitter::emit_sigmoid_gate(const Launch& l) {
   const Step& s = step(l.first);
   overwritten(s.out);
-  if (cols(s.b) == 1)
-    return check(
-        gpu::sigmoid_gate_rows(data(s.out), data(s.b), rows(s.out), static_cast<std::int32_t>(cols(s.out)), stream),
-        "sigmoid_gate");
+  if (const std::int64_t gates = cols(s.b); gates < cols(s.out))  // of whole rows, or of a row's heads
+    return check(gpu::sigmoid_gate_rows(data(s.out), data(s.b), static_cast<std::int32_t>(rows(s.out) * gates),
+                                        static_cast<std::int32_t>(cols(s.out) / gates), stream),
+                 "sigmoid_gate");
   if (l.leaves == Forms{true, false, false})
     return check(gpu::sigmoid_gate(data(s.out), data(s.b), rows(s.out) * cols(s.out), stream), "sigmoid_gate");
   gpu::SigmoidGateCall call;
@@ -182,11 +182,15 @@ void GpuExecutor::Emitter::emit_rows(const Launch& launch) {
   overwritten(s.out);
   switch (launch.kind) {
     case Kind::activate:
+      if (s.xielu) return check(gpu::xielu(*s.xielu, data(s.out), n, stream), "xielu");
       return check(gpu::activate(s.activation, data(s.out), n, stream), "activate");
     case Kind::pick_heads:
       return emit_pick(launch);
     case Kind::multiply:
       return check(gpu::multiply(data(s.out), data(s.b), n, stream), "multiply");
+    case Kind::largest:
+      return check(gpu::largest(data(s.a), rows(s.a), static_cast<std::int32_t>(cols(s.a)), data(s.out), stream),
+                   "largest");
     case Kind::sigmoid_gate:
       return emit_sigmoid_gate(launch);
     case Kind::l2_norm:

@@ -122,7 +122,6 @@ void GpuExecutor::Emitter::emit_heads(const Launch& l) {
         (of_k ? norm_of_k : norm_of_q) = s.weight;
     }
     if (s.kind != Kind::rope) continue;
-    if (!of_k) call.heads = static_cast<std::int32_t>(s.heads);
     const Rope& rope = ops.program_->ropes[static_cast<std::size_t>(s.rope)];
     call.rotary = static_cast<std::int32_t>(rope.rotary);
     call.neox = rope.neox;
@@ -131,10 +130,13 @@ void GpuExecutor::Emitter::emit_heads(const Launch& l) {
   }
   call.rows = row_view();
   call.kv = kv_view(stores ? store.layer : behind(l).layer);
-  if (l.out.buffer >= 0) call.q = data(l.out);
+  if (l.out.buffer >= 0) {
+    call.q = data(l.out);
+    call.heads = static_cast<std::int32_t>(cols(l.out) / call.kv.head_dim);
+  }
   if (l.out.buffer < 0 && call.kv.rotation > 0) {  // queries that do not turn are still rotated, as their keys are
     const Step& attends = behind(l);
-    call.q = data(attends.a);
+    call.q = padded(attends.a, attends.attention.heads, attends.layer, 0);
     call.heads = static_cast<std::int32_t>(attends.attention.heads);
   }
   if (stores) {
@@ -151,7 +153,7 @@ void GpuExecutor::Emitter::emit_heads_norm(const Step& s) {
   overwritten(s.out);
   const std::byte* const* weight = vector(s.weight);
   if (!status.ok()) return;
-  if (ops.shape_.whole_rows)
+  if (ops.shape_.whole_rows || s.weight.none())
     return check(
         gpu::norm_heads(data(s.out), weight, static_cast<std::int32_t>(rows(s.out) * (cols(s.out) / s.head_dim)),
                         static_cast<std::int32_t>(s.head_dim), s.eps, stream),
@@ -269,11 +271,16 @@ void GpuExecutor::Emitter::emit_attention(const Launch& l) {
   gpu::AttentionCall call;
   call.rows = row_view();
   call.kv = kv_view(s.layer);
-  const bool pads = call.kv.head_dim != s.attention.v_dim();
-  call.q = padded(s.a, s.attention.heads, s.layer, 0);
+  const bool pads = call.kv.head_dim != s.attention.v_dim() || call.kv.head_dim != s.attention.head_dim;
+  // Queries of a rotated cache have been padded and rotated when their keys were stored.
+  call.q =
+      pads && call.kv.rotation > 0 ? ops.at<float>(ops.layout_.padded[0]) : padded(s.a, s.attention.heads, s.layer, 0);
   call.heads = static_cast<std::int32_t>(s.attention.heads);
   call.scale = s.attention.scale;
   call.window = static_cast<std::int32_t>(s.attention.window);
+  call.chunks = s.attention.chunks;
+  call.cap = s.attention.cap;
+  if (!s.attention.slopes.empty()) call.slopes = ops.at<float>(ops.layout_.slopes);
   if (ops.sees_ahead_ && s.attention.sees_ahead()) {
     const auto sight = std::find_if(ops.sights_.begin(), ops.sights_.end(),
                                     [&](const Attention& one) { return one.sees_as(s.attention); });
@@ -371,8 +378,8 @@ void GpuExecutor::Emitter::emit(const Launch& launch) {
   switch (launch.kind) {
     case Kind::embed:
       overwritten(s.out);
-      check(gpu::embed(matrix(s.weight), row_view().token, rows(s.out), static_cast<std::int32_t>(cols(s.out)),
-                       data(s.out), stream),
+      check(gpu::embed(matrix(s.weight), s.row_of == RowOf::token ? row_view().token : row_view().position, rows(s.out),
+                       static_cast<std::int32_t>(cols(s.out)), data(s.out), stream),
             "embed");
       if (s.factor != 1) check(gpu::scale(data(s.out), s.factor, rows(s.out) * cols(s.out), stream), "scale");
       if (s.by_picture) bring_pictures(s.out, 0);
@@ -383,10 +390,11 @@ void GpuExecutor::Emitter::emit(const Launch& launch) {
       break;
     case Kind::temper:
       overwritten(s.out);
-      check(gpu::temper(data(s.out), row_view().position, s.temperature.scale,
-                        static_cast<std::int32_t>(s.temperature.period), rows(s.out),
-                        static_cast<std::int32_t>(cols(s.out)), stream),
-            "temper");
+      check(
+          gpu::temper(data(s.out), row_view().position, s.temperature.scale,
+                      static_cast<std::int32_t>(s.temperature.period), static_cast<std::int32_t>(s.temperature.offset),
+                      rows(s.out), static_cast<std::int32_t>(cols(s.out)), stream),
+          "temper");
       break;
     case Kind::heads:
       emit_heads(launch);
@@ -445,6 +453,7 @@ void GpuExecutor::Emitter::emit(const Launch& launch) {
     case Kind::activate:
     case Kind::pick_heads:
     case Kind::multiply:
+    case Kind::largest:
     case Kind::sigmoid_gate:
     case Kind::l2_norm:
     case Kind::time_step:

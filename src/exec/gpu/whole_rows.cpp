@@ -1,4 +1,5 @@
-// The launches of programs whose rows all see each other: vision towers.
+// LayerNorm, heads that are turned where they lie, and the launches of programs whose rows all see each other: vision
+// towers.
 #include "exec/gpu/emitter.h"
 
 namespace millrace::exec {
@@ -39,7 +40,7 @@ void GpuExecutor::Emitter::emit_whole_rows(const Launch& launch) {
   switch (launch.kind) {
     case Kind::layer_norm: {
       const std::byte *const *const weight = vector(s.weight), *const *const bias = vector(s.weight2);
-      if (!status.ok()) return;
+      if (!status.ok() || rows(s.out) == 0) return;
       return check(gpu::layer_norm(data(s.a), weight, bias, rows(s.out), width, s.eps, data(s.out), stream),
                    "layer_norm");
     }

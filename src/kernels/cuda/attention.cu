@@ -312,7 +312,7 @@ __host__ __device__ constexpr int chunk_value_bytes(int head_dim) {
 /// kHeads: heads worked at once (a block with more takes more rounds over the same keys). kHeadDim 0: any. A block
 /// takes every gridDim.y-th chunk of its row; the next chunk's keys are on their way while it works on a chunk's
 /// values.
-template <typename T, int kHeads, int kHeadDim>
+template <typename T, int kHeads, int kHeadDim, bool kRare>
 __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
     decode_kernel(const __grid_constant__ DecodeArgs args) {
   using S = Share<kHeads>;
@@ -333,7 +333,7 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
   const int kv_head = first_head / args.group;
   const std::int64_t row_head = static_cast<std::int64_t>(row) * args.heads + first_head;
   const int position = args.rows.position[row], sequence = args.rows.sequence[row];
-  const Chunks chunks = chunks_of_row(position, args.window);
+  const Chunks chunks = chunks_of_row<kRare>(position, args.window);
   int slot = static_cast<int>(blockIdx.y);  // chunk, from the first that the row sees
   if (slot >= chunks.count) return;
   const bool both = kFits || args.both;
@@ -353,7 +353,7 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
   const auto view_of = [&](int at) {
     const int base = (chunks.first + at) * kAttentionChunk;
     ChunkView view;
-    view.begin = max(first_visible(position, args.window) - base, 0);
+    view.begin = max(first_visible<kRare>(position, args.window) - base, 0);
     view.end = min(position + 1 - base, kAttentionChunk);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {  // nothing is done with the addresses here, which are on their way for long
@@ -596,6 +596,10 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
       }
       for (int h = thread / kWarp; h < heads; h += kWarps) {
         float* const mine = scores + h * kScoreStride<T>;
+        if constexpr (kRare) {
+          const ScoreBend bend(args, first_head + h0 + h);
+          bend_chunk(bend, position - (chunks.first + slot) * kAttentionChunk, mine);
+        }
         ChunkSum sum = kHalf ? soften_half(mine, view.begin, view.end) : soften(mine, view.begin, view.end);
         if (thread % kWarp != 0) continue;
         if (chunks.count == 1) sum = merge_alone(args, first_head + h0 + h, sum);
@@ -696,6 +700,7 @@ struct alignas(16) MergeStep {
   float before, chunk, l, unused;
 };
 
+template <bool kRare>
 __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_constant__ DecodeArgs args) {
   extern __shared__ __align__(128) std::byte shared[];  // [as many stages as chunks need][kMergeStage][kMergeChannels]
   __shared__ MergeStep steps[kMergeChunks];
@@ -705,7 +710,7 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
   const int head_dim = args.kv.head_dim, first_channel = static_cast<int>(blockIdx.y) * kMergeChannels;
   const int channels = min(head_dim - first_channel, kMergeChannels);  // a multiple of 16
   const int row = static_cast<int>(blockIdx.x) / args.heads;
-  const int chunks = chunks_of_row(args.rows.position[row], args.window).count;
+  const int chunks = chunks_of_row<kRare>(args.rows.position[row], args.window).count;
   wait_for_predecessor();  // in every block, as all may have nothing to do
   if (chunks == 1) return;
   const std::int64_t row_head = blockIdx.x;
@@ -831,7 +836,12 @@ cudaError_t decode(DecodeArgs args, cudaStream_t stream) {
   const int most = std::max(resident * multiprocessor_count() / blocks, 1), each = (args.max_chunks + most - 1) / most;
   const int cluster = args.cluster ? args.max_chunks : 1;
   const dim3 grid(blocks, args.cluster ? args.max_chunks : (args.max_chunks + each - 1) / each);
-  return launch_large(decode_kernel<T, kHeads, kHeadDim>, grid, dim3(kThreads), bytes, stream, cluster, args);
+  if constexpr (kIsFewBits<T>)  // the executor refuses it
+    if (args.is_rare()) return cudaErrorInvalidValue;
+  return launch_rare_or_not(args, [&](auto rare) {
+    constexpr bool kRare = decltype(rare)::value && !kIsFewBits<T>;
+    return launch_large(decode_kernel<T, kHeads, kHeadDim, kRare>, grid, dim3(kThreads), bytes, stream, cluster, args);
+  });
 }
 
 template <typename T, int kHeadDim>
@@ -872,7 +882,7 @@ cudaError_t decode_any(const DecodeArgs& args, cudaStream_t stream) {
   return cudaErrorInvalidValue;
 }
 
-/// Chunks that a row sees at most.
+/// Chunks that a row sees at most; window as in the call, by chunks or not.
 int most_chunks(int max_position, int window) {
   const int chunks = (max_position + kAttentionChunk - 1) / kAttentionChunk;
   return window > 0 ? std::min(chunks, (window + kAttentionChunk - 2) / kAttentionChunk + 1) : chunks;
@@ -910,9 +920,11 @@ cudaError_t attention_few(const AttentionCall& call, const Workspace& w, int chu
   const cudaError_t error = decode_any(args, stream);
   if (error != cudaSuccess || args.cluster || chunks == 1) return error;
   const int stages = std::min((chunks + kMergeStage - 1) / kMergeStage, kMergeStages);
-  return launch_large(merge_kernel,
-                      dim3(call.rows.rows * call.heads, (call.kv.head_dim + kMergeChannels - 1) / kMergeChannels),
-                      dim3(kMergeThreads), stages * kMergeStageBytes, stream, 1, args);
+  const dim3 grid(call.rows.rows * call.heads, (call.kv.head_dim + kMergeChannels - 1) / kMergeChannels);
+  return launch_rare_or_not(args, [&](auto rare) {
+    return launch_large(merge_kernel<decltype(rare)::value>, grid, dim3(kMergeThreads), stages * kMergeStageBytes,
+                        stream, 1, args);
+  });
 }
 
 /// Rows in tiles whose heads are too wide for the tiles' registers: one by one, as many at once as the workspace takes.
@@ -950,6 +962,7 @@ cudaError_t attention(const AttentionCall& call, cudaStream_t stream) {
   const bool quantized = few || call.kv.dtype == DType::q8_0 || call.kv.dtype == DType::q4_0;
   if (few && call.kv.plain.table == nullptr) return cudaErrorInvalidValue;
   if (call.seen != nullptr && (call.tiles == nullptr || head_dim > 256)) return cudaErrorInvalidValue;
+  if (call.chunks && (call.window <= 0 || call.seen != nullptr)) return cudaErrorInvalidValue;
   if (quantized ? head_dim % 32 != 0 : rotated) return cudaErrorInvalidValue;
   if (rotated && call.out == nullptr) return cudaErrorInvalidValue;
   const int chunks = call.tiles ? 0 : most_chunks(call.max_position, call.window);

@@ -31,8 +31,9 @@ struct DecodeArgs : HeadArgs {
 struct Chunks {
   int first, count;
 };
+template <bool kRare>
 __device__ __forceinline__ Chunks chunks_of_row(int position, int window) {
-  const int first = first_visible(position, window) / kAttentionChunk;
+  const int first = first_visible<kRare>(position, window) / kAttentionChunk;
   return {first, position / kAttentionChunk - first + 1};
 }
 
@@ -42,6 +43,14 @@ __device__ __forceinline__ ChunkSum merge_alone(const HeadArgs& args, int head, 
   const Merged start = merge_start(args, head);
   const float now = fmaxf(start.most, sum.m), joins = exp_to_one(sum.m - now);
   return {joins, __fmaf_rn(start.total, exp_to_one(start.most - now), sum.l * joins)};
+}
+
+/// A warp bends one head's scores of a chunk. ahead: the row's position less the chunk's first key. A lane changes the
+/// keys that it reads again in soften() and soften_half().
+__device__ __forceinline__ void bend_chunk(const ScoreBend& bend, int ahead, float* scores) {
+#pragma unroll 1
+  for (int key = static_cast<int>(threadIdx.x) % 32; key < kAttentionChunk; key += 32)
+    scores[key] = bend(scores[key], ahead - key);
 }
 
 /// A warp turns one head's scores of a chunk into weights. Keys outside [begin, end) get 0. Weights are rounded to f16

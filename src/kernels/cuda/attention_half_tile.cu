@@ -97,15 +97,18 @@ struct Seen {
 
 // Scores of a lane's two pairs become weights, as factors of the products with values; 0 for keys that a pair does not
 // see. Returns in `factors` what the merged and the chunk's results are multiplied by. Key 8 n + 2 quarter + i of row +
-// 8 h is s[n][2 h + i]. For the whole warp.
+// 8 h is s[n][2 h + i]. bend(s): what scaled scores go through. For the whole warp.
+template <typename Bend>
 __device__ __forceinline__ void soften(float (&s)[kKeyTiles][4], const Seen (&seen)[2], const float (&unit)[2],
-                                       Merged (&merged)[2], unsigned (&weights)[kKeySteps][4], float2 (&factors)[2]) {
+                                       const Bend& bend, Merged (&merged)[2], unsigned (&weights)[kKeySteps][4],
+                                       float2 (&factors)[2]) {
   const int first = static_cast<int>(threadIdx.x) % 4 * 2;
 #pragma unroll
   for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) s[n][i] *= unit[i / 2];
   }
+  bend(s);
   bool all = true;
 #pragma unroll
   for (int h = 0; h < 2; ++h) all = all && seen[h].begin == 0 && seen[h].end == kAttentionChunk;
@@ -194,7 +197,7 @@ __device__ __forceinline__ void add_values(const unsigned (&weights)[kKeySteps][
   }
 }
 
-template <int kHeadDim, int kWarps>
+template <int kHeadDim, int kWarps, bool kRare>
 __global__ void __launch_bounds__(32 * kWarps, kWarps > 4 ? 1 : 2)
     half_tile_kernel(const __grid_constant__ HalfTileArgs args) {
   using S = Shape<kHeadDim, kWarps>;
@@ -222,7 +225,7 @@ __global__ void __launch_bounds__(32 * kWarps, kWarps > 4 ? 1 : 2)
   const auto row_of = [&](int pair) { return tile.x + (first_pair + pair) / args.group; };
   int newest = 0, oldest = 0x7fffffff;  // keys that any of the block's rows sees
   for (int m = lane; m < pairs; m += 32) {
-    const SeenKeys keys_of_row = seen_by(args, row_of(m));
+    const SeenKeys keys_of_row = seen_by<kRare>(args, row_of(m));
     newest = max(newest, keys_of_row.last);
     oldest = min(oldest, keys_of_row.first);
   }
@@ -276,7 +279,7 @@ __global__ void __launch_bounds__(32 * kWarps, kWarps > 4 ? 1 : 2)
   for (int h = 0; h < 2; ++h) {
     const int pair = 16 * warp + 8 * h + lane / 4;
     const bool mine = pair < pairs;
-    sight[h] = mine ? seen_by(args, row_of(pair)) : kSeesNothing;
+    sight[h] = mine ? seen_by<kRare>(args, row_of(pair)) : kSeesNothing;
     const int head = kv_head * args.group + (first_pair + pair) % args.group;
     first_channel[h] = mine ? (static_cast<std::int64_t>(row_of(pair)) * args.heads + head) * kHeadDim : 0;
     HalfQuery<kHeadDim> query;
@@ -330,7 +333,20 @@ __global__ void __launch_bounds__(32 * kWarps, kWarps > 4 ? 1 : 2)
         for (int h = 0; h < 2; ++h) {
           seen[h] = {max(sight[h].first - base, 0), min(sight[h].last + 1 - base, kAttentionChunk)};
         }
-        soften(s, seen, unit, merged, weights, factors);
+        const auto bend = [&](float(&scores)[kKeyTiles][4]) {
+#pragma unroll
+          for (int h = 0; kRare && h < 2; ++h) {
+            const int pair = min(16 * warp + 8 * h + lane / 4, pairs - 1);
+            const ScoreBend by(args, kv_head * args.group + (first_pair + pair) % args.group);
+            const int ahead = args.rows.position[row_of(pair)] - base - 2 * quarter;
+#pragma unroll
+            for (int n = 0; n < kKeyTiles; ++n) {
+              scores[n][2 * h] = by(scores[n][2 * h], ahead - 8 * n);
+              scores[n][2 * h + 1] = by(scores[n][2 * h + 1], ahead - 8 * n - 1);
+            }
+          }
+        };
+        soften(s, seen, unit, bend, merged, weights, factors);
       }
     }
     if (!S::kLarge && more) {
@@ -394,8 +410,10 @@ cudaError_t tiles_by(HalfTileArgs args, cudaStream_t stream) {
   static_assert(kBlockBytes<kHeadDim, kWarps> <= kLeastBlockShared);
   args.slices = (attention_tile_rows(args.group) * args.group + S::kPairs - 1) / S::kPairs;
   const dim3 grid(args.kv.kv_heads * args.slices, args.tile_count);
-  return launch_large(half_tile_kernel<kHeadDim, kWarps>, grid, dim3(S::kThreads), kBlockBytes<kHeadDim, kWarps>,
-                      stream, 1, args);
+  return launch_rare_or_not(args, [&](auto rare) {
+    return launch_large(half_tile_kernel<kHeadDim, kWarps, decltype(rare)::value>, grid, dim3(S::kThreads),
+                        kBlockBytes<kHeadDim, kWarps>, stream, 1, args);
+  });
 }
 
 /// Four warps a block, of which two fit on a multiprocessor; where they do not, eight, unless there are so few tiles

@@ -28,8 +28,11 @@ struct Q8TileArgs : HeadArgs {
 
 /// A row's merge so far.
 // Scores of a pair's 32 keys a lane become weights, 0 outside [begin, end); returns the factors of what was merged and
-// of this chunk. Key 32 t + 8 quarter + i is s[t][i]. For the whole warp.
-__device__ __forceinline__ float2 soften(float (&s)[4][8], int begin, int end, float scale, Merged& merged) {
+// of this chunk. Key 32 t + 8 quarter + i is s[t][i], and its scaled score becomes bend(score, 32 t + i). For the whole
+// warp.
+template <typename Bend>
+__device__ __forceinline__ float2 soften(float (&s)[4][8], int begin, int end, float scale, const Bend& bend,
+                                         Merged& merged) {
   const int quarter = static_cast<int>(threadIdx.x) % 4;
   const auto sees = [&](int t, int i) {
     const int key = 32 * t + 8 * quarter + i;
@@ -40,7 +43,7 @@ __device__ __forceinline__ float2 soften(float (&s)[4][8], int begin, int end, f
   for (int t = 0; t < 4; ++t) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      s[t][i] = sees(t, i) ? s[t][i] * scale : -INFINITY;
+      s[t][i] = sees(t, i) ? bend(s[t][i] * scale, 32 * t + i) : -INFINITY;
       m = fmaxf(m, s[t][i]);
     }
   }
@@ -70,7 +73,7 @@ __device__ __forceinline__ float2 soften(float (&s)[4][8], int begin, int end, f
 }
 
 // T: the cache's elements.
-template <int kHeadDim, typename T>
+template <int kHeadDim, typename T, bool kRare>
 __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 3 : 2)
     q8_tile_kernel(const __grid_constant__ Q8TileArgs args) {
   constexpr bool kNibbles = std::is_same_v<T, Nibbles>, kFew = kIsFewBits<T>;
@@ -98,7 +101,7 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 3 : 2)
   const auto row_of = [&](int pair) { return tile.x + (first_pair + pair) / args.group; };
   int newest = 0, oldest = 0x7fffffff;  // keys that any of the block's rows sees
   for (int m = lane; m < pairs; m += 32) {
-    const SeenKeys keys_of_row = seen_by(args, row_of(m));
+    const SeenKeys keys_of_row = seen_by<kRare>(args, row_of(m));
     newest = max(newest, keys_of_row.last);
     oldest = min(oldest, keys_of_row.first);
   }
@@ -108,7 +111,7 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 3 : 2)
 
   const int my_pair = 8 * warp + lane / 4;
   const bool mine = my_pair < pairs;
-  const SeenKeys sight = mine ? seen_by(args, row_of(my_pair)) : kSeesNothing;
+  const SeenKeys sight = mine ? seen_by<kRare>(args, row_of(my_pair)) : kSeesNothing;
   const int head = kv_head * args.group + (first_pair + my_pair) % args.group;
   const std::int64_t first_channel =
       mine ? (static_cast<std::int64_t>(row_of(my_pair)) * args.heads + head) * kHeadDim : 0;
@@ -184,7 +187,10 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 3 : 2)
     if (more) fetch_keys(chunk + 1);
     const int begin = max(sight.first - base, 0);
     const int end = min(sight.last + 1 - base, kAttentionChunk);
-    const float2 factors = soften(s, begin, end, args.scale, merged);
+    const ScoreBend by(args, head);
+    const int ahead = (kRare && mine ? args.rows.position[row_of(my_pair)] : 0) - base - 8 * quarter;
+    const auto bend = [&](float score, int key) { return kRare ? by(score, ahead - key) : score; };
+    const float2 factors = soften(s, begin, end, args.scale, bend, merged);
     values_there.await(chunk - first_chunk);
     expand(chunk, std::false_type());
 #pragma unroll
@@ -219,7 +225,12 @@ cudaError_t tiles_as(const Q8TileArgs& args, cudaStream_t stream) {
   constexpr std::size_t kBytes = 4 * kKvBlock * (kElements + kHeadDim / 32 * sizeof(__half));
   static_assert(kBytes <= kLeastBlockShared);
   const dim3 grid(args.kv.kv_heads * args.slices, args.tile_count);
-  return launch_large(q8_tile_kernel<kHeadDim, T>, grid, dim3(kThreads), kBytes, stream, 1, args);
+  if constexpr (kIsFewBits<T>)  // the executor refuses it
+    if (args.is_rare()) return cudaErrorInvalidValue;
+  return launch_rare_or_not(args, [&](auto rare) {
+    constexpr bool kRare = decltype(rare)::value && !kIsFewBits<T>;
+    return launch_large(q8_tile_kernel<kHeadDim, T, kRare>, grid, dim3(kThreads), kBytes, stream, 1, args);
+  });
 }
 template <int kHeadDim>
 cudaError_t tiles_of(const Q8TileArgs& args, cudaStream_t stream) {

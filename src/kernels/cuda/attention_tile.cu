@@ -127,7 +127,7 @@ __device__ __forceinline__ float join_across(const float (&v)[kRows], int tx, Jo
   return join(one, __shfl_xor_sync(kAllLanes, one, kMix));
 }
 
-template <int kHeadDim>
+template <int kHeadDim, bool kRare>
 __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2) tile_kernel(const __grid_constant__ TileArgs args) {
   using S = Shape<kHeadDim>;
   extern __shared__ __align__(16) float shared[];
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2) tile_kernel(cons
     };
     if (turn > 0) __syncthreads();
     if (thread < S::kM) {
-      sight_of(thread) = thread < pairs ? seen_by(args, row_at(thread)) : kSeesNothing;
+      sight_of(thread) = thread < pairs ? seen_by<kRare>(args, row_at(thread)) : kSeesNothing;
       const Merged start = merge_start(args, kv_head * args.group + (first_pair + thread) % args.group);
       sums_of(thread) = {start.most, start.total, 1, 0};
     }
@@ -292,6 +292,16 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2) tile_kernel(cons
         for (int r = 0; r < kRows; ++r) {
 #pragma unroll
           for (int c = 0; c < kKeys; ++c) s[r][c] *= args.scale;
+        }
+        if constexpr (kRare) {
+#pragma unroll
+          for (int r = 0; r < kRows; ++r) {
+            const int pair = min(4 * ty + r, pairs - 1);
+            const ScoreBend bend(args, kv_head * args.group + (first_pair + pair) % args.group);
+            const int ahead = args.rows.position[row_at(pair)] - base;
+#pragma unroll
+            for (int c = 0; c < kKeys; ++c) s[r][c] = bend(s[r][c], ahead - key_of(tx, c));
+          }
         }
         if (masked) {
 #pragma unroll
@@ -427,8 +437,10 @@ cudaError_t tiles_of(TileArgs args, cudaStream_t stream) {
   const std::int64_t all = static_cast<std::int64_t>(blocks) * args.tile_count;
   args.turns = all > multiprocessor_count() && all <= 2 * multiprocessor_count() ? 2 : 1;
   const dim3 grid(blocks, (args.tile_count + args.turns - 1) / args.turns);
-  return launch_large(tile_kernel<kHeadDim>, grid, dim3(S::kThreads), S::kSharedFloats * sizeof(float), stream, 1,
-                      args);
+  return launch_rare_or_not(args, [&](auto rare) {
+    return launch_large(tile_kernel<kHeadDim, decltype(rare)::value>, grid, dim3(S::kThreads),
+                        S::kSharedFloats * sizeof(float), stream, 1, args);
+  });
 }
 
 }  // namespace

@@ -30,15 +30,17 @@ struct Half {
   int begin, end;
 };
 
+template <bool kRare>
 __device__ __forceinline__ Half half_of(const DecodeArgs& args, int sequence, int position, int chunk, int half) {
   const int base = chunk * kAttentionChunk + half * kKvBlock;
-  Half of = {nullptr, max(first_visible(position, args.window) - base, 0), min(position + 1 - base, kKvBlock)};
+  Half of = {nullptr, max(first_visible<kRare>(position, args.window) - base, 0), min(position + 1 - base, kKvBlock)};
   if (of.begin < of.end)
     of.block = args.kv.blocks.table[static_cast<std::int64_t>(sequence) * args.kv.max_blocks + base / kKvBlock];
   return of;
 }
 
 /// A block takes a row, up to eight heads of a KV head at a time and every gridDim.y-th chunk of the row's keys.
+template <bool kRare>
 __global__ void __launch_bounds__(kThreads, 1) wide_kernel(const __grid_constant__ DecodeArgs args) {
   extern __shared__ __align__(128) std::byte shared[];
   __shared__ ChunkSum sums[kHeads];
@@ -55,7 +57,7 @@ __global__ void __launch_bounds__(kThreads, 1) wide_kernel(const __grid_constant
   float* const scores = q + kHeads * kWideHeadDim;                 // [kHeads, 128], then weights
   wait_for_predecessor();
   const int position = args.rows.position[row], sequence = args.rows.sequence[row];
-  const Chunks chunks = chunks_of_row(position, args.window);
+  const Chunks chunks = chunks_of_row<kRare>(position, args.window);
 
   // A chunk's result of eight neighbouring channels from c on of one of the block's heads.
   const auto give = [&](int slot, int h, int c, const ChunkSum& sum, const float(&acc)[8]) {
@@ -77,8 +79,8 @@ __global__ void __launch_bounds__(kThreads, 1) wide_kernel(const __grid_constant
   };
 
   for (int slot = static_cast<int>(blockIdx.y); slot < chunks.count; slot += static_cast<int>(gridDim.y)) {
-    const Half halves[2] = {half_of(args, sequence, position, chunks.first + slot, 0),
-                            half_of(args, sequence, position, chunks.first + slot, 1)};
+    const Half halves[2] = {half_of<kRare>(args, sequence, position, chunks.first + slot, 0),
+                            half_of<kRare>(args, sequence, position, chunks.first + slot, 1)};
     for (int h0 = 0; h0 < args.block_heads; h0 += kHeads) {
       const int heads = min(args.block_heads - h0, kHeads);
       __syncthreads();  // queries, scores and sums are free
@@ -110,7 +112,12 @@ __global__ void __launch_bounds__(kThreads, 1) wide_kernel(const __grid_constant
       const int begin = halves[0].block != nullptr ? halves[0].begin : kKvBlock + halves[1].begin,
                 end = halves[1].block != nullptr ? kKvBlock + halves[1].end : halves[0].end;
       for (int h = warp; h < heads; h += kWarps) {
-        ChunkSum sum = soften_half(scores + h * kScoreStride, begin, end);
+        float* const mine = scores + h * kScoreStride;
+        if constexpr (kRare) {
+          const ScoreBend bend(args, first_head + h0 + h);
+          bend_chunk(bend, position - (chunks.first + slot) * kAttentionChunk, mine);
+        }
+        ChunkSum sum = soften_half(mine, begin, end);
         if (lane != 0) continue;
         if (chunks.count == 1) sum = merge_alone(args, first_head + h0 + h, sum);
         sums[h] = sum;
@@ -156,8 +163,10 @@ cudaError_t attention_by_halves(const DecodeArgs& args, cudaStream_t stream) {
   const int blocks = args.rows.rows * args.heads / args.block_heads;
   // As many blocks as the device holds, with about as many chunks each.
   const int most = std::max(multiprocessor_count() / blocks, 1), each = (args.max_chunks + most - 1) / most;
-  return launch_large(wide_kernel, dim3(blocks, (args.max_chunks + each - 1) / each), dim3(kThreads), kSharedBytes,
-                      stream, 1, args);
+  const dim3 grid(blocks, (args.max_chunks + each - 1) / each);
+  return launch_rare_or_not(args, [&](auto rare) {
+    return launch_large(wide_kernel<decltype(rare)::value>, grid, dim3(kThreads), kSharedBytes, stream, 1, args);
+  });
 }
 
 }  // namespace millrace::kernels::cuda

@@ -51,13 +51,14 @@ __global__ void gate_rows_kernel(Activation activation, float* gate, const float
   for_activation_or_erf(activation, [&](auto which) { g = gated<decltype(which)::value>(g, up[row * up_stride + i]); });
 }
 
-__global__ void temper_kernel(float* x, const std::int32_t* position, float scale, std::int32_t period, int cols) {
+__global__ void temper_kernel(float* x, const std::int32_t* position, float scale, std::int32_t period,
+                              std::int32_t offset, int cols) {
   allow_successor();
   wait_for_predecessor();
   const std::int64_t row = blockIdx.x;
   const int i = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
   if (i >= cols) return;
-  const double grown = 1 + scale * log(static_cast<double>(position[row] / period) + 1);
+  const double grown = 1 + scale * log(static_cast<double>((position[row] + offset) / period) + 1);
   x[row * cols + i] *= static_cast<float>(grown);
 }
 
@@ -174,6 +175,21 @@ __device__ int largest_key(const int (&key)[kEach]) {
   return __reduce_min_sync(kAllLanes, best == largest ? lane + kWarp * place : INT_MAX);
 }
 
+/// The share of the expert with score `mine` of a softmax over those that are not gone and come near it.
+template <int kEach>
+__device__ float sparse_share(const float (&score)[kEach], const int (&key)[kEach], float mine) {
+  constexpr float kNear = 0.02f;
+  float total = 0;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if (key[i] == INT_MIN || (mine - score[i]) / fmaxf(fabsf(score[i]), mine) > kNear) continue;
+    total += exp_f32(score[i] - mine);
+  }
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) total += __shfl_xor_sync(kAllLanes, total, step);
+  return 1.0f / total;
+}
+
 template <int kEach>
 __global__ void __launch_bounds__(kWarp* kChooseWarps) choose_kernel(ChooseCall call) {
   allow_successor();
@@ -206,11 +222,14 @@ __global__ void __launch_bounds__(kWarp* kChooseWarps) choose_kernel(ChooseCall 
     float probability = 0;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      if (lane + kWarp * i != expert) continue;
-      key[i] = INT_MIN;
-      probability = p[i];
+      if (lane + kWarp * i == expert) probability = p[i];
     }
     probability = __shfl_sync(kAllLanes, probability, expert % kWarp);
+    if (call.gating == ChooseCall::Gating::sparse_mixer) probability = sparse_share(p, key, probability);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (lane + kWarp * i == expert) key[i] = INT_MIN;
+    }
     if (call.gating == ChooseCall::Gating::softmax_chosen) {
       if (k == 0) first = probability;  // the largest
       probability = exp_f32(probability - first);
@@ -260,11 +279,11 @@ cudaError_t gate_rows(Activation activation, float* gate, const float* up, std::
                 gate, up, up_stride, cols);
 }
 
-cudaError_t temper(float* x, const std::int32_t* position, float scale, std::int32_t period, std::int32_t rows,
-                   std::int32_t cols, cudaStream_t stream) {
+cudaError_t temper(float* x, const std::int32_t* position, float scale, std::int32_t period, std::int32_t offset,
+                   std::int32_t rows, std::int32_t cols, cudaStream_t stream) {
   if (rows <= 0) return cudaSuccess;
   const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>((cols + kThreads - 1) / kThreads));
-  return launch(temper_kernel, grid, dim3(kThreads), 0, stream, x, position, scale, period, cols);
+  return launch(temper_kernel, grid, dim3(kThreads), 0, stream, x, position, scale, period, offset, cols);
 }
 
 cudaError_t softcap(float* x, float cap, std::int64_t n, cudaStream_t stream) {

@@ -88,6 +88,30 @@ __global__ void time_step_kernel(float* decay, float* step, const std::byte* con
   decay[i] = exp_f32(reinterpret_cast<const float*>(*a)[c / together] * value);  // may lie where the step did
 }
 
+__global__ void xielu_kernel(Xielu shape, float* x, std::int64_t n) {
+  allow_successor();
+  wait_for_predecessor();
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= n) return;
+  const float v = x[i], positive = max_or_nan(0.0f, v), negative = min_or_nan(0.0f, v);
+  const float bent = exp_f32(min_or_nan(shape.eps, v)) - 1.0f - negative;
+  const float squared = shape.alpha_p * positive * positive;
+  x[i] = __fmaf_rn(shape.beta, v, __fmaf_rn(shape.alpha_n, bent, squared));
+}
+
+/// A warp a row.
+__global__ void __launch_bounds__(kThreads) largest_kernel(const float* x, int rows, int cols, float* out) {
+  allow_successor();
+  wait_for_predecessor();
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
+  if (row >= rows) return;
+  float most = -INFINITY;
+  for (int c = static_cast<int>(threadIdx.x) % 32; c < cols; c += 32) most = fmaxf(most, x[row * cols + c]);
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
+  if (threadIdx.x % 32 == 0) out[row] = most;
+}
+
 __global__ void activate_kernel(Activation activation, float* x, std::int64_t n) {
   allow_successor();
   wait_for_predecessor();
@@ -273,6 +297,17 @@ cudaError_t time_step(float* decay, float* step, const std::byte* const* a, cons
 cudaError_t activate(Activation activation, float* x, std::int64_t n, cudaStream_t stream) {
   if (n <= 0) return cudaSuccess;
   return launch(activate_kernel, dim3(blocks_for(n)), dim3(kThreads), 0, stream, activation, x, n);
+}
+
+cudaError_t xielu(const Xielu& shape, float* x, std::int64_t n, cudaStream_t stream) {
+  if (n <= 0) return cudaSuccess;
+  return launch(xielu_kernel, dim3(blocks_for(n)), dim3(kThreads), 0, stream, shape, x, n);
+}
+
+cudaError_t largest(const float* x, std::int32_t rows, std::int32_t cols, float* out, cudaStream_t stream) {
+  if (rows <= 0 || cols <= 0) return cudaSuccess;
+  constexpr int kRows = kThreads / 32;
+  return launch(largest_kernel, dim3((rows + kRows - 1) / kRows), dim3(kThreads), 0, stream, x, rows, cols, out);
 }
 
 cudaError_t activate_entries(const ActivateEntriesCall& call, cudaStream_t stream) {

@@ -158,8 +158,8 @@ cudaError_t candidates(const float* logits, std::int32_t rows, std::int32_t voca
 // gates.h
 cudaError_t scale(float* x, float factor, std::int64_t n, cudaStream_t stream);
 cudaError_t add_scaled(float* x, const float* y, float factor, std::int64_t n, cudaStream_t stream);
-cudaError_t temper(float* x, const std::int32_t* position, float scale, std::int32_t period, std::int32_t rows,
-                   std::int32_t cols, cudaStream_t stream);
+cudaError_t temper(float* x, const std::int32_t* position, float scale, std::int32_t period, std::int32_t offset,
+                   std::int32_t rows, std::int32_t cols, cudaStream_t stream);
 cudaError_t gate_rows(Activation activation, float* gate, const float* up, std::int64_t up_stride, std::int32_t rows,
                       std::int32_t cols, cudaStream_t stream);
 cudaError_t scale_by(float* x, const std::byte* const* scalar, const std::byte* const* bias, std::int64_t rows,
@@ -183,6 +183,8 @@ cudaError_t rms_norm_groups(float* x, const std::byte* const* weight, std::int32
 cudaError_t rms_norm(const NormCall& call, cudaStream_t stream);
 cudaError_t gated_norm(const GatedNormCall& call, cudaStream_t stream);
 cudaError_t activate(Activation activation, float* x, std::int64_t n, cudaStream_t stream);
+cudaError_t xielu(const Xielu& shape, float* x, std::int64_t n, cudaStream_t stream);
+cudaError_t largest(const float* x, std::int32_t rows, std::int32_t cols, float* out, cudaStream_t stream);
 cudaError_t activate_entries(const ActivateEntriesCall& call, cudaStream_t stream);
 cudaError_t combine(const CombineCall& call, cudaStream_t stream);
 

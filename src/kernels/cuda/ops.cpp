@@ -101,9 +101,9 @@ Status scale(float* x, float factor, std::int64_t n, StreamRef stream) {
 Status add_scaled(float* x, const float* y, float factor, std::int64_t n, StreamRef stream) {
   return cuda_status(cuda::add_scaled(x, y, factor, n, cuda_stream(stream)), "add_scaled");
 }
-Status temper(float* x, const std::int32_t* position, float scale, std::int32_t period, std::int32_t rows,
-              std::int32_t cols, StreamRef stream) {
-  return cuda_status(cuda::temper(x, position, scale, period, rows, cols, cuda_stream(stream)), "temper");
+Status temper(float* x, const std::int32_t* position, float scale, std::int32_t period, std::int32_t offset,
+              std::int32_t rows, std::int32_t cols, StreamRef stream) {
+  return cuda_status(cuda::temper(x, position, scale, period, offset, rows, cols, cuda_stream(stream)), "temper");
 }
 Status gate_rows(Activation activation, float* gate, const float* up, std::int64_t up_stride, std::int32_t rows,
                  std::int32_t cols, StreamRef stream) {
@@ -124,6 +124,12 @@ Status choose(const ChooseCall& call, StreamRef stream) {
 }
 Status pick_heads(const PickCall& call, StreamRef stream) {
   return cuda_status(cuda::pick_heads(call, cuda_stream(stream)), "pick_heads");
+}
+Status xielu(const Xielu& shape, float* x, std::int64_t n, StreamRef stream) {
+  return cuda_status(cuda::xielu(shape, x, n, cuda_stream(stream)), "xielu");
+}
+Status largest(const float* x, std::int32_t rows, std::int32_t cols, float* out, StreamRef stream) {
+  return cuda_status(cuda::largest(x, rows, cols, out, cuda_stream(stream)), "largest");
 }
 Status multiply(float* x, const float* y, std::int64_t n, StreamRef stream) {
   return cuda_status(cuda::multiply(x, y, n, cuda_stream(stream)), "multiply");

@@ -14,9 +14,9 @@ namespace millrace::kernels::gpu {
 Status scale(float* x, float factor, std::int64_t n, device::StreamRef stream);  // x *= factor
 Status add_scaled(float* x, const float* y, float factor, std::int64_t n,
                   device::StreamRef stream);  // fma(factor, y, x)
-/// x [rows, cols] times 1 + scale * ln(floor(position / period) + 1), each row by its position.
-Status temper(float* x, const std::int32_t* position, float scale, std::int32_t period, std::int32_t rows,
-              std::int32_t cols, device::StreamRef stream);
+/// x [rows, cols] times 1 + scale * ln(floor((position + offset) / period) + 1), each row by its position.
+Status temper(float* x, const std::int32_t* position, float scale, std::int32_t period, std::int32_t offset,
+              std::int32_t rows, std::int32_t cols, device::StreamRef stream);
 /// gate [rows, cols] = gated(gate, up), a row of `up` up_stride floats behind the one before it.
 Status gate_rows(Activation activation, float* gate, const float* up, std::int64_t up_stride, std::int32_t rows,
                  std::int32_t cols, device::StreamRef stream);
@@ -61,6 +61,11 @@ struct ChooseCall {
     softmax,         // of all scores: lane l of 32 sums experts l, l + 32, ..., the lanes by a tree (16, 8, 4, 2, 1)
     sigmoid,         // 1 / (1 + e^-score)
     softmax_chosen,  // the scores themselves choose; the weights are a softmax over those chosen
+    // Likewise; a weight is the chosen one's share of a softmax over those not chosen before it whose scores s come
+    // near its own, t: (t - s) / max(|s|, t) is not above 0.02, or not a number. Without groups, normalize and bias;
+    // scale 1. A weight is 1 / the sum of e^(s - t): lane l of 32 sums experts l, l + 32, ..., the lanes by a tree (16,
+    // 8, 4, 2, 1).
+    sparse_mixer,
   };
   const float* scores = nullptr;                  // [rows, experts]
   std::int32_t rows = 0, experts = 0, top_k = 0;  // experts <= 1024, top_k <= 32

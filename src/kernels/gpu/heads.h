@@ -75,6 +75,9 @@ struct GatedNormCall {
 constexpr std::int32_t kMostGatedHeadDim = 512;
 Status gated_norm(const GatedNormCall& call, device::StreamRef stream);
 Status activate(Activation activation, float* x, std::int64_t n, device::StreamRef stream);  // x = activation(x) * 1
+Status xielu(const Xielu& shape, float* x, std::int64_t n, device::StreamRef stream);        // x = xIELU(x)
+/// out[r] = the largest of row r of x [rows, cols].
+Status largest(const float* x, std::int32_t rows, std::int32_t cols, float* out, device::StreamRef stream);
 
 /// What stands between the products of experts that have no gate: an entry's row of x becomes activation(x) * 1, in
 /// place, or only as int8 in q8 where that is set. Entries as in ExpertCall.

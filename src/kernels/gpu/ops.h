@@ -301,11 +301,12 @@ Status rotate_heads(float* x, std::int32_t heads, std::int32_t head_dim, std::in
 // --- Attention (attention.cu) ---
 
 /// out[r, h] = softmax(scale * q[r, h] K^T) V over the keys that row r sees: positions (p - window, p], p its position;
-/// window 0: all. Chunks of kAttentionChunk keys at absolute positions, each: scores by ascending channel, one fma
-/// each, then times scale; m = their maximum over visible keys; e_j = exp(s_j - m); l = sum of e_j, key j to lane j %
-/// 32 in ascending order, lanes by a tree (16, 8, 4, 2, 1); acc = sum over j ascending of fma(e_j, v_j, acc) from +0.
-/// Keys a row does not see enter nothing. Chunks are merged in ascending order into (M, L, A) that start at (-inf, 0,
-/// 0):
+/// window 0: all. By chunks, those of its own chunk of `window` positions, up to p. Chunks of kAttentionChunk keys at
+/// absolute positions, each: scores by ascending channel, one fma each, then times scale; then, if cap > 0, softcap()
+/// of them (gates.h), and with slopes s_j = fma(slopes[h], -|p - j|, s_j); m = their maximum over visible keys; e_j =
+/// exp(s_j - m); l = sum of e_j, key j to lane j % 32 in ascending order, lanes by a tree (16, 8, 4, 2, 1); acc = sum
+/// over j ascending of fma(e_j, v_j, acc) from +0. Keys a row does not see enter nothing. Chunks are merged in
+/// ascending order into (M, L, A) that start at (-inf, 0, 0):
 ///   M' = max(M, m); L = fma(L, exp(M - M'), l * exp(m - M')); A likewise; at the end A / L. (exp(-inf) is 0.)
 /// A head with a sink s starts at (s, 1, 0): one more key, before all others, whose value is zero.
 /// Over f16 the two products are mma.m16n8k16 with float32 sums, sixteen terms a step from +0, and how the device adds
@@ -340,6 +341,9 @@ struct AttentionCall {
   std::int32_t heads = 0;
   float scale = 1;
   std::int32_t window = 0;
+  bool chunks = false;                      // with a window, and without `seen`
+  float cap = 0;                            // 0: scores have none
+  const float* slopes = nullptr;            // [heads], or none
   const std::byte* const* sinks = nullptr;  // entry of float32 [heads], or none
   float* out = nullptr;  // [rows, heads * head_dim]; may be null if out_q8 is set and the cache is not rotated
   Q8 out_q8;             // its int8 form, if set

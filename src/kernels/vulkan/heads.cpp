@@ -69,9 +69,10 @@ Status sigmoid_gate(const SigmoidGateCall& call, StreamRef stream) {
   return put(stream, vulkan::dispatch(vulkan::kSigmoidGate, arguments, {groups}));
 }
 
-Status temper(float* x, const std::int32_t* position, float scale, std::int32_t period, std::int32_t rows,
-              std::int32_t cols, StreamRef stream) {
+Status temper(float* x, const std::int32_t* position, float scale, std::int32_t period, std::int32_t offset,
+              std::int32_t rows, std::int32_t cols, StreamRef stream) {
   if (rows <= 0 || cols <= 0) return {};
+  if (offset != 0) return broken("temperatures of positions from others than 0");
   struct {
     std::uint64_t x, position;
     std::int32_t cols, period;

@@ -32,7 +32,7 @@ const Offer& offer() {
     offer.name = "Vulkan's part";
     offer.numerics = "vulkan 1";
     offer.mixed_products = offer.latents = offer.whole_rows = offer.delta_step = offer.channel_decays = false;
-    offer.several = offer.host_rows = offer.adapters = false;
+    offer.several = offer.host_rows = offer.adapters = offer.rare_layers = false;
     offer.head_step = 32;  // a head's result is whole blocks of int8
     offer.reads = [](DType dtype) { return vulkan::product_kernel(dtype) != nullptr; };
     offer.keeps = [](DType dtype) {
@@ -84,6 +84,8 @@ Status clamp(float*, float, float, std::int64_t, StreamRef) { return lacking("cl
 Status standardize(float*, const std::byte* const*, const std::byte* const*, std::int64_t, std::int32_t, StreamRef) {
   return lacking("standardize");
 }
+Status xielu(const Xielu&, float*, std::int64_t, StreamRef) { return lacking("xielu"); }
+Status largest(const float*, std::int32_t, std::int32_t, float*, StreamRef) { return lacking("largest"); }
 Status merge_rows(const float*, std::int32_t, std::int32_t, std::int32_t, bool, float*, StreamRef) {
   return lacking("merge_rows");
 }
