@@ -516,12 +516,20 @@ class Fuser {
     const kv::Group& group = program_.layout.group_of(layer);
     return group.k_dim == group.v_dim && (k_dim < group.k_dim || v_dim < group.v_dim);
   }
+  /// Whether keys or values are stored so.
+  bool stores_padded(const Step& store) const {
+    if (!program_.layout.keeps(store.layer)) return false;
+    const kv::Group& group = program_.layout.group_of(store.layer);
+    return program_.buffer(store.a).cols < group.kv_heads * group.k_dim ||
+           program_.buffer(store.b).cols < group.kv_heads * group.v_dim;
+  }
   /// Whether one kernel computes the steps [first, end) of heads: norms by a weight that all heads share come before
   /// RoPE, which queries and keys have both or neither. Else the first step has a launch of its own.
   bool in_one_kernel(std::size_t first, std::size_t end) const {
     const bool stores = is(end, Kind::store_kv);
-    const Step& attends = step(stores ? end + 1 : end);
-    if (are_padded(attends.layer, attends.attention.head_dim, attends.attention.v_dim())) return false;
+    if (stores ? stores_padded(step(end))
+               : are_padded(step(end).layer, step(end).attention.head_dim, step(end).attention.v_dim()))
+      return false;
     bool turns_queries = false, turns_keys = false;
     for (std::size_t i = first; i < end; ++i) {
       const Step& s = step(i);
