@@ -92,19 +92,8 @@ constexpr KeyRule kDeepseek2Keys[] = {{"n_routed_experts", "expert_count"},
 
 constexpr std::int64_t kDeepseek2Most = 1 << 16;
 
-/// The number of leading dense layers; GLM's class has a list of layer types instead.
-void prepare_glm(Config& config) {
-  const auto kinds = config.texts("mlp_layer_types");
-  std::size_t dense = 0;
-  while (dense < kinds.size() && kinds[dense] == "dense") ++dense;
-  for (std::size_t i = dense; i < kinds.size(); ++i)
-    if (kinds[i] != "sparse")
-      config.fail(error(Code::unsupported,
-                        "mlp_layer_types in config.json: layer {} is dense behind a mixture; this version has dense "
-                        "layers in front alone",
-                        i));
-  config.set("first_k_dense_replace", kinds.empty() ? 1 : dense);
-}
+/// GLM's class has a list of layer types, or one dense layer.
+void prepare_glm(Config& config) { config.set("first_k_dense_replace", leading_dense(config, 1)); }
 
 /// The same, where the config may have either form.
 void prepare_indexed(Config& config) {
@@ -155,10 +144,7 @@ void prepare_kimi_linear(Config& config) {
     if (const nlohmann::json* const value = net.find(theirs); value != nullptr)
       config.set(field, nlohmann::json(*value));
   if (!config.has("layer_types")) config.set("layer_types", kimi_layer_types(config));
-  if (config.has("mlp_layer_types"))
-    prepare_glm(config);
-  else
-    config.set("first_k_dense_replace", config.optional("first_k_dense_replace", 1, 0, kDeepseek2Most));
+  prepare_glm(config);
   if (const nlohmann::json* const context = config.find("model_max_length"); context != nullptr)
     config.set("max_position_embeddings", nlohmann::json(*context));
 }

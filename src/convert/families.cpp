@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "convert/family.h"
+#include "modelfile/escape.h"
 #include "modelfile/gguf_writer.h"
 
 namespace millrace::convert {
@@ -193,6 +194,29 @@ void write_windows(const Header& header, std::int64_t usual_period, nlohmann::js
   const auto local = header.integers("attention.sliding_window_pattern");
   for (std::size_t i = 0; i < local.size() && i < config["layer_types"].size(); ++i)
     config["layer_types"][i] = local[i] != 0 ? "sliding_attention" : "full_attention";
+}
+
+std::int64_t leading_dense(Config& config, std::int64_t usual) {
+  const std::vector<std::string> kinds = config.texts("mlp_layer_types");
+  if (kinds.empty()) return config.optional("first_k_dense_replace", usual, 0, 1 << 16);
+  config.disregard({"first_k_dense_replace"});  // the list takes precedence
+  std::size_t dense = 0;
+  while (dense < kinds.size() && kinds[dense] == "dense") ++dense;
+  for (std::size_t i = dense; i < kinds.size(); ++i)
+    if (kinds[i] != "sparse")
+      config.fail(error(Code::unsupported,
+                        "mlp_layer_types in config.json: layer {} is '{}' behind a mixture; this version has dense "
+                        "layers in front alone",
+                        i, modelfile::escape(kinds[i], 40)));
+  return static_cast<std::int64_t>(dense);
+}
+
+void write_leading_dense(const Header& header, nlohmann::json& config, std::int64_t usual) {
+  const std::int64_t dense = header.integer("leading_dense_block_count", usual);
+  nlohmann::json kinds = nlohmann::json::array();
+  for (std::int64_t i = 0; i < header.layers(); ++i) kinds.push_back(i < dense ? "dense" : "sparse");
+  config["mlp_layer_types"] = kinds;
+  config["first_k_dense_replace"] = dense;
 }
 
 void expect_mixtures_alone(Config& config) {

@@ -124,6 +124,11 @@ void write_sections(const Header& header, bool interleaved, nlohmann::json& conf
 /// The sliding window and the layers that have one: a period in GGUF if layer_types is periodic, else a list.
 void read_windows(Config& config, Header& header);
 void write_windows(const Header& header, std::int64_t usual_period, nlohmann::json& config);
+/// The number of dense layers before the mixtures: that of mlp_layer_types, or else first_k_dense_replace, or else
+/// `usual`. Fails with `unsupported` unless the list's other layers are mixtures.
+std::int64_t leading_dense(Config& config, std::int64_t usual);
+/// Writes both keys. `usual`: for files without leading_dense_block_count.
+void write_leading_dense(const Header& header, nlohmann::json& config, std::int64_t usual = 0);
 /// Qwen's keys for dense layers within a mixture: fails unless all layers are mixtures.
 void expect_mixtures_alone(Config& config);
 void write_mixtures_alone(const Header& header, nlohmann::json& config);

@@ -1,5 +1,4 @@
 // GLM-4.5 to 4.7, MiniMax-M2 and MiMo-V2: routers of sigmoids that choose with a bias.
-#include <algorithm>
 
 #include "convert/names.h"
 #include "convert/rope.h"
@@ -100,11 +99,6 @@ void prepare_mimo(Config& config) {
     for (std::int64_t i = 0; i < layers; ++i) kinds.push_back(i == 0 || (i + 1) % 6 == 0 ? "full_attention" : kLocal);
     config.set("layer_types", kinds);
   }
-  if (!config.has("mlp_layer_types")) {
-    nlohmann::json kinds = nlohmann::json::array({"dense"});
-    for (std::int64_t i = 1; i < layers; ++i) kinds.push_back("sparse");
-    config.set("mlp_layer_types", kinds);
-  }
   if (!config.has("rope_parameters"))
     config.set("rope_parameters", {{"full_attention", {{"rope_theta", 5e6}, {"partial_rotary_factor", 0.334}}},
                                    {kLocal, {{"rope_theta", 1e4}, {"partial_rotary_factor", 0.334}}}});
@@ -128,11 +122,7 @@ void read_mimo(Config& config, Header& header) {
   header.set_integers("attention.head_count_kv", heads);
   header.set_integer("attention.value_length", config.required("v_head_dim", 1, 1 << 12));
   header.set_number("attention.value_scale", config.number("attention_value_scale", 1));
-  const auto kinds = config.texts("mlp_layer_types");
-  const auto dense = std::find(kinds.begin(), kinds.end(), "sparse") - kinds.begin();
-  header.set_integer("leading_dense_block_count", dense);
-  if (std::find(kinds.begin() + dense, kinds.end(), "dense") != kinds.end())
-    config.fail(error(Code::unsupported, "mlp_layer_types in config.json has dense layers behind mixtures"));
+  header.set_integer("leading_dense_block_count", leading_dense(config, 1));
   const double part = rotation_of(config).number("partial_rotary_factor", 1);
   header.set_integer("rope.dimension_count",
                      static_cast<std::int64_t>(part * static_cast<double>(header.integer("attention.key_length"))));
@@ -146,19 +136,17 @@ void read_mimo(Config& config, Header& header) {
 Status write_mimo(const Header& header, nlohmann::json& config) {
   const auto local = header.of_layers("attention.sliding_window_pattern"),
              heads = header.of_layers("attention.head_count_kv");
-  nlohmann::json kinds = nlohmann::json::array(), blocks = nlohmann::json::array();
+  nlohmann::json kinds = nlohmann::json::array();
   std::int64_t kv_heads = 0;
   for (std::size_t i = 0; i < local.size() && i < heads.size(); ++i) {
     kinds.push_back(local[i] != 0 ? kLocal : "full_attention");
-    blocks.push_back(static_cast<std::int64_t>(i) < header.integer("leading_dense_block_count", 1) ? "dense"
-                                                                                                   : "sparse");
     const std::int64_t whole = local[i] != 0 ? heads[i] / 2 : heads[i];
     if (kv_heads != 0 && whole != kv_heads)
       return error(Code::unsupported, "layers with other numbers of KV heads than config.json can say");
     kv_heads = whole;
   }
   config["layer_types"] = kinds;
-  config["mlp_layer_types"] = blocks;
+  write_leading_dense(header, config, 1);
   config["num_key_value_heads"] = kv_heads;
   config["sliding_window"] = header.integer("attention.sliding_window");
   config["attention_value_scale"] = header.number("attention.value_scale", 1);

@@ -1,6 +1,5 @@
 // Mixtures whose checkpoints differ by a few names and keys: OLMoE, ERNIE 4.5, dots.llm1, DeepSeek's of 2024, Ling 2,
 // Hunyuan's, K-EXAONE, Trinity and Phi-3.5-MoE.
-#include <algorithm>
 
 #include "convert/names.h"
 #include "convert/rope.h"
@@ -195,26 +194,6 @@ constexpr Names kHy3Names[] = {kTopNames,    kAttentionNames,     kFfnNorm, kDen
                                kExpertNames, kSharedExpertsNames, kHy3,     kDraftNames};
 constexpr KeyRule kHy3Keys[] = {{"router_scaling_factor", "expert_weights_scale", KeyRule::Kind::number}};
 
-/// The number of leading dense layers, from mlp_layer_types or a count.
-std::int64_t leading_dense(Config& config, std::int64_t usual) {
-  const auto kinds = config.texts("mlp_layer_types");
-  config.disregard({"first_k_dense_replace"});  // the list takes precedence
-  const auto first = std::find(kinds.begin(), kinds.end(), "sparse");
-  if (std::find(first, kinds.end(), "dense") != kinds.end())
-    config.fail(error(Code::unsupported,
-                      "mlp_layer_types in config.json: a dense layer stands behind a mixture; this version has dense "
-                      "layers in front alone"));
-  return kinds.empty() ? config.optional("first_k_dense_replace", usual, 0, 1 << 16) : first - kinds.begin();
-}
-
-void write_leading_dense(const Header& header, nlohmann::json& config) {
-  nlohmann::json kinds = nlohmann::json::array();
-  for (std::int64_t i = 0; i < header.layers(); ++i)
-    kinds.push_back(i < header.integer("leading_dense_block_count") ? "dense" : "sparse");
-  config["mlp_layer_types"] = kinds;
-  config["first_k_dense_replace"] = header.integer("leading_dense_block_count");
-}
-
 void read_hy3(Config& config, Header& header) {
   header.set_integer("leading_dense_block_count", leading_dense(config, 1));
   header.set_integer("expert_shared_feed_forward_length",
@@ -302,11 +281,7 @@ void read_cohere2moe(Config& config, Header& header) {
   config.expect("hidden_act", "silu");
   const std::int64_t width = header.integer("feed_forward_length"),
                      shared = config.optional("num_shared_experts", 0, 0, 64);
-  const auto kinds = config.texts("mlp_layer_types");
-  const auto dense = std::find(kinds.begin(), kinds.end(), "sparse") - kinds.begin();
-  if (std::count(kinds.begin(), kinds.end(), "dense") != dense)
-    config.fail(error(Code::unsupported, "mlp_layer_types in config.json: this version has dense layers first alone"));
-  const std::int64_t leading = kinds.empty() ? config.optional("first_k_dense_replace", 0, 0, header.layers()) : dense;
+  const std::int64_t leading = leading_dense(config, 0);
   if (config.texts("layer_types").empty())
     config.fail(error(Code::unsupported, "layer_types in config.json is missing: this version wants the list"));
   const bool sigmoid = config.text("expert_selection_fn", "softmax") == "sigmoid";
@@ -326,10 +301,7 @@ void read_cohere2moe(Config& config, Header& header) {
 
 Status write_cohere2moe(const Header& header, nlohmann::json& config) {
   write_windows(header, 4, config);
-  nlohmann::json kinds = nlohmann::json::array();
-  for (std::int64_t i = 0; i < header.layers(); ++i)
-    kinds.push_back(i < header.integer("leading_dense_block_count") ? "dense" : "sparse");
-  config["mlp_layer_types"] = kinds;
+  write_leading_dense(header, config);
   config["prefix_dense_intermediate_size"] = header.integer("feed_forward_length");
   config["prefix_dense_sliding_window_pattern"] = 1;
   config["intermediate_size"] = header.integer("expert_feed_forward_length");
