@@ -136,11 +136,11 @@ void CpuExecutor::do_step(const Step& step) {
     case Kind::l2_norm_heads:
       return l2_norm_heads(step.out, step.heads, step.head_dim, step.eps);
     case Kind::decay:
-      return decay(step.out, step.weight, step.weight2);
+      return time_step(step.out, step.a, step.weight, step.weight2, step.least);
     case Kind::convolve:
       return convolve(step.out, step.a, step.weight, step.layer, step.convolution);
     case Kind::time_step:
-      return time_step(step.out, step.a, step.weight, step.weight2);
+      return time_step(step.out, step.a, step.weight, step.weight2, 0);
     case Kind::scan:
       return scan(step.out, step.a, step.b, step.c, step.layer, step.weight, step.scan);
     case Kind::activate:

@@ -242,9 +242,8 @@ class CpuExecutor final : public Executor {
   void multiply(Act x, Act y);
   void sigmoid_gate(Act x, Act gate);
   void l2_norm_heads(Act x, std::int64_t heads, std::int64_t head_dim, float eps);
-  void decay(Act x, WeightRef a, WeightRef bias);
   void convolve(Act out, Act x, WeightRef taps, std::int64_t layer, const Convolution& convolution);
-  void time_step(Act decay, Act step, WeightRef a, WeightRef bias);
+  void time_step(Act decay, Act step, WeightRef a, WeightRef bias, float bound);
   void scan(Act out, Act x, Act step, Act decay, std::int64_t layer, WeightRef skip, const Scan& scan);
   void delta_rule(Act out, Act qkv, Act beta, Act decay, std::int64_t layer, const DeltaRule& rule);
 

@@ -2,6 +2,7 @@
 // and channels beside each other. Nothing of a sequence changes before the pass is believed: what a row leaves goes to
 // the sequence's next state, and to the checkpoints that the rows go by (kv/sequence.h).
 #include <algorithm>
+#include <cmath>
 
 #include "exec/cpu_executor.h"
 
@@ -100,8 +101,6 @@ void CpuExecutor::l2_norm_heads(Act x, std::int64_t heads, std::int64_t head_dim
   });
 }
 
-void CpuExecutor::decay(Act x, WeightRef a, WeightRef bias) { time_step(x, x, a, bias); }
-
 void CpuExecutor::convolve(Act out, Act x, WeightRef taps, std::int64_t layer, const Convolution& convolution) {
   if (!ready()) return;
   const std::vector<StateRun> runs = state_runs(layer);
@@ -138,7 +137,8 @@ void CpuExecutor::convolve(Act out, Act x, WeightRef taps, std::int64_t layer, c
   pool_.parallel_for(args.channels, kChannels, work);
 }
 
-void CpuExecutor::time_step(Act decay, Act step, WeightRef a, WeightRef bias) {
+/// A bounded decay is no step's: it leaves that alone (Ops::decay()).
+void CpuExecutor::time_step(Act decay, Act step, WeightRef a, WeightRef bias, float bound) {
   if (!ready()) return;
   const std::int64_t cols = cols_of(step), together = cols / part(a).cols;  // neighbours that share a factor
   const float* const factors = kept_vector_of(a, cols / together, 0);
@@ -150,7 +150,13 @@ void CpuExecutor::time_step(Act decay, Act step, WeightRef a, WeightRef bias) {
     for (std::int64_t r = begin; r < end; ++r)
       for (std::int64_t c = 0, factor = 0; c < cols; ++factor)
         for (const std::int64_t end = c + together; c < end; ++c) {
-          const float value = kernels::softplus_f32(steps[r * cols + c] + added[c]);
+          const float x = steps[r * cols + c] + added[c];
+          if (bound != 0) {
+            const float part = kernels::sigmoid_f32(std::abs(factors[factor]) * x);
+            decays[r * cols + c] = kernels::exp_f32(bound * part);
+            continue;
+          }
+          const float value = kernels::softplus_f32(x);
           steps[r * cols + c] = value;
           decays[r * cols + c] = kernels::exp_f32(factors[factor] * value);  // may lie where the step did
         }

@@ -317,11 +317,12 @@ void Ops::l2_norm_heads(Act x, std::int64_t heads, std::int64_t head_dim, float 
   step.eps = eps;
 }
 
-void Ops::decay(Act x, WeightRef a, WeightRef bias) {
+void Ops::decay(Act x, WeightRef a, WeightRef bias, float bound) {
   Step& step = record(Kind::decay);
   step.out = step.a = x;
   step.weight = a;
   step.weight2 = bias;
+  step.least = bound;
 }
 
 void Ops::convolve(Act out, Act x, WeightRef taps, std::int64_t layer, const Convolution& convolution) {

@@ -125,8 +125,8 @@ class Ops {
   /// The first `heads` heads of each row, in place: divided by sqrt(sum of squares + eps).
   void l2_norm_heads(Act x, std::int64_t heads, std::int64_t head_dim, float eps);
   /// x = e^(a * ln(1 + e^(x + bias))): what a state keeps of itself. bias: float32 of x's cols; a: likewise, or fewer,
-  /// each for as many neighbours.
-  void decay(Act x, WeightRef a, WeightRef bias);
+  /// each for as many neighbours. With a bound, which is below 0: x = e^(bound / (1 + e^(-|a| (x + bias)))).
+  void decay(Act x, WeightRef a, WeightRef bias, float bound = 0);
   /// A causal convolution of each channel with the layer's taps, float32 [channels, taps] as one vector, over the
   /// sequence's last inputs, which the layer keeps (kernels/recurrent.h). out: x itself, or a buffer of all channels
   /// that the layer keeps, in which x's begin at convolution.first.

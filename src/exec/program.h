@@ -302,7 +302,7 @@ struct Step {
   // add_streams: what is added to the weights
   float factor = 1;
   float cap = 0;              // logits, cap: they become cap * tanh(logit / cap); logits: 0: they stay
-  float least = 0, most = 0;  // clamp; match_rms: least
+  float least = 0, most = 0;  // clamp; match_rms: least; decay: its logarithm's bound, 0: none
   kernels::Activation activation = kernels::Activation::silu;  // gated, gate, activate
   float limit = 0;                                             // gated, gate: of Activation::limited and bounded
   std::optional<kernels::Xielu> xielu;                         // activate: in place of the activation

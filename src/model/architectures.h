@@ -14,6 +14,7 @@ Expected<DecoderSpec> afmoe_spec(const modelfile::Model& file, const Hyperparame
 Expected<DecoderSpec> apertus_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> arcee_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> baichuan_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> bailingmoe3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> bailingmoe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> bert_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> bloom_spec(const modelfile::Model& file, const Hyperparameters& hp);

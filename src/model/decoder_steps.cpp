@@ -324,6 +324,7 @@ void Decoder::attend_latent(std::int64_t index) {
             sums = ops_.buffer("sums of latents", spec.heads * latent.rank),
             attended = ops_.buffer("attended", spec.heads * latent.v_dim);
   const Act low = latent.q_rank > 0 ? ops_.buffer("low q", latent.q_rank) : q;
+  const Act gate = spec.gates_heads ? ops_.buffer("gates of heads", spec.heads) : Act();
   const exec::Product products[] = {
       {low, latent.q_rank > 0 ? layer.q_low : layer.q, {}}, {c, layer.latent, {}}, {key, layer.shared_key, {}}};
 
@@ -334,6 +335,7 @@ void Decoder::attend_latent(std::int64_t index) {
   if (connects()) read_streams(layer.mixer_weigher);
   ops_.rms_norm(h_, x_, layer.attn_norm, eps());
   ops_.matmul(products, h_);
+  if (spec.gates_heads) ops_.matmul(gate, layer.head_gate, h_);
   if (latent.q_rank > 0) {
     ops_.rms_norm(low, low, layer.q_low_norm, kLatentEps);
     ops_.matmul(q, layer.q, low);
@@ -349,6 +351,7 @@ void Decoder::attend_latent(std::int64_t index) {
   ops_.attention(sums, query, index, {spec.heads, 1, latent.kept(), spec.scale, spec.window, {}, latent.rank, 0, top_k},
                  chosen);
   ops_.matmul_heads(attended, layer.v_of_latent, sums, spec.heads, {!latent.split, false});
+  if (spec.gates_heads) ops_.sigmoid_gate(attended, gate);
   project(h_, layer.attn_out, {}, attended);
   add_result(spec_.layers[static_cast<std::size_t>(index)], h_, {});
 }

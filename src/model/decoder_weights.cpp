@@ -123,6 +123,7 @@ void Decoder::list_latent_attention(UnitBuilder& units, int index, LayerWeights&
     weights.q = units.matrix(name("attn_q.weight"), dim, spec.q_dim());
   weights.latent = units.rows(both, dim, latent.kept(), 0, latent.rank);
   weights.shared_key = units.rows(both, dim, latent.kept(), latent.rank, latent.rotated);
+  if (spec.gates_heads) weights.head_gate = units.matrix(name("attn_gate.weight"), dim, spec.heads);
   if (latent.q_rank > 0) {
     weights.q_low_norm = units.vector(name("attn_q_a_norm.weight"), latent.q_rank);
     weights.q = units.matrix(name("attn_q_b.weight"), latent.q_rank, spec.q_dim());

@@ -1,8 +1,10 @@
 // DeepSeek V2, V3 and R1, Kimi K2, GLM-4.7-Flash, Mistral Small 4: latent attention; after some dense layers a mixture
 // with shared experts, whose router takes a softmax (V2) or sigmoids with a bias for the choice, within the best groups
 // of experts. Mistral's queries grow with their position. MiniCPM 3 is dense, and has MiniCPM's factors. Of four layers
-// of Kimi Linear, one attends to latents, without a rotation, and three keep a state. Sources: DeepSeek-V2
-// (arXiv:2405.04434), DeepSeek-V3 (arXiv:2412.19437), MiniCPM (arXiv:2404.06395), Kimi Linear (arXiv:2510.26692).
+// of Kimi Linear, one attends to latents, without a rotation, and three keep a state; Ling 3 has such states, with a
+// bound of their decays, beside latents that are rotated and heads with a gate. Sources: DeepSeek-V2
+// (arXiv:2405.04434), DeepSeek-V3 (arXiv:2412.19437), MiniCPM (arXiv:2404.06395), Kimi Linear (arXiv:2510.26692), and
+// of Ling 3 its model card.
 #include <algorithm>
 #include <cmath>
 
@@ -111,12 +113,9 @@ Expected<DeltaNetSpec> read_kimi_delta(const modelfile::Model& file, const Hyper
   Keys keys(file);
   DeltaNetSpec net;
   net.key_heads = net.value_heads = hp.heads;
-  net.key_dim = net.value_dim = net.gate_rank = keys.required("kda.head_dim", 2, kMostHeadDim);
+  net.key_dim = net.value_dim = keys.required("kda.head_dim", 2, kMostHeadDim);
   net.taps = keys.required("ssm.conv_kernel", 2, kernels::kMostTaps);
   net.channel_decays = true;
-  if (keys.has("kda.gate_lower_bound"))
-    keys.fail(error(Code::unsupported, "{}: this version has decays without a lower bound alone",
-                    arch_key(file, "kda.gate_lower_bound")));
   MR_RETURN_IF_ERROR(keys.status());
   if (net.value_dim % kernels::kStateLanes != 0)
     return error(Code::unsupported, "{} is {} (this version wants a multiple of {})", arch_key(file, "kda.head_dim"),
@@ -124,27 +123,57 @@ Expected<DeltaNetSpec> read_kimi_delta(const modelfile::Model& file, const Hyper
   return net;
 }
 
-}  // namespace
-
-Expected<DecoderSpec> kimi_linear_spec(const modelfile::Model& file, const Hyperparameters& hp) {
+/// Latent attention where a layer has KV heads, and such states elsewhere.
+Expected<DecoderSpec> beside_states(const modelfile::Model& file, const Hyperparameters& hp, const DeltaNetSpec& net) {
   MR_ASSIGN_OR_RETURN(const std::vector<std::int64_t> kv_heads, read_kv_heads(file, hp));
-  MR_ASSIGN_OR_RETURN(const DeltaNetSpec net, read_kimi_delta(file, hp));
   const auto attends = std::find_if(kv_heads.begin(), kv_heads.end(), [](std::int64_t heads) { return heads > 0; });
   MR_ASSIGN_OR_RETURN(DecoderSpec spec,
                       decoder_of(file, hp, usual_mixture(exec::Gating::sigmoid, true), attends - kv_heads.begin()));
+  for (std::size_t i = 0; i < spec.layers.size(); ++i) {
+    spec.layers[i].delta_net = net;
+    if (kv_heads[i] == 0) spec.layers[i].mixer = Mixer::delta_net;
+  }
+  spec.guesses = false;
+  return spec;
+}
+
+}  // namespace
+
+Expected<DecoderSpec> kimi_linear_spec(const modelfile::Model& file, const Hyperparameters& hp) {
+  MR_ASSIGN_OR_RETURN(DeltaNetSpec net, read_kimi_delta(file, hp));
+  net.gate_rank = net.key_dim;
+  if (Keys(file).has("kda.gate_lower_bound"))
+    return error(Code::unsupported, "{}: this version has this architecture without a bound of its decays alone",
+                 arch_key(file, "kda.gate_lower_bound"));
+  MR_ASSIGN_OR_RETURN(DecoderSpec spec, beside_states(file, hp, net));
   // The channels of positions are there, and turn by nothing: cos 1 and sin 0, which changes no bit.
   RopeSpec still;
   still.rotary = spec.ropes.front().rotary;
   still.inv_freq.assign(static_cast<std::size_t>(still.rotary / 2), 0);
   still.last = true;
   spec.ropes.front() = still;
-  for (std::size_t i = 0; i < spec.layers.size(); ++i) {
-    LayerSpec& layer = spec.layers[i];
-    layer.attention.scale = plain_attention(hp).scale;
-    layer.delta_net = net;
-    if (kv_heads[i] == 0) layer.mixer = Mixer::delta_net;
-  }
-  spec.guesses = false;
+  for (LayerSpec& layer : spec.layers) layer.attention.scale = plain_attention(hp).scale;
+  return spec;
+}
+
+Expected<DecoderSpec> bailingmoe3_spec(const modelfile::Model& file, const Hyperparameters& hp) {
+  MR_ASSIGN_OR_RETURN(DeltaNetSpec net, read_kimi_delta(file, hp));
+  Keys keys(file);
+  net.decay_bound = static_cast<float>(keys.optional_float("kda.gate_lower_bound", 0, -1e3, 0));
+  if (net.decay_bound == 0)
+    keys.fail(error(Code::corrupt, "{} is missing or 0, and this architecture's decays have a bound",
+                    arch_key(file, "kda.gate_lower_bound")));
+  if (!keys.optional_bool("kda.safe_gate", true))
+    keys.fail(error(Code::unsupported, "{} is false: this version has this architecture with bounded decays alone",
+                    arch_key(file, "kda.safe_gate")));
+  for (const char* limit : {"swiglu_clamp_exp", "swiglu_clamp_shexp"})
+    for (const double of_layer : keys.floats_of_layers(limit, hp.layers, 0, -1e-30, 1e6))
+      if (of_layer != 0)
+        keys.fail(error(Code::unsupported, "{}: this version has this architecture without limits alone",
+                        arch_key(file, limit)));
+  MR_RETURN_IF_ERROR(keys.status());
+  MR_ASSIGN_OR_RETURN(DecoderSpec spec, beside_states(file, hp, net));
+  for (LayerSpec& layer : spec.layers) layer.attention.gates_heads = true;
   return spec;
 }
 

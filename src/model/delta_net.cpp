@@ -19,10 +19,15 @@ DeltaNetWeights list_kimi_delta(UnitBuilder& units, int layer, const DeltaNetSpe
   weights.k = units.matrix(name("attn_k.weight"), model_dim, keys);
   weights.v = units.matrix(name("attn_v.weight"), model_dim, values);
   weights.beta = units.matrix(name("ssm_beta.weight"), model_dim, spec.value_heads);
-  weights.low_alpha = units.matrix(name("ssm_f_a.weight"), model_dim, rank);
-  weights.low_z = units.matrix(name("ssm_g_a.weight"), model_dim, rank);
-  weights.alpha = units.matrix(name("ssm_f_b.weight"), rank, spec.decays());
-  weights.z = units.matrix(name("ssm_g_b.weight"), rank, values);
+  if (rank > 0) {
+    weights.low_alpha = units.matrix(name("ssm_f_a.weight"), model_dim, rank);
+    weights.low_z = units.matrix(name("ssm_g_a.weight"), model_dim, rank);
+    weights.alpha = units.matrix(name("ssm_f_b.weight"), rank, spec.decays());
+    weights.z = units.matrix(name("ssm_g_b.weight"), rank, values);
+  } else {
+    weights.alpha = units.matrix(name("ssm_f_a.weight"), model_dim, spec.decays());
+    weights.z = units.matrix(name("ssm_g_a.weight"), model_dim, values);
+  }
   weights.a = units.vectors(name("ssm_a"), 1, spec.value_heads);
   weights.dt_bias = units.vector(name("ssm_dt.bias"), spec.decays());
   weights.q_taps = units.taps(name("ssm_conv1d_q.weight"), spec.taps, keys);
@@ -34,8 +39,8 @@ DeltaNetWeights list_kimi_delta(UnitBuilder& units, int layer, const DeltaNetSpe
 }
 
 /// With q, k, v = silu(convolution(W h)) of each, heads of q and k of length 1: the delta rule with beta =
-/// sigmoid(W_beta h) and of each key channel decay = e^(a softplus(W_alpha (W_low_alpha h) + bias)), then W_out
-/// (sigmoid(W_z (W_low_z h)) * norm(its result)).
+/// sigmoid(W_beta h) and of each key channel decay = e^(a softplus(W_alpha (W_low_alpha h) + bias)), or bounded as
+/// Ops::decay() has it, then W_out (sigmoid(W_z (W_low_z h)) * norm(its result)); there may be no W_low.
 void record_kimi_delta(exec::Ops& ops, std::int64_t layer, const DeltaNetSpec& spec, const DeltaNetWeights& weights,
                        Act h, float eps) {
   const std::int64_t keys = spec.key_heads * spec.key_dim, values = spec.value_channels();
@@ -43,15 +48,20 @@ void record_kimi_delta(exec::Ops& ops, std::int64_t layer, const DeltaNetSpec& s
             v = ops.buffer("v of state", values), qkv = ops.buffer("qkv", spec.channels()), z = ops.buffer("z", values),
             read = ops.buffer("read of state", values);
   const Act beta = ops.buffer("beta", spec.value_heads), alpha = ops.buffer("alpha", spec.decays());
-  const Act low_alpha = ops.buffer("low alpha", spec.gate_rank), low_z = ops.buffer("low z", spec.gate_rank);
   const exec::Product wide[] = {{q, weights.q, {}}, {k, weights.k, {}}, {v, weights.v, {}}};
-  const exec::Product narrow[] = {
-      {beta, weights.beta, {}}, {low_alpha, weights.low_alpha, {}}, {low_z, weights.low_z, {}}};
   ops.matmul(wide, h);
-  ops.matmul(narrow, h);
-  ops.matmul(alpha, weights.alpha, low_alpha);
-  ops.matmul(z, weights.z, low_z);
-  ops.decay(alpha, weights.a, weights.dt_bias);
+  if (spec.gate_rank > 0) {
+    const Act low_alpha = ops.buffer("low alpha", spec.gate_rank), low_z = ops.buffer("low z", spec.gate_rank);
+    const exec::Product narrow[] = {
+        {beta, weights.beta, {}}, {low_alpha, weights.low_alpha, {}}, {low_z, weights.low_z, {}}};
+    ops.matmul(narrow, h);
+    ops.matmul(alpha, weights.alpha, low_alpha);
+    ops.matmul(z, weights.z, low_z);
+  } else {
+    const exec::Product gates[] = {{beta, weights.beta, {}}, {alpha, weights.alpha, {}}, {z, weights.z, {}}};
+    ops.matmul(gates, h);
+  }
+  ops.decay(alpha, weights.a, weights.dt_bias, spec.decay_bound);
   ops.convolve(qkv, q, weights.q_taps, layer, {spec.taps, {}, true});
   ops.convolve(qkv, k, weights.k_taps, layer, {spec.taps, {}, true, keys});
   ops.convolve(qkv, v, weights.v_taps, layer, {spec.taps, {}, true, 2 * keys});

@@ -101,7 +101,9 @@ struct DeltaNetSpec {
   // Kimi's: each key channel of a head has a decay; queries, keys and values have matrices and convolutions of their
   // own; the output's gate goes through a sigmoid instead of SiLU.
   bool channel_decays = false;
-  std::int64_t gate_rank = 0;  // channels between the two matrices that make the decays, and those that make the gate
+  std::int64_t gate_rank = 0;  // channels between the two matrices that make the decays, and those that make the gate;
+                               // 0: each is one matrix
+  float decay_bound = 0;       // of the decays' logarithms, below 0; 0: none
 
   std::int64_t value_channels() const { return value_heads * value_dim; }
   std::int64_t decays() const { return channel_decays ? value_heads * key_dim : value_heads; }  // of a token

@@ -25,6 +25,7 @@ constexpr std::array kArchitectures{
     Entry{"baichuan", baichuan_spec},
     Entry{"bailingmoe", bailingmoe_spec},
     Entry{"bailingmoe2", dots1_spec},
+    Entry{"bailingmoe3", bailingmoe3_spec},
     Entry{"bert", bert_spec},
     Entry{"bloom", bloom_spec},
     Entry{"chatglm", llama_spec},

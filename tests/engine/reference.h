@@ -239,6 +239,7 @@ constexpr Checkpoint kCheckpoints[] = {
     latents("glm-4.7-flash", "GLM-4.7-Flash"),
     latents("mistral4", "Mistral Small 4"),
     latents("kimi-linear", "Kimi Linear"),
+    on_cpus("bailingmoe3", "Ling 3", true),
     latents("deepseek-v3.2", "DeepSeek V3.2"),
     on_cpus("deepseek-v4", "DeepSeek V4", true),
     {"glm-dsa", "GLM-5", true, "glm-dsa", 256, DType::f32}};

@@ -66,7 +66,8 @@ std::string model_name(const testing::TestParamInfo<const char*>& info) {
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
-INSTANTIATE_TEST_SUITE_P(Kinds, States, testing::Values("qwen35moe", "lfm2", "mamba2", "nemotron-h-moe", "kimi-linear"),
+INSTANTIATE_TEST_SUITE_P(Kinds, States,
+                         testing::Values("qwen35moe", "lfm2", "mamba2", "nemotron-h-moe", "kimi-linear", "bailingmoe3"),
                          model_name);
 INSTANTIATE_TEST_SUITE_P(Kinds, FailedReads, testing::Values("qwen35moe", "nemotron-h-moe", "kimi-linear"), model_name);
 

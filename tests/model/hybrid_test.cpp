@@ -134,6 +134,37 @@ TEST(Hybrid, WhatKimisDeltaAttentionCannotBeIsRefusedByName) {
   expect_named(refusal(flat, Code::corrupt), "blk.0.ssm_conv1d_v.weight");
 }
 
+TEST(Hybrid, Ling3BoundsItsDecaysAndGatesItsHeads) {
+  const auto model = load(TinyModel::ling3().open("hybrid"), {}).value();
+  const exec::Program& program = model->program();
+  EXPECT_EQ(program.layout.group_of(0).state, (kv::StateShape{3, 384, 4, 32, 32}));
+  EXPECT_NE(program.ropes.at(0).inv_freq, std::vector<float>(4, 0.0f)) << "its heads turn";
+  std::vector<std::int64_t> gates;  // columns of those that go through a sigmoid
+  for (const Step& step : program.steps) {
+    if (step.kind == Step::Kind::decay) {
+      EXPECT_EQ(step.least, -5.0f);
+    }
+    if (step.kind == Step::Kind::sigmoid_gate) gates.push_back(program.buffer(step.b).cols);
+  }
+  EXPECT_EQ(gates, (std::vector<std::int64_t>{128, 4}));
+  for (const char* name : {"blk.0.ssm_f_a.weight", "blk.0.ssm_g_a.weight", "blk.1.attn_gate.weight"}) {
+    TinyModel without = TinyModel::ling3();
+    without.remove(name);
+    expect_named(refusal(without, Code::not_found), name);
+  }
+  TinyModel other = TinyModel::ling3();
+  other.keys.erase("bailingmoe3.kda.gate_lower_bound");
+  expect_named(refusal(other, Code::corrupt), "bailingmoe3.kda.gate_lower_bound");
+  other.set("kda.gate_lower_bound", 1.0f);
+  expect_named(refusal(other, Code::corrupt), "bailingmoe3.kda.gate_lower_bound");
+  other = TinyModel::ling3();
+  other.set("kda.safe_gate", false);
+  expect_named(refusal(other, Code::unsupported), "bailingmoe3.kda.safe_gate");
+  other = TinyModel::ling3();
+  other.set("swiglu_clamp_exp", 7.0f);
+  expect_named(refusal(other, Code::unsupported), "bailingmoe3.swiglu_clamp_exp");
+}
+
 TEST(Hybrid, AShortConvolutionKeepsItsLastInputs) {
   const auto model = load(TinyModel::lfm2().open("hybrid"), {}).value();
   const kv::Layout& layout = model->program().layout;

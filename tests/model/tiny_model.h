@@ -149,9 +149,9 @@ class TinyModel {
   }
 
   /// deepseek2() with queries of one matrix, whose first layer keeps a state: 4 heads of 32 channels.
-  static TinyModel kimi_linear() {
-    TinyModel model = deepseek2(32, "kimi-linear");
-    model.keys.erase("kimi-linear.attention.q_lora_rank");
+  static TinyModel kimi_linear(const std::string& architecture = "kimi-linear") {
+    TinyModel model = deepseek2(32, architecture);
+    model.keys.erase(architecture + ".attention.q_lora_rank");
     model.set_of_layers("attention.head_count_kv", {0, 1});
     model.set("kda.head_dim", 32u);
     model.set("ssm.conv_kernel", 4u);
@@ -167,14 +167,22 @@ class TinyModel {
       model.add(0, std::string("ssm_conv1d_") + part + ".weight", {4, 1, 128});
     }
     for (const char* gate : {"f", "g"}) {
-      model.add(0, std::string("ssm_") + gate + "_a.weight", {64, 32});
-      model.add(0, std::string("ssm_") + gate + "_b.weight", {32, 128});
+      model.add(0, std::string("ssm_") + gate + "_a.weight", {64, architecture == "kimi-linear" ? 32 : 128});
+      if (architecture == "kimi-linear") model.add(0, std::string("ssm_") + gate + "_b.weight", {32, 128});
     }
     model.add(0, "ssm_beta.weight", {64, 4});
     model.add(0, "ssm_a", {1, 4});
     model.add(0, "ssm_dt.bias", {128});
     model.add(0, "ssm_norm.weight", {32});
     model.add(0, "attn_output.weight", {128, 64});
+    return model;
+  }
+
+  /// The same with bounded decays, gates of one matrix, and heads with a gate.
+  static TinyModel ling3() {
+    TinyModel model = kimi_linear("bailingmoe3");
+    model.set("kda.gate_lower_bound", -5.0f);
+    model.add(1, "attn_gate.weight", {64, 4});
     return model;
   }
 

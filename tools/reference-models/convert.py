@@ -238,8 +238,8 @@ def own_keys(model):
             "attention.temperature_scale": rope["llama_4_scaling_beta"],
             "attention.temperature_length": rope["original_max_position_embeddings"],
         }
-    if architecture == recurrent.KIMI:
-        return deepseek2_keys(config, {}) | recurrent.kimi_keys(config)
+    if architecture in recurrent.KIMI:
+        return deepseek2_keys(config, rope or {}) | recurrent.kimi_keys(config)
     if architecture in ("step35", "mimo2"):
         return local_keys(architecture, config)
     return {}
@@ -481,7 +481,7 @@ def by_kinds(values, group, heads):
     return np.concatenate([part.reshape(-1, *values.shape[1:]) for part in parts])
 
 
-def layer_tensors(model, part, values, unsplit):
+def layer_tensors(model, layer, part, values, unsplit):
     if part.startswith("mlp.act_fn."):
         return []  # numbers of weight_keys()
     if model.transposed and values.ndim == 2:
@@ -490,7 +490,7 @@ def layer_tensors(model, part, values, unsplit):
         values = by_kinds(values, model.grouped, model.config.get("num_attention_heads", model.config.get("n_head")))
     if model.architecture in recurrent.ARCHITECTURES:
         return recurrent.layer_tensors(model, part, values)
-    if model.architecture == recurrent.KIMI and (made := recurrent.kimi_delta(part, values)) is not None:
+    if model.architecture in recurrent.KIMI and (made := recurrent.kimi_delta(model, layer, part, values)) is not None:
         return made
     if part == "shared_mlp.input_linear.weight":
         gate, up = np.split(values, 2)
@@ -576,7 +576,7 @@ def all_tensors(model, weights, unsplit):
         in_layer = re.fullmatch(r"(?:model|backbone|gpt_neox|transformer)\.(?:layers|h|blocks)\.(\d+)\.(.+)", name)
         if in_layer:
             layer, part = in_layer.groups()
-            parts = layer_tensors(model, part, values, unsplit)
+            parts = layer_tensors(model, layer, part, values, unsplit)
             tensors += [(f"blk.{layer}.{own}", own_values) for own, own_values in parts]
         else:
             shift = np.float32(model.norm_shift if name == "model.norm.weight" else 0)

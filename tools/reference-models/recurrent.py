@@ -12,7 +12,7 @@ TILED = {"qwen35", "qwen35moe"}
 MAMBA = {"mamba2", "nemotron_h", "nemotron_h_moe", "granitehybrid"}
 SHORT_CONVOLUTION = {"lfm2", "lfm2moe"}
 ARCHITECTURES = QWEN | MAMBA | SHORT_CONVOLUTION
-KIMI = "kimi-linear"  # whose other layers and feed-forwards are convert.py's
+KIMI = ("kimi-linear", "bailingmoe3")  # whose other layers and feed-forwards are convert.py's
 SIGMOID = 2  # expert_gating_func
 
 # Of a layer's parameters, without what stands before the mixer's name.
@@ -82,6 +82,7 @@ LAYER = {
 KIMI_DELTA = {
     "forget_gate.f_a_proj": "ssm_f_a",
     "forget_gate.f_b_proj": "ssm_f_b",
+    "forget_gate.f_proj": "ssm_f_a",
     "forget_gate.dt_bias": "ssm_dt.bias",
     "forget_gate.A_log": "ssm_a",
     "g_a_proj": "ssm_g_a",
@@ -185,11 +186,11 @@ def short_convolution_keys(config):
 
 def kimi_keys(config):
     attends = [kind == "full_attention" for kind in config["layer_types"]]
-    return {
-        "attention.head_count_kv": [int(own) for own in attends],
-        "kda.head_dim": config["linear_head_dim"],
-        "ssm.conv_kernel": config["linear_conv_kernel_dim"],
-    }
+    keys = {"attention.head_count_kv": [int(own) for own in attends]}
+    if "kda_lower_bound" in config:
+        return keys | {"kda.head_dim": config["head_dim"], "ssm.conv_kernel": config["short_conv_kernel_size"],
+                       "kda.safe_gate": True, "kda.gate_lower_bound": config["kda_lower_bound"]}
+    return keys | {"kda.head_dim": config["linear_head_dim"], "ssm.conv_kernel": config["linear_conv_kernel_dim"]}
 
 
 def own_keys(model):
@@ -262,14 +263,17 @@ def gates_and_ups(part, values):
     return [(f"ffn_gate_{ending}.weight", gate), (f"ffn_up_{ending}.weight", up)]
 
 
-def kimi_delta(part, values):
+def kimi_delta(model, layer, part, values):
     """[(name, values)] of a parameter of its layers with a state; None: it is none."""
     part = part.removeprefix("self_attn.")
+    if part == "g_proj.weight":  # Ling 3: of a state's results, or of heads
+        attends = model.config["layer_types"][int(layer)] == "full_attention"
+        return [("attn_gate.weight" if attends else "ssm_g_a.weight", values)]
     if part == "conv1d.weight":  # of queries, keys and values, [channels, 1, taps] each
         return [(f"ssm_conv1d_{own}.weight", own_values) for own, own_values in zip("qkv", np.split(values, 3))]
     stem, _, ending = part.rpartition(".")
     if part == "forget_gate.A_log":
-        values = -np.exp(values).reshape(-1, 1)
+        values = (1 if model.architecture == "bailingmoe3" else -1) * np.exp(values).reshape(-1, 1)
     if part in KIMI_DELTA:
         return [(KIMI_DELTA[part], values)]
     return [(f"{KIMI_DELTA[stem]}.{ending}", values)] if stem in KIMI_DELTA else None

@@ -390,6 +390,24 @@ KIMI_LINEAR = Model(
     },
 )
 
+# Ling 3: decays with a bound, gates of one matrix, latents with a rotation, heads with a gate, groups of experts.
+LING3 = Model(
+    "bailingmoe3", "bailingmoe3", "bailing_hybrid", "BailingHybridConfig", "BailingHybridForCausalLM",
+    latent(num_attention_heads=3, num_key_value_heads=3, num_hidden_layers=3, intermediate_size=32, head_dim=32,
+           layer_types=["linear_attention", "full_attention", "linear_attention"],
+           mlp_layer_types=["dense", "sparse", "sparse"], q_lora_rank=None, kv_lora_rank=32, qk_nope_head_dim=32,
+           qk_rope_head_dim=32, v_head_dim=64, num_local_experts=4, n_shared_experts=1, n_group=2, topk_group=1,
+           norm_topk_prob=True, routed_scaling_factor=2.5, rms_norm_eps=1e-6, moe_intermediate_size=16,
+           short_conv_kernel_size=4, kda_lower_bound=-5.0, num_mtp_layers=0, rope_theta=1e4,
+           rope_parameters=rope())
+    | {"head_dim": 32},
+    variants={
+        "experts not scaled": {"routed_scaling_factor": 1.0}, "weights not renormalised": {"norm_topk_prob": False},
+        "no groups": {"n_group": 1, "topk_group": 1}, "theta": {"rope_parameters": rope(5e5)},
+        "another bound": {"kda_lower_bound": -3.0}, "no bound": {"kda_safe_gate": False},
+    },
+)
+
 
 def deepseek4_rope(base=1.6e5, **changes):
     partial = {"partial_rotary_factor": 0.5}
@@ -638,7 +656,7 @@ GRANITE_HYBRID = Model(
 MODELS = [LLAMA, LLAMA3, LLAMA4, MIXTRAL, NEMO, QWEN2, QWEN3, QWEN3MOE, GEMMA3, GEMMA3N, GEMMA4, GEMMA4_MOE, GPT_OSS, GLM4MOE, MISTRAL3,
           PHI3, GRANITE, MINIMAX_M2, DEEPSEEK_V2_LITE, DEEPSEEK_V3, GLM4_MOE_LITE, QWEN3NEXT, QWEN35, QWEN35MOE, MAMBA2,
           LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, NEMOTRON_H_LATENT, GRANITE_HYBRID, MISTRAL4, STEP35, MIMO2, DEEPSEEK_V32,
-          GLM_DSA, KIMI_LINEAR, DEEPSEEK_V4, *RELATIVES, *OLDER]
+          GLM_DSA, KIMI_LINEAR, LING3, DEEPSEEK_V4, *RELATIVES, *OLDER]
 
 
 def fixtures():

@@ -368,6 +368,8 @@ Status check_gpu(const Program& program, const residency::UnitTable& units, cons
       return error(Code::unsupported, "the GPU part has no compressed attention yet; use --device cpu");
     if (step.kind == Step::Kind::rope && step.back)
       return error(Code::unsupported, "the GPU part turns no heads back yet; use --device cpu");
+    if (step.kind == Step::Kind::decay && step.least != 0)
+      return error(Code::unsupported, "the GPU part has no decays with a bound yet; use --device cpu");
     const auto limits = [](Activation one) { return one == Activation::limited || one == Activation::bounded; };
     if (limits(step.activation) || limits(step.experts.activation))
       return error(Code::unsupported, "the GPU part has no SiLU with a limit yet; use --device cpu");
