@@ -223,6 +223,12 @@ class CpuExecutor final : public Executor {
   void score_keys(const IndexQueries& queries, std::int64_t row, std::int64_t chunk, float* scores, int thread) const;
   std::vector<std::int64_t> rows_beyond(std::int64_t keys, std::int64_t ratio = 1) const;
   void attend_to_selected(AttentionCall& call, Act selected);
+  void select_blocks(Act out, Act q, std::int64_t layer, const Indexer& indexer);
+  void score_blocks(const IndexQueries& queries, std::int64_t row, std::int64_t chunk, float* scores) const;
+  void attend_to_blocks(AttentionCall& call, const std::int32_t* chosen, const std::vector<std::int64_t>& rows);
+  void attend_block_chunk(const AttentionCall& call, const AttentionPair& pair, const std::int32_t* chosen,
+                          std::int64_t chunk) const;
+  std::int64_t most_blocks(const Indexer& indexer) const;
   void attend_gathered_chunk(const AttentionCall& call, const AttentionPair& pair, const SeenKeys& keys,
                              std::int64_t chunk, int thread) const;
   AttentionPair gathered_pair(const AttentionCall& call, const SeenKeys& keys, std::int64_t row,

@@ -1,9 +1,10 @@
 // Attention of the CPU executor over keys that are not neighbours: those that an indexer has chosen, or compressed rows
 // and a window (cpu_compressed.cpp). Index keys, the choice, and latents gathered for the kernels, which take them for
-// a short sequence's. Rows that see no more keys than are chosen go with all others (cpu_attention.cpp), and have the
-// same bits there.
+// a short sequence's; of blocks that are chosen, the kernels take the cache's own. Rows that see no more keys than are
+// chosen go with all others (cpu_attention.cpp), and have the same bits there.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "exec/cpu_attention.h"
@@ -122,6 +123,7 @@ void CpuExecutor::score_keys(const IndexQueries& queries, std::int64_t row, std:
 
 void CpuExecutor::select(Act out, Act q, Act weights, std::int64_t layer, const Indexer& indexer) {
   if (!ready()) return;
+  if (indexer.block > 0) return select_blocks(out, q, layer, indexer);
   const std::vector<std::int64_t> rows = rows_beyond(indexer.top_k, indexer.ratio);
   if (!rows.empty() && layout_.index_positions < shape_.max_positions)
     return fail(error(Code::internal, "a choice of {} keys was not prepared", indexer.top_k));
@@ -150,6 +152,78 @@ void CpuExecutor::select(Act out, Act q, Act weights, std::int64_t layer, const 
       for (std::int64_t i = begin; i < end; ++i)
         kernels::largest(scores + i * positions, keys_of(row_at(i)), indexer.top_k, scratch + thread * positions,
                          chosen + row_at(i) * indexer.top_k);
+    });
+  }
+}
+
+/// Of all positions that the pass has room for. Those of all heads have it where a token's scores have.
+std::int64_t CpuExecutor::most_blocks(const Indexer& indexer) const {
+  return (layout_.index_positions + indexer.block - 1) / indexer.block;
+}
+
+/// The greatest product of each head's query with a key of each block of a chunk, as far as the row sees them. scores:
+/// [heads, most_blocks()].
+void CpuExecutor::score_blocks(const IndexQueries& queries, std::int64_t row, std::int64_t chunk, float* scores) const {
+  const Indexer& indexer = queries.indexer;
+  const kv::BatchRow& of = batch_->rows[static_cast<std::size_t>(row)];
+  const kv::SequenceState& sequence = *batch_->sequences[static_cast<std::size_t>(of.sequence)];
+  const std::int64_t first = chunk * kernels::kAttentionChunk, dim = indexer.head_dim;
+  const std::int64_t keys = std::min<std::int64_t>(kernels::kAttentionChunk, of.position + 1 - first);
+  const std::byte* blocks[kChunkBlocks];
+  alignas(64) float products[kernels::kAttentionChunk], query[2 * kernels::kMostIndexDim];
+  // A product is the part of it that is above 0, less that of its negative.
+  constexpr float kWeights[] = {1, -1};
+  kernels::IndexScoresArgs args;
+  args.count = kv::blocks_for(keys);
+  for (std::int64_t b = 0; b < args.count; ++b) blocks[b] = sequence.index(chunk * kChunkBlocks + b, queries.layer);
+  args.q = query;
+  args.weights = kWeights;
+  args.heads = 2;
+  args.dim = dim;
+  args.dtype = sequence.layout().group_of(queries.layer).index_dtype();
+  args.blocks = blocks;
+  args.out = products;
+  for (std::int64_t head = 0; head < indexer.heads; ++head) {
+    const float* const q = queries.q + (row * indexer.heads + head) * dim;
+    std::copy_n(q, dim, query);
+    std::transform(q, q + dim, query + dim, [](float x) { return -x; });
+    table_.index_scores(args);
+    float* const of_head = scores + head * most_blocks(indexer) + first / indexer.block;
+    for (std::int64_t at = 0; at < keys; at += indexer.block)
+      of_head[at / indexer.block] =
+          *std::max_element(products + at, products + std::min<std::int64_t>(at + indexer.block, keys));
+  }
+}
+
+void CpuExecutor::select_blocks(Act out, Act q, std::int64_t layer, const Indexer& indexer) {
+  const std::vector<std::int64_t> rows = rows_beyond(indexer.keys());
+  if (!rows.empty() && layout_.index_positions < shape_.max_positions)
+    return fail(error(Code::internal, "a choice of {} blocks was not prepared", indexer.top_k));
+  const IndexQueries queries{indexer, layer, data(q), nullptr};
+  auto* const chosen = reinterpret_cast<std::int32_t*>(data(out));
+  auto* const scores = at<float>(layout_.index_scores);
+  auto* const scratch = at<float>(layout_.index_scratch);
+  const std::int64_t positions = layout_.index_positions, stride = most_blocks(indexer);
+  const auto position_of = [&](std::int64_t row) { return batch_->rows[static_cast<std::size_t>(row)].position; };
+  for (std::size_t first = 0; first < rows.size(); first += static_cast<std::size_t>(layout_.index_rows)) {
+    const std::int64_t count = std::min(layout_.index_rows, std::ssize(rows) - static_cast<std::int64_t>(first));
+    const auto row_at = [&](std::int64_t i) { return rows[first + static_cast<std::size_t>(i)]; };
+    std::int64_t chunks = 0;
+    for (std::int64_t i = 0; i < count; ++i)
+      chunks = std::max<std::int64_t>(chunks, position_of(row_at(i)) / kernels::kAttentionChunk + 1);
+    pool_.parallel_for(count * chunks, 1, [&](std::int64_t begin, std::int64_t end, int) {
+      for (std::int64_t task = begin; task < end; ++task)
+        if (position_of(row_at(task % count)) >= task / count * kernels::kAttentionChunk)
+          score_blocks(queries, row_at(task % count), task / count, scores + task % count * positions);
+    });
+    pool_.parallel_for(count * indexer.heads, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
+      for (std::int64_t task = begin; task < end; ++task) {
+        const std::int64_t row = row_at(task % count), head = task / count, own = position_of(row) / indexer.block;
+        float* const of_head = scores + task % count * positions + head * stride;
+        std::fill_n(of_head + own + 1 - indexer.local, indexer.local, std::numeric_limits<float>::infinity());
+        kernels::largest(of_head, own + 1, indexer.top_k, scratch + thread * positions,
+                         chosen + (row * indexer.heads + head) * indexer.top_k);
+      }
     });
   }
 }
@@ -217,12 +291,13 @@ void CpuExecutor::attend_to_selected(AttentionCall& call, Act selected) {
   if (failed()) return;
   const std::vector<std::int64_t> rows = rows_beyond(call.attention.selected);
   if (rows.empty()) return;
+  const auto* const chosen = reinterpret_cast<const std::int32_t*>(data(selected));
+  if (call.attention.selected_block > 0) return attend_to_blocks(call, chosen, rows);
   const kv::Group& kv =
       batch_->sequences[static_cast<std::size_t>(batch_->rows[0].sequence)]->layout().group_of(call.layer);
   if (static_cast<std::uint64_t>(kChunkBlocks * kv.v_head_bytes()) > layout_.selected_bytes)
     return fail(error(Code::internal, "attention over {} chosen keys was not prepared", call.attention.selected));
   const std::int64_t count = call.attention.selected;
-  const auto* const chosen = reinterpret_cast<const std::int32_t*>(data(selected));
   const auto keys_of = [&](std::int64_t row) { return SeenKeys{chosen + row * count, count, call.layer, 0, count}; };
   run_pairs(
       call, std::ssize(rows),
@@ -232,6 +307,73 @@ void CpuExecutor::attend_to_selected(AttentionCall& call, Act selected) {
       },
       [&](const AttentionPair& pair, std::int64_t chunk, int thread) {
         attend_gathered_chunk(call, pair, keys_of(pair.tile.first_row), chunk, thread);
+      });
+}
+
+/// A chunk of the keys in a row's chosen blocks, one behind the other: `chosen` has the numbers of those of the pair's
+/// head, ascending. The last one may be the row's own, of which it sees the keys up to itself.
+void CpuExecutor::attend_block_chunk(const AttentionCall& call, const AttentionPair& pair, const std::int32_t* chosen,
+                                     std::int64_t chunk) const {
+  const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(pair.tile.first_row)];
+  const kv::SequenceState& sequence = *batch_->sequences[static_cast<std::size_t>(row.sequence)];
+  const kv::Group& kv = sequence.layout().group_of(call.layer);
+  const bool has_plain = sequence.layout().plain_group(call.layer) != kv::Place::kNowhere;
+  const Attention& attention = call.attention;
+  const std::int64_t block = attention.selected_block, parts = block / kv::kBlockTokens,
+                     own = row.position / kv::kBlockTokens;
+  const std::int64_t behind = chosen[attention.selected / block - 1] == row.position / block
+                                  ? block - 1 - row.position % block  // keys of the own block that it does not see
+                                  : 0;
+  const auto last = static_cast<std::int32_t>(attention.selected - behind - 1);
+  const std::byte* k_blocks[kChunkBlocks] = {};
+  const std::byte* v_blocks[kChunkBlocks] = {};
+  kernels::AttentionArgs args;
+  for (std::int64_t b = 0; b < kChunkBlocks && chunk * kChunkBlocks + b <= last / kv::kBlockTokens; ++b) {
+    const std::int64_t number = chunk * kChunkBlocks + b, from = chosen[number / parts] * parts + number % parts;
+    if (has_plain && (from == 0 || from == own)) {
+      k_blocks[b] = sequence.plain(from, call.layer, kv::Part::k, pair.head);
+      v_blocks[b] = sequence.plain(from, call.layer, kv::Part::v, pair.head);
+      args.plain_blocks |= std::uint32_t{1} << b;
+      continue;
+    }
+    k_blocks[b] = sequence.k(from, call.layer, pair.head);
+    v_blocks[b] = sequence.v(from, call.layer, pair.head);
+  }
+  args.head_dim = attention.head_dim;
+  args.group = call.group;
+  args.q = call.q + pair.tile.first_row * call.q_stride + pair.head * call.group * args.head_dim;
+  args.q_row_stride = call.q_stride;
+  args.q_head_stride = args.head_dim;
+  args.rows = 1;
+  args.positions = &last;
+  args.scale = attention.scale;
+  args.cap = attention.cap;
+  args.kv_dtype = kv.dtype;
+  args.rotation = kv.rotation();
+  args.chunk = chunk;
+  args.k_blocks = k_blocks;
+  args.v_blocks = v_blocks;
+  args.v_dim = attention.v_dim();
+  args.acc = pair.acc + chunk * pair.queries * args.v_dim;
+  args.max = pair.max + chunk * pair.queries;
+  args.sum = pair.sum + chunk * pair.queries;
+  table_.attention_chunk(args);
+}
+
+/// chosen: [rows of the pass, kv_heads, blocks].
+void CpuExecutor::attend_to_blocks(AttentionCall& call, const std::int32_t* chosen,
+                                   const std::vector<std::int64_t>& rows) {
+  const std::int64_t heads = call.attention.kv_heads, blocks = call.attention.selected / call.attention.selected_block;
+  run_pairs(
+      call, std::ssize(rows) * heads,
+      [&](std::int64_t i, std::int64_t slot) {
+        const SeenKeys keys{.count = call.attention.selected};
+        AttentionPair pair = gathered_pair(call, keys, rows[static_cast<std::size_t>(i / heads)], slot);
+        pair.head = i % heads;
+        return pair;
+      },
+      [&](const AttentionPair& pair, std::int64_t chunk, int) {
+        attend_block_chunk(call, pair, chosen + (pair.tile.first_row * heads + pair.head) * blocks, chunk);
       });
 }
 

@@ -107,7 +107,9 @@ class Ops {
   /// selected = the positions that each row's attention sees, ascending, top_k of them, as int32 in the floats' place;
   /// rows that see no more than top_k have nothing written. A position s scores the sum over heads h, ascending, of
   /// weights[h] * max(0, q_h . k_s), k_s being its index key; of equal scores the lower position is chosen. q: heads *
-  /// head_dim, weights: heads. `selected`: a buffer of top_k.
+  /// head_dim, weights: heads. `selected`: a buffer of top_k. With Indexer::block, without weights: for each head the
+  /// blocks' numbers, [heads, top_k], of those that hold the greatest q_h . k_s, and always the `local` nearest ones;
+  /// ties: the lower number. `selected`: a buffer of indexer.choices().
   void select(Act selected, Act q, Act weights, std::int64_t layer, const Indexer& indexer);
   /// Stores the inputs and gates of each row, and makes the compressed rows that the pass completes, in the layout's
   /// layer `layer`. inputs, gates: compressor.given() columns. bias: float32 [ratio * given()]; norm: float32 [dim].

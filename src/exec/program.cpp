@@ -222,20 +222,29 @@ static bool adds_streams(const Program& program, const Step& step) {
 
 /// What is wrong with a step that stores index keys, chooses by them, or sees what was chosen; empty: nothing.
 static std::string_view index_mistake(const Program& program, const Step& step) {
-  if (step.kind == Kind::attention && step.attention.selected != 0)
-    return step.b.buffer >= 0 && program.buffer(step.b).cols == step.attention.selected &&
-                   step.attention.latent_values > 0 &&
-                   (step.attention.rows >= 0 || (step.attention.window == 0 && step.attention.sinks.none()))
+  if (step.kind == Kind::attention && step.attention.selected != 0) {
+    const Attention& attention = step.attention;
+    const std::int64_t block = attention.selected_block, named = step.b.buffer < 0 ? 0 : program.buffer(step.b).cols;
+    const bool blocks = block > 0 && is_index_block(block) && attention.latent_values == 0 && attention.rows < 0 &&
+                        !attention.sees_ahead() && attention.slopes.empty() &&
+                        named * block == attention.kv_heads * attention.selected;
+    const bool tokens = block == 0 && attention.latent_values > 0 && named == attention.selected;
+    return (blocks || tokens) && (attention.rows >= 0 || (attention.window == 0 && attention.sinks.none()))
                ? ""
                : "it sees chosen keys where it cannot";
+  }
   if (step.kind != Kind::store_index && step.kind != Kind::select) return "";
   const std::int64_t kept = program.layout.keeps(step.layer) ? program.layout.group_of(step.layer).index_dim : 0;
   if (step.kind == Kind::store_index)
     return kept > 0 && program.buffer(step.a).cols == kept ? "" : "its index keys are not those that are kept";
   const Indexer& indexer = step.indexer;
+  const bool blocks = indexer.block > 0;
+  const bool weighed = blocks ? step.b.buffer < 0 : program.buffer(step.b).cols == indexer.heads;
+  const bool in_blocks = !blocks || (is_index_block(indexer.block) && indexer.ratio == 1 && indexer.local >= 0 &&
+                                     indexer.local <= indexer.top_k && 2 * indexer.heads <= indexer.block);
   return indexer.head_dim == kept && indexer.heads > 0 && indexer.ratio == program.layout.group_of(step.layer).ratio &&
-                 program.buffer(step.a).cols == indexer.heads * kept && program.buffer(step.b).cols == indexer.heads &&
-                 program.buffer(step.out).cols == indexer.top_k
+                 program.buffer(step.a).cols == indexer.heads * kept && weighed && in_blocks &&
+                 program.buffer(step.out).cols == indexer.choices()
              ? ""
              : "its index queries are not of the keys that are kept";
 }

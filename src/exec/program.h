@@ -97,6 +97,9 @@ struct Attention {
   // Over latents with a window: beside it, a token sees the compressed rows that this layer of the layout keeps, as far
   // as they are complete, or those `selected` that Step::b names. All share one softmax. -1: none.
   std::int64_t rows = -1;
+  // Where `selected` is not 0: Step::b names blocks of so many tokens, for each KV head its own, so that the token sees
+  // those of them that are not behind it; 0: tokens.
+  std::int64_t selected_block = 0;
 
   std::int64_t v_dim() const { return latent_values > 0 ? latent_values : value_dim > 0 ? value_dim : head_dim; }
   /// Whether rows may see later keys.
@@ -107,12 +110,26 @@ struct Attention {
   }
 };
 
+/// Whether blocks of so many tokens can be chosen: whole blocks of the cache, in a chunk of the keys that a kernel
+/// takes.
+constexpr bool is_index_block(std::int64_t tokens) {
+  return tokens > 0 && tokens % kv::kBlockTokens == 0 && kernels::kAttentionChunk % tokens == 0;
+}
+
 /// Sparse attention: a token sees the earlier tokens whose index keys have the highest scores; ties: the earlier.
-/// Source: DeepSeek-V3.2 (arXiv:2512.02556), section 2.1.
+/// Source: DeepSeek-V3.2 (arXiv:2512.02556), section 2.1. With `block`, each index head chooses whole blocks of tokens
+/// for a KV head of its own; source: MiniMax-M3's model card (2026).
 struct Indexer {
   std::int64_t heads = 0, head_dim = 0;  // of the index queries, which share a token's index key
   std::int64_t top_k = 0;                // tokens that are chosen; one that has no more before it sees all
   std::int64_t ratio = 1;                // tokens to a key: rows of so many are chosen, of those that are complete
+  std::int64_t block = 0;  // tokens to a block, of which top_k are chosen: is_index_block(); 0: tokens are
+  std::int64_t local = 0;  // the nearest blocks, the token's own among them, which always are
+
+  /// Numbers that say what a token sees.
+  std::int64_t choices() const { return block > 0 ? heads * top_k : top_k; }
+  /// The most keys that a token sees.
+  std::int64_t keys() const { return block > 0 ? block * top_k : top_k; }
 };
 
 /// Makes one row of every `ratio` tokens. A token gives given() inputs and as many gates; a gate has a bias that

@@ -59,6 +59,7 @@ Expected<DecoderSpec> mimo2_spec(const modelfile::Model& file, const Hyperparame
 Expected<DecoderSpec> minicpm3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> minicpm_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> minimax_m2_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> minimax_m3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> mistral3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> modern_bert_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> mpt_spec(const modelfile::Model& file, const Hyperparameters& hp);

@@ -19,8 +19,8 @@ RowRange rows_of(const Shard& shard, std::int64_t rows) {
 }
 
 static bool cuts_heads(const AttentionSpec& spec, std::int64_t count) {
-  return spec.latent.rank == 0 && spec.norm != HeadNorm::together && spec.heads % count == 0 &&
-         spec.kv_heads % count == 0 && spec.heads * spec.v_dim() / count % kShardStep == 0;
+  return spec.latent.rank == 0 && spec.index.indexer.top_k == 0 && spec.norm != HeadNorm::together &&
+         spec.heads % count == 0 && spec.kv_heads % count == 0 && spec.heads * spec.v_dim() / count % kShardStep == 0;
 }
 
 bool cuts_heads(const DecoderSpec& spec, std::int64_t count) {

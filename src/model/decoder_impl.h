@@ -43,7 +43,7 @@ struct LayerWeights {
   WeightRef attn_result_norm, ffn_result_norm, sinks, head_gate;
   WeightRef attn_sum_norm, attn_sum_bias, ffn_sum_norm, ffn_sum_bias;  // of the residual stream behind both
   WeightRef q_low, q_low_norm, latent, latent_norm, shared_key, k_of_latent, v_of_latent;  // of latent attention
-  WeightRef index_q, index_k, index_norm, index_bias, index_weights;                       // of its indexer
+  WeightRef index_q, index_k, index_q_norm, index_norm, index_bias, index_weights;         // of its indexer
   DeltaNetWeights delta_net;                                                               // in attention's place
   Mamba2Weights mamba2;                                                                    // likewise
   ShortConvolutionWeights short_convolution;                                               // likewise
@@ -136,6 +136,7 @@ class Decoder {
   void mix_tokens(std::int64_t index);
   void attend_latent(std::int64_t index);
   Act selected(std::int64_t index, Act low);
+  Act selected_blocks(std::int64_t index);
   void remember(std::int64_t index);
   void feed_forward(std::int64_t index);
   void activate_products(const LayerSpec& spec, Act hidden, WeightRef gate, WeightRef up, WeightRef up_bias = {});

@@ -294,9 +294,13 @@ void Decoder::attend(std::int64_t index) {
   if (own && spec.rope != kNoRope) ops_.rope(k, kv_heads, spec.head_dim, spec.rope);
   if (spec.norms_rotated) normalize_heads(index, q, k);
   if (own) ops_.store_kv(index, k, v);
-  ops_.attention(attended, q, index,
-                 {heads, kv_heads, spec.head_dim, spec.scale, spec.window, layer.sinks, 0, spec.value_dim, 0,
-                  spec.score_cap, slopes(spec, heads), spec.causal, false, spec.whole_pictures, spec.chunks});
+  const exec::Indexer& indexer = spec.index.indexer;
+  const Act chosen = indexer.top_k > 0 ? selected_blocks(index) : Act();
+  ops_.attention(
+      attended, q, index,
+      {heads, kv_heads, spec.head_dim, spec.scale, spec.window, layer.sinks, 0, spec.value_dim, indexer.keys(),
+       spec.score_cap, slopes(spec, heads), spec.causal, false, spec.whole_pictures, spec.chunks, -1, indexer.block},
+      chosen);
   if (spec.value_scale != 1) ops_.scale(attended, spec.value_scale);
   if (gated) ops_.sigmoid_gate(attended, gate);
   if (spec.gates_heads) ops_.sigmoid_gate(attended, head_gate);
@@ -376,6 +380,25 @@ Act Decoder::selected(std::int64_t index, Act low) {
   ops_.store_index(index, k);
   ops_.scale(weights, 1.0f / std::sqrt(static_cast<float>(indexer.heads * indexer.head_dim)));
   ops_.select(chosen, q, weights, index, indexer);
+  return chosen;
+}
+
+/// The same of blocks, for each KV head; h still is the layer's input.
+Act Decoder::selected_blocks(std::int64_t index) {
+  const IndexerSpec& spec = spec_.layers[static_cast<std::size_t>(index)].attention.index;
+  const exec::Indexer& indexer = spec.indexer;
+  const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
+  const Act chosen = ops_.buffer("selected", indexer.choices(), Rows::whole),
+            q = ops_.buffer("index q", indexer.heads * indexer.head_dim),
+            k = ops_.buffer("index key", indexer.head_dim);
+  const exec::Product products[] = {{q, layer.index_q, {}}, {k, layer.index_k, {}}};
+  ops_.matmul(products, h_);
+  ops_.rms_norm_heads(q, layer.index_q_norm, indexer.head_dim, eps());
+  ops_.rms_norm_heads(k, layer.index_norm, indexer.head_dim, eps());
+  ops_.rope(q, indexer.heads, indexer.head_dim, spec.rope);
+  ops_.rope(k, 1, indexer.head_dim, spec.rope);
+  ops_.store_index(index, k);
+  ops_.select(chosen, q, {}, index, indexer);
   return chosen;
 }
 

@@ -97,6 +97,7 @@ void Decoder::list_attention(UnitBuilder& units, int index, LayerWeights& weight
     weights.q_norm = units.vector(name("attn_q_norm.weight"), each ? spec.head_dim : spec.q_dim());
     if (spec.reads < 0) weights.k_norm = units.vector(name("attn_k_norm.weight"), each ? spec.head_dim : kv_dim);
   }
+  if (spec.index.indexer.top_k > 0) list_indexer(units, index, weights);
   if (spec.gates_heads) {
     const RowRange heads = heads_of(spec.heads);
     weights.head_gate = units.rows(name("attn_gate.weight"), dim, spec.heads, heads.first, heads.count);
@@ -148,6 +149,13 @@ void Decoder::list_indexer(UnitBuilder& units, int index, LayerWeights& weights)
   const exec::Indexer& indexer = spec.index.indexer;
   const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
   const std::int64_t dim = hp_.model_dim;
+  if (indexer.block > 0) {
+    weights.index_q = units.matrix(name("indexer.q_proj.weight"), dim, indexer.heads * indexer.head_dim);
+    weights.index_k = units.matrix(name("indexer.k_proj.weight"), dim, indexer.head_dim);
+    weights.index_q_norm = units.vector(name("indexer.q_norm.weight"), indexer.head_dim);
+    weights.index_norm = units.vector(name("indexer.k_norm.weight"), indexer.head_dim);
+    return;
+  }
   weights.index_q = units.matrix(name("indexer.attn_q_b.weight"), spec.latent.q_rank, indexer.heads * indexer.head_dim);
   weights.index_k = units.matrix(name("indexer.attn_k.weight"), dim, indexer.head_dim);
   weights.index_norm = units.vector(name("indexer.k_norm.weight"), indexer.head_dim);

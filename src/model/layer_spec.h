@@ -43,8 +43,9 @@ struct LatentSpec {
   std::int64_t kept() const { return rank + rotated; }
 };
 
-/// Which earlier tokens latent attention sees: exec::Indexer. Its queries are made of the queries' latent, the first
-/// channels of queries and keys are rotated, and its keys go through a LayerNorm.
+/// Which earlier tokens attention sees: exec::Indexer. Over latents, its queries are made of the queries' latent, and
+/// its keys go through a LayerNorm. Elsewhere each KV head has an index head that chooses blocks; queries and keys are
+/// made of the layer's input and normalised as the layer's are. The first channels of queries and keys are rotated.
 struct IndexerSpec {
   exec::Indexer indexer;  // top_k 0: attention sees all
   int rope = 0;           // index into DecoderSpec::ropes
@@ -86,8 +87,8 @@ struct AttentionSpec {
   std::int64_t v_dim() const { return value_dim > 0 ? value_dim : head_dim; }
   kv::LayerKv kept() const {
     const std::int64_t index_dim = index.indexer.top_k > 0 && index.own ? index.indexer.head_dim : 0;
-    return latent.rank > 0 ? kv::LayerKv{kv::Keeps::latent, 1, 0, latent.kept(), window, reads, {}, index_dim}
-                           : kv::LayerKv{kv::Keeps::attention, kv_heads, head_dim, v_dim(), causal ? window : 0, reads};
+    if (latent.rank > 0) return {kv::Keeps::latent, 1, 0, latent.kept(), window, reads, {}, index_dim};
+    return {kv::Keeps::attention, kv_heads, head_dim, v_dim(), causal ? window : 0, reads, {}, index_dim};
   }
 };
 

@@ -76,6 +76,7 @@ constexpr std::array kArchitectures{
     Entry{"minicpm", minicpm_spec},
     Entry{"minicpm3", minicpm3_spec},
     Entry{"minimax-m2", minimax_m2_spec},
+    Entry{"minimax-m3", minimax_m3_spec},
     Entry{"mistral3", mistral3_spec},
     Entry{"mistral4", deepseek2_spec},
     Entry{"modern-bert", modern_bert_spec},

@@ -205,7 +205,7 @@ const std::vector<Known>& architectures() {
 
 /// Those that no launches are made of: with several residual streams, or keys and values of two sizes where the cache
 /// keeps them so.
-constexpr const char* kRefused[] = {"bailingmoe3", "deepseek-v4", "gemma3n", "mimo2"};
+constexpr const char* kRefused[] = {"bailingmoe3", "deepseek-v4", "gemma3n", "mimo2", "minimax-m3"};
 
 TEST(Fusion, OfEachArchitecture) {
   std::vector<std::string> seen;

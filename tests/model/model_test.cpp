@@ -399,6 +399,52 @@ TEST(Load, WhatAnIndexerCannotBeIsRefusedByName) {
   }
 }
 
+TEST(Load, KvHeadsMayChooseBlocks) {
+  const auto model = load_tiny(TinyModel::minimax_m3());
+  expect_used_in_pass_order(*model, false);
+  const exec::Program& program = model->program();
+  EXPECT_EQ(program.layout.group_of(0).index_dim, 0);
+  EXPECT_EQ(program.layout.group_of(1).index_dim, 16);
+  std::vector<std::int64_t> seen;
+  for (const exec::Step& step : program.steps) {
+    if (step.kind == exec::Step::Kind::attention) seen.push_back(step.attention.selected);
+    if (step.kind == exec::Step::Kind::select) {
+      EXPECT_EQ(program.buffer(step.out).cols, 2 * 3);
+    }
+  }
+  EXPECT_EQ(seen, (std::vector<std::int64_t>{0, 3 * 64}));
+}
+
+TEST(Load, WhatAnIndexerOfBlocksCannotBeIsRefusedByName) {
+  for (const char* tensor : {"q_proj.weight", "k_proj.weight", "q_norm.weight", "k_norm.weight"}) {
+    TinyModel tiny = TinyModel::minimax_m3();
+    const std::string name = std::string("blk.1.indexer.") + tensor;
+    tiny.remove(name);
+    EXPECT_EQ(load_status(tiny).code(), Code::not_found) << name;
+    EXPECT_NE(load_status(tiny).message().find(name), std::string::npos) << load_status(tiny).message();
+  }
+  struct Wrong {
+    const char* key;
+    std::uint32_t value;
+    Code code;
+  };
+  for (const auto& [key, value, code] : {Wrong{"attention.indexer.top_k", 0, Code::corrupt},
+                                         {"attention.indexer.local_blocks", 4, Code::corrupt},
+                                         {"attention.indexer.key_length", 6, Code::corrupt},
+                                         {"attention.indexer.block_size", 0, Code::corrupt},
+                                         {"attention.indexer.block_size", 32, Code::unsupported},
+                                         {"attention.indexer.block_size", 192, Code::unsupported},
+                                         {"attention.indexer.head_count", 4, Code::unsupported}}) {
+    TinyModel tiny = TinyModel::minimax_m3();
+    tiny.set(key, value);
+    EXPECT_EQ(load_status(tiny).code(), code) << key << " " << value;
+    EXPECT_NE(load_status(tiny).message().find(key), std::string::npos) << load_status(tiny).message();
+  }
+  TinyModel without = TinyModel::minimax_m3();
+  without.keys.erase("minimax-m3.attention.indexer.local_blocks");
+  EXPECT_NE(load_status(without).message().find("local_blocks"), std::string::npos) << load_status(without).message();
+}
+
 TEST(Load, CompressedAttentionKeepsAWindowRowsAndTheirInputs) {
   const auto model = load_tiny(TinyModel::deepseek4());
   expect_used_in_pass_order(*model, false);

@@ -186,6 +186,46 @@ class TinyModel {
     return model;
   }
 
+  /// A dense layer, and one of 4 experts, 2 a token, and a shared one, whose KV heads choose 3 blocks of 64 tokens
+  /// each.
+  static TinyModel minimax_m3() {
+    TinyModel model = base("minimax-m3", false);
+    for (const auto& [key, value] : {std::pair{"feed_forward_length", 128u},
+                                     {"expert_count", 4u},
+                                     {"expert_used_count", 2u},
+                                     {"expert_feed_forward_length", 32u},
+                                     {"expert_shared_count", 1u},
+                                     {"expert_gating_func", 2u},
+                                     {"leading_dense_block_count", 1u},
+                                     {"rope.dimension_count", 8u},
+                                     {"attention.indexer.head_count", 2u},
+                                     {"attention.indexer.key_length", 16u},
+                                     {"attention.indexer.top_k", 3u},
+                                     {"attention.indexer.block_size", 64u},
+                                     {"attention.indexer.local_blocks", 1u}})
+      model.set(key, value);
+    for (int layer = 0; layer < 2; ++layer) {
+      model.attention(layer);
+      model.add(layer, "attn_q_norm.weight", {16});
+      model.add(layer, "attn_k_norm.weight", {16});
+    }
+    model.feed_forward(0);
+    for (const auto& [name, shape] : {std::pair{"ffn_gate_inp.weight", std::vector<std::int64_t>{64, 4}},
+                                      {"exp_probs_b.bias", {4}},
+                                      {"ffn_gate_exps.weight", {64, 32, 4}},
+                                      {"ffn_up_exps.weight", {64, 32, 4}},
+                                      {"ffn_down_exps.weight", {32, 64, 4}},
+                                      {"ffn_gate_shexp.weight", {64, 32}},
+                                      {"ffn_up_shexp.weight", {64, 32}},
+                                      {"ffn_down_shexp.weight", {32, 64}},
+                                      {"indexer.q_proj.weight", {64, 32}},
+                                      {"indexer.k_proj.weight", {64, 16}},
+                                      {"indexer.q_norm.weight", {16}},
+                                      {"indexer.k_norm.weight", {16}}})
+      model.add(1, name, shape);
+    return model;
+  }
+
   /// Three streams; 4 heads of 32 channels, of which 16 are turned, in 2 groups, with a window of 8. The first layer
   /// has no rows and experts by the token, the second 3 index heads of 16 over rows of 4 tokens, the third rows of 128.
   static TinyModel deepseek4() {

@@ -495,6 +495,9 @@ def layer_tensors(model, layer, part, values, unsplit):
     if part == "shared_mlp.input_linear.weight":
         gate, up = np.split(values, 2)
         return [("ffn_gate_shexp.weight", gate), ("ffn_up_shexp.weight", up)]
+    if model.architecture == "minimax-m3" and part.endswith("gate_up_proj.weight"):  # not of experts
+        ending = "_shexp" if "shared" in part else ""
+        return [(f"ffn_{own}{ending}.weight", rows) for own, rows in zip(("gate", "up"), np.split(values, 2))]
     if part.endswith(("moe_statics.e_score_correction_bias", "shared_expert_gate.weight")):
         values = values.reshape(-1)
     if part == "self_attn.kv_b_proj.weight" and not unsplit:

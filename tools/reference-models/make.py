@@ -230,18 +230,19 @@ def judge(models, tokens, positions):
     return first.argmax(axis=1), lead, change
 
 
-def most_change(models, positions, random):
+def most_change(models, reference, random):
     """What no row may change by more."""
-    _, _, change = judge(models, random.integers(FIRST_WORD, zoo.VOCABULARY, (32, zoo.PROMPT)), positions)
+    tokens = random.integers(FIRST_WORD, zoo.VOCABULARY, (32, reference.prompt))
+    _, _, change = judge(models, tokens, reference.positions)
     return max(MOST_CHANGE, 3 * float(np.median(change)))
 
 
-def choose_prompt(models, positions, random, limit):
+def choose_prompt(models, reference, random, limit):
     """All but the last token of a prompt, or None where noise decides whatever comes next."""
     tokens = []
-    while len(tokens) < zoo.PROMPT - 1:
+    while len(tokens) < reference.prompt - 1:
         candidates = random.permutation(np.arange(FIRST_WORD, zoo.VOCABULARY))[:CANDIDATES]
-        _, lead, change = judge(models, np.array([[*tokens, word] for word in candidates]), positions)
+        _, lead, change = judge(models, np.array([[*tokens, word] for word in candidates]), reference.positions)
         lead = np.where(change < limit, lead, -1)
         if lead.max() < 0:
             return None
@@ -250,37 +251,37 @@ def choose_prompt(models, positions, random, limit):
     return tokens
 
 
-def choose_answer(models, prompt, positions, random, limit):
+def choose_answer(models, prompt, reference, random, limit):
     """(tokens, least lead) with the last token of the prompt that gives the steadiest answer; a lead of -1: none is."""
     words = random.permutation(np.arange(FIRST_WORD, zoo.VOCABULARY))[:LAST_CANDIDATES]
     tokens = np.concatenate([np.tile(prompt, (len(words), 1)), words[:, None]], axis=1).astype(np.int64)
     leads = np.full(len(words), np.inf)
     for _ in range(zoo.ANSWER + 1):
-        greedy, lead, change = judge(models, tokens, positions)
+        greedy, lead, change = judge(models, tokens, reference.positions)
         leads = np.minimum(leads, np.where((change < limit) & (greedy >= FIRST_WORD), lead, -1))
         tokens = np.concatenate([tokens, greedy[:, None]], axis=1)
-    tokens = tokens[:, : zoo.PROMPT + zoo.ANSWER]
-    distinct = np.array([len(set(row[zoo.PROMPT :])) for row in tokens])
+    tokens = tokens[:, : reference.prompt + zoo.ANSWER]
+    distinct = np.array([len(set(row[reference.prompt :])) for row in tokens])
     leads = np.where(distinct >= DISTINCT, leads, -1)
     return tokens[leads.argmax()], leads.max()
 
 
-def choose_tokens(models, positions, random):
+def choose_tokens(models, reference, random):
     """(tokens, least lead in the answer) of the steadiest of some sequences; of any, where none is steady."""
-    started, limit = time.time(), most_change(models, positions, random)
+    started, limit = time.time(), most_change(models, reference, random)
     best = None
     for _ in range(TRIES):
-        prompt = choose_prompt(models, positions, random, limit)
+        prompt = choose_prompt(models, reference, random, limit)
         if prompt is None:
             continue
-        tokens, lead = choose_answer(models, prompt, positions, random, limit)
+        tokens, lead = choose_answer(models, prompt, reference, random, limit)
         if best is None or lead > best[1]:
             best = tokens, lead
         if lead > 0.02 or time.time() - started > SLOW:
             break
     if best is None:
-        prompt = random.integers(FIRST_WORD, zoo.VOCABULARY, zoo.PROMPT - 1)
-        return choose_answer(models, prompt, positions, random, limit)
+        prompt = random.integers(FIRST_WORD, zoo.VOCABULARY, reference.prompt - 1)
+        return choose_answer(models, prompt, reference, random, limit)
     return best
 
 
@@ -326,7 +327,7 @@ def report(model, reference, weights, models, tokens, lead, logits):
         f"{reference.name}: {sum(values.size for values in weights.values())} parameters, std {logits.std():.2f}, "
         f"lead {leads.min():.3f} at least, {lead:.3f} in the answer, {np.median(leads):.2f} in the middle, "
         f"change by noise {noise:.4f}",
-        f"  answer {' '.join(map(str, tokens[0, zoo.PROMPT :]))}",
+        f"  answer {' '.join(map(str, tokens[0, reference.prompt :]))}",
     ]
     if lead < 0.02:
         lines.append("  WARN the answer is not steady")
@@ -362,10 +363,10 @@ def make(model, out_dir, keep_weights):
     random = np.random.default_rng([zlib.crc32(model.name.encode()), 2])
     models = [Model(model, weights)] + [Model(model, noisy(weights, random)) for _ in range(NOISY_COPIES)]
     for reference in model.references:
-        tokens, lead = choose_tokens(models, reference.positions, random)
+        tokens, lead = choose_tokens(models, reference, random)
         tokens = tokens[None].astype(np.int32)
         logits = models[0].logits(tokens.astype(np.int64), reference.positions)[0]
-        if not np.array_equal(logits[zoo.PROMPT - 1 : -1].argmax(axis=1), tokens[0, zoo.PROMPT :]):
+        if not np.array_equal(logits[reference.prompt - 1 : -1].argmax(axis=1), tokens[0, reference.prompt :]):
             raise RuntimeError("the answer is not greedy")
         packed = reference_file.pack([("", tokens.tobytes(), logits.tobytes(), tokens.size, zoo.VOCABULARY)])
         (out_dir / f"{reference.name}.bin").write_bytes(packed)

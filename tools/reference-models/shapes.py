@@ -9,11 +9,12 @@ TIED_STD = 0.2  # of embeddings that are also the head: larger ones make the las
 
 @dataclass
 class Reference:
-    """A sequence of PROMPT + ANSWER tokens and its logits."""
+    """A sequence of prompt + ANSWER tokens and its logits."""
 
     name: str  # NAME.bin
     context: int = 256  # what the engine is to be opened with; Phi-3's factors depend on it
     positions: int = 0  # how far positions reach while the logits are computed, if that decides (Phi-3 again)
+    prompt: int = PROMPT  # tokens of the prompt
 
 
 @dataclass

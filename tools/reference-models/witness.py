@@ -112,14 +112,14 @@ def distance(server, tokens, rows):
 def ask(program, model, context, tokens, rows):
     """(greedy tokens behind the prompt, distance) of one file."""
     with Server(program, model, context) as server:
-        theirs = server.complete(tokens[: zoo.PROMPT], len(tokens) - zoo.PROMPT)["tokens"]
+        theirs = server.complete(tokens[: -zoo.ANSWER], zoo.ANSWER)["tokens"]
         return theirs, distance(server, tokens, rows)
 
 
 def witness(program, fixtures_dir, model, reference, context):
     """(cells of the table, whether they agree) of one fixture."""
     tokens, rows = read_reference(fixtures_dir / reference)
-    answer, name = tokens[zoo.PROMPT :], Path(model).stem
+    answer, name = tokens[-zoo.ANSWER :], Path(model).stem
     theirs, far = ask(program, fixtures_dir / model, context, tokens, rows)
     with tempfile.NamedTemporaryFile(suffix=".gguf") as copy:
         copy.write(widen.widened((fixtures_dir / model).read_bytes()))

@@ -264,6 +264,33 @@ MINIMAX_M2 = Model(
     variants={"all channels rotated": {"rotary_dim": 64, "rope_parameters": rope(5e6, partial_rotary_factor=1.0)}},
 )
 
+# MiniMax-M3: behind a dense layer, each KV head sees its own blocks of 64 tokens, of which the nearest is always one.
+SPARSE = "minimax_m3_sparse"
+MINIMAX_M3 = Model(
+    "minimax-m3", "minimax-m3", "minimax_m3_vl", "MiniMaxM3VLTextConfig", "MiniMaxM3VLForCausalLM",
+    config(intermediate_size=32, dense_intermediate_size=48, shared_intermediate_size=32,
+           num_local_experts=4, num_experts_per_tok=2, routed_scaling_factor=2.0, rotary_dim=32, rms_norm_eps=1e-6,
+           layer_types=[GLOBAL, SPARSE], mlp_layer_types=["dense", "sparse"], swiglu_alpha=1.702,
+           swiglu_limit=7.0, index_n_heads=2, index_head_dim=64, index_block_size=64, index_topk_blocks=2,
+           index_local_blocks=1, rope_parameters=rope(5e6, partial_rotary_factor=0.5)),
+    references=[Reference("minimax-m3", prompt=200)],
+    variants={
+        "all blocks": {"index_topk_blocks": 8}, "the nearest block": {"index_topk_blocks": 1},
+        "two nearest blocks": {"index_local_blocks": 2}, "no nearest block": {"index_local_blocks": 0},
+        "blocks of 48": {"index_block_size": 48}, "all channels rotated": {"rotary_dim": 64, "rope_parameters": rope(5e6)},
+        "experts not scaled": {"routed_scaling_factor": 1.0}, "SwiGLU": {"swiglu_alpha": 1.0},
+        "no limit": {"swiglu_limit": 100.0}, "one expert": {"num_experts_per_tok": 1},
+    },
+    norm_shift=1.0, gains={"gate_up_proj": 2.5},
+    keys={"feed_forward_length": "dense_intermediate_size", "expert_feed_forward_length": "intermediate_size",
+          "expert_shared_count": 1, "leading_dense_block_count": 1, "expert_gating_func": 2, "expert_weights_norm": True,
+          "expert_weights_scale": "routed_scaling_factor", "attention.indexer.head_count": "index_n_heads",
+          "attention.indexer.key_length": "index_head_dim", "attention.indexer.top_k": "index_topk_blocks",
+          "attention.indexer.block_size": "index_block_size", "attention.indexer.local_blocks": "index_local_blocks",
+          "vocab_size": "vocab_size"},
+    names={f"self_attn.indexer.{part}": f"indexer.{part}" for part in ("q_proj", "k_proj", "q_norm", "k_norm")},
+)
+
 
 def latent(**changes):
     """Latent attention: a dense layer, then a mixture. Rotated are pairs of neighbours, as in the files."""
@@ -654,7 +681,7 @@ GRANITE_HYBRID = Model(
 
 
 MODELS = [LLAMA, LLAMA3, LLAMA4, MIXTRAL, NEMO, QWEN2, QWEN3, QWEN3MOE, GEMMA3, GEMMA3N, GEMMA4, GEMMA4_MOE, GPT_OSS, GLM4MOE, MISTRAL3,
-          PHI3, GRANITE, MINIMAX_M2, DEEPSEEK_V2_LITE, DEEPSEEK_V3, GLM4_MOE_LITE, QWEN3NEXT, QWEN35, QWEN35MOE, MAMBA2,
+          PHI3, GRANITE, MINIMAX_M2, MINIMAX_M3, DEEPSEEK_V2_LITE, DEEPSEEK_V3, GLM4_MOE_LITE, QWEN3NEXT, QWEN35, QWEN35MOE, MAMBA2,
           LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, NEMOTRON_H_LATENT, GRANITE_HYBRID, MISTRAL4, STEP35, MIMO2, DEEPSEEK_V32,
           GLM_DSA, KIMI_LINEAR, LING3, DEEPSEEK_V4, *RELATIVES, *OLDER]
 
