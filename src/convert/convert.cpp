@@ -197,11 +197,15 @@ Status Converter::plan_tensors() {
   }
   if (mapping.hears > 0) report_.left_out.push_back(fmt::format("{} tensors of what hears", mapping.hears));
   if (mapping.unused > 0)
-    report_.left_out.push_back(
-        fmt::format("{} tensors of heads and poolers, which no sentence vector goes through", mapping.unused));
+    report_.left_out.push_back(fmt::format("{} tensors of {}", mapping.unused,
+                                           family_->has_head
+                                               ? "MTP blocks, with which this version does not draft for such models"
+                                               : "heads and poolers, which no sentence vector goes through"));
   Geometry geometry = geometry_of(header_, *family_);
   if (norms_are_shifted(tensors)) geometry.norm_shift = 0;
-  for (const Group& group : mapping.groups) MR_RETURN_IF_ERROR(plan_group(group, tensors, geometry));
+  for (const Group& group : mapping.groups)
+    if (family_->takes == nullptr || family_->takes(*group.rule, group.layer, header_))
+      MR_RETURN_IF_ERROR(plan_group(group, tensors, geometry));
   const auto table = std::find_if(planned_.begin(), planned_.end(),
                                   [](const Planned& one) { return one.target.name == "token_embd.weight"; });
   if (table == planned_.end())

@@ -1,5 +1,7 @@
-// DeepSeek V2, V3, V3.2 and R1, Kimi K2, Kimi Linear, GLM-4.7-Flash, GLM-5, Mistral Small 4: latent attention. GGUF
-// splits kv_b_proj in two.
+// DeepSeek V2, V3, V3.2 and R1, Kimi K2, GLM-4.7-Flash, GLM-5, Mistral Small 4: latent attention. GGUF splits kv_b_proj
+// in two.
+#include "convert/deepseek2.h"
+
 #include <algorithm>
 
 #include "convert/names.h"
@@ -9,17 +11,7 @@
 namespace millrace::convert {
 namespace {
 
-constexpr NameRule kLatent[] = {
-    {"model.layers.#.self_attn.q_a_proj.weight", "blk.#.attn_q_a.weight"},
-    {"model.layers.#.self_attn.q_a_layernorm.weight", "blk.#.attn_q_a_norm.weight"},
-    {"model.layers.#.self_attn.q_b_proj.weight", "blk.#.attn_q_b.weight"},
-    {"model.layers.#.self_attn.kv_a_proj_with_mqa.weight", "blk.#.attn_kv_a_mqa.weight"},
-    {"model.layers.#.self_attn.kv_a_layernorm.weight", "blk.#.attn_kv_a_norm.weight"},
-    {"model.layers.#.self_attn.kv_b_proj.weight", "blk.#.attn_k_b.weight", Form::latent_keys},
-    {"model.layers.#.self_attn.kv_b_proj.weight", "blk.#.attn_v_b.weight", Form::latent_values},
-    {"model.layers.#.self_attn.embed_q.weight", "blk.#.attn_k_b.weight"},  // MLX's
-    {"model.layers.#.self_attn.unembed_out.weight", "blk.#.attn_v_b.weight"},
-};
+constexpr NameRule kLatent[] = {MR_LATENT_NAMES("model.layers.#.self_attn.")};
 constexpr Names kDeepseek2Names[] = {kTopNames,    kAttentionNames,     kLatent,    kFfnNorm, kDenseNames,
                                      kExpertNames, kSharedExpertsNames, kDraftNames};
 constexpr NameRule kIndexer[] = {
@@ -39,43 +31,6 @@ constexpr NameRule kJoinedExperts[] = {
 };
 constexpr Names kMistralNames[] = {kTopNames,      kAttentionNames,    kLatent, kFfnNorm, kDenseNames,
                                    kJoinedExperts, kSharedExpertsNames};
-/// Kimi Linear's layers with a state, and its feed-forwards, whose dense ones have either prefix.
-constexpr NameRule kKimiDelta[] = {
-    {"model.layers.#.self_attn.q_conv1d.weight", "blk.#.ssm_conv1d_q.weight"},
-    {"model.layers.#.self_attn.k_conv1d.weight", "blk.#.ssm_conv1d_k.weight"},
-    {"model.layers.#.self_attn.v_conv1d.weight", "blk.#.ssm_conv1d_v.weight"},
-    {"model.layers.#.self_attn.f_a_proj.weight", "blk.#.ssm_f_a.weight"},
-    {"model.layers.#.self_attn.f_b_proj.weight", "blk.#.ssm_f_b.weight"},
-    {"model.layers.#.self_attn.g_a_proj.weight", "blk.#.ssm_g_a.weight"},
-    {"model.layers.#.self_attn.g_b_proj.weight", "blk.#.ssm_g_b.weight"},
-    {"model.layers.#.self_attn.b_proj.weight", "blk.#.ssm_beta.weight"},
-    {"model.layers.#.self_attn.A_log", "blk.#.ssm_a", Form::decay_heads},
-    {"model.layers.#.self_attn.dt_bias", "blk.#.ssm_dt.bias"},
-    {"model.layers.#.self_attn.o_norm.weight", "blk.#.ssm_norm.weight"},
-    {"model.layers.#.block_sparse_moe.gate_proj.weight", "blk.#.ffn_gate.weight"},
-    {"model.layers.#.block_sparse_moe.up_proj.weight", "blk.#.ffn_up.weight"},
-    {"model.layers.#.block_sparse_moe.down_proj.weight", "blk.#.ffn_down.weight"},
-    {"model.layers.#.block_sparse_moe.gate.e_score_correction_bias", "blk.#.exp_probs_b.bias"},
-    {"model.layers.#.block_sparse_moe.shared_experts.gate_proj.weight", "blk.#.ffn_gate_shexp.weight"},
-    {"model.layers.#.block_sparse_moe.shared_experts.up_proj.weight", "blk.#.ffn_up_shexp.weight"},
-    {"model.layers.#.block_sparse_moe.shared_experts.down_proj.weight", "blk.#.ffn_down_shexp.weight"},
-};
-constexpr Names kKimiLinearNames[] = {kTopNames,   kAttentionNames, kLatent,        kFfnNorm,
-                                      kDenseNames, kKimiDelta,      kMixtralExperts};
-constexpr KeyRule kKimiLinearKeys[] = {{"num_experts", "expert_count"},
-                                       {"num_experts_per_token", "expert_used_count"},
-                                       {"moe_intermediate_size", "expert_feed_forward_length"},
-                                       {"num_shared_experts", "expert_shared_count"},
-                                       {"moe_renormalize", "expert_weights_norm", KeyRule::Kind::flag},
-                                       {"routed_scaling_factor", "expert_weights_scale", KeyRule::Kind::number},
-                                       {"num_expert_group", "expert_group_count"},
-                                       {"topk_group", "expert_group_used_count"},
-                                       {"first_k_dense_replace", "leading_dense_block_count"},
-                                       {"kv_lora_rank", "attention.kv_lora_rank"},
-                                       {"q_lora_rank", "attention.q_lora_rank"},
-                                       {"v_head_dim", "attention.value_length_mla"},
-                                       {"linear_head_dim", "kda.head_dim"},
-                                       {"linear_conv_kernel_dim", "ssm.conv_kernel"}};
 constexpr KeyRule kIndexerKeys[] = {{"index_n_heads", "attention.indexer.head_count"},
                                     {"index_head_dim", "attention.indexer.key_length"},
                                     {"index_topk", "attention.indexer.top_k"}};
@@ -89,8 +44,6 @@ constexpr KeyRule kDeepseek2Keys[] = {{"n_routed_experts", "expert_count"},
                                       {"q_lora_rank", "attention.q_lora_rank"},
                                       {"v_head_dim", "attention.value_length_mla"},
                                       {"num_nextn_predict_layers", "nextn_predict_layers"}};
-
-constexpr std::int64_t kDeepseek2Most = 1 << 16;
 
 /// GLM's class has a list of layer types, or one dense layer.
 void prepare_glm(Config& config) { config.set("first_k_dense_replace", leading_dense(config, 1)); }
@@ -109,44 +62,13 @@ void prepare_glm_dsa(Config& config) {
   if (const std::string pattern = config.text("index_topk_pattern", ""); !pattern.empty()) {
     for (const char kind : pattern) kinds.push_back(kind == 'F' ? "full" : "shared");
   } else {
-    const std::int64_t each = config.optional("index_topk_freq", 1, 1, kDeepseek2Most);
-    const std::int64_t first = config.optional("index_skip_topk_offset", 2, 0, kDeepseek2Most);
-    const std::int64_t layers = config.required("num_hidden_layers", 1, kDeepseek2Most);
+    const std::int64_t each = config.optional("index_topk_freq", 1, 1, kMostLatent);
+    const std::int64_t first = config.optional("index_skip_topk_offset", 2, 0, kMostLatent);
+    const std::int64_t layers = config.required("num_hidden_layers", 1, kMostLatent);
     for (std::int64_t i = 0; i < layers; ++i)
       kinds.push_back(std::max<std::int64_t>(i - first + 1, 0) % each == 0 ? "full" : "shared");
   }
   config.set("indexer_types", kinds);
-}
-
-/// Whether each layer attends, by a list of kinds, or by the numbers of such layers, from 1 on.
-nlohmann::json kimi_layer_types(Config& config) {
-  const std::int64_t layers = config.required("num_hidden_layers", 1, kDeepseek2Most);
-  Config net = config.within("linear_attn_config");
-  std::vector<std::string> kinds(static_cast<std::size_t>(layers), "linear_attention");
-  if (net.has("full_attn_layers")) {
-    for (const double number : net.numbers("full_attn_layers"))
-      if (number >= 1 && number <= static_cast<double>(layers))
-        kinds[static_cast<std::size_t>(number) - 1] = "full_attention";
-  } else {
-    for (std::size_t i = 4; i < kinds.size(); i += 4) kinds[i] = "full_attention";  // as the class has them
-  }
-  config.fail(net.status());
-  return kinds;
-}
-
-/// Keys that the published config.json has in an object of their own, or by names of its own.
-void prepare_kimi_linear(Config& config) {
-  const Config net = config.within("linear_attn_config");
-  constexpr std::pair<const char*, const char*> kWithin[] = {{"head_dim", "linear_head_dim"},
-                                                             {"num_heads", "linear_num_heads"},
-                                                             {"short_conv_kernel_size", "linear_conv_kernel_dim"}};
-  for (const auto& [theirs, field] : kWithin)
-    if (const nlohmann::json* const value = net.find(theirs); value != nullptr)
-      config.set(field, nlohmann::json(*value));
-  if (!config.has("layer_types")) config.set("layer_types", kimi_layer_types(config));
-  prepare_glm(config);
-  if (const nlohmann::json* const context = config.find("model_max_length"); context != nullptr)
-    config.set("max_position_embeddings", nlohmann::json(*context));
 }
 
 /// Checks that partial_rotary_factor agrees with qk_rope_head_dim.
@@ -161,23 +83,27 @@ void prepare_mistral4(Config& config) {
   config.set("partial_rotary_factor", 1.0);
 }
 
+}  // namespace
+
 void read_deepseek2(Config& config, Header& header) {
   if (header.has("rope.dimension_count"))
     config.fail(error(Code::unsupported,
                       "partial_rotary_factor in config.json is not 1: this version rotates all channels that latent "
                       "attention keeps for positions"));
-  const std::int64_t rank = config.required("kv_lora_rank", 1, kDeepseek2Most),
-                     turned = config.required("qk_rope_head_dim", 2, kDeepseek2Most);
+  const std::int64_t rank = config.required("kv_lora_rank", 1, kMostLatent),
+                     turned = config.required("qk_rope_head_dim", 2, kMostLatent);
   header.set_integer("attention.head_count_kv", 1);  // all heads share the latent as their key
   header.set_integer("attention.key_length", rank + turned);
   header.set_integer("attention.value_length", rank);
-  header.set_integer("attention.key_length_mla", config.required("qk_nope_head_dim", 1, kDeepseek2Most) + turned);
+  header.set_integer("attention.key_length_mla", config.required("qk_nope_head_dim", 1, kMostLatent) + turned);
   header.set_integer("rope.dimension_count", turned);
-  header.set_integer("attention.q_lora_rank", config.optional("q_lora_rank", 0, 0, kDeepseek2Most));
+  header.set_integer("attention.q_lora_rank", config.optional("q_lora_rank", 0, 0, kMostLatent));
   config.expect("rope_interleave", true);
   config.expect("moe_layer_freq", 1);
   config.expect("hidden_act", "silu");
 }
+
+namespace {
 
 /// Routers with sigmoids, a bias for the selection, and groups.
 void read_v3(Config& config, Header& header) {
@@ -197,27 +123,6 @@ void read_glm_dsa(Config& config, Header& header) {
     config.fail(
         error(Code::corrupt, "indexer_types in config.json has {} values for {} layers", own.size(), header.layers()));
   header.set("attention.indexer.types", modelfile::array_value(own));
-}
-
-void read_kimi_linear(Config& config, Header& header) {
-  read_deepseek2(config, header);
-  header.set_integer("expert_gating_func", kSigmoidGating);
-  const std::int64_t heads = config.required("linear_num_heads", 1, kDeepseek2Most);
-  if (heads != header.integer("attention.head_count"))
-    config.fail(
-        error(Code::unsupported,
-              "linear_num_heads in config.json is {}, but {} heads attend: this version has such models with as "
-              "many heads of both kinds alone",
-              heads, header.integer("attention.head_count")));
-  std::vector<std::int64_t> kv_heads;
-  for (const std::string& kind : config.texts("layer_types")) kv_heads.push_back(kind == "full_attention" ? 1 : 0);
-  if (static_cast<std::int64_t>(kv_heads.size()) != header.layers())
-    config.fail(error(Code::corrupt, "layer_types in config.json has {} values for {} layers", kv_heads.size(),
-                      header.layers()));
-  header.set_integers("attention.head_count_kv", kv_heads);
-  config.expect("moe_router_activation_func", "sigmoid");
-  config.expect("mla_use_nope", true);
-  config.expect("num_nextn_predict_layers", 0);
 }
 
 /// Routers with a softmax, and queries scaled by position.
@@ -249,6 +154,8 @@ void read_v2(Config& config, Header& header) {
   }
 }
 
+}  // namespace
+
 Status write_deepseek2(const Header& header, nlohmann::json& config) {
   const std::int64_t turned = header.integer("rope.dimension_count");
   if (!header.has("attention.key_length_mla"))
@@ -276,6 +183,8 @@ Status write_deepseek2(const Header& header, nlohmann::json& config) {
   return {};
 }
 
+namespace {
+
 Status write_glm_dsa(const Header& header, nlohmann::json& config) {
   MR_RETURN_IF_ERROR(write_deepseek2(header, config));
   nlohmann::json kinds = nlohmann::json::array();
@@ -298,31 +207,6 @@ Status write_mistral4(const Header& header, nlohmann::json& config) {
   const double rotated = config["qk_rope_head_dim"].get<double>(), plain = config["qk_nope_head_dim"].get<double>();
   rope["partial_rotary_factor"] = rotated / (rotated + plain);
   config["rope_interleave"] = true;
-  return {};
-}
-
-/// As the published config.json has it, from which transformers takes its own fields.
-Status write_kimi_linear(const Header& header, nlohmann::json& config) {
-  const bool normalized = header.flag("expert_weights_norm", true);
-  MR_RETURN_IF_ERROR(write_deepseek2(header, config));
-  for (const char* other : {"scoring_func", "topk_method", "n_group", "norm_topk_prob"}) config.erase(other);
-  nlohmann::json attends = nlohmann::json::array(), keeps = nlohmann::json::array();
-  std::int64_t number = 0;
-  for (const std::int64_t heads : header.of_layers("attention.head_count_kv"))
-    (heads > 0 ? attends : keeps).push_back(++number);
-  config["linear_attn_config"] = {{"full_attn_layers", attends},
-                                  {"kda_layers", keeps},
-                                  {"head_dim", header.integer("kda.head_dim")},
-                                  {"num_heads", header.integer("attention.head_count")},
-                                  {"short_conv_kernel_size", header.integer("ssm.conv_kernel")}};
-  for (const char* field : {"linear_head_dim", "linear_conv_kernel_dim"}) config.erase(field);
-  config["model_max_length"] = header.integer("context_length");
-  config.erase("max_position_embeddings");
-  config["num_expert_group"] = header.integer("expert_group_count", 1);
-  config["moe_renormalize"] = normalized;
-  config["moe_router_activation_func"] = "sigmoid";
-  config["mla_use_nope"] = true;
-  config["num_nextn_predict_layers"] = 0;
   return {};
 }
 
@@ -384,15 +268,6 @@ const Family kGlmMoeDsa{.model_type = "glm_moe_dsa",
                         .prepare = prepare_glm_dsa,
                         .read = read_glm_dsa,
                         .write = write_glm_dsa};
-const Family kKimiLinear{.model_type = "kimi_linear",
-                         .model_class = "KimiLinearForCausalLM",
-                         .architecture = "kimi-linear",
-                         .names = kKimiLinearNames,
-                         .keys = {kKimiLinearKeys},
-                         .pre = "kimi-k2",
-                         .prepare = prepare_kimi_linear,
-                         .read = read_kimi_linear,
-                         .write = write_kimi_linear};
 const Family kMistral4{.model_type = "mistral4",
                        .model_class = "Mistral4ForCausalLM",
                        .architecture = "mistral4",

@@ -191,6 +191,7 @@ Status Exporter::plan_tensor(std::size_t index, const Geometry& geometry) {
     }
     wanted.change = target.change == Change::plus_one    ? Change::minus_one
                     : target.change == Change::minus_exp ? Change::log_of_minus
+                    : target.change == Change::exp       ? Change::log
                                                          : Change::none;
     wanted.columns.resize(target.columns.size());
     for (std::size_t i = 0; i < target.columns.size(); ++i)

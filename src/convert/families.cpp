@@ -34,6 +34,7 @@ constexpr std::array kFamilies{&kLlama,
                                &kPhiMoe,
                                &kGlm4Moe,
                                &kMiniMaxM2,
+                               &kMiniMaxM3,
                                &kDeepSeekV2,
                                &kDeepSeekV3,
                                &kKimiK2,
@@ -82,6 +83,7 @@ constexpr std::array kFamilies{&kLlama,
                                &kMistral4,
                                &kMimoV2,
                                &kKimiLinear,
+                               &kLing3,
                                &kCohere2Moe,
                                &kJais2,
                                &kGpt2,
@@ -109,7 +111,8 @@ constexpr Alias kAliases[] = {{"gemma3n", "gemma3n_text"},       {"llama4", "lla
                               {"glm4v", "glm4v_text"},           {"glm46v_text", "glm4v_text"},
                               {"qwen2_5_vl", "qwen2_vl_text"},   {"qwen2_vl", "qwen2_vl_text"},
                               {"qwen3_vl", "qwen3_vl_text"},     {"qwen3_vl_moe", "qwen3_vl_moe_text"},
-                              {"minimax", "minimax_m2"},         {"glm_moe_lite", "glm4_moe_lite"}};
+                              {"minimax", "minimax_m2"},         {"minimax_m3_vl", "minimax_m3_vl_text"},
+                              {"glm_moe_lite", "glm4_moe_lite"}};
 
 constexpr KeyRule kCommonKeys[] = {
     {"num_hidden_layers", "block_count"},

@@ -44,6 +44,7 @@ enum class Form : std::uint8_t {
   decay,           // -exp(x)
   decay_column,    // the same, as [n, 1]
   decay_heads,     // the same of [1, 1, n, 1], as [n, 1]
+  growth_column,   // exp(x), as [n, 1]
   latent_keys,     // the rows of kv_b_proj for keys, transposed per head
   latent_values,
   transposed,   // [inputs, outputs]: the matrix is transposed
@@ -91,9 +92,12 @@ struct Family {
   std::span<const std::string_view> unused = {};  // prefixes (after the wrapper) of tensors to skip
   bool has_head = true;                           // false: an encoder, which returns states
   bool draft_apart = false;   // the MTP block is "mtp." in the checkpoint, not a layer after the last
+  bool skips_extra = false;   // layers after the last are not read
   std::string_view pre = "";  // the pre-tokenizer to choose if several split text alike
   /// Normalises keys that config.json spells in several ways, before any key is read.
   void (*prepare)(Config& config) = nullptr;
+  /// For two rules of one tensor of the checkpoint: whether a layer has the rule's. nullptr: every layer has both.
+  bool (*takes)(const NameRule& rule, std::int64_t layer, const Header& header) = nullptr;
   /// The family for models without experts, if their tensors have other names.
   const Family* dense = nullptr;
   /// The family for models with a classification head, whose class ends in "ForSequenceClassification".
@@ -156,9 +160,10 @@ extern const Family kGemma2, kGemma3, kGemma3n, kGemma4;
 extern const Family kGptOss;
 extern const Family kGranite, kGraniteMoe, kGraniteMoeShared, kGraniteHybrid, kGraniteHybridDense, kMiniCpm;
 extern const Family kPhi3;
-extern const Family kGlm4Moe, kMiniMaxM2, kMimoV2;
+extern const Family kGlm4Moe, kMiniMaxM2, kMiniMaxM3, kMimoV2;
 extern const Family kDeepSeekV2, kDeepSeekV3, kKimiK2, kGlm4MoeLite;
-extern const Family kDeepSeekV32, kGlmMoeDsa, kMistral4, kKimiLinear;
+extern const Family kDeepSeekV32, kGlmMoeDsa, kMistral4;
+extern const Family kKimiLinear, kLing3;
 extern const Family kDeepSeekV4;
 extern const Family kLfm2, kLfm2Moe;
 extern const Family kBert, kXlmRoberta, kRoberta, kNomicBert, kModernBert, kEuroBert;

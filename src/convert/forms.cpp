@@ -307,6 +307,8 @@ Status Builder::form() {
     case Form::decay_column:
     case Form::decay_heads:
       return whole({numbers, 1}, Change::minus_exp);
+    case Form::growth_column:
+      return whole({numbers, 1}, Change::exp);
     case Form::latent_keys:
     case Form::latent_values:
       return latent(rule_.form == Form::latent_keys);
@@ -391,6 +393,7 @@ Expected<Shape> their_shape(const NameRule& rule, const Geometry& g, std::span<c
     case Form::column:
     case Form::groups:
     case Form::decay_column:
+    case Form::growth_column:
       return Shape{numbers};
     case Form::decay_heads:
       return Shape{1, 1, numbers, 1};

@@ -222,7 +222,9 @@ Status read_doubles(const Source& source, std::int64_t row, std::int64_t count, 
   for (std::int64_t i = 0; i < count * source.cols; ++i) {
     double number = 0;
     std::memcpy(&number, bytes.data() + i * static_cast<std::int64_t>(sizeof number), sizeof number);
-    out[i] = static_cast<float>(change == Change::minus_exp ? -std::exp(number) : number);
+    out[i] = static_cast<float>(change == Change::minus_exp ? -std::exp(number)
+                                : change == Change::exp     ? std::exp(number)
+                                                            : number);
   }
   return {};
 }
@@ -311,6 +313,12 @@ void apply(Change change, std::span<float> numbers) {
         break;
       case Change::minus_one:
         x -= 1;
+        break;
+      case Change::exp:
+        x = static_cast<float>(std::exp(static_cast<double>(x)));
+        break;
+      case Change::log:
+        x = static_cast<float>(std::log(static_cast<double>(x)));
         break;
       case Change::minus_exp:
         x = static_cast<float>(-std::exp(static_cast<double>(x)));
@@ -488,7 +496,8 @@ Status gather_floats(const Target& target, std::span<const Source> sources, std:
   if (!target.columns.empty())
     sort_columns(target, count, row_bytes(DType::f32, target.columns_each), scratch, reinterpret_cast<std::byte*>(out));
   const auto changed_already = [&](const Run& run) {
-    return target.change == Change::minus_exp && sources[static_cast<std::size_t>(run.source)].dtype == DType::f64;
+    const bool grows = target.change == Change::minus_exp || target.change == Change::exp;
+    return grows && sources[static_cast<std::size_t>(run.source)].dtype == DType::f64;
   };
   if (std::any_of(target.runs.begin(), target.runs.end(), changed_already)) return {};
   apply(target.change, std::span(out, static_cast<std::size_t>(count * target.cols)));

@@ -54,7 +54,7 @@ struct Run {
 };
 
 /// An operation on each number, which is decoded to a float first.
-enum class Change : std::uint8_t { none, plus_one, minus_one, minus_exp, log_of_minus };
+enum class Change : std::uint8_t { none, plus_one, minus_one, exp, log, minus_exp, log_of_minus };
 
 /// A tensor to write.
 struct Target {

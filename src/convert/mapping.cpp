@@ -101,7 +101,7 @@ std::string our_name(const NameRule& rule, std::int64_t layer) {
 }
 
 Duty duty_of(std::string_view name) {
-  constexpr std::array<std::string_view, 17> kBeside = {"mlp1.",
+  constexpr std::array<std::string_view, 18> kBeside = {"mlp1.",
                                                         "connector.",
                                                         "model.connector.",
                                                         "model.embed_vision.",
@@ -113,6 +113,7 @@ Duty duty_of(std::string_view name) {
                                                         "vision_tower.",
                                                         "model.vision_tower.",
                                                         "multi_modal_projector.",
+                                                        "patch_merge_mlp.",
                                                         "model.multi_modal_projector.",
                                                         "vision_model.",
                                                         "model.vision_model.",
@@ -139,8 +140,9 @@ Expected<Mapping> map_names(const std::vector<std::string>& names, const Family&
     const ParsedName parsed = parse_name(names[i], family, layers);
     const auto rules = table.find(parsed.pattern);
     const std::string shown = modelfile::escape(names[i], 120);
-    if (std::any_of(family.unused.begin(), family.unused.end(),
-                    [&](std::string_view front) { return parsed.pattern.starts_with(front); })) {
+    const bool skipped = std::any_of(family.unused.begin(), family.unused.end(),
+                                     [&](std::string_view front) { return parsed.pattern.starts_with(front); });
+    if (skipped || (family.skips_extra && parsed.layer >= layers)) {
       ++mapping.unused;
       continue;
     }

@@ -47,7 +47,7 @@ struct Group {
 struct Mapping {
   std::vector<Group> groups;  // in the file's order: embedding, layers, the rest
   std::size_t hears = 0;      // skipped audio tensors
-  std::size_t unused = 0;     // skipped tensors of Family::unused
+  std::size_t unused = 0;     // skipped tensors of Family::unused and ::skips_extra
   std::int64_t draft_blocks = 0;
 };
 

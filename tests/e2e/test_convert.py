@@ -316,7 +316,8 @@ class Convert(Case):
     def test_as_transformers_5_saves_them(self):
         """Lists of layers' kinds in the place of patterns and numbers."""
         kinds = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
-        for name in ("nemotron-h", "nemotron-h-moe", "granitehybrid", "glm-4.7-flash", "qwen3next", "lfm2", "kimi-linear"):
+        names = ("nemotron-h", "nemotron-h-moe", "granitehybrid", "glm-4.7-flash", "qwen3next", "lfm2", "kimi-linear", "bailingmoe3", "minimax-m3")
+        for name in names:
             with self.subTest(name):
                 config, folder = self.exported(name), self.folder / f"{name}-0"
                 if "hybrid_override_pattern" in config:
@@ -335,6 +336,15 @@ class Convert(Case):
                     config |= {"layer_types": [f"{'full' if i + 1 in net['full_attn_layers'] else 'linear'}_attention" for i in range(layers)],
                                "linear_head_dim": net["head_dim"], "linear_num_heads": net["num_heads"],
                                "mlp_layer_types": ["dense"] * config.pop("first_k_dense_replace") + ["sparse"] * (layers - 1)}
+                if name == "bailingmoe3":  # by head_dim the class saves what is rotated
+                    config |= {"linear_head_dim": config["head_dim"], "head_dim": config["qk_rope_head_dim"]}
+                if name == "minimax-m3":  # published files have an object, and flags of layers
+                    moved = {"index_n_heads": "sparse_num_index_heads", "index_head_dim": "sparse_index_dim", "index_block_size": "sparse_block_size",
+                             "index_topk_blocks": "sparse_topk_blocks", "index_local_blocks": "sparse_local_block"}
+                    self.assertEqual(config.pop("layer_types"), ["full_attention", "minimax_m3_sparse"])
+                    self.assertEqual(config.pop("mlp_layer_types"), ["dense", "sparse"])
+                    config |= {"sparse_attention_config": {theirs: config.pop(key) for key, theirs in moved.items()} | {"sparse_attention_freq": [0, 1]},
+                               "moe_layer_freq": [0, 1], "hidden_act": "swigluoai"}
                 (folder / "config.json").write_text(json.dumps(config))
                 self.ok("convert", folder, "-o", self.out)
                 before, after = checkpoints.Gguf(ROOT / f"tests/data/reference/{name}.gguf"), checkpoints.Gguf(self.out)
@@ -344,6 +354,14 @@ class Convert(Case):
                     self.assertEqual(after.keys["kimi-linear.attention.head_count_kv"], [0, 1, 0])
                     (folder / "config.json").write_text(json.dumps(config | {"linear_num_heads": 2}))
                     self.refused("convert", folder, "-o", self.out, says="linear_num_heads")
+                if name == "bailingmoe3":
+                    for wrong in ({"kda_safe_gate": False}, {"mlp_layer_types": ["dense", "sparse", "dense"]}):
+                        (folder / "config.json").write_text(json.dumps(config | wrong))
+                        self.refused("convert", folder, "-o", self.out, says=next(iter(wrong)))
+                if name == "minimax-m3":
+                    for wrong in ({"swiglu_limit": 6.0}, {"moe_layer_freq": [1, 1]}, {"shared_intermediate_size": 33}):
+                        (folder / "config.json").write_text(json.dumps(config | wrong))
+                        self.refused("convert", folder, "-o", self.out, says="layer_types" if "moe_layer_freq" in wrong else next(iter(wrong)))
 
     def test_gemma_4_there_and_back(self):
         """Its layers differ in heads and widths; published files say so in two keys, transformers 5 in overrides of layers."""
