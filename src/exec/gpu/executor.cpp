@@ -177,6 +177,8 @@ static Status check_latents(const Attention& attention) {
 static Status check_indexer(const Indexer& indexer) {
   if (indexer.ratio != 1)
     return error(Code::unsupported, "the GPU part has no compressed attention yet; use --device cpu");
+  if (indexer.block > 0)
+    return error(Code::unsupported, "the GPU part has no indexer that chooses blocks yet; use --device cpu");
   if (indexer.head_dim % gpu::kIndexDimStep == 0 && indexer.head_dim <= gpu::kMostIndexDim &&
       indexer.heads <= gpu::kMostIndexHeads)
     return {};
