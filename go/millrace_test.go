@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -23,7 +24,11 @@ var (
 
 func TestMain(m *testing.M) {
 	if os.Getenv("MILLRACE_LIBRARY") == "" {
-		os.Setenv("MILLRACE_LIBRARY", filepath.Join("..", "build", "release", "libmillrace.so"))
+		library := filepath.Join("..", "build", "release", "libmillrace.so")
+		if runtime.GOOS == "windows" {
+			library = filepath.Join("..", "build", "windows", "millrace.dll")
+		}
+		os.Setenv("MILLRACE_LIBRARY", library)
 	}
 	os.Exit(m.Run())
 }
@@ -339,6 +344,42 @@ func TestReads(t *testing.T) {
 	expectCode(t, err, NotFound, "no-such-file")
 	_, err = OpenLoader(draft, LoaderOptions{Backend: "floppy"})
 	expectCode(t, err, InvalidArgument, "floppy")
+}
+
+// On Windows a Go program's code page is not UTF-8, and the library's text is.
+func TestNamesOfOtherScripts(t *testing.T) {
+	whole, err := os.ReadFile(demo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := filepath.Join(t.TempDir(), "水車")
+	path := filepath.Join(folder, "modèle.gguf")
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	loader, err := OpenLoader(path, LoaderOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := make([]byte, 100)
+	if _, err := loader.ReadAt(part, 1234); err != nil || !bytes.Equal(part, whole[1234:1334]) {
+		t.Error(err)
+	}
+	loader.Close()
+	e, err := Open(Options{Model: path, Device: "cpu", ContextTokens: 512})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	result, err := e.Generate(context.Background(), greedy("What is the capital of France?", 20), nil)
+	if err != nil || !strings.Contains(result.Text, "Paris") {
+		t.Fatalf("%q, %v", result.Text, err)
+	}
+	_, err = Open(Options{Model: filepath.Join(folder, "été.gguf")})
+	expectCode(t, err, NotFound, "été.gguf")
 }
 
 func TestPoolsKeepWhatIsInUse(t *testing.T) {
