@@ -158,9 +158,9 @@ void Decoder::list_indexer(UnitBuilder& units, int index, LayerWeights& weights)
   }
   weights.index_q = units.matrix(name("indexer.attn_q_b.weight"), spec.latent.q_rank, indexer.heads * indexer.head_dim);
   weights.index_k = units.matrix(name("indexer.attn_k.weight"), dim, indexer.head_dim);
+  weights.index_weights = units.matrix(name("indexer.proj.weight"), dim, indexer.heads);
   weights.index_norm = units.vector(name("indexer.k_norm.weight"), indexer.head_dim);
   weights.index_bias = units.vector(name("indexer.k_norm.bias"), indexer.head_dim);
-  weights.index_weights = units.matrix(name("indexer.proj.weight"), dim, indexer.heads);
 }
 
 /// Closes the trunk's unit; a mixture's experts are units of their own behind it.
