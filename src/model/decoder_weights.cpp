@@ -296,7 +296,7 @@ void Decoder::list_expert_scales(UnitBuilder& units, int index, exec::Experts& e
   WeightRef& of_down = biases ? experts.down_scale : experts.output_scale;
   if (of_down.none()) of_down = scale("ffn_down_exps.scale");
   if (units.has(layer_tensor(index, "ffn_gate_up_exps.weight"))) return;
-  const bool up_in_place = biases || spec.mixture.limit > 0;
+  const bool up_in_place = biases || spec.mixture.limit > 0 || spec.activation == kernels::Activation::clamped;
   if (spec.gated) (up_in_place ? experts.up_scale : experts.hidden_scale) = scale("ffn_up_exps.scale");
   experts.inner_scale = scale(spec.gated ? "ffn_gate_exps.scale" : "ffn_up_exps.scale");
 }
