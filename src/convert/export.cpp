@@ -425,7 +425,7 @@ Status Exporter::declare(modelfile::CheckpointWriter& writer) {
       shape.push_back(kBlock / 2);
       MR_RETURN_IF_ERROR(declare_one(stem + "_blocks", Element::u8, shape));
     } else {
-      const bool decay = wanted.change == Change::log_of_minus;
+      const bool decay = wanted.change == Change::log_of_minus || wanted.change == Change::log;
       MR_RETURN_IF_ERROR(declare_one(wanted.name, decay ? Element::f64 : element_of(wanted.dtype), shape));
     }
   }
@@ -477,17 +477,18 @@ Status Exporter::write_decay(const Wanted& wanted, const modelfile::CheckpointWr
   std::vector<float> floats(static_cast<std::size_t>(target.rows * target.cols));
   MR_RETURN_IF_ERROR(gather_floats(target, sources_, 0, target.rows, scratch, floats.data()));
   std::vector<double> logs;
+  const float sign = wanted.change == Change::log ? 1 : -1;
   for (const float x : floats) {
-    if (!(x < 0))
+    if (!(sign * x > 0))
       return error(Code::corrupt, "tensor '{}' holds {}, which is not a decay",
                    sources_[static_cast<std::size_t>(target.runs.front().source)].name, x);
-    logs.push_back(std::log(-static_cast<double>(x)));
+    logs.push_back(std::log(static_cast<double>(sign * x)));
   }
   return writer.write(wanted.declared, 0, std::as_bytes(std::span(logs)));
 }
 
 Status Exporter::write_one(const Wanted& wanted, Work& work, const modelfile::CheckpointWriter& writer) {
-  if (wanted.change == Change::log_of_minus) return write_decay(wanted, writer);
+  if (wanted.change == Change::log_of_minus || wanted.change == Change::log) return write_decay(wanted, writer);
   if (wanted.dtype == DType::nvfp4)
     MR_RETURN_IF_ERROR(writer.write(wanted.declared + 2, 0, std::as_bytes(std::span(&wanted.factor, 1))));
   return work.make(wanted.target, sources_, wanted.dtype, [&](std::uint64_t offset, std::span<const std::byte> bytes) {
