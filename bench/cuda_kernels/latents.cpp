@@ -55,19 +55,46 @@ void time_attending(Suite& suite, const Latent& m, DType dtype, int rows, int be
   });
 }
 
+constexpr int kIndexDim = 128;
+
+IndexView index_view(Case& c, const PassRows& pass) {
+  IndexView view;
+  view.dim = kIndexDim;
+  view.max_blocks = (pass.longest + kBlockTokens - 1) / kBlockTokens;
+  const auto row = static_cast<std::int64_t>(sizeof(std::uint16_t)) * kIndexDim;
+  view.table = kv_blocks(c, pass.sequences, view.max_blocks, row * kBlockTokens).table;
+  return view;
+}
+
+void time_index_store(Suite& suite, const IndexShape& m, int rows) {
+  suite.time("store_index", m.name, rows, [=](Case& c) {
+    const PassRows pass = pass_rows(c, rows, 2048, rows == kPromptRows);
+    IndexStoreCall call;
+    call.rows = pass.view;
+    call.index = index_view(c, pass);
+    call.heads = m.heads;
+    call.rotary = kIndexDim / 2;
+    call.q = c.room<float>(std::int64_t{rows} * m.heads * kIndexDim);
+    c.moves(2.0 * sizeof(float) * rows * m.heads * call.rotary);
+    call.key = c.reads<float>(std::int64_t{rows} * kIndexDim);
+    call.cos_sin = c.reads<float>(std::int64_t{rows} * call.rotary);
+    call.weight = c.vector(kIndexDim);
+    call.bias = c.vector(kIndexDim);
+    call.eps = 1e-6F;
+    c.moves(static_cast<double>(sizeof(std::uint16_t)) * kIndexDim * rows);
+    return [=](cudaStream_t stream) { return store_index(call, stream); };
+  });
+}
+
 void time_choosing(Suite& suite, const IndexShape& m, int rows, int before) {
-  constexpr int kDim = 128;
   const bool prompt = rows == kPromptRows;
   const std::string name = fmt::format("{}, {} {}", m.name, prompt ? "behind" : "over", context(before + !prompt));
   suite.time("choose_keys", name, rows, [=](Case& c) {
     const PassRows pass = pass_rows(c, rows, before, prompt);
     ChooseKeysCall call;
     call.rows = pass.view;
-    call.index.dim = kDim;
-    call.index.max_blocks = (pass.longest + kBlockTokens - 1) / kBlockTokens;
-    const auto row = static_cast<std::int64_t>(sizeof(std::uint16_t)) * kDim;
-    call.index.table = kv_blocks(c, pass.sequences, call.index.max_blocks, row * kBlockTokens).table;
-    call.q = c.reads<float>(std::int64_t{rows} * m.heads * kDim);
+    call.index = index_view(c, pass);
+    call.q = c.reads<float>(std::int64_t{rows} * m.heads * kIndexDim);
     call.weights = c.reads<float>(std::int64_t{rows} * m.heads);
     call.heads = m.heads;
     call.top_k = m.top_k;
@@ -75,7 +102,7 @@ void time_choosing(Suite& suite, const IndexShape& m, int rows, int before) {
     call.max_position = (pass.longest + 511) / 512 * 512;
     call.workspace_bytes = choose_workspace_bytes(rows, call.max_position);
     call.workspace = c.room<std::byte>(static_cast<std::int64_t>(call.workspace_bytes));
-    c.moves(static_cast<double>(row) * pass.longest * pass.sequences);
+    c.moves(static_cast<double>(sizeof(std::uint16_t)) * kIndexDim * pass.longest * pass.sequences);
     return [=](cudaStream_t stream) { return choose_keys(call, stream); };
   });
 }
@@ -126,6 +153,7 @@ void time_latents(Suite& suite) {
     for (const int rows : {1, 8})
       for (const int before : {4095, 32767}) time_choosing(suite, m, rows, before);
     time_choosing(suite, m, kPromptRows, 16000);
+    for (const int rows : kAllRows) time_index_store(suite, m, rows);
   }
   for (const int rows : {1, 8, kPromptRows}) time_attending_to_chosen(suite, kLatents[0], DType::f16, rows);
   for (const Latent& m : kLatents)

@@ -74,6 +74,11 @@ const std::vector<Known>& architectures() {
       {"deepseek-v3",
        {"norm product norm product latent head-product attention head-product product+", "norm gated product+",
         "norm experts+"}},
+      {"bailingmoe3",
+       {"norm product product time-step convolution convolution convolution l2-norm delta-rule heads'-norm "
+        "sigmoid-gate product+",
+        "norm gated product+", "norm product latent head-product attention head-product sigmoid-gate product+",
+        "norm experts+"}},
       {"deepseek-v3.2",
        {"norm product norm product latent product product index keys'-choice head-product attention head-product "
         "product+",
@@ -205,7 +210,7 @@ const std::vector<Known>& architectures() {
 
 /// Those that no launches are made of: with several residual streams, or keys and values of two sizes where the cache
 /// keeps them so.
-constexpr const char* kRefused[] = {"bailingmoe3", "deepseek-v4", "gemma3n", "mimo2", "minimax-m3"};
+constexpr const char* kRefused[] = {"deepseek-v4", "gemma3n", "mimo2", "minimax-m3"};
 
 TEST(Fusion, OfEachArchitecture) {
   std::vector<std::string> seen;
