@@ -1,6 +1,7 @@
 // What the GPU's executor refuses, and with which words. Needs no GPU.
 #include <string>
 
+#include "engine/paper.h"
 #include "engine/reference.h"
 #include "exec/gpu/executor.h"
 #include "exec/small_model.h"
@@ -90,6 +91,28 @@ TEST(CheckGpu, TakesEveryCheckpointThatRunsOnAGpu) {
       EXPECT_EQ(status.ok(), checkpoint.gpu) << status.message();
     }
   }
+}
+
+TEST(CheckGpu, APlanOnPaperIsForTheProcessorWhereTheGpuRefusesTheModel) {
+  engine::Machine machine;
+  machine.name = "a PC";
+  machine.ram_bytes = machine.vram_bytes = 8'000'000'000;
+  machine.processors = 8;
+  machine.rates = {.disk = 1e9,
+                   .ram = 50e9,
+                   .cpu_decode = 48e9,
+                   .host_to_device = 25e9,
+                   .device_memory = 900e9,
+                   .cpu_product = 4e-6,
+                   .machine = "a test"};
+  engine::EngineOptions options;
+  options.model.path = std::string(MILLRACE_TEST_DATA) + "/reference/deepseek-v4.gguf";
+  options.kv.dtype = DType::f32;
+  const auto planned = engine::plan_for(options, machine);
+  ASSERT_TRUE(planned.ok()) << planned.status().message();
+  for (const residency::Plan::Row& row : planned->plan.rows) EXPECT_NE(row.tier, "vram") << row.what;
+  options.device.choice = engine::DeviceChoice::cuda;
+  EXPECT_EQ(engine::plan_for(options, machine).status().code(), Code::unsupported);
 }
 
 }  // namespace

@@ -457,12 +457,14 @@ Expected<Parts> assemble_gpu(const EngineOptions& options, const DraftModelPlan*
 }
 
 Expected<Parts> assemble_gpu_on_paper(const EngineOptions& given, int processors, int gpus) {
+  constexpr std::uint64_t kBlockShared = 99 << 10;  // of a GeForce: no machine's file says more
   EngineOptions options = given;
   options.planning.find_rates = false;
   if (gpus > 1) options.part.shard = {0, gpus};
   Parts parts;
   std::vector<std::string> paths;
   MR_RETURN_IF_ERROR(open_model(options, kGpuTileBytes, DraftUnits::none, parts, paths));
+  MR_RETURN_IF_ERROR(exec::check_gpu(parts.model->program(), parts.model->units(), {options.kv.dtype, kBlockShared}));
   MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv.dtype));
   Vram vram = vram_on_paper(options.memory.vram_bytes, processors);
   if (gpus > 1) add_gathers(static_cast<std::size_t>(gpus), vram);
