@@ -86,6 +86,38 @@ def shown(one):
     return f"{speed:.1f}" if speed < 10 else f"{speed:.0f}"
 
 
+def with_bound(one):
+    """The speed, and what limits it."""
+    return "-" if "error" in one else f"{shown(one)} ({one['bound']})"
+
+
+def results(sheet, rows, models, question, shown):
+    """The result of every model on every machine, as bench/tables.py takes it; a cell is shown(what predict() says)."""
+    machines = [machine_file(sheet, row) for row in rows]
+    cells = [[machine["name"]] for machine in machines]
+    details = [{} for _ in machines]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = pathlib.Path(temporary)
+        for title, preset, dtype in models:
+            model = folder / "model.gguf"
+            written = run(SYNTH, str(model), "-p", preset, "-d", dtype, "--hollow")
+            if written.returncode != 0:
+                sys.exit(f"{SYNTH}: {written.stderr}")
+            for machine, row, detail in zip(machines, cells, details):
+                detail[title] = predict(model, machine, folder)
+                row.append(shown(detail[title]))
+                print(f"{machine['name']:40} {title:24} {detail[title]}", flush=True)
+    return {
+        "question": question,
+        "command": "`bench/expect.py`: `millrace plan MODEL --machine FILE --ctx 4096`",
+        "machine": "machine files made from data sheets (bench/machines.json); **predicted, not measured**",
+        "commit": tables.this_commit(),
+        "date": datetime.date.today().isoformat(),
+        "columns": ["machine", *(title for title, _, _ in models)],
+        "rows": [{"cells": row, "plans": detail} for row, detail in zip(cells, details)],
+    }
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--machines", metavar="FOLDER", type=pathlib.Path)
@@ -94,30 +126,12 @@ def main():
     if args.machines:
         write_machines(args.machines, sheet)
         return
-    machines = [machine for _, machine in machine_files(sheet)]
-    rows = [[machine["name"]] for machine in machines]
-    details = [{} for _ in machines]
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = pathlib.Path(temporary)
-        for title, preset, dtype in sheet["models"]:
-            model = folder / "model.gguf"
-            written = run(SYNTH, str(model), "-p", preset, "-d", dtype, "--hollow")
-            if written.returncode != 0:
-                sys.exit(f"{SYNTH}: {written.stderr}")
-            for machine, row, detail in zip(machines, rows, details):
-                detail[title] = predict(model, machine, folder)
-                row.append(shown(detail[title]))
-                print(f"{machine['name']:40} {title:24} {detail[title]}", flush=True)
-    result = {
-        "question": "How fast are PCs predicted to be?",
-        "command": "`bench/expect.py`: `millrace plan MODEL --machine FILE --ctx 4096`",
-        "machine": "machine files made from data sheets (bench/machines.json); **predicted, not measured**",
-        "commit": tables.this_commit(),
-        "date": datetime.date.today().isoformat(),
-        "columns": ["machine", *(title for title, _, _ in sheet["models"])],
-        "rows": [{"cells": row, "plans": detail} for row, detail in zip(rows, details)],
-    }
-    (tables.RESULTS / "predicted.json").write_text(tables.written(result))
+    everyday = results(sheet, sheet["rows"], sheet["models"], "How fast are PCs predicted to be?", shown)
+    giants = sheet["giants"]
+    rows = [row for row in sheet["rows"] if row[0] in giants["machines"]] + giants["rows"]
+    largest = results(sheet, rows, giants["models"], "How fast are this year's largest models predicted to be?", with_bound)
+    (tables.RESULTS / f"{tables.PREDICTED}.json").write_text(tables.written(everyday))
+    (tables.RESULTS / f"{tables.GIANTS}.json").write_text(tables.written(largest))
     tables.write()
 
 

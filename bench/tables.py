@@ -32,7 +32,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results"
 PAGES = ("benchmarks.md", "measurements.md")  # the tables that people ask for, and the rest
 WRITTEN = ROOT / "docs/internals"
-EXPECTATIONS, PREDICTED = "expectations", "predicted"  # have their places in README.md and in the guide
+EXPECTATIONS, PREDICTED, GIANTS = "expectations", "predicted", "predicted-giants"  # have their places in README.md and in the guide
 GUIDE = ROOT / "docs/guide/choose-a-model.md"
 README_MODELS = ["8B Q4_K_M", "Qwen3.6 35B-A3B Q4_K_M", "Gemma 4 26B-A4B Q4_K_M", "gpt-oss 120B"]  # columns that fit there, and rows
 README_MACHINES = 12
@@ -86,7 +86,7 @@ def table(name, result):
 
 def pages(folder=RESULTS):
     """{name: text} of the pages. Every result has one place in them."""
-    results = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json")) if path.stem not in (EXPECTATIONS, PREDICTED)}
+    results = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json")) if path.stem not in (EXPECTATIONS, PREDICTED, GIANTS)}
     words = {name: (folder / name).read_text() for name in PAGES}
     places = re.findall(r"^\{\{([\w.-]+)\}\}$", "\n".join(words.values()), re.M)
     for name, result in results.items():
@@ -128,9 +128,9 @@ def between(name, lines, text):
     return re.sub(rf"(?<=<!-- {name} -->\n).*?(?=\n<!-- end -->)", lambda _: "\n".join(lines), text, flags=re.S)
 
 
-def predictions(models, folder):
+def predictions(models, folder, name=PREDICTED):
     """The table of predictions for these models, or for all."""
-    result = json.loads((folder / f"{PREDICTED}.json").read_text())
+    result = json.loads((folder / f"{name}.json").read_text())
     columns = [0, *(result["columns"].index(model) for model in models or result["columns"][1:])]
     return [line([result["columns"][i] for i in columns]), "|" + "---|" * len(columns),
             *(line([row["cells"][i] for i in columns]) for row in result["rows"])]
@@ -140,7 +140,9 @@ def guide(folder=RESULTS):
     """The guide's page with all predictions."""
     result = json.loads((folder / f"{PREDICTED}.json").read_text())
     lines = [f"Predicted on {day(result['date'])} at commit `{result['commit']}`, not measured:", "", *predictions(None, folder)]
-    return between("predictions", lines, GUIDE.read_text())
+    giants = json.loads((folder / f"{GIANTS}.json").read_text())
+    largest = [f"Predicted on {day(giants['date'])} at commit `{giants['commit']}`, not measured; in brackets what limits it:", "", *predictions(None, folder, GIANTS)]
+    return between("giants", largest, between("predictions", lines, GUIDE.read_text()))
 
 
 # ---- results
