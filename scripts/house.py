@@ -36,7 +36,7 @@ RECORDS = {
     "posix": (0, 0),
     "cuda": (0, 0),
     "cuda_files": (0, 0),
-    "planning": (4697, 2600),  # 4,281 before demand was a value of its own, KV was counted by chunks, and encoders had no longer contexts than positions; then vision towers, on the GPU too, and what more memory would bring; then rates that name DirectStorage; then GPUs by Vulkan, which share no rows and are named, and the memory of adapters, in VRAM too; 4,425 before the assembly over several GPUs was counted; then control vectors, and plans for several GPUs that are not here; then heads that guess, whose units have a table of their own beside a GPU
+    "planning": (4699, 2600),  # 4,281 before demand was a value of its own, KV was counted by chunks, and encoders had no longer contexts than positions; then vision towers, on the GPU too, and what more memory would bring; then rates that name DirectStorage; then models on paper that a GPU refuses; then GPUs by Vulkan, which share no rows and are named, and the memory of adapters, in VRAM too; 4,425 before the assembly over several GPUs was counted; then control vectors, and plans for several GPUs that are not here; then heads that guess, whose units have a table of their own beside a GPU
     "moving": (3019, 1900),
     "options": (12, 12),
     "expert": (208, 90),  # 189 before readers, families of mixtures and options had files of their own; then encoders of mixtures; then CUDA's launchers apart from the contracts; then Vulkan's mixtures, and launches that it lacks, and adapters of experts; then Llama 4, a mixture with files of its own in model/ and convert/; then DeepSeek V4, likewise; then conversions of Kimi Linear and Ling 3, and of MiniMax-M3, in files of their own

@@ -60,6 +60,17 @@ def tables():
     return text
 
 
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+def nearly(one, other):
+    """The same words, and numbers within a hundredth or a last digit: a plan leaves RAM for the program, whose size differs a little."""
+    if NUMBER.sub("#", one) != NUMBER.sub("#", other):
+        return False
+    return all(abs(float(a) - float(b)) <= max(0.01 * float(a), 1.01 * 10.0 ** -len(a.partition(".")[2]))
+               for a, b in zip(NUMBER.findall(one), NUMBER.findall(other)))
+
+
 class Plans(unittest.TestCase):
     maxDiff = None
 
@@ -75,6 +86,8 @@ class Plans(unittest.TestCase):
         now, golden = tables(), FOLDER / "plans.md"
         if WRITES:
             golden.write_text(now)
+        if nearly(golden.read_text(), now):
+            return
         self.assertEqual(golden.read_text(), now, "a plan changed: if that is meant, MILLRACE_WRITE_PLANS=1 writes the tables")
 
 
