@@ -427,6 +427,9 @@ Status GpuExecutor::prepare(const Program& program, const PassLimits& limits) {
   MR_ASSIGN_OR_RETURN(reservation_, vram_.reserve("activations", layout_.bytes));
   MR_ASSIGN_OR_RETURN(memory_, device::DeviceBuffer::allocate(layout_.bytes));
   MR_RETURN_IF_ERROR(device::clear_device(memory_));
+  for (const Step& step : program.steps)
+    if (step.kind == Step::Kind::embed && step.row_of == RowOf::position)
+      known_positions_ = std::min(known_positions_, part(step.weight).rows);
   slopes_ = slopes_of(program);
   if (!slopes_.empty()) {
     MR_RETURN_IF_ERROR(

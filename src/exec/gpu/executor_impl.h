@@ -228,10 +228,11 @@ class GpuExecutor final : public Executor {
   Status status_;
   PassRows pass_rows_;
   std::int64_t rows_ = 0, logit_rows_ = 0, position_bound_ = 0;
-  bool sees_ahead_ = false;        // some of its rows see keys behind their own
-  std::vector<Attention> sights_;  // Program::sights()
-  std::vector<float> slopes_;      // Attention::slopes of the layers that have some
-  std::vector<Window> windows_;    // all rows, in order
+  bool sees_ahead_ = false;                   // some of its rows see keys behind their own
+  std::vector<Attention> sights_;             // Program::sights()
+  std::int64_t known_positions_ = INT64_MAX;  // of which the model has embeddings
+  std::vector<float> slopes_;                 // Attention::slopes of the layers that have some
+  std::vector<Window> windows_;               // all rows, in order
   StateRunTables states_;
   std::vector<bool> mixed_;     // mixed_in() of the pass
   bool adapts_before_ = false;  // adapters' part of products is made before them

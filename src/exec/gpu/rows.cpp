@@ -26,12 +26,10 @@ Status GpuExecutor::begin_pass(const kv::Batch& batch) {
   sees_ahead_ = shape_.whole_rows || std::any_of(batch.pictures.begin(), batch.pictures.end(),
                                                  [](const kv::PictureRow& row) { return row.ahead > 0; });
   const auto sequences = static_cast<std::int64_t>(batch.sequences.size());
-  for (const Step& step : program_->steps)
-    if (step.kind == Step::Kind::embed && step.row_of == RowOf::position)
-      for (const kv::BatchRow& row : batch.rows)
-        if (const std::int64_t known = part(step.weight).rows; row.position >= known)
-          return error(Code::invalid_argument, "the model has embeddings of {} positions, none of {}", known,
-                       row.position);
+  for (const kv::BatchRow& row : batch.rows)
+    if (row.position >= known_positions_)
+      return error(Code::invalid_argument, "the model has embeddings of {} positions, none of {}", known_positions_,
+                   row.position);
   if (rows_ > shape_.max_rows || logit_rows_ > shape_.max_logit_rows || sequences > shape_.max_sequences)
     return error(Code::internal, "a pass of {} rows of {} sequences was not prepared", rows_, sequences);
   if (top_only_ && !draws_.empty() && std::ssize(draws_) != logit_rows_)
