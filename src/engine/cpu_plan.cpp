@@ -35,7 +35,7 @@ CpuPlanner::CpuPlanner(const EngineOptions& options, std::uint64_t ram_bytes, st
       ram_(ram_bytes),
       program_bytes_(program_bytes),
       parts_(parts),
-      layout_(kv_layout(*parts.model, options, kv::kOnHost)),
+      layout_(kv_layout(*parts.model, options)),
       shares_out_(shares_out(options.demand)),
       tile_bytes_(parts.limits.tile_bytes) {
   const model::Hyperparameters& hp = parts.model->hyperparameters();

@@ -61,10 +61,8 @@ std::uint64_t ram_of(const EngineOptions& options) {
   return rest(spare);
 }
 
-kv::Layout kv_layout(const model::Model& model, const EngineOptions& options, int device) {
-  const exec::Program& program = model.program();
-  const bool can = device == kv::kOnHost || options.kv.dtype != DType::q8_0 || program.turns_queries();
-  return program.layout.with(options.kv.dtype, device, can ? options.kv.rotation : kv::Rotation::never);
+kv::Layout kv_layout(const model::Model& model, const EngineOptions& options) {
+  return model.program().layout.with(options.kv.dtype, kv::kOnHost, options.kv.rotation);
 }
 
 std::string kv_name(DType dtype) {
@@ -504,7 +502,7 @@ Expected<Parts> assemble(const EngineOptions& options, const DraftModelPlan* dra
       {parts.isa, parts.plan.embedding_rows_from_disk || embedding_streams, parts.routing.get(), parts.record.get(),
        options.watch.trace, options.experts.prefetch, false, options.watch.inputs, parts.adapters.get()});
   MR_RETURN_IF_ERROR(parts.executor->prepare(parts.model->program(), pass_limits(parts.limits)));
-  parts.kv_pool = std::make_shared<kv::BlockPool>(kv_layout(*parts.model, options, kv::kOnHost), *parts.budget);
+  parts.kv_pool = std::make_shared<kv::BlockPool>(kv_layout(*parts.model, options), *parts.budget);
   finish_kv(options, parts);
   log::info("executor: {}; storage: {}", parts.executor->describe(), parts.backend->traits().name);
   return parts;

@@ -157,8 +157,9 @@ residency::RoutingGuess routing_guess(const EngineOptions& options, const exec::
 void finish_kv(const EngineOptions& options, Parts& parts);
 /// Closes the prompt cache on the disk.
 void close_prompt_cache(Parts& parts);
-/// The layout of the KV of this model's sequences in the options' format, in host memory or on a device.
-kv::Layout kv_layout(const model::Model& model, const EngineOptions& options, int device);
+/// The layout of the KV of this model's sequences in the options' format, in host memory; engine/gpu/kv_layout.h has a
+/// GPU's.
+kv::Layout kv_layout(const model::Model& model, const EngineOptions& options);
 std::string kv_name(DType dtype);  // as --kv has it
 /// Checks that this model's KV can be stored in this format. Errors: unsupported.
 Status check_kv(const kv::Layout& layout, DType dtype);

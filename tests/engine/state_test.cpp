@@ -75,7 +75,7 @@ TEST(StateCost, IsWhatPredictionsCount) {
   const auto engine = make(hybrid());
   ASSERT_NE(engine, nullptr);
   const exec::Program& program = engine->model().program();
-  const auto cost = step_cost(program, kv_layout(engine->model(), {}, kv::kOnHost));
+  const auto cost = step_cost(program, kv_layout(engine->model(), {}));
   double heads = 0;  // floats of the states of heads
   std::int64_t rules = 0, mixtures = 0;
   for (const exec::Step& step : program.steps) {
@@ -96,7 +96,7 @@ TEST(StateCost, IsWhatPredictionsCount) {
 TEST(StateCost, LatentsAreReadOnceForAllHeads) {
   const auto engine = make(options_of("deepseek-v3", 512, false));
   ASSERT_NE(engine, nullptr);
-  const kv::Layout layout = kv_layout(engine->model(), {}, kv::kOnHost);
+  const kv::Layout layout = kv_layout(engine->model(), {});
   const auto costs = attention_costs(engine->model().program(), layout);
   ASSERT_EQ(costs.size(), 1u);
   const kv::Group& group = layout.groups().at(0);
@@ -109,7 +109,7 @@ TEST(StateCost, LatentsAreReadOnceForAllHeads) {
 TEST(StateCost, ChosenKeysAreReadLikeAWindow) {
   const auto engine = make(options_of("glm-dsa", 512, false));
   ASSERT_NE(engine, nullptr);
-  const auto costs = attention_costs(engine->model().program(), kv_layout(engine->model(), {}, kv::kOnHost));
+  const auto costs = attention_costs(engine->model().program(), kv_layout(engine->model(), {}));
   ASSERT_EQ(costs.size(), 2u);
   const auto& all = costs[costs[0].window == 0 ? 0 : 1];
   const auto& chosen = costs[costs[0].window == 0 ? 1 : 0];

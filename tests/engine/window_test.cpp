@@ -185,7 +185,7 @@ TEST(Window, ThePromptCacheGivesWhatEveryWindowStillSees) {
 TEST(Window, IsWhatPredictionsCount) {
   const auto engine = make(gemma(256));
   ASSERT_NE(engine, nullptr);
-  const auto costs = attention_costs(engine->model().program(), kv_layout(engine->model(), {}, kv::kOnHost));
+  const auto costs = attention_costs(engine->model().program(), kv_layout(engine->model(), {}));
   ASSERT_EQ(costs.size(), 2u);
   constexpr double kHeads = 2, kKvHeads = 1, kChannels = 64 + 64;  // of K and V
   for (const residency::AttentionCost& cost : costs) {
