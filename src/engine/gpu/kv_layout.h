@@ -8,8 +8,8 @@
 
 namespace millrace::engine {
 
-/// The layout of the KV of this model's sequences in the options' format, with heads as wide as the GPU's attention takes
-/// them.
+/// The layout of the KV of this model's sequences in the options' format, with heads as wide as the GPU's attention
+/// takes them.
 inline kv::Layout layout_on_gpu(const model::Model& model, const EngineOptions& options, int device) {
   const exec::Program& program = model.program();
   const bool can = options.kv.dtype != DType::q8_0 || program.turns_queries();
