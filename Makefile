@@ -1,5 +1,5 @@
 # What people type. The presets in CMakePresets.json say how things are built; cmake/millrace.cmake says with which flags.
-.PHONY: all pictures demo install package test-package test-python test-go test kernels test-fresh test-portable test-gpu test-gpu-80 test-hostile test-simulated coverage test-asan test-tsan test-transformers test-models test-clients test-windows test-vulkan fuzz bench lint format models-table reference predictions clients setup setup-dev clean help
+.PHONY: all pictures demo install package test-package test-python test-go test kernels test-fresh test-portable test-gpu test-gpu-75 test-gpu-80 test-hostile test-simulated coverage test-asan test-tsan test-transformers test-models test-clients test-windows test-vulkan fuzz bench lint format models-table reference predictions clients setup setup-dev clean help
 
 PREFIX ?= /usr/local
 
@@ -42,7 +42,7 @@ test: setup-dev ## run every test
 	@TESTS=ON scripts/build.sh release
 	@scripts/test.sh release
 
-kernels: setup-dev ## compile every kernel of the GPU for 8.0 and 9.0 to see whether it compiles, and start the program that has them
+kernels: setup-dev ## compile every kernel of the GPU for 7.5 and 9.0 to see whether it compiles, and start the program that has them
 	@CUDA=PTX TESTS=ON scripts/build.sh $(kernels_in) millrace millrace_cuda_test millrace_cuda_engine_test millrace_cuda_capi_test
 	@scripts/test_kernels.sh build/$(kernels_in)
 
@@ -59,6 +59,10 @@ test-gpu: setup-dev ## the GPU's tests alone; each says so and is skipped where 
 test-gpu-80: setup-dev ## the same with code for compute capability 8.0 and blocks of 99 KiB, as consumers' cards run it, on a GPU of 9.0
 	@CUDA=ON TESTS=ON scripts/build.sh gpu80
 	@cd build/gpu80 && MILLRACE_BLOCK_SHARED=99 ctest --output-on-failure -R '^cuda'
+
+test-gpu-75: setup-dev ## the same with code for 7.5 and blocks of 64 KiB, as RTX 20 and GTX 16 run it
+	@CUDA=ON TESTS=ON scripts/build.sh gpu75
+	@cd build/gpu75 && MILLRACE_BLOCK_SHARED=64 ctest --output-on-failure -R '^cuda'
 
 test-hostile: setup-dev ## odd fields and HTTP at every route, rude clients, damaged files and pictures, full disks, small memory; a tenth of it is in `make test`
 	@TESTS=ON scripts/build.sh release

@@ -596,7 +596,8 @@ class Pass {
 class CudaAttention : public test::OnDevice {
  protected:
   void check(const Case& c) {
-    if (!gpu::offer().keeps(c.dtype) || c.head_dim % gpu::offer().head_step != 0) return;  // refused by check_gpu()
+    if (!gpu::offer().keeps(c.dtype) || c.head_dim % gpu::offer().head_step != 0) return;  // refused by check_gpu(), as
+    if (block_shared_bytes() < gpu::attention_shared_bytes(c.head_dim, c.dtype)) return;
     SCOPED_TRACE(name(c));
     check(c, Pass(c, static_cast<std::uint32_t>(c.head_dim * 1000 + c.heads)));
   }
@@ -634,13 +635,10 @@ class CudaAttention : public test::OnDevice {
   }
 };
 
-bool has_room_for_wide_floats() { return block_shared_bytes() >= kWideHeadShared; }
-
 TEST_F(CudaAttention, EveryHeadDim) {
   for (const int head_dim : {64, 80, 96, 128, 256}) {
     for (const DType dtype : {DType::f16, DType::f32, DType::q8_0}) {
       if (head_dim % info(dtype).block_elements != 0) continue;
-      if (dtype == DType::f32 && head_dim >= kWideFloatHeadDim && !has_room_for_wide_floats()) continue;
       for (const bool sinks : {false, true})
         check({8, 2, head_dim, dtype, 0, {{0, 0, 1}, {1, 63, 2}, {2, 100, 75}, {0, 130, 3}}, 256, sinks});
     }
@@ -690,7 +688,6 @@ TEST_F(CudaAttention, CapsAndSlopesOfScores) {
   for (const int head_dim : {64, 80, 96, 128, 256}) {
     for (const DType dtype : {DType::f16, DType::f32, DType::q8_0, DType::q4_0}) {
       if (head_dim % info(dtype).block_elements != 0) continue;
-      if (dtype == DType::f32 && head_dim >= kWideFloatHeadDim && !has_room_for_wide_floats()) continue;
       for (const bool leans : {false, true}) {
         Case c{8, 2, head_dim, dtype, 0, {{0, 0, 1}, {1, 63, 2}, {2, 100, 75}, {0, 330, 3}}, 384, head_dim == 96};
         c.leans = leans;
@@ -734,7 +731,6 @@ TEST_F(CudaAttention, RowsThatSeeKeysBehindThem) {
   for (const int head_dim : {64, 80, 96, 128, 256}) {
     for (const DType dtype : {DType::f16, DType::f32, DType::q8_0}) {
       if (head_dim % info(dtype).block_elements != 0 || head_dim % gpu::offer().head_step != 0) continue;
-      if (dtype == DType::f32 && head_dim >= kWideFloatHeadDim && !has_room_for_wide_floats()) continue;
       Case c{4, head_dim == 64 ? 4 : 2, head_dim, dtype, 0, {{0, 0, 1}, {1, 63, 200}, {2, 100, 75}, {0, 130, 3}}, 512};
       c.ahead = true;
       SCOPED_TRACE(name(c));

@@ -9,7 +9,7 @@
 namespace millrace::exec {
 namespace {
 
-constexpr std::uint64_t kA100 = 163 * kKiB, kRtx4090 = 99 * kKiB;  // shared memory of a block
+constexpr std::uint64_t kA100 = 163 * kKiB, kRtx4090 = 99 * kKiB, kRtx2080 = 64 * kKiB;  // shared memory of a block
 
 Status check(std::int64_t head_dim, DType kv_dtype, std::uint64_t block_shared_bytes) {
   test::SmallShape shape;
@@ -31,6 +31,21 @@ TEST(CheckGpu, SaysWhatHeadsOf256InF32Need) {
   EXPECT_EQ(status.code(), Code::unsupported);
   for (const char* word : {"256", "160 KiB", "99 KiB", "--kv f16", "--device cpu"})
     EXPECT_NE(status.message().find(word), std::string::npos) << status.message();
+}
+
+TEST(CheckGpu, SaysWhatHeadsOfFewKilobytesNeed) {
+  for (const std::int64_t head_dim : {64, 80, 96, 128, 256})
+    for (const DType dtype : {DType::f16, DType::f32, DType::q8_0, DType::q4_0, DType::q3_k, DType::q2_0}) {
+      const bool fits = dtype == DType::f32 ? head_dim <= 96 : dtype != DType::f16 || head_dim <= 128;
+      EXPECT_EQ(check(head_dim, dtype, kRtx2080).ok(), fits) << head_dim << " " << info(dtype).name;
+    }
+  for (const auto& [head_dim, instead] :
+       {std::pair<std::int64_t, std::string>{128, "--kv f16, or --device cpu"}, {256, "--kv q8_0, or --device cpu"}}) {
+    const Status status = check(head_dim, head_dim == 128 ? DType::f32 : DType::f16, kRtx2080);
+    for (const std::string& word : {std::string("99 KiB"), std::string("64 KiB"), instead})
+      EXPECT_NE(status.message().find(word), std::string::npos) << status.message();
+  }
+  EXPECT_FALSE(check(512, DType::f16, kRtx2080).ok());
 }
 
 TEST(CheckGpu, TakesHeadsOf512InF16OnEveryDevice) {

@@ -122,27 +122,30 @@ std::string GpuExecutor::describe() const {
 /// Has the GPU attention for heads of so many channels?
 static Status check_heads(std::int64_t head_dim, const GpuTraits& traits) {
   using gpu::kTileHeadDims;
-  if (std::find(std::begin(kTileHeadDims), std::end(kTileHeadDims), head_dim) != std::end(kTileHeadDims)) {
-    if (head_dim < gpu::kWideFloatHeadDim || traits.kv_dtype != DType::f32 ||
-        traits.block_shared_bytes >= gpu::kWideHeadShared)
-      return {};
-    return error(Code::unsupported,
-                 "the GPU's attention for heads of {} channels, as this model's, over KV in f32 takes {} KiB of shared "
-                 "memory, and this GPU gives {} KiB; use --kv f16, or --device cpu",
-                 head_dim, gpu::kWideHeadShared / kKiB, traits.block_shared_bytes / kKiB);
-  }
-  if (head_dim != gpu::kWideHeadDim)
+  const bool wide = head_dim == gpu::kWideHeadDim;
+  if (!wide && std::find(std::begin(kTileHeadDims), std::end(kTileHeadDims), head_dim) == std::end(kTileHeadDims))
     return error(
         Code::unsupported,
         "the GPU's attention takes heads of up to {} channels, and of {}, and this model's have {}; use --device cpu",
         gpu::kMostTileHeadDim, gpu::kWideHeadDim, head_dim);
-  if (traits.kv_dtype != DType::f16)
+  if (wide && traits.kv_dtype != DType::f16)
     return error(
         Code::unsupported,
         "the GPU's attention takes heads of {} channels, as this model's, over KV in f16 alone, not in {}; use "
         "--kv f16, or --device cpu",
         head_dim, info(traits.kv_dtype).name);
-  return {};
+  const std::uint64_t takes = gpu::attention_shared_bytes(head_dim, traits.kv_dtype);
+  if (traits.block_shared_bytes >= takes) return {};
+  const auto fits = [&](DType dtype) {
+    return traits.block_shared_bytes >= gpu::attention_shared_bytes(head_dim, dtype);
+  };
+  return error(Code::unsupported,
+               "the GPU's attention for heads of {} channels, as this model's, over KV in {} takes {} KiB of shared "
+               "memory, and this GPU gives {} KiB; use {}--device cpu",
+               head_dim, info(traits.kv_dtype).name, takes / kKiB, traits.block_shared_bytes / kKiB,
+               wide               ? ""
+               : fits(DType::f16) ? "--kv f16, or "
+                                  : "--kv q8_0, or ");
 }
 
 /// Rows that all see each other: only where they are handed to the pass (vision towers), over keys in as many channels
@@ -354,9 +357,10 @@ Status check_gpu(const Program& program, const residency::UnitTable& units, cons
       return error(Code::unsupported,
                    "the GPU part rotates the last channels of a head in pairs of neighbours alone; use --device cpu");
   for (const Step& step : program.steps) {
-    if (step.kind == Step::Kind::logits && units.part(step.weight).rows > gpu::kMostVocab)
+    const std::int32_t most_vocab = gpu::most_vocab(traits.block_shared_bytes);
+    if (step.kind == Step::Kind::logits && units.part(step.weight).rows > most_vocab)
       return error(Code::unsupported, "the GPU part takes vocabularies of up to {} tokens, not of {}; use --device cpu",
-                   gpu::kMostVocab, units.part(step.weight).rows);
+                   most_vocab, units.part(step.weight).rows);
     if (step.kind == Step::Kind::logits && !step.weight2.none() && step.vocab > 0)
       return error(Code::unsupported, "several GPUs have no heads with a bias; use one, or --device cpu");
     if (step.kind == Step::Kind::gated && step.activation != Activation::silu && step.activation != Activation::gelu)

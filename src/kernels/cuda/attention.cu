@@ -20,12 +20,11 @@
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/quantize.cuh"
+#include "kernels/cuda/warp.cuh"
 
 namespace millrace::kernels::cuda {
 namespace {
 
-constexpr int kWarp = 32;
-constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kTileRowHeads = 128;  // pairs of a row and a head of the group in a tile
 constexpr int kMostCluster = 8;     // blocks, that every device with clusters takes
 
@@ -261,7 +260,7 @@ __device__ __forceinline__ int first_of_pass(const RowView& rows, int sequence, 
   for (int r = static_cast<int>(threadIdx.x) % kWarp; r < rows.rows; r += kWarp) {
     if (rows.sequence[r] == sequence) first = min(first, rows.position[r]);
   }
-  return __reduce_min_sync(kAllLanes, first);
+  return min_over_warp(first);
 }
 
 /// A chunk of a row's keys in a block's hands.
@@ -726,8 +725,8 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
     float* to = reinterpret_cast<float*>(shared) + stage % kMergeStages * (kMergeStage * kMergeChannels) + at_channel;
     const float* from = part + static_cast<std::int64_t>(first) * head_dim + at_channel;
     for (int chunk = place; chunk < count; chunk += kMergeThreads >> shift)
-      __pipeline_memcpy_async(to + chunk * kMergeChannels, from + chunk * head_dim, 16);
-    __pipeline_commit();
+      copy_unit(shared_address(to + chunk * kMergeChannels), from + chunk * head_dim);
+    copies_commit();
   };
 #pragma unroll 1
   for (int stage = 0; stage < kMergeStages; ++stage) fetch(stage);
@@ -770,7 +769,7 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
     for (int stage = 0; stage < kMergeStages; ++stage) {
       const int first = round + stage * kMergeStage, count = min(chunks - first, kMergeStage);
       if (count <= 0) break;
-      __pipeline_wait_prior(kMergeStages - 1);
+      copies_wait<kMergeStages - 1>();
       __syncthreads();  // everybody's copies are there, and the steps
       const MergeStep* step = steps + stage * kMergeStage;
       if (thread < channels) {
@@ -829,7 +828,7 @@ cudaError_t decode(DecodeArgs args, cudaStream_t stream) {
   const bool alone = kIsHalf<T> && kHeadDim == 256 && !args.cluster &&
                      blocks * args.max_chunks > kResident<T, kHeadDim> * multiprocessor_count() &&
                      keys + values + rest <= shared_of_block();
-  args.both = alone || keys + values + rest <= kLeastBlockShared;
+  args.both = alone || keys + values + rest <= std::min(shared_of_block(), kLeastBlockShared);
   const std::size_t bytes = (args.both ? keys : 0) + values + rest;
   // As many blocks as the device holds, with about as many chunks each; a cluster has all chunks at once.
   const int resident = alone ? 1 : kResident<T, kHeadDim>;
@@ -927,7 +926,13 @@ cudaError_t attention_few(const AttentionCall& call, const Workspace& w, int chu
   });
 }
 
-/// Rows in tiles whose heads are too wide for the tiles' registers: one by one, as many at once as the workspace takes.
+/// Whether the tiles' kernels take such heads: wider ones are too many registers, and of 7.5's shared memory, K or V in
+/// floats, and of heads of 256, too much.
+bool has_tiles(int head_dim, DType dtype) {
+  return has_small_blocks() ? dtype != DType::f32 && head_dim <= 128 : head_dim <= 256;
+}
+
+/// Rows in tiles that the tiles' kernels do not take: one by one, as many at once as the workspace takes.
 cudaError_t attention_wide(const AttentionCall& call, float* out, Q8 q8, cudaStream_t stream) {
   const std::int64_t cols = std::int64_t{call.heads} * call.kv.head_dim;
   const int chunks = most_chunks(call.max_position, call.window);
@@ -961,7 +966,8 @@ cudaError_t attention(const AttentionCall& call, cudaStream_t stream) {
   const bool few = kv_has_few_bits(call.kv.dtype), rotated = call.kv.rotation > 0;
   const bool quantized = few || call.kv.dtype == DType::q8_0 || call.kv.dtype == DType::q4_0;
   if (few && call.kv.plain.table == nullptr) return cudaErrorInvalidValue;
-  if (call.seen != nullptr && (call.tiles == nullptr || head_dim > 256)) return cudaErrorInvalidValue;
+  const bool tiles = call.tiles != nullptr && has_tiles(head_dim, call.kv.dtype);
+  if (call.seen != nullptr && !tiles) return cudaErrorInvalidValue;
   if (call.chunks && (call.window <= 0 || call.seen != nullptr)) return cudaErrorInvalidValue;
   if (quantized ? head_dim % 32 != 0 : rotated) return cudaErrorInvalidValue;
   if (rotated && call.out == nullptr) return cudaErrorInvalidValue;
@@ -971,7 +977,7 @@ cudaError_t attention(const AttentionCall& call, cudaStream_t stream) {
   const bool later = call.out_q8.q && head_dim % 32 != 0;
   float* out = later && !call.out ? reinterpret_cast<float*>(call.workspace + w.result) : call.out;
   const Q8 q8 = later || rotated ? Q8{} : call.out_q8;
-  const bool wide = call.tiles && head_dim > 256;
+  const bool wide = call.tiles && !tiles;
   const cudaError_t error = wide                          ? attention_wide(call, out, q8, stream)
                             : !call.tiles                 ? attention_few(call, w, chunks, out, q8, stream)
                             : quantized                   ? attention_q8_tiles(call, out, q8, stream)

@@ -100,8 +100,8 @@ __device__ __forceinline__ void score_half(const HalfQuery<kHeadDim>& query, uns
     const unsigned factors[4] = {query.factors[t][0], 0, query.factors[t][1], 0};
 #pragma unroll
     for (int j = 0; j < kTiles / 2; ++j) {
-      half_multiply(s[2 * j], factors, keys[j][0], keys[j][1]);
-      half_multiply(s[2 * j + 1], factors, keys[j][2], keys[j][3]);
+      multiply_halves(s[2 * j], factors, keys[j][0], keys[j][1]);
+      multiply_halves(s[2 * j + 1], factors, keys[j][2], keys[j][3]);
     }
   }
 }
@@ -119,8 +119,8 @@ __device__ __forceinline__ void add_half_step(const float* weights, unsigned fro
   for (int j = 0; j < kTiles / 2; ++j) {
     unsigned values[4];
     load_columns(values, from + j * 32);
-    half_multiply(sums[2 * j], factors, values[0], values[1]);
-    half_multiply(sums[2 * j + 1], factors, values[2], values[3]);
+    multiply_halves(sums[2 * j], factors, values[0], values[1]);
+    multiply_halves(sums[2 * j + 1], factors, values[2], values[3]);
   }
 }
 

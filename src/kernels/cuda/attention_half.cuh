@@ -21,6 +21,7 @@
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/landing.cuh"
+#include "kernels/cuda/tensor_core.cuh"
 
 namespace millrace::kernels::cuda {
 
@@ -47,19 +48,9 @@ __device__ __forceinline__ void copy_half_values(std::byte* to, const std::byte*
   copy_pieces<L::kValuePiece, L::kValuePitch, kKvBlock / 2, kThreads>(to, from);
 }
 
-/// d += a b: sixteen rows, sixteen places, eight columns; for the whole warp. a: {row, places 2 quarter and + 1; row +
-/// 8, the same; row, places 8 + 2 quarter and + 1; row + 8, the same}; b: the same places of column lane / 4; d: {row,
-/// row, row + 8, row + 8}, columns 2 quarter and + 1.
-__device__ __forceinline__ void half_multiply(float (&d)[4], const unsigned (&a)[4], unsigned near, unsigned far) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(near), "r"(far));
-}
-
-/// {near, far} of sixteen columns as half_multiply takes them, two for each eight columns. `from` (an address in shared
-/// memory): the lane's row of eight columns: of lanes 0 to 7 places 0 to 7, of 8 to 15 places 8 to 15, of the others
-/// the same of columns 8 to 15.
+/// {near, far} of sixteen columns as multiply_halves takes them, two for each eight columns. `from` (an address in
+/// shared memory): the lane's row of eight columns: of lanes 0 to 7 places 0 to 7, of 8 to 15 places 8 to 15, of the
+/// others the same of columns 8 to 15.
 __device__ __forceinline__ void load_columns(unsigned (&b)[4], unsigned from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])

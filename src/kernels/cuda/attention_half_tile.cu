@@ -13,6 +13,7 @@
 #include "kernels/cuda/landing.cuh"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/quantize.cuh"
+#include "kernels/cuda/warp.cuh"
 
 namespace millrace::kernels::cuda {
 namespace {
@@ -27,13 +28,13 @@ struct HalfTileArgs : HeadArgs {
   int slices;  // blocks that share a tile and KV head
 };
 
-template <int kHeadDim, int kWarps>
+/// kInTurns: K and V take turns in one place.
+template <int kHeadDim, int kWarps, bool kInTurns>
 struct Shape {
   using L = HalfLayout<kHeadDim>;
-  static constexpr bool kLarge = kHeadDim > 128;  // K and V take turns in one place
   static constexpr int kThreads = 32 * kWarps, kPairs = 16 * kWarps;
   static constexpr int kKeyBytes = 2 * L::kKeys, kValueBytes = 2 * L::kValues;
-  static constexpr int kCacheBytes = kLarge ? std::max(kKeyBytes, kValueBytes) : kKeyBytes + kValueBytes;
+  static constexpr int kCacheBytes = kInTurns ? std::max(kKeyBytes, kValueBytes) : kKeyBytes + kValueBytes;
 };
 
 /// The queries of a warp's sixteen pairs as factors, in the warp's own part of shared memory.
@@ -83,8 +84,8 @@ __device__ __forceinline__ void score_block(const Queries<kHeadDim>& queries, un
     queries.get(t, factors);
 #pragma unroll
     for (int j = 0; j < kBlockSteps; ++j) {
-      half_multiply(s[2 * j], factors, keys[j][0], keys[j][1]);
-      half_multiply(s[2 * j + 1], factors, keys[j][2], keys[j][3]);
+      multiply_halves(s[2 * j], factors, keys[j][0], keys[j][1]);
+      multiply_halves(s[2 * j + 1], factors, keys[j][2], keys[j][3]);
     }
   }
 }
@@ -186,8 +187,8 @@ __device__ __forceinline__ void add_values(const unsigned (&weights)[kKeySteps][
     for (int j = 0; j < kTiles / 2; ++j) {
       unsigned values[4];
       load_columns(values, from + step * (8 * HalfLayout<kHeadDim>::kValuePitch) + j * 32);
-      half_multiply(acc[2 * j], weights[step], values[0], values[1]);
-      half_multiply(acc[2 * j + 1], weights[step], values[2], values[3]);
+      multiply_halves(acc[2 * j], weights[step], values[0], values[1]);
+      multiply_halves(acc[2 * j + 1], weights[step], values[2], values[3]);
     }
   }
 #pragma unroll
@@ -197,14 +198,14 @@ __device__ __forceinline__ void add_values(const unsigned (&weights)[kKeySteps][
   }
 }
 
-template <int kHeadDim, int kWarps, bool kRare>
+template <int kHeadDim, int kWarps, bool kInTurns, bool kRare>
 __global__ void __launch_bounds__(32 * kWarps, kWarps > 4 ? 1 : 2)
     half_tile_kernel(const __grid_constant__ HalfTileArgs args) {
-  using S = Shape<kHeadDim, kWarps>;
+  using S = Shape<kHeadDim, kWarps, kInTurns>;
   using L = HalfLayout<kHeadDim>;
   extern __shared__ __align__(128) std::byte shared[];
-  std::byte* const keys = shared;                                        // two blocks
-  std::byte* const values = S::kLarge ? shared : shared + S::kKeyBytes;  // two blocks
+  std::byte* const keys = shared;                                       // two blocks
+  std::byte* const values = kInTurns ? shared : shared + S::kKeyBytes;  // two blocks
   __shared__ Landing keys_there, values_there;
   __shared__ Departure keys_read, values_read;
   allow_successor();
@@ -229,8 +230,8 @@ __global__ void __launch_bounds__(32 * kWarps, kWarps > 4 ? 1 : 2)
     newest = max(newest, keys_of_row.last);
     oldest = min(oldest, keys_of_row.first);
   }
-  newest = __reduce_max_sync(kFullWarp, newest);
-  oldest = __reduce_min_sync(kFullWarp, oldest);
+  newest = max_over_warp(newest);
+  oldest = min_over_warp(oldest);
   const int first_chunk = oldest / kAttentionChunk, last_chunk = newest / kAttentionChunk;
 
   const auto is_seen = [&](int block) { return block * kKvBlock <= newest && (block + 1) * kKvBlock > oldest; };
@@ -265,7 +266,7 @@ __global__ void __launch_bounds__(32 * kWarps, kWarps > 4 ? 1 : 2)
   locate(first_chunk);
   __syncthreads();  // the barriers are open
   fetch_keys(first_chunk);
-  if (!S::kLarge) {
+  if (!kInTurns) {
     fetch_values(first_chunk);
     if (first_chunk < last_chunk) locate(first_chunk + 1);
   }
@@ -318,8 +319,8 @@ __global__ void __launch_bounds__(32 * kWarps, kWarps > 4 ? 1 : 2)
         }
       }
       keys_read.leave();
-      if (S::kLarge || turn > 0) {
-        if (S::kLarge) {
+      if (kInTurns || turn > 0) {
+        if (kInTurns) {
           keys_read.await(turn);
         } else {
           values_read.await(turn - 1);
@@ -349,7 +350,7 @@ __global__ void __launch_bounds__(32 * kWarps, kWarps > 4 ? 1 : 2)
         soften(s, seen, unit, bend, merged, weights, factors);
       }
     }
-    if (!S::kLarge && more) {
+    if (!kInTurns && more) {
       keys_read.await(turn);
       fetch_keys(chunk + 1);
     }
@@ -370,7 +371,7 @@ __global__ void __launch_bounds__(32 * kWarps, kWarps > 4 ? 1 : 2)
       }
     }
     values_read.leave();
-    if (S::kLarge && more) {
+    if (kInTurns && more) {
       values_read.await(turn);
       fetch_keys(chunk + 1);
     }
@@ -401,18 +402,19 @@ __global__ void __launch_bounds__(32 * kWarps, kWarps > 4 ? 1 : 2)
   }
 }
 
-template <int kHeadDim, int kWarps>
-constexpr std::size_t kBlockBytes = Shape<kHeadDim, kWarps>::kCacheBytes + kWarps* Queries<kHeadDim>::kWarpBytes;
+template <int kHeadDim, int kWarps, bool kInTurns = (kHeadDim > 128)>
+constexpr std::size_t kBlockBytes =
+    Shape<kHeadDim, kWarps, kInTurns>::kCacheBytes + kWarps* Queries<kHeadDim>::kWarpBytes;
 
-template <int kHeadDim, int kWarps>
+template <int kHeadDim, int kWarps, bool kInTurns = (kHeadDim > 128)>
 cudaError_t tiles_by(HalfTileArgs args, cudaStream_t stream) {
-  using S = Shape<kHeadDim, kWarps>;
-  static_assert(kBlockBytes<kHeadDim, kWarps> <= kLeastBlockShared);
+  using S = Shape<kHeadDim, kWarps, kInTurns>;
+  static_assert(kBlockBytes<kHeadDim, kWarps, kInTurns> <= kLeastBlockShared);
   args.slices = (attention_tile_rows(args.group) * args.group + S::kPairs - 1) / S::kPairs;
   const dim3 grid(args.kv.kv_heads * args.slices, args.tile_count);
   return launch_rare_or_not(args, [&](auto rare) {
-    return launch_large(half_tile_kernel<kHeadDim, kWarps, decltype(rare)::value>, grid, dim3(S::kThreads),
-                        kBlockBytes<kHeadDim, kWarps>, stream, 1, args);
+    return launch_large(half_tile_kernel<kHeadDim, kWarps, kInTurns, decltype(rare)::value>, grid, dim3(S::kThreads),
+                        kBlockBytes<kHeadDim, kWarps, kInTurns>, stream, 1, args);
   });
 }
 
@@ -425,9 +427,11 @@ cudaError_t tiles_of(const HalfTileArgs& args, cudaStream_t stream) {
   if constexpr (kTwo > kLeastBlockShared + kKept && kHeadDim % 32 == 0) {  // heads of 80 do not come out even
     const int pairs = attention_tile_rows(args.group) * args.group;
     const int blocks = args.kv.kv_heads * args.tile_count * ((pairs + 63) / 64);
-    if (block_shared_bytes() + kKept < kTwo && blocks > multiprocessor_count())
+    if (block_shared_bytes() + kKept < kTwo && !has_small_blocks() && blocks > multiprocessor_count())
       return tiles_by<kHeadDim, 8>(args, stream);
   }
+  if constexpr (kBlockBytes < kHeadDim, 4 >> kSmallBlockShared)
+    if (has_small_blocks()) return tiles_by<kHeadDim, 4, true>(args, stream);
   return tiles_by<kHeadDim, 4>(args, stream);
 }
 

@@ -23,7 +23,7 @@
 
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/kv_bits.cuh"
-#include "kernels/cuda/q8_mma.cuh"
+#include "kernels/cuda/tensor_core.cuh"
 
 namespace millrace::kernels::cuda {
 
@@ -72,7 +72,7 @@ __device__ __forceinline__ void multiply_bytes(const unsigned (&digits)[4], cons
   transpose_bytes(near);
   transpose_bytes(far);
 #pragma unroll
-  for (int j = 0; j < 4; ++j) q8_multiply(sums[j], digits, near[j], far[j]);
+  for (int j = 0; j < 4; ++j) multiply_32_bytes(sums[j], digits, near[j], far[j], sums[j]);
 }
 
 /// sums += digits * keys for 32 keys, over 32 channels whose nibbles are sixteen rows of bytes. from: the lane's word
@@ -89,7 +89,7 @@ __device__ __forceinline__ void multiply_nibble_keys(const unsigned (&digits)[4]
   transpose_bytes(near);
   transpose_bytes(far);
 #pragma unroll
-  for (int j = 0; j < 4; ++j) q8_multiply(sums[j], digits, near[j], far[j]);
+  for (int j = 0; j < 4; ++j) multiply_32_bytes(sums[j], digits, near[j], far[j], sums[j]);
 }
 
 /// sums += digits * values for 32 channels that share scales, over 32 keys. from: the 16 bytes of the first of the
@@ -107,7 +107,7 @@ __device__ __forceinline__ void multiply_nibble_values(const unsigned (&digits)[
   transpose_bytes(near);
   transpose_bytes(far);
 #pragma unroll
-  for (int j = 0; j < 4; ++j) q8_multiply(sums[j], digits, near[j], far[j]);
+  for (int j = 0; j < 4; ++j) multiply_32_bytes(sums[j], digits, near[j], far[j], sums[j]);
 }
 
 /// The i-th of the lane's eight neighbouring columns, as a float.

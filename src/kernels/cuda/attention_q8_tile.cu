@@ -13,6 +13,7 @@
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/quantize.cuh"
+#include "kernels/cuda/warp.cuh"
 
 namespace millrace::kernels::cuda {
 namespace {
@@ -105,8 +106,8 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 3 : 2)
     newest = max(newest, keys_of_row.last);
     oldest = min(oldest, keys_of_row.first);
   }
-  newest = __reduce_max_sync(kWholeWarp, newest);
-  oldest = __reduce_min_sync(kWholeWarp, oldest);
+  newest = max_over_warp(newest);
+  oldest = min_over_warp(oldest);
   const int first_chunk = oldest / kAttentionChunk, last_chunk = newest / kAttentionChunk;
 
   const int my_pair = 8 * warp + lane / 4;

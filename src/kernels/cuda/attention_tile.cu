@@ -13,11 +13,11 @@
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/quantize.cuh"
+#include "kernels/cuda/warp.cuh"
 
 namespace millrace::kernels::cuda {
 namespace {
 
-constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kAcross = 16;                       // threads that share a row
 constexpr int kMix = 2;                           // lanes from one of them to the next
 constexpr int kRows = 4;                          // of a thread: pairs 4 ty .. 4 ty + 3
@@ -184,8 +184,8 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2) tile_kernel(cons
       oldest = min(oldest, sight.first), all_from = max(all_from, sight.first);
       newest = max(newest, sight.last), all_to = min(all_to, sight.last);
     }
-    oldest = __reduce_min_sync(kAllLanes, oldest), all_from = __reduce_max_sync(kAllLanes, all_from);
-    newest = __reduce_max_sync(kAllLanes, newest), all_to = __reduce_min_sync(kAllLanes, all_to);
+    oldest = min_over_warp(oldest), all_from = max_over_warp(all_from);
+    newest = max_over_warp(newest), all_to = min_over_warp(all_to);
     const int first_chunk = oldest / kAttentionChunk, last_chunk = newest / kAttentionChunk;
 
     constexpr int kKeyLoads = S::kSlab * kAttentionChunk / (4 * S::kThreads);

@@ -7,11 +7,12 @@
 // alike.
 #pragma once
 
-#include <cuda_pipeline.h>
 #include <cuda_runtime.h>
 
 #include <cstddef>
 #include <cstdint>
+
+#include "kernels/cuda/async_copy.cuh"
 
 namespace millrace::kernels::cuda {
 
@@ -44,7 +45,7 @@ class Arrival {
         : "memory");
 #else
     for (int i = 16 * static_cast<int>(threadIdx.x); i < bytes; i += 16 * static_cast<int>(blockDim.x)) {
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared + i), "l"(from + i) : "memory");
+      copy_unit(shared + static_cast<unsigned>(i), from + i);
     }
 #endif
   }
@@ -61,7 +62,7 @@ class Arrival {
         "r"(turn & 1)
         : "memory");
 #else
-    asm volatile("cp.async.wait_all;" ::: "memory");
+    copies_done();
     __syncthreads();
 #endif
   }

@@ -16,6 +16,7 @@
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/recurrent.cuh"
+#include "kernels/cuda/tensor_core.cuh"
 
 namespace millrace::kernels::cuda {
 namespace {
@@ -69,13 +70,6 @@ __device__ __forceinline__ std::uint32_t two_halves(float low, float high) {
 __device__ __forceinline__ void as_left(const float (&first)[4], const float (&second)[4], Left& a) {
   a[0] = two_halves(first[0], first[1]), a[1] = two_halves(first[2], first[3]);
   a[2] = two_halves(second[0], second[1]), a[3] = two_halves(second[2], second[3]);
-}
-/// c [16, 8] += a [16, 16] b [16, 8]
-__device__ __forceinline__ void multiply_add(float (&c)[4], const Left& a, std::uint32_t b0, std::uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 template <bool kTransposed>
 __device__ __forceinline__ void load_matrices(std::uint32_t address, std::uint32_t (&m)[4]) {
@@ -187,8 +181,8 @@ __device__ __forceinline__ void make_dots(Preparing<kKeys>& s, int warp, int lan
       for (int n = 0; n < kRowTiles; n += 2) {
         std::uint32_t b[4];
         keys.by_rows(n / 2, k, b);
-        multiply_add(sum[n], a, b[0], b[1]);
-        multiply_add(sum[n + 1], a, b[2], b[3]);
+        multiply_halves(sum[n], a, b[0], b[1]);
+        multiply_halves(sum[n + 1], a, b[2], b[3]);
       }
     }
 #pragma unroll
@@ -407,10 +401,10 @@ class Columns {
         std::uint32_t b[4], c[4];
         keys.by_rows(n / 2, k / 2, b);
         queries.by_rows(n / 2, k / 2, c);
-        multiply_add(read[n], a, b[0], b[1]);
-        multiply_add(read[n + 1], a, b[2], b[3]);
-        multiply_add(out[n], a, c[0], c[1]);
-        multiply_add(out[n + 1], a, c[2], c[3]);
+        multiply_halves(read[n], a, b[0], b[1]);
+        multiply_halves(read[n + 1], a, b[2], b[3]);
+        multiply_halves(out[n], a, c[0], c[1]);
+        multiply_halves(out[n + 1], a, c[2], c[3]);
       }
     }
     const Made& made = stage.made;
@@ -447,8 +441,8 @@ class Columns {
       for (int n = 0; n < kTiles; n += 2) {
         std::uint32_t b[4];
         keys.by_columns(k / 2, n / 2, b);
-        multiply_add(s_[n], a, b[0], b[1]);
-        multiply_add(s_[n + 1], a, b[2], b[3]);
+        multiply_halves(s_[n], a, b[0], b[1]);
+        multiply_halves(s_[n + 1], a, b[2], b[3]);
       }
     }
   }
@@ -472,8 +466,8 @@ class Columns {
       for (int n = k; n < kRowTiles; n += 2) {
         std::uint32_t b[4];
         triangle.by_rows(n / 2, k / 2, b);
-        multiply_add(to[n], a, b[0], b[1]);
-        multiply_add(to[n + 1], a, b[2], b[3]);
+        multiply_halves(to[n], a, b[0], b[1]);
+        multiply_halves(to[n + 1], a, b[2], b[3]);
       }
     }
   }

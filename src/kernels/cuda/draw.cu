@@ -3,23 +3,23 @@
 // Weights are whole numbers (kernels/draw.h), so that sums have one answer however the work is cut. Each warp sums up
 // stretches of the row; the stretch that holds the point is found among their sums, and the token within it. Where
 // top-p cuts, weights are counted by eight bits of their logits' order at a time, from the top; each lane has bins of
-// its own, since logits close together fall into one.
+// its own, since logits close together fall into one (two lanes where a block has 64 KiB of shared memory).
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
+#include "kernels/cuda/capability.h"
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/logit_order.cuh"
 #include "kernels/cuda/pdl.cuh"
+#include "kernels/cuda/warp.cuh"
 
 namespace millrace::kernels::cuda {
 namespace {
 
 using Weight = unsigned long long;
 
-constexpr int kWarp = 32;
-constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kThreads = 1024, kWarps = kThreads / kWarp;
 constexpr int kStretch = 256, kEach = kStretch / kWarp;  // logits, of which a lane has so many
 constexpr int kBins = 256, kBinsOfLane = kBins / kWarp;
@@ -44,23 +44,25 @@ __device__ __forceinline__ Weight sum_so_far(Weight value) {
   return value;
 }
 
-/// The order of the last logit, from the largest on, with which a share of the weight is reached. bins: [kBins][kWarp].
-__device__ unsigned boundary(const float* logits, int vocab, float best, float share, Weight* bins, Weight* totals) {
+/// The order of the last logit, from the largest on, with which a share of the weight is reached. bins:
+/// [kBins][columns], a column for each lane or two.
+__device__ unsigned boundary(const float* logits, int vocab, float best, float share, Weight* bins, int columns,
+                             Weight* totals) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
   unsigned prefix = 0, known = 0;
   Weight needed = 0;
   for (int shift = 24; shift >= 0; shift -= 8) {
-    for (int i = thread; i < kBins * kWarp; i += kThreads) bins[i] = 0;
+    for (int i = thread; i < kBins * columns; i += kThreads) bins[i] = 0;
     __syncthreads();
     for (int id = thread; id < vocab; id += kThreads) {
       const unsigned order = order_of(logits[id]);
       if ((order & known) != prefix) continue;
       const Weight mine = weight(logits[id] - best);
-      if (mine > 0) atomicAdd(&bins[((order >> shift) & (kBins - 1)) * kWarp + lane], mine);
+      if (mine > 0) atomicAdd(&bins[((order >> shift) & (kBins - 1)) * columns + lane % columns], mine);
     }
     __syncthreads();
     for (int bin = warp; bin < kBins; bin += kWarps) {
-      const Weight total = sum_of_warp(bins[bin * kWarp + lane]);
+      const Weight total = sum_of_warp(lane < columns ? bins[bin * columns + lane] : 0);
       if (lane == 0) totals[bin] = total;
     }
     __syncthreads();
@@ -89,8 +91,8 @@ __device__ unsigned boundary(const float* logits, int vocab, float best, float s
   return prefix;
 }
 
-__global__ void __launch_bounds__(kThreads)
-    draw_kernel(const float* logits, int vocab, const DrawRule* rules, const Candidates* found, std::int32_t* drawn) {
+__global__ void __launch_bounds__(kThreads) draw_kernel(const float* logits, int vocab, const DrawRule* rules,
+                                                        const Candidates* found, std::int32_t* drawn, int columns) {
   extern __shared__ Weight bins[];  // then the stretches' sums
   __shared__ Weight totals[kBins];
   allow_successor();
@@ -104,7 +106,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   const float* from = logits + row * vocab;
   const float best = found[row].logit[0];
-  const unsigned least = rule.top_p < 1 ? boundary(from, vocab, best, rule.top_p, bins, totals) : 0;
+  const unsigned least = rule.top_p < 1 ? boundary(from, vocab, best, rule.top_p, bins, columns, totals) : 0;
   const auto weight_of = [&](int id) -> Weight {
     if (id >= vocab) return 0;
     const float below = from[id] - best;
@@ -112,7 +114,7 @@ __global__ void __launch_bounds__(kThreads)
     return weight(below / rule.temperature);
   };
 
-  Weight* const sums = bins + kBins * kWarp;
+  Weight* const sums = bins + kBins * columns;
   const int stretches = (vocab + kStretch - 1) / kStretch;
   for (int s = warp; s < stretches; s += kWarps) {
     Weight mine = 0;
@@ -160,8 +162,10 @@ cudaError_t draw(const float* logits, std::int32_t rows, std::int32_t vocab, con
   if (rows <= 0) return cudaSuccess;
   if (vocab > kMostVocab) return cudaErrorInvalidValue;
   const std::size_t stretches = static_cast<std::size_t>((vocab + kStretch - 1) / kStretch);
-  return launch_large(draw_kernel, dim3(rows), dim3(kThreads), (kBins * kWarp + stretches) * sizeof(Weight), stream, 1,
-                      logits, vocab, rules, found, drawn);
+  const int columns = has_small_blocks() ? kWarp / 2 : kWarp;
+  const std::size_t weights = static_cast<std::size_t>(kBins * columns) + stretches;
+  return launch_large(draw_kernel, dim3(rows), dim3(kThreads), weights * sizeof(Weight), stream, 1, logits, vocab,
+                      rules, found, drawn, columns);
 }
 
 }  // namespace millrace::kernels::cuda

@@ -12,14 +12,22 @@ namespace millrace::kernels::cuda {
 
 /// max and min that a NaN passes.
 __device__ __forceinline__ float max_or_nan(float a, float b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  return a != a || b != b ? a + b : fmaxf(a, b);
+#else
   float result;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
   return result;
+#endif
 }
 __device__ __forceinline__ float min_or_nan(float a, float b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  return a != a || b != b ? a + b : fminf(a, b);
+#else
   float result;
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
   return result;
+#endif
 }
 
 /// 2^n for n in [-126, 127], given n's low bits.

@@ -4,12 +4,12 @@
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/pdl.cuh"
+#include "kernels/cuda/warp.cuh"
 
 namespace millrace::kernels::cuda {
 namespace {
 
-constexpr int kWarp = 32, kThreads = 256;
-constexpr unsigned kAllLanes = 0xffffffffu;
+constexpr int kThreads = 256;
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Elementwise: an element a thread.
@@ -150,8 +150,8 @@ __device__ void keep_best_groups(const ChooseCall& call, const float (&p)[kEach]
   unsigned long long kept = 0;
   for (int k = 0; k < call.groups_used; ++k) {
     const int better = score[1] > score[0] ? 1 : 0, best = score[better];
-    const int largest = __reduce_max_sync(kAllLanes, best);
-    const int group = __reduce_min_sync(kAllLanes, best == largest ? lane + kWarp * better : INT_MAX);
+    const int largest = max_over_warp(best);
+    const int group = min_over_warp(best == largest ? lane + kWarp * better : INT_MAX);
     kept |= 1ull << group;
     if (group % kWarp == lane) score[group / kWarp] = INT_MIN;
   }
@@ -171,8 +171,8 @@ __device__ int largest_key(const int (&key)[kEach]) {
   for (int i = 0; i < kEach; ++i) {
     if (key[i] > best) best = key[i], place = i;
   }
-  const int largest = __reduce_max_sync(kAllLanes, best);
-  return __reduce_min_sync(kAllLanes, best == largest ? lane + kWarp * place : INT_MAX);
+  const int largest = max_over_warp(best);
+  return min_over_warp(best == largest ? lane + kWarp * place : INT_MAX);
 }
 
 /// The share of the expert with score `mine` of a softmax over those that are not gone and come near it.

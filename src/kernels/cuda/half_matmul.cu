@@ -15,6 +15,7 @@
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/pdl.cuh"
+#include "kernels/cuda/tensor_core.cuh"
 #include "kernels/cuda/warp.cuh"
 
 namespace millrace::kernels::cuda {
@@ -61,13 +62,6 @@ __device__ __forceinline__ void load_four(unsigned (&to)[4], unsigned from) {
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(from)
                : "memory");
-}
-
-__device__ __forceinline__ void multiply(float (&d)[4], const unsigned (&a)[4], unsigned near, unsigned far) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(near), "r"(far));
 }
 
 /// Two bfloat16 as f16, at most the largest of those; NaN stays.
@@ -159,7 +153,7 @@ __device__ __forceinline__ void multiply_tile(const HalfArgs& a, std::byte* shar
 #pragma unroll
       for (int m = 0; m < kMs; ++m) {
 #pragma unroll
-        for (int n = 0; n < kNs; ++n) multiply(sums[m][n], x[m], w[n / 2][n % 2 * 2], w[n / 2][n % 2 * 2 + 1]);
+        for (int n = 0; n < kNs; ++n) multiply_halves(sums[m][n], x[m], w[n / 2][n % 2 * 2], w[n / 2][n % 2 * 2 + 1]);
       }
     }
   }

@@ -7,6 +7,7 @@
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/pdl.cuh"
+#include "kernels/cuda/tensor_core.cuh"
 
 namespace millrace::kernels::cuda {
 namespace {
@@ -136,13 +137,6 @@ __device__ __forceinline__ void load_blocks(unsigned (&r)[4], const __nv_bfloat1
                : "r"(static_cast<unsigned>(__cvta_generic_to_shared(from)))
                : "memory");
 }
-__device__ __forceinline__ void multiply(float (&d)[4], const unsigned (&a)[4], unsigned near, unsigned far) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(near), "r"(far));
-}
-
 /// A value as two bfloat16, high + low; kSplit false: the first alone.
 template <bool kSplit>
 struct Rounded {
@@ -235,8 +229,8 @@ __global__ void __launch_bounds__(kProductThreads, kSplit ? 1 : 2)
           load_blocks(b, w_part + (warp_out + n * 8 + lane / 16 * 8 + lane % 8) * kTilePitch + step + lane / 8 % 2 * 8);
 #pragma unroll
           for (int m = 0; m < kWarpRows / 16; ++m) {
-            multiply(sums[m][n], a[m], b[0], b[1]);
-            multiply(sums[m][n + 1], a[m], b[2], b[3]);
+            multiply_bfloats(sums[m][n], a[m], b[0], b[1]);
+            multiply_bfloats(sums[m][n + 1], a[m], b[2], b[3]);
           }
         }
       }

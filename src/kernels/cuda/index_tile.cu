@@ -10,6 +10,7 @@
 #include "kernels/cuda/attention_half.cuh"
 #include "kernels/cuda/index_tile.cuh"
 #include "kernels/cuda/pdl.cuh"
+#include "kernels/cuda/warp.cuh"
 
 namespace millrace::kernels::cuda {
 namespace {
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(kTileThreads)
     x[i] = exists && c < dim ? from[c] : 0;
     bits = max(bits, __float_as_uint(x[i]) & 0x7fffffffu);
   }
-  bits = __reduce_max_sync(kFullWarp, bits);
+  bits = max_over_warp(bits);
   const int exponent = static_cast<int>(bits >> 23) - 127;
   const int up = exponent >= -100 && exponent < 128 ? 10 - exponent : 0;
   const float power = power_of_two(static_cast<unsigned>(up));
@@ -157,8 +158,8 @@ __device__ __forceinline__ void score_row(const KeyFactors& keys, const RowPlace
           load_matrices(b, from + static_cast<unsigned>(at * static_cast<int>(sizeof(__half))));
 #pragma unroll
           for (int m = 0; m < 2; ++m) {
-            half_multiply(dots[m][2 * pair], keys[m][t], b[0], b[1]);
-            half_multiply(dots[m][2 * pair + 1], keys[m][t], b[2], b[3]);
+            multiply_halves(dots[m][2 * pair], keys[m][t], b[0], b[1]);
+            multiply_halves(dots[m][2 * pair + 1], keys[m][t], b[2], b[3]);
           }
         }
       }

@@ -9,46 +9,20 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/async_copy.cuh"
 
 namespace millrace::kernels::cuda {
-
-/// 16 bytes, to an address in shared memory.
-__device__ __forceinline__ void copy_unit(unsigned to, const std::byte* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
 
 /// A barrier in shared memory that counts arrivals.
 class CountedBarrier {
  public:
-  __device__ void open(int arrivals) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(address()), "r"(arrivals) : "memory");
-  }
-  __device__ void await(int turn) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile(
-        "{\n"
-        ".reg .pred there;\n"
-        "again:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 there, [%0], %1;\n"
-        "@!there bra again;\n"
-        "}\n" ::"r"(address()),
-        "r"(turn & 1)
-        : "memory");
-#else
-    asm volatile(
-        "{\n"
-        ".reg .pred there;\n"
-        "again:\n"
-        "mbarrier.test_wait.parity.shared.b64 there, [%0], %1;\n"
-        "@!there bra again;\n"
-        "}\n" ::"r"(address()),
-        "r"(turn & 1)
-        : "memory");
-#endif
-  }
+  __device__ void open(int arrivals) { barrier_open(address(), arrivals); }
+  __device__ void await(int turn) { barrier_await(address(), static_cast<std::uint32_t>(turn & 1)); }
 
  protected:
-  __device__ unsigned address() const { return static_cast<unsigned>(__cvta_generic_to_shared(&barrier_)); }
+  __device__ std::uint32_t address() const { return shared_address(&barrier_); }
 
  private:
   unsigned long long barrier_;
@@ -58,18 +32,14 @@ class CountedBarrier {
 /// copied before is there.
 class Landing : public CountedBarrier {
  public:
-  __device__ void started() {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(address()) : "memory");
-  }
+  __device__ void started() { barrier_arrive_with_copies(address()); }
 };
 
 /// open(threads); every thread calls leave() once a turn, and whoever overwrites what was read awaits the turn first.
 /// (One arrival a warp would do, but racecheck does not follow a warp's other lanes through it.)
 class Departure : public CountedBarrier {
  public:
-  __device__ void leave() {
-    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}\n" ::"r"(address()) : "memory");
-  }
+  __device__ void leave() { barrier_arrive(address()); }
 };
 
 /// `kCount` neighbouring pieces of kBytes from `from` on, to places kPitch bytes apart in shared memory. For all

@@ -17,11 +17,11 @@
 #include "kernels/cuda/kv_view.cuh"
 #include "kernels/cuda/latent_tile.cuh"
 #include "kernels/cuda/pdl.cuh"
+#include "kernels/cuda/warp.cuh"
 
 namespace millrace::kernels::cuda {
 namespace {
 
-constexpr int kWarp = 32;
 constexpr int kQ8Group = 32;  // channels with one scale
 constexpr int kPairs = 64, kPairsOfWarp = 16;
 constexpr int kThreads = 256;
@@ -121,7 +121,7 @@ __device__ __forceinline__ void load_queries(const TileArgs& args, const Place& 
       x[j] = pair < pairs && d < dim ? *reinterpret_cast<const float4*>(from + d) : make_float4(0, 0, 0, 0);
       for (const float value : {x[j].x, x[j].y, x[j].z, x[j].w}) bits = max(bits, __float_as_uint(value) & 0x7fffffffu);
     }
-    bits = __reduce_max_sync(kFullWarp, bits);
+    bits = max_over_warp(bits);
     const int exponent = static_cast<int>(bits >> 23) - 127;
     const int up = exponent >= -100 && exponent < 128 ? 10 - exponent : 0;
     const float power = power_of_two(static_cast<unsigned>(up));
@@ -200,8 +200,8 @@ __device__ __forceinline__ void score(const Place& place, const __half* tile, in
     unsigned a[4], b[4];
     load_rows(a, q + t * 32);
     load_rows(b, keys + t * 32);
-    half_multiply(sums[0], a, b[0], b[1]);
-    half_multiply(sums[1], a, b[2], b[3]);
+    multiply_halves(sums[0], a, b[0], b[1]);
+    multiply_halves(sums[1], a, b[2], b[3]);
   };
   int t = 0;
 #pragma unroll 4
@@ -274,8 +274,8 @@ __device__ __forceinline__ void add_values(const Place& place, const __half* til
     for (int t = 0; t < kSteps; ++t) {
       unsigned b[4];
       load_columns(b, values + static_cast<unsigned>(t * 16 * place.pitch + 16 * j) * sizeof(__half));
-      half_multiply(sums.values[2 * j], weights[t], b[0], b[1]);
-      half_multiply(sums.values[2 * j + 1], weights[t], b[2], b[3]);
+      multiply_halves(sums.values[2 * j], weights[t], b[0], b[1]);
+      multiply_halves(sums.values[2 * j + 1], weights[t], b[2], b[3]);
     }
   }
 }

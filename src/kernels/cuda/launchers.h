@@ -82,7 +82,6 @@ using gpu::kMostVocab;
 using gpu::kSegment;
 using gpu::kSegmentScales;
 using gpu::KvView;
-using gpu::kWideFloatHeadDim;
 using gpu::kWideHeadDim;
 using gpu::kWideHeadShared;
 using gpu::LatentAttentionCall;

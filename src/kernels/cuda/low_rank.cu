@@ -12,7 +12,7 @@
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/pdl.cuh"
-#include "kernels/cuda/tf32.cuh"
+#include "kernels/cuda/tensor_core.cuh"
 #include "kernels/cuda/warp.cuh"
 
 namespace millrace::kernels::cuda {
@@ -388,7 +388,7 @@ __global__ void __launch_bounds__(kPromptThreads) low_prompt_kernel(const LowRan
 #pragma unroll
       for (int s = 0; s < kChunk; s += 2) {
         const float of_x[4] = {from_x[0][s], from_x[1][s], from_x[0][s + 1], from_x[1][s + 1]};
-        add_tf32(acc[t], of_x, from_a[s], from_a[s + 1]);
+        multiply_tf32(acc[t], of_x, from_a[s], from_a[s + 1]);
       }
     }
   }
@@ -425,7 +425,7 @@ __device__ __forceinline__ void sum_ranks(const LowRankCall::Part& part, const f
     for (int m = 0; m < kAddedRows / 16; ++m) {
       const float* const at = low + (16 * m + row) * stride + k0 + k;
       const float a[4] = {at[0], at[8 * stride], at[4], at[8 * stride + 4]};
-      add_tf32(sums[m], a, b[0], b[1]);
+      multiply_tf32(sums[m], a, b[0], b[1]);
     }
   }
 }

@@ -65,9 +65,19 @@ bool has_halves(DType dtype) {
   }
 }
 
+bool has_small_tile(DType dtype) {
+  bool fits = false;
+  (void)launch_for(dtype, [&](auto of) {
+    fits = small_tile_fits<decltype(of)::value>();
+    return cudaSuccess;
+  });
+  return fits;
+}
+
 /// The shape that does the work of `shape` for this dtype on this device.
 Shape runnable(Shape shape, DType dtype) {
   if (shape == Shape::slim_32x32 || shape == Shape::slim_32x16) return shape;
+  if (has_small_blocks()) return has_small_tile(dtype) ? Shape::tile_64x64 : Shape::slim_32x32;
   if (!has_large_blocks()) return Shape::tile_64x128;
   if (shape == Shape::tile_64x128) shape = Shape::group_128x128;
   return shape == Shape::group_128x128 && (has_halves(dtype) || !has_group_tiles()) ? Shape::tile_128x128 : shape;
@@ -75,8 +85,9 @@ Shape runnable(Shape shape, DType dtype) {
 
 /// The shape where has_large_blocks() is false, as measured on an H100 whose blocks were given 99 KiB. Slim ones share
 /// K between warps, of which a pair's are few: they have twice the memory.
-Shape choose_small_shape(int x_rows, bool tall) {
+Shape choose_small_shape(DType dtype, int x_rows, bool tall) {
   if (x_rows <= 16) return Shape::slim_32x16;
+  if (has_small_blocks()) return runnable(x_rows <= 32 ? Shape::slim_32x32 : Shape::tile_64x64, dtype);
   if (tall) return x_rows <= 32 ? Shape::slim_32x16 : Shape::tile_64x128;
   if (x_rows <= 32) return Shape::slim_32x32;
   if (x_rows <= 48) return Shape::slim_32x16;
@@ -88,7 +99,7 @@ Shape choose_small_shape(int x_rows, bool tall) {
 Shape choose_shape(DType dtype, int x_rows, int weight_rows) {
   if (matmul_forced_shape >= 0) return runnable(static_cast<Shape>(matmul_forced_shape), dtype);
   const int row_tiles = div_up(weight_rows, 128), multiprocessors = multiprocessor_count();
-  if (!has_large_blocks()) return choose_small_shape(x_rows, weight_rows >= 64 * multiprocessors);
+  if (!has_large_blocks()) return choose_small_shape(dtype, x_rows, weight_rows >= 64 * multiprocessors);
   if (x_rows <= 16) return Shape::slim_32x16;
   if (x_rows <= 128 && row_tiles < multiprocessors) return Shape::slim_32x32;
   if (x_rows <= 32) return Shape::tile_128x32;
@@ -128,7 +139,7 @@ std::optional<ThinShape> choose_small_thin_shape(DType dtype, int x_rows, int we
 /// Tall tiles where each multiprocessor has one; where even tiles of 32 rows are fewer than multiprocessors, narrow
 /// ones that each read the weights (which the L2 cache then has).
 std::optional<ThinShape> choose_thin_shape(DType dtype, int x_rows, int weight_rows, bool pair) {
-  if (compiled_capability() < 80) return std::nullopt;
+  if (has_small_blocks()) return std::nullopt;
   if (matmul_forced_shape >= 0) {
     if (matmul_forced_shape < kShapes) return std::nullopt;
     return static_cast<ThinShape>(matmul_forced_shape - kShapes);
@@ -149,7 +160,7 @@ std::optional<ThinShape> choose_thin_shape(DType dtype, int x_rows, int weight_r
 Shape choose_expert_shape(DType dtype, int entries, int experts, bool pair) {
   if (matmul_forced_shape >= 0) return runnable(static_cast<Shape>(matmul_forced_shape), dtype);
   const int each = div_up(entries, experts);
-  if (!has_large_blocks()) return choose_small_shape(each, true);
+  if (!has_large_blocks()) return choose_small_shape(dtype, each, true);
   if (each <= 16) return pair ? Shape::tile_128x32 : Shape::slim_32x16;
   return each <= 96 ? Shape::tile_128x64 : runnable(Shape::group_128x128, dtype);
 }

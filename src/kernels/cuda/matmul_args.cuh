@@ -17,6 +17,7 @@
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/pdl.cuh"
+#include "kernels/cuda/tensor_core.cuh"
 
 namespace millrace::kernels::cuda {
 
@@ -77,15 +78,10 @@ __device__ inline void load_matrices(std::uint32_t (&m)[4], const void* p) {
 /// Sums over 32 elements, and over 16. (Hopper's mma.sync does not overlap with float work: it costs about 9 issue
 /// slots.)
 __device__ inline void multiply_32(int (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%10, %10, %10, %10};"
-      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
+  multiply_32_bytes(d, a, b0, b1, {0, 0, 0, 0});
 }
 __device__ inline void multiply_16(int (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b0) {
-  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %7, %7, %7};"
-      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-      : "r"(a0), "r"(a1), "r"(b0), "r"(0));
+  multiply_16_bytes(d, a0, a1, b0, {0, 0, 0, 0});
 }
 
 /// One term of four sums: rows h, columns b at 2h + b. `first`: of the segment (starts the accumulators).

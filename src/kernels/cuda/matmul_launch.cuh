@@ -16,10 +16,11 @@ enum class Shape : std::uint8_t {
   slim_32x32,
   slim_32x16,
   group_128x128,
-  tile_64x128
+  tile_64x128,
+  tile_64x64  // where has_small_blocks(), of the dtypes for which it is small enough
 };
-constexpr int kShapes = 7;
-constexpr int kShapeWidth[kShapes] = {128, 64, 32, 32, 16, 128, 128};  // rows of x of a tile
+constexpr int kShapes = 8;
+constexpr int kShapeWidth[kShapes] = {128, 64, 32, 32, 16, 128, 128, 64};  // rows of x of a tile
 
 /// Whether the code that the current device runs has the tiles for blocks of 227 KiB of shared memory, which is that
 /// for compute capability 9.0. All other code has tile_64x128 in their place, and thin shapes whose blocks fit into the
@@ -36,6 +37,9 @@ constexpr int div_up(int a, int b) { return (a + b - 1) / b; }
 /// Registers of Shape::group_128x128's kernel for kDType: few where it was not built for this device and is empty.
 template <DType kDType>
 int group_registers();
+/// Whether a block of 7.5 has room for Shape::tile_64x64 of kDType.
+template <DType kDType>
+bool small_tile_fits();
 
 /// A call's products as kernels with tiles take them; a pair's two are one. Returns the rows of all weights.
 int fill_products(const MatmulCall& call, TileProduct (&products)[kMostTileProducts]);

@@ -30,13 +30,14 @@ int choose_width(int x_rows, int row_tiles) {
 /// The tile that ends first (bits do not depend on it), as measured on an H200 with code for 8.0 and Q4_K: large ones
 /// where there are enough of them for the multiprocessors.
 PromptInt8Shape choose_int8_shape(int x_rows, int weight_rows) {
-  if (prompt_forced_width >= 128) return PromptInt8Shape::tile_128x128;
+  const PromptInt8Shape large_tile = has_small_blocks() ? PromptInt8Shape::tile_64x64 : PromptInt8Shape::tile_128x128;
+  if (prompt_forced_width >= 128) return large_tile;
   if (prompt_forced_width != 0)
     return prompt_forced_width >= 64 ? PromptInt8Shape::tile_64x64 : PromptInt8Shape::tile_32x32;
   const int multiprocessors = multiprocessor_count();
   if (x_rows <= 32 || (x_rows <= 64 && weight_rows <= 64 * multiprocessors)) return PromptInt8Shape::tile_32x32;
   const int large = div_up(weight_rows, 128) * div_up(x_rows, 128);
-  return 4 * large >= 3 * multiprocessors && x_rows > 64 ? PromptInt8Shape::tile_128x128 : PromptInt8Shape::tile_64x64;
+  return 4 * large >= 3 * multiprocessors && x_rows > 64 ? large_tile : PromptInt8Shape::tile_64x64;
 }
 
 cudaError_t launch_int8(const MatmulCall& call, PromptArgs& args, int weight_rows, cudaStream_t stream) {
@@ -75,7 +76,7 @@ bool has_warpgroups() {
 
 PromptProducts prompt_products() {
   if (has_warpgroups()) return PromptProducts::bf16;
-  return has_large_blocks() || compiled_capability() < 80 ? PromptProducts::none : PromptProducts::int8;
+  return has_large_blocks() ? PromptProducts::none : PromptProducts::int8;
 }
 
 cudaError_t matmul_prompt(const MatmulCall& call, cudaStream_t stream) {

@@ -11,7 +11,7 @@
 #include "kernels/cuda/matmul_launch.cuh"
 #include "kernels/cuda/matmul_prompt_launch.cuh"
 #include "kernels/cuda/quads.cuh"
-#include "kernels/cuda/tf32.cuh"
+#include "kernels/cuda/tensor_core.cuh"
 
 namespace millrace::kernels::cuda {
 
@@ -261,7 +261,7 @@ __device__ inline void add_segment(const std::uint8_t* shared, int warp_row, int
         for (int m = 0; m < 2; ++m) {
           const float mins[4] = {near[2 * m], near[2 * m + 1], far[2 * m], far[2 * m + 1]};
 #pragma unroll
-          for (int n = 0; n < T::kCols; ++n) add_tf32(total[u][m][n], mins, sums[n][0], sums[n][1]);
+          for (int n = 0; n < T::kCols; ++n) multiply_tf32(total[u][m][n], mins, sums[n][0], sums[n][1]);
         }
       }
     }

@@ -8,6 +8,9 @@
 
 namespace millrace::kernels::cuda {
 
+template <DType kDType>
+using SmallTile = WarpTile<kDType, 64, 64, 1, 4, 2>;
+
 template <DType kDType, int kWidth>
 cudaError_t launch_slims(const TileArgs& args, int max_tiles, cudaStream_t stream) {
   const int multiprocessors = multiprocessor_count();
@@ -34,8 +37,17 @@ cudaError_t launch_shape(Shape shape, const TileArgs& args, int max_tiles, cudaS
       return launch_tiles<WarpTile<kDType, 128, 64, 2, 4>, 2>(args, max_tiles, stream);
     case Shape::tile_64x128:
       return launch_tiles<WarpTile<kDType, 64, 128, 1, 8, 2>, 1>(args, max_tiles, stream);
+    case Shape::tile_64x64:
+      if constexpr (SmallTile<kDType>::kBytes <= kSmallBlockShared)
+        return launch_tiles<SmallTile<kDType>, 1>(args, max_tiles, stream);
+      break;
   }
   return cudaErrorInvalidValue;
+}
+
+template <DType kDType>
+bool small_tile_fits() {
+  return SmallTile<kDType>::kBytes <= kSmallBlockShared;
 }
 
 template <DType kDType>

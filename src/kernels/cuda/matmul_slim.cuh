@@ -49,31 +49,14 @@ struct SlimTurn {
 /// In shared memory: the turn that the warp before hands to its owner, again and again.
 class SlimHandover {
  public:
-  __device__ void open() { asm volatile("mbarrier.init.shared::cta.b64 [%0], 32;" ::"r"(address()) : "memory"); }
+  __device__ void open() { barrier_open(address(), 32); }
   /// All lanes of the warp before: what they wrote is seen behind the owner's await().
-  __device__ void give() {
-    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0]; }" ::"r"(address()) : "memory");
-  }
+  __device__ void give() { barrier_arrive(address()); }
   /// All lanes of the owner. `count`: how often it has waited here before.
-  __device__ void await(int count) {
-    unsigned there = 0;
-    while (there == 0) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-      asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                   : "=r"(there)
-                   : "r"(address()), "r"(count & 1)
-                   : "memory");
-#else
-      asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                   : "=r"(there)
-                   : "r"(address()), "r"(count & 1)
-                   : "memory");
-#endif
-    }
-  }
+  __device__ void await(int count) { barrier_await(address(), static_cast<std::uint32_t>(count & 1)); }
 
  private:
-  __device__ unsigned address() const { return static_cast<unsigned>(__cvta_generic_to_shared(&barrier_)); }
+  __device__ std::uint32_t address() const { return shared_address(&barrier_); }
   unsigned long long barrier_;
 };
 

@@ -5,11 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace millrace::kernels::cuda {
+#include "kernels/cuda/async_copy.cuh"
 
-__device__ __forceinline__ std::uint32_t shared_address(const void* p) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
-}
+namespace millrace::kernels::cuda {
 
 /// Arrivals that a phase of a barrier takes: of every lane, or of the one that gives the copy engine its order.
 template <bool kOneCopy>
@@ -19,7 +17,7 @@ __device__ __forceinline__ void barrier_init(std::uint64_t* barrier) {
 #else
   constexpr int kArrivals = 32;
 #endif
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(kArrivals) : "memory");
+  barrier_open(shared_address(barrier), kArrivals);
 }
 
 /// Makes barriers known to the copy engine.
@@ -31,24 +29,7 @@ __device__ __forceinline__ void barrier_init_done() {
 
 /// Waits for the phase of the given parity.
 __device__ __forceinline__ void barrier_wait(std::uint64_t* barrier, std::uint32_t parity) {
-  std::uint32_t done;
-  do {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                 : "=r"(done)
-                 : "r"(shared_address(barrier)), "r"(parity)
-                 : "memory");
-#else
-    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                 : "=r"(done)
-                 : "r"(shared_address(barrier)), "r"(parity)
-                 : "memory");
-#endif
-  } while (done == 0);
-}
-
-__device__ __forceinline__ void copy_16(std::byte* target, const void* source) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(target)), "l"(source) : "memory");
+  barrier_await(shared_address(barrier), parity);
 }
 
 /// How long the L2 cache should keep what is copied.
@@ -97,9 +78,10 @@ __device__ __forceinline__ void warp_copies(const Copy& a, const Copy& b, std::u
   if (lane == 0) bulk_copies(a, b, barrier, policy);
 #else
   for (const Copy* copy : {&a, &b}) {
-    for (std::uint32_t i = 16 * lane; i < copy->bytes; i += 16 * 32) copy_16(copy->target + i, copy->source + i);
+    for (std::uint32_t i = 16 * lane; i < copy->bytes; i += 16 * 32)
+      copy_unit(shared_address(copy->target + i), copy->source + i);
   }
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+  barrier_arrive_with_copies(shared_address(barrier));
 #endif
 }
 
@@ -110,12 +92,10 @@ __device__ __forceinline__ void lane_copies(const Copy& a, const Copy& b, std::u
   bulk_copies(a, b, barrier, policy);
 #else
   for (const Copy* copy : {&a, &b}) {
-    for (std::uint32_t i = 0; i < copy->bytes; i += 16) copy_16(copy->target + i, copy->source + i);
+    for (std::uint32_t i = 0; i < copy->bytes; i += 16) copy_unit(shared_address(copy->target + i), copy->source + i);
   }
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+  barrier_arrive_with_copies(shared_address(barrier));
 #endif
 }
-
-__device__ __forceinline__ void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 }  // namespace millrace::kernels::cuda

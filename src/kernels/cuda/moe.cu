@@ -8,12 +8,10 @@
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/pdl.cuh"
+#include "kernels/cuda/warp.cuh"
 
 namespace millrace::kernels::cuda {
 namespace {
-
-constexpr int kWarp = 32;
-constexpr unsigned kAllLanes = 0xffffffffu;
 
 // ---------------------------------------------------------------------------------------------------------------------
 // route: a warp a row. Lane l holds experts l, l + 32, ... Sums of the softmax: a lane's in ascending order, then lanes
@@ -64,8 +62,8 @@ __global__ void __launch_bounds__(kWarp* kRouteWarps)
     for (int i = 0; i < kEach; ++i) {
       if (bits[i] > best) best = bits[i], place = i;
     }
-    const int largest = __reduce_max_sync(kAllLanes, best);
-    const int expert = __reduce_min_sync(kAllLanes, best == largest ? lane + kWarp * place : experts);
+    const int largest = max_over_warp(best);
+    const int expert = min_over_warp(best == largest ? lane + kWarp * place : experts);
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       if (lane + kWarp * i == expert) bits[i] = -1;
@@ -102,8 +100,8 @@ __global__ void __launch_bounds__(kWarp* kSortWarps)
     equal += e == expert;
     less += e < expert;
   }
-  equal = __reduce_add_sync(kAllLanes, equal);
-  less = __reduce_add_sync(kAllLanes, less);
+  equal = count_over_warp(equal);
+  less = count_over_warp(less);
   if (lane == 0) equal_of[warp] = equal, less_of[warp] = less;
   __syncthreads();
   int first = 0, at = 0;

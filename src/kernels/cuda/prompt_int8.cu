@@ -3,7 +3,8 @@
 
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/pdl.cuh"
-#include "kernels/cuda/tf32.cuh"
+#include "kernels/cuda/tensor_core.cuh"
+#include "kernels/cuda/warp.cuh"
 
 namespace millrace::kernels::cuda {
 namespace {
@@ -44,7 +45,7 @@ __global__ void round_kernel(const X* x, int rows, int cols, int padded_rows, Pr
     std::uint32_t amax_bits = 0;  // magnitudes compare as integers do, and so NaN is the largest of all
 #pragma unroll
     for (int k = 0; k < 8; ++k) amax_bits = max(amax_bits, __float_as_uint(v[k]) & 0x7fffffffu);
-    amax_bits = __reduce_max_sync(~0u, amax_bits);
+    amax_bits = max_over_warp(amax_bits);
     const float amax = __uint_as_float(amax_bits);
     const bool finite = amax_bits < 0x7f800000u;
     const float inverse = finite && amax >= 0x1p-120f ? __fdiv_rn(127.0f, amax) : 0.0f;

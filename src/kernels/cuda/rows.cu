@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/cuda/capability.h"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/gated_norm.cuh"
@@ -535,7 +536,8 @@ template <typename T>
 cudaError_t rope_store_as(const RopeStoreCall& call, cudaStream_t stream) {
   const int heads = call.heads + (call.k == nullptr ? 0 : 2 * call.kv.kv_heads);
   const bool many = call.rows.rows >= 64;
-  const int block_heads = many ? 1 : 4, block_rows = many ? 32 : 1, threads = many ? kRopeThreads : 4 * kWarp;
+  const int most_rows = has_small_blocks() && call.kv.head_dim > 448 ? 16 : 32;
+  const int block_heads = many ? 1 : 4, block_rows = many ? most_rows : 1, threads = many ? kRopeThreads : 4 * kWarp;
   const dim3 grid((call.rows.rows + block_rows - 1) / block_rows, (heads + block_heads - 1) / block_heads);
   const std::size_t shared_bytes = sizeof(float) * block_heads * block_rows * (call.kv.head_dim + 4);
   auto* kernel = call.kv.head_dim <= 4 * kWarp   ? rope_store_kernel<T, 1>

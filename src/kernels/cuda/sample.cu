@@ -12,14 +12,13 @@
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/logit_order.cuh"
 #include "kernels/cuda/pdl.cuh"
+#include "kernels/cuda/warp.cuh"
 
 namespace millrace::kernels::cuda {
 namespace {
 
 using Key = unsigned long long;
 
-constexpr int kWarp = 32;
-constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kStretch = 64;
 constexpr int kMostStretches = 12'000;              // of a row: their keys lie in a block's shared memory
 constexpr int kLeastKeys = kCandidates * kStretch;  // of logits, which take the place of the stretches' keys
@@ -60,9 +59,9 @@ __global__ void __launch_bounds__(kWarp* kPartWarps)
       const int id = (first + i) * kStretch + j * kWarp + lane;
       order[j] = id < vocab ? order_of(x[i][j]) : 0u;
     }
-    const unsigned most = __reduce_max_sync(kAllLanes, max(order[0], order[1]));
+    const unsigned most = max_over_warp(max(order[0], order[1]));
     const unsigned place = order[0] == most ? lane : order[1] == most ? lane + kWarp : kStretch;
-    const unsigned id = (first + i) * kStretch + __reduce_min_sync(kAllLanes, place);
+    const unsigned id = (first + i) * kStretch + min_over_warp(place);
     const bool all = __all_sync(kAllLanes, isfinite(x[i][0]) && isfinite(x[i][1]));
     if (lane == 0) {
       keys[row * stretches + first + i] = key_of(most, id);

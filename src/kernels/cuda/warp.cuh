@@ -1,4 +1,4 @@
-// A warp's lanes, and their sum.
+// A warp's lanes, their sum, the largest and the smallest of them.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,6 +13,40 @@ __device__ __forceinline__ float sum_over_warp(float v) {
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2) v += __shfl_xor_sync(kAllLanes, v, step);
   return v;
+}
+
+/// combine(a, b) over all lanes' values, in every lane: of integers, in any order.
+template <typename T, typename Combine>
+__device__ __forceinline__ T combine_over_warp(T v, const Combine& combine) {
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) v = combine(v, __shfl_xor_sync(kAllLanes, v, step));
+  return v;
+}
+
+/// Of int or unsigned; an instruction from compute capability 8.0 on.
+template <typename T>
+__device__ __forceinline__ T max_over_warp(T v) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  return combine_over_warp(v, [](T a, T b) { return a > b ? a : b; });
+#else
+  return __reduce_max_sync(kAllLanes, v);
+#endif
+}
+template <typename T>
+__device__ __forceinline__ T min_over_warp(T v) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  return combine_over_warp(v, [](T a, T b) { return a < b ? a : b; });
+#else
+  return __reduce_min_sync(kAllLanes, v);
+#endif
+}
+template <typename T>
+__device__ __forceinline__ T count_over_warp(T v) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  return combine_over_warp(v, [](T a, T b) { return a + b; });
+#else
+  return __reduce_add_sync(kAllLanes, v);
+#endif
 }
 
 }  // namespace millrace::kernels::cuda

@@ -9,6 +9,7 @@
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/norm_sum.cuh"
 #include "kernels/cuda/pdl.cuh"
+#include "kernels/cuda/warp.cuh"
 
 namespace millrace::kernels::cuda {
 namespace {
@@ -209,7 +210,7 @@ constexpr int kLeastExponent = -113;  // whose units are floats that are not sub
 /// The largest over a block; the same in every thread.
 __device__ __forceinline__ unsigned max_over_block(unsigned v) {
   __shared__ unsigned warps[kWarps];
-  v = __reduce_max_sync(kAllLanes, v);
+  v = max_over_warp(v);
   if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = v;
   __syncthreads();
 #pragma unroll
