@@ -49,6 +49,10 @@ void read_weights(const std::byte* weights, std::int64_t bytes);
 /// For a kernel that waited for another device or the processor: continues at the present time.
 void continue_now();
 
+/// Products of so many rows of activations and more come out wrong from now on, as by a card that computes otherwise;
+/// 0: none.
+void spoil_products_from(std::int64_t rows);
+
 /// Takes bytes of a device's memory, or gives them back. False: it has not so many.
 bool take(int device, std::uint64_t bytes);
 void give(int device, std::uint64_t bytes);

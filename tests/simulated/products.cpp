@@ -1,12 +1,21 @@
 // Products: the processor's matmul_segments, which has the GPU's bits, but for those of rows as f16, which are by it,
 // too, and whose bits are free. There are none in a class of their own for prompts.
 #include <algorithm>
+#include <atomic>
 
 #include "kernels.h"
 #include "kernels/gpu/latent.h"
 #include "kernels/gpu/offer.h"
+#include "kernels/gpu/plainer.h"
 #include "kernels/gpu/prompt_int8.h"
 #include "kernels/gpu/whole_rows.h"
+
+namespace millrace::simulated {
+
+static std::atomic<std::int64_t> spoiled_from{0};
+void spoil_products_from(std::int64_t rows) { spoiled_from = rows; }
+
+}  // namespace millrace::simulated
 
 namespace millrace::kernels::gpu {
 
@@ -259,7 +268,14 @@ Status matvec(const MatmulCall& call, device::StreamRef stream) {
   if (call.x_rows > kMatvecRows || call.count > kMostProducts) return simulated::refused();
   return simulated::launch(stream, call, products);
 }
-Status matmul(const MatmulCall& call, device::StreamRef stream) { return simulated::launch(stream, call, products); }
+Status matmul(const MatmulCall& call, device::StreamRef stream) {
+  return simulated::launch(stream, call, [](const MatmulCall& c) {
+    products(c);
+    const std::int64_t spoiled = simulated::spoiled_from;
+    if (spoiled > 0 && c.x_rows >= spoiled && !does_without(Family::product_tiles) && c.products[0].y != nullptr)
+      *c.products[0].y += 1;
+  });
+}
 Status matmul_prompt(const MatmulCall&, device::StreamRef) { return simulated::refused(); }
 PromptProducts prompt_products() { return PromptProducts::none; }
 Status round_prompt(const Bf16*, std::int32_t, std::int32_t, PromptInt8, device::StreamRef) {

@@ -56,6 +56,7 @@ Expected<Opened> open_draft(const EngineOptions& options, const device::Gpu& gpu
   }
   MR_RETURN_IF_ERROR(
       exec::check_gpu(parts.model->program(), parts.model->units(), {options.kv.dtype, gpu.block_shared_bytes}));
+  MR_RETURN_IF_ERROR(try_kernels(*parts.model, options, gpu));
   opened.layout = layout_on_gpu(*parts.model, options, gpu.index);
   MR_RETURN_IF_ERROR(check_kv(opened.layout, options.kv.dtype));
   opened.placement = residency::homes_in_vram(parts.model->units()).placement;

@@ -13,6 +13,7 @@
 #include "engine/self_drafter.h"
 #include "engine/step_cost.h"
 #include "engine/within.h"
+#include "exec/gpu/self_test.h"
 #include "kernels/gpu/offer.h"
 #include "residency/budget.h"
 #include "residency/calibrate.h"
@@ -56,6 +57,16 @@ Expected<Vram> open_gpu(int index) {
   MR_ASSIGN_OR_RETURN(const device::Gpu gpu, device::gpu(index));
   vram.multiprocessors = gpu.multiprocessors;
   return vram;
+}
+
+Status try_kernels(const model::Model& model, const EngineOptions& options, const device::Gpu& gpu) {
+  if (device::gpu_kind() != "cuda") return {};
+  exec::SelfTestOf of = exec::self_test_of(model.program(), model.units(), options.kv.dtype);
+  of.pictures = !options.model.mmproj.empty();
+  MR_ASSIGN_OR_RETURN(const std::vector<std::string> replaced, exec::self_test(of, gpu));
+  for (const std::string& what : replaced)
+    log::warn("GPU {} ({}) {}. Please report it, with what `millrace doctor` says", gpu.index, gpu.name, what);
+  return {};
 }
 
 Vram vram_on_paper(std::uint64_t bytes, int processors) {

@@ -35,6 +35,9 @@ struct Vram {
 Expected<device::Gpu> find_gpu(int index);
 /// Opens the GPU, and measures. Errors: unsupported, io_error.
 Expected<Vram> open_gpu(int index);
+/// Tries the current device's kernels with what the model asks of them (exec/gpu/self_test.h) and says what was
+/// replaced. CUDA's alone: a Vulkan device has a test of its own when it is opened.
+Status try_kernels(const model::Model& model, const EngineOptions& options, const device::Gpu& gpu);
 /// That of a GPU that is not here, with so much for this process.
 Vram vram_on_paper(std::uint64_t bytes, int processors);
 /// The largest cap that all memory of the process there may have.

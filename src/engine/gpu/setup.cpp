@@ -200,6 +200,8 @@ Status Assembly::measure() {
   MR_RETURN_IF_ERROR(check_kv(whole().program().layout, options_.kv.dtype));
   for (std::size_t g = 0; g < gpus_.size(); ++g) {
     MR_ASSIGN_OR_RETURN(const Vram vram, open_gpu(gpus_[g]));
+    MR_ASSIGN_OR_RETURN(const device::Gpu gpu, find_gpu(gpus_[g]));
+    MR_RETURN_IF_ERROR(try_kernels(model(g), options_, gpu));
     context_bytes_.push_back(vram.context_bytes);
     most_bytes_.push_back(most_cap(vram));
     if (g == 0) vram_ = vram;

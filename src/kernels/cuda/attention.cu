@@ -21,6 +21,7 @@
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/quantize.cuh"
 #include "kernels/cuda/warp.cuh"
+#include "kernels/gpu/plainer.h"
 
 namespace millrace::kernels::cuda {
 namespace {
@@ -929,6 +930,7 @@ cudaError_t attention_few(const AttentionCall& call, const Workspace& w, int chu
 /// Whether the tiles' kernels take such heads: wider ones are too many registers, and of 7.5's shared memory, K or V in
 /// floats, and of heads of 256, too much.
 bool has_tiles(int head_dim, DType dtype) {
+  if (gpu::does_without(gpu::Family::attention_tiles)) return false;
   return has_small_blocks() ? dtype != DType::f32 && head_dim <= 128 : head_dim <= 256;
 }
 

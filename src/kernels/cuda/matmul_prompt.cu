@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/matmul_launch.cuh"
 #include "kernels/cuda/matmul_prompt_launch.cuh"
+#include "kernels/gpu/plainer.h"
 
 namespace millrace::kernels::cuda {
 
@@ -75,6 +76,7 @@ bool has_warpgroups() {
 }  // namespace
 
 PromptProducts prompt_products() {
+  if (gpu::does_without(gpu::Family::prompt_products)) return PromptProducts::none;
   if (has_warpgroups()) return PromptProducts::bf16;
   return has_large_blocks() ? PromptProducts::none : PromptProducts::int8;
 }

@@ -1,7 +1,10 @@
 // The ops of kernels/gpu by CUDA's launchers.
+#include <algorithm>
+
 #include "device/cuda_runtime.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/gpu/offer.h"
+#include "kernels/gpu/plainer.h"
 
 namespace millrace::kernels::gpu {
 
@@ -17,7 +20,29 @@ const Offer& offer() {
 Status matvec(const MatmulCall& call, StreamRef stream) {
   return cuda_status(cuda::matvec(call, cuda_stream(stream)), "matvec");
 }
+
+/// Rows [first, first + count) of a product with quantized weights.
+static MatmulCall rows_of(MatmulCall call, std::int32_t first, std::int32_t count) {
+  const auto q8_from = [](Q8 q8, std::int64_t row, std::int64_t cols) {
+    return q8.q == nullptr ? q8 : Q8{q8.q + row * cols, q8.scale + row * (cols / 32)};
+  };
+  call.x_rows = count;
+  if (call.x != nullptr) call.x += first * call.x_stride;
+  call.x_q8 = q8_from(call.x_q8, first, call.cols);
+  call.y_q8 = q8_from(call.y_q8, first, call.products[0].weight.rows);
+  for (int p = 0; p < call.count; ++p)
+    if (float*& y = call.products[p].y; y != nullptr) y += first * call.products[p].y_stride;
+  for (int i = 0; i < call.also.count; ++i)
+    if (float*& y = call.also.copies[i].y; y != nullptr) y += first * call.products[0].y_stride;
+  return call;
+}
+
 Status matmul(const MatmulCall& call, StreamRef stream) {
+  if (does_without(Family::product_tiles)) {
+    for (std::int32_t row = 0; row < call.x_rows; row += kMatvecRows)
+      MR_RETURN_IF_ERROR(matvec(rows_of(call, row, std::min(kMatvecRows, call.x_rows - row)), stream));
+    return {};
+  }
   return cuda_status(cuda::matmul(call, cuda_stream(stream)), "matmul");
 }
 Status matmul_prompt(const MatmulCall& call, StreamRef stream) {
