@@ -126,13 +126,13 @@ void time_elements(Suite& suite, int rows) {
         [](float* x, const float* y, std::int64_t n, cudaStream_t s) { return add_scaled(x, y, 0.5F, n, s); });
   pairs("multiply", "35B-A3B", 4096, [](auto... all) { return multiply(all...); });
   pairs("gate_mul", "8B, silu", 14336, [](float* x, const float* y, std::int64_t n, cudaStream_t s) {
-    return gate_mul(Activation::silu, x, y, n, s);
+    return gate_mul(Activation::silu, 0, x, y, n, s);
   });
   pairs("gate_mul", "Gemma 27B, gelu", 21504, [](float* x, const float* y, std::int64_t n, cudaStream_t s) {
-    return gate_mul(Activation::gelu, x, y, n, s);
+    return gate_mul(Activation::gelu, 0, x, y, n, s);
   });
   pairs("gate_rows", "8B, silu", 14336, [rows](float* x, const float* y, std::int64_t, cudaStream_t s) {
-    return gate_rows(Activation::silu, x, y, 14336, rows, 14336, s);
+    return gate_rows(Activation::silu, 0, x, y, 14336, rows, 14336, s);
   });
   pairs("sigmoid_gate", "35B-A3B", 4096,
         [](float* x, const float* y, std::int64_t n, cudaStream_t s) { return sigmoid_gate(x, y, n, s); });

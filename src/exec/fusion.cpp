@@ -392,7 +392,8 @@ class Fuser {
     if (!adds_shared(mixture) || step(mixture + 1).b != result.out || program_.read_behind(mixture + 1, result.out))
       return {};
     if (!experts.gated() || !experts.gate_bias.none() || !experts.inner_scale.none() ||
-        experts.activation != hidden.activation || dtype(hidden.weight) != dtype(hidden.weight2))
+        experts.activation != hidden.activation || experts.limit != hidden.limit ||
+        dtype(hidden.weight) != dtype(hidden.weight2))
       return {};
     const auto alike = [&](WeightRef ref, std::int32_t part) {
       const residency::Part &one = units_.part(ref), &other = units_.part({experts.first_unit, part});
@@ -455,8 +456,8 @@ class Fuser {
     if (norm.weight.none() || units_.part(norm.weight).cols != norm.head_dim || norm.head_dim > kMostGatedHeadDim ||
         norm.head_dim % kGatedHeadDims != 0)
       return {};
-    if (gate.b != norm.out || gate.out == norm.out || gate.layer != 0 || program_.buffer(gate.out).cols != cols ||
-        program_.read_behind(at + 1, norm.out))
+    if (gate.b != norm.out || gate.out == norm.out || gate.layer != 0 || gate.limit != 0 ||
+        program_.buffer(gate.out).cols != cols || program_.read_behind(at + 1, norm.out))
       return {};
     Launch made = launch(Launch::Kind::gated_norm, at, at + 2, gate.out);
     made.leaves = any_of(wanted(at + 1, gate.out));
@@ -524,7 +525,8 @@ class Fuser {
            program_.buffer(store.b).cols < group.kv_heads * group.v_dim;
   }
   /// Whether one kernel computes the steps [first, end) of heads: norms by a weight that all heads share come before
-  /// RoPE, which queries and keys have both or neither. Else the first step has a launch of its own.
+  /// RoPE, which queries and keys have both or neither, from the first channel on. Else the first step has a launch of
+  /// its own.
   bool in_one_kernel(std::size_t first, std::size_t end) const {
     const bool stores = is(end, Kind::store_kv);
     if (stores ? stores_padded(step(end))
@@ -536,6 +538,7 @@ class Fuser {
       const bool of_keys = stores && s.out == step(end).a;
       if (stores && s.out == step(end).b) continue;
       if (s.kind == Kind::rope) {
+        if (program_.ropes[static_cast<std::size_t>(s.rope)].last) return false;
         (of_keys ? turns_keys : turns_queries) = true;
       } else if (s.weight.none() || units_.part(s.weight).cols != s.head_dim ||
                  (of_keys ? turns_keys : turns_queries)) {

@@ -38,7 +38,7 @@ TEST_F(CudaGates, GatesAndCapsAreTheCpusOverTheWholeRange) {
        {Activation::silu, Activation::gelu, Activation::relu_squared, Activation::clamped, Activation::gelu_erf}) {
     const Array<float> gate(x), alone(x);
     std::vector<float> want = x, want_alone = x;
-    ok(gate_mul(activation, gate.get(), up_at.get(), n, nullptr));
+    ok(gate_mul(activation, 0, gate.get(), up_at.get(), n, nullptr));
     cpu_.gate_mul(activation, 0, want.data(), up.data(), n);
     EXPECT_TRUE(same_bits(gate.host(), want)) << "activation " << static_cast<int>(activation);
     ok(activate(activation, alone.get(), n, nullptr));
@@ -49,6 +49,28 @@ TEST_F(CudaGates, GatesAndCapsAreTheCpusOverTheWholeRange) {
   ok(softcap(capped.get(), 30, n, nullptr));
   cpu_.softcap(x.data(), 30, n);
   EXPECT_TRUE(same_bits(capped.host(), x));
+}
+
+TEST_F(CudaGates, SiluKeepsWithinItsLimits) {
+  if (!gpu::offer().rare_layers) GTEST_SKIP() << "refused by check_gpu()";
+  std::vector<float> x;
+  for (int i = 0; i <= 4001; ++i) x.push_back(static_cast<float>(-40 + 80.0 * i / 4001));
+  for (const float v : {0.0f, -0.0f, 1e-40f, 1e20f, -1e20f, INFINITY, -INFINITY}) x.push_back(v);
+  auto up = normal_floats(x.size(), random_);
+  for (float& u : up) u *= 5;
+  const Array<float> up_at(up);
+  const auto n = static_cast<std::int64_t>(x.size());
+  for (const Activation activation : {Activation::limited, Activation::bounded}) {
+    for (const float limit : {0.4f, 7.0f, 16.0f}) {
+      const Array<float> gate(x), rows(x);
+      std::vector<float> want = x;
+      ok(gate_mul(activation, limit, gate.get(), up_at.get(), n, nullptr));
+      ok(gate_rows(activation, limit, rows.get(), up_at.get(), n, 1, static_cast<std::int32_t>(n), nullptr));
+      cpu_.gate_mul(activation, limit, want.data(), up.data(), n);
+      EXPECT_TRUE(same_bits(gate.host(), want)) << static_cast<int>(activation) << ", " << limit;
+      EXPECT_TRUE(same_bits(rows.host(), want)) << static_cast<int>(activation) << ", " << limit;
+    }
+  }
 }
 
 TEST_F(CudaGates, Factors) {
@@ -110,7 +132,7 @@ TEST_F(CudaGates, RowsOfOthersChannels) {
       const auto up = normal_floats(static_cast<std::size_t>(rows * kStride), random_);
       for (const Activation activation : {Activation::gelu, Activation::gelu_erf}) {
         const Array<float> gate(x), up_at(up);
-        ok(gate_rows(activation, gate.get(), up_at.get() + 2 * cols, kStride, static_cast<std::int32_t>(rows),
+        ok(gate_rows(activation, 0, gate.get(), up_at.get() + 2 * cols, kStride, static_cast<std::int32_t>(rows),
                      static_cast<std::int32_t>(cols), nullptr));
         std::vector<float> want = x;
         for (std::int64_t r = 0; r < rows; ++r)

@@ -106,9 +106,13 @@ Wanted dot(const Inputs& x, std::int64_t row, const Weights& weights, std::int64
   return {sum + bias, (sizes + std::abs(bias)) * steps * 0x1p-20};
 }
 
+constexpr double kLimit = 0.5;  // of Activation::limited
+
 double gated_plainly(Activation activation, double g, double u) {
   if (activation == Activation::silu) return g / (1 + std::exp(-g)) * u;
   if (activation == Activation::gelu_erf) return 0.5 * g * (1 + std::erf(g / std::sqrt(2.0))) * u;
+  if (activation == Activation::limited)
+    return std::min(g / (1 + std::exp(-g)), kLimit) * std::clamp(u, -kLimit, kLimit);
   const double v = std::sqrt(2 / std::acos(-1.0)) * (g + 0.044715 * g * g * g);
   return g / (1 + std::exp(-2 * v)) * u;
 }
@@ -181,8 +185,10 @@ TEST_F(CudaHalfMatmul, Gates) {
       call.effect = Effect::gated;
       call.products[0].y = y.get();
       call.products[1].y = nullptr;
-      for (const Activation activation : {Activation::silu, Activation::gelu, Activation::gelu_erf}) {
+      for (const Activation activation :
+           {Activation::silu, Activation::gelu, Activation::gelu_erf, Activation::limited}) {
         call.activation = activation;
+        call.limit = static_cast<float>(kLimit);
         ok(matmul_half(call, x.half(0), nullptr));
         const auto got = y.host();
         for (std::size_t i = 0; i < size; ++i) {

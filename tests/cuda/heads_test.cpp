@@ -188,7 +188,7 @@ TEST_F(CudaHeads, AGatedNormIsTheNormAndThenTheGate) {
         ok(rms_norm(normal.get(), nullptr, entry.get(), n(rows * heads), n(head_dim), 1e-6f, normal.get(), {},
                     nullptr));
         want.floats.put(gate.host());
-        ok(gate_rows(activation, want.floats.get(), normal.get(), cols, n(rows), n(cols), nullptr));
+        ok(gate_rows(activation, 0, want.floats.get(), normal.get(), cols, n(rows), n(cols), nullptr));
         want.make_others();
         GatedNormCall call;
         call.x = x_at.get();

@@ -142,24 +142,29 @@ TEST_F(CudaLatent, ProductsOfHeadsWhoseMatricesLieApart) {
 }
 
 TEST_F(CudaLatent, TurnsAndStores) {
-  for (const auto& [dtype, norms] : {std::pair{DType::f16, false},
-                                     {DType::f32, false},
-                                     {DType::q8_0, false},
-                                     {DType::f16, true},
-                                     {DType::f32, true},
-                                     {DType::q8_0, true}}) {
+  struct Given {
+    DType dtype;
+    bool norms, neox;
+  };
+  for (const auto& [dtype, norms, neox] : {Given{DType::f16, false, false},
+                                           {DType::f32, false, true},
+                                           {DType::q8_0, false, false},
+                                           {DType::f16, true, true},
+                                           {DType::f32, true, false},
+                                           {DType::q8_0, true, true}}) {
     constexpr int kRotary = 32, kRank = 96, kDim = kRank + kRotary, kHeads = 5, kQHead = 80;
     Cache cache(dtype, kDim, 2, 200);
     const PassRows rows({0, 0, 1}, {62, 65, 199});
     const std::vector<float> q = normal_floats(3 * kHeads * kQHead, random_), c = normal_floats(3 * kRank, random_),
                              key = normal_floats(3 * kRotary, random_), angles = normal_floats(3 * kRotary, random_);
     std::vector<float> q_want = q;
-    const auto turn = [&](float* x, int row) {
+    const auto turn = [&, neox = neox](float* x, int row) {
       for (int i = 0; i < kRotary / 2; ++i) {
         const float cos = angles[row * kRotary + 2 * i], sin = angles[row * kRotary + 2 * i + 1];
-        const float a = x[2 * i], b = x[2 * i + 1];
-        x[2 * i] = std::fma(a, cos, -(b * sin));
-        x[2 * i + 1] = std::fma(a, sin, b * cos);
+        float &near = x[neox ? i : 2 * i], &far = x[neox ? i + kRotary / 2 : 2 * i + 1];
+        const float a = near, b = far;
+        near = std::fma(a, cos, -(b * sin));
+        far = std::fma(a, sin, b * cos);
       }
     };
     const Array<float> q_at(q), c_at(c), key_at(key), angles_at(angles);
@@ -173,6 +178,7 @@ TEST_F(CudaLatent, TurnsAndStores) {
     call.key = key_at.get();
     call.cos_sin = angles_at.get();
     call.rotary = kRotary;
+    call.neox = neox;
     // With a norm: what the cache gets is what rms_norm() makes of c.
     const std::vector<float> weight = normal_floats(kRank, random_);
     const Array<float> weight_at(weight), normal_at(c.size());

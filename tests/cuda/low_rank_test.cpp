@@ -188,6 +188,8 @@ TEST_F(CudaLowRank, RowsOfPromptsAreSummedByTensorCores) {
           call.cols = cols;
           call.scales = scales_at.get();
           call.low = low.get();
+          call.activation = x_rows % 2 == 0 ? Activation::limited : Activation::silu;
+          call.limit = 0.5f;
           const bool gates = outs % 2 == 0;
           if (gates) {
             LowRankCall both = call;
@@ -230,7 +232,7 @@ TEST_F(CudaLowRank, RowsOfPromptsAreSummedByTensorCores) {
           // The gate and the up with what was added to them above, one after the other.
           const Array<float> gate(got[0]);
           const Array<float> up(got[1]);
-          ok(gate_mul(Activation::silu, gate.get(), up.get(), std::int64_t{x_rows} * outs, nullptr));
+          ok(gate_mul(call.activation, call.limit, gate.get(), up.get(), std::int64_t{x_rows} * outs, nullptr));
           const auto want = gate.host();
           const auto found = gated_at.host();
           for (std::size_t i = 0; i < want.size(); ++i) ASSERT_EQ(found[i], f32_to_bf16(want[i])) << i;

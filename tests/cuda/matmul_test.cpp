@@ -131,8 +131,10 @@ float dot(const Quantized& w, const Input& x, int r) {
   return total;
 }
 
-float gated(Activation activation, float gate, float up) {
-  kernels::table(device::Isa::plain).gate_mul(activation, 0, &gate, &up, 1);
+constexpr float kLimit = 0.5f;  // of Activation::limited and bounded
+
+float gated(Activation activation, float limit, float gate, float up) {
+  kernels::table(device::Isa::plain).gate_mul(activation, limit, &gate, &up, 1);
   return gate;
 }
 
@@ -336,13 +338,15 @@ TEST_P(MatmulTest, GatesQuantizeWhatTheyStore) {
   for (const Size size : {Size{9, 96, 512}, Size{33, 64, 768}, Size{140, 160, 512}}) {
     const TestMatrix gate(GetParam(), size.rows, size.cols, random), up(other, size.rows, size.cols, random);
     const Bias gate_bias(size.rows, random), up_bias(size.rows, random);
-    const Activation activation = size.x_rows == 33 ? Activation::gelu : Activation::silu;
+    const Activation activation = size.x_rows == 33  ? Activation::gelu
+                                  : size.x_rows == 9 ? Activation::bounded
+                                                     : Activation::limited;
     const Input x(size.x_rows, size.cols, random);
     std::vector<float> want;
     for (int r = 0; r < size.x_rows; ++r) {
       for (std::size_t n = 0; n < static_cast<std::size_t>(size.rows); ++n) {
         const float g = dot(gate.decoded[n], x, r) + gate_bias.values[n];
-        want.push_back(gated(activation, g, dot(up.decoded[n], x, r) + up_bias.values[n]));
+        want.push_back(gated(activation, kLimit, g, dot(up.decoded[n], x, r) + up_bias.values[n]));
       }
     }
     const std::string what = where(GetParam(), size.x_rows, size.rows, size.cols);
@@ -354,6 +358,7 @@ TEST_P(MatmulTest, GatesQuantizeWhatTheyStore) {
     call.count = 2;
     call.effect = Effect::gated;
     call.activation = activation;
+    call.limit = kLimit;
     call.cols = size.cols;
     call.x_rows = size.x_rows;
     call.x_q8 = x.device;
@@ -437,7 +442,7 @@ TEST_P(MatmulTest, ExpertsTakeTheirEntries) {
     const Bias gate_bias(experts * rows, random), up_bias(experts * rows, random);
     const Bias scales(experts, random), up_scales(experts, random);
     const bool biased = x_rows != 20, scaled = x_rows != 3;
-    const Activation activation = biased ? Activation::clamped : Activation::silu;
+    const Activation activation = !biased ? Activation::silu : x_rows == 3 ? Activation::clamped : Activation::limited;
     const Input x(x_rows, cols, random);
     std::vector<std::int32_t> chosen, sorted, first{0};
     for (int e = 0; e < entries; ++e) chosen.push_back(random.below(4) == 0 ? 2 : random.below(experts - 1));
@@ -457,7 +462,7 @@ TEST_P(MatmulTest, ExpertsTakeTheirEntries) {
         if (scaled) g *= scales.values[expert], u *= up_scales.values[expert];
         if (biased) g += gate_bias.values[expert * rows + n], u += up_bias.values[expert * rows + n];
         want_gate.push_back(g);
-        want_both.push_back(gated(activation, g, u));
+        want_both.push_back(gated(activation, kLimit, g, u));
       }
     }
     const std::string what = where(GetParam(), x_rows, rows, cols) + " of experts";
@@ -483,6 +488,7 @@ TEST_P(MatmulTest, ExpertsTakeTheirEntries) {
     check(matmul_experts(call, nullptr));
     call.effect = Effect::gated;
     call.activation = activation;
+    call.limit = kLimit;
     if (biased) call.up_bias = up_bias.table->data();
     if (scaled) call.up_scale = up_scales.table->data();
     call.up = up.table->data();

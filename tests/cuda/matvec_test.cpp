@@ -64,8 +64,8 @@ float contract_dot(DType dtype, const std::byte* weights, std::int64_t cols, con
   return test::contract_dot(dtype, weights, cols, row.x.data(), row.q.data(), row.d.data());
 }
 
-float gated(Activation activation, float gate, float up) {
-  kernels::table(device::Isa::plain).gate_mul(activation, 0, &gate, &up, 1);
+float gated(Activation activation, float limit, float gate, float up) {
+  kernels::table(device::Isa::plain).gate_mul(activation, limit, &gate, &up, 1);
   return gate;
 }
 
@@ -323,7 +323,9 @@ void Matvec::check_gated(DType gate, DType up, std::int32_t rows, std::int64_t c
   MatmulCall call;
   call.count = 2;
   call.effect = Effect::gated;
-  call.activation = x_rows % 2 == 0 ? Activation::gelu : Activation::silu;
+  constexpr Activation kOfRows[] = {Activation::silu, Activation::gelu, Activation::limited, Activation::bounded};
+  call.activation = kOfRows[(x_rows - 1) % 4];
+  call.limit = 0.5f;
   call.cols = static_cast<std::int32_t>(cols);
   call.x_rows = x_rows;
   call.x = x.x.as<float>();
@@ -346,7 +348,7 @@ void Matvec::check_gated(DType gate, DType up, std::int32_t rows, std::int64_t c
       float u = contract_dot(up, weights[1].data() + n * row_bytes(up, cols), cols, row);
       g += adds ? addends[0][at] : biases[0][i];
       u += adds ? addends[1][at] : biases[1][i];
-      expected.push_back(gated(call.activation, g, u));
+      expected.push_back(gated(call.activation, call.limit, g, u));
     }
   }
   const std::string what = "gated " + describe(gate, rows, cols, x_rows);
@@ -400,7 +402,11 @@ void Matvec::check_experts(DType dtype, DType up_dtype, Effect effect, std::int3
   call.dtype = dtype;
   call.up_dtype = up_dtype;
   call.effect = effect;
-  call.activation = biased ? Activation::clamped : Activation::silu;
+  call.activation = biased          ? Activation::clamped
+                    : rows % 3 == 0 ? Activation::limited
+                    : rows % 3 == 1 ? Activation::bounded
+                                    : Activation::silu;
+  call.limit = 0.5f;
   if (biased) call.bias = addresses.entry(2 * kExperts);
   if (biased) call.up_bias = addresses.entry(2 * kExperts + 1);
   if (scaled) call.scale = addresses.entry(2 * kExperts + 2);
@@ -444,7 +450,7 @@ void Matvec::check_experts(DType dtype, DType up_dtype, Effect effect, std::int3
       float u = contract_dot(up_dtype, up, cols, row);
       if (scaled) u = u * up_scales[expert];
       if (biased) u = u + bias(1);
-      expected.push_back(gated(call.activation, a, u));
+      expected.push_back(gated(call.activation, call.limit, a, u));
     }
   }
   const std::string what = "experts " + describe(dtype, rows, cols, x_rows);

@@ -189,7 +189,7 @@ TEST_F(CudaOps, Elementwise) {
     const auto y = normal_floats(n, random_);
     const Array<float> added(x), gated(x), y_at(y);
     ok(add(added.get(), y_at.get(), static_cast<std::int64_t>(n), nullptr));
-    ok(gate_mul(Activation::silu, gated.get(), y_at.get(), static_cast<std::int64_t>(n), nullptr));
+    ok(gate_mul(Activation::silu, 0, gated.get(), y_at.get(), static_cast<std::int64_t>(n), nullptr));
     auto sum = x, gate = x;
     cpu_.add(sum.data(), y.data(), static_cast<std::int64_t>(n));
     cpu_.gate_mul(Activation::silu, 0, gate.data(), y.data(), static_cast<std::int64_t>(n));
@@ -205,7 +205,7 @@ TEST_F(CudaOps, SiluIsTheCpusOverTheWholeRange) {  // and so exp_f32 is
   for (const float v : {0.0f, -0.0f, 1e-40f, -1e-40f, 1e30f, -1e30f}) x.push_back(v);
   const std::vector<float> ones(x.size(), 1.0f);
   const Array<float> gate(x), up(ones);
-  ok(gate_mul(Activation::silu, gate.get(), up.get(), static_cast<std::int64_t>(x.size()), nullptr));
+  ok(gate_mul(Activation::silu, 0, gate.get(), up.get(), static_cast<std::int64_t>(x.size()), nullptr));
   cpu_.gate_mul(Activation::silu, 0, x.data(), ones.data(), static_cast<std::int64_t>(x.size()));
   EXPECT_TRUE(same_bits(gate.host(), x));
 }

@@ -241,8 +241,10 @@ TEST_P(PromptMatmul, GatesRoundWhatTheyStore) {
   Random random(31 + static_cast<unsigned>(GetParam()));
   struct Size {
     int x_rows, rows;
+    Activation activation;
   };
-  for (const Size size : {Size{9, 96}, Size{70, 72}, Size{300, 160}}) {
+  for (const Size size : {Size{9, 96, Activation::limited}, Size{70, 72, Activation::gelu},
+                          Size{75, 100, Activation::bounded}, Size{300, 160, Activation::silu}}) {
     const int cols = cols_near(768);
     const Weights gate(GetParam(), size.rows, cols, random), up(GetParam(), size.rows, cols, random);
     Inputs x(size.x_rows, cols, random);
@@ -253,14 +255,16 @@ TEST_P(PromptMatmul, GatesRoundWhatTheyStore) {
     ok(matmul_prompt(call_of(up, x, ups.get(), size.rows), nullptr));
     std::vector<float> want = gates.host();
     const std::vector<float> factors = ups.host();
-    const Activation activation = size.x_rows == 70 ? Activation::gelu : Activation::silu;
+    const Activation activation = size.activation;
+    constexpr float kLimit = 0.5f;
     kernels::table(device::Isa::plain)
-        .gate_mul(activation, 0, want.data(), factors.data(), static_cast<std::int64_t>(count));
+        .gate_mul(activation, kLimit, want.data(), factors.data(), static_cast<std::int64_t>(count));
     MatmulCall call = call_of(gate, x, y.get(), size.rows);
     call.products[1] = {up.matrix(), nullptr, nullptr, 0};
     call.count = 2;
     call.effect = Effect::gated;
     call.activation = activation;
+    call.limit = kLimit;
     call.y_bf16 = bits.get();
     for (const int width : {256, 128, 64, 32}) {
       prompt_forced_width = width;

@@ -391,11 +391,12 @@ void store(const LatentStoreCall& call) {
   for (std::int64_t r = 0; r < call.rows.rows; ++r) {
     const float* const angles = call.cos_sin + r * call.rotary;
     for (std::int64_t h = 0; h < call.heads; ++h)
-      cpu().rope(call.q + (r * call.heads + h) * call.q_head + call.q_head - call.rotary, angles, call.rotary, false);
+      cpu().rope(call.q + (r * call.heads + h) * call.q_head + call.q_head - call.rotary, angles, call.rotary,
+                 call.neox);
     std::copy_n(call.c + r * rank, rank, x.data());
     if (call.norm != nullptr) cpu().rms_norm(x.data(), at(call.norm), 1, rank, call.eps, x.data());
     std::copy_n(call.key + r * call.rotary, call.rotary, x.data() + rank);
-    cpu().rope(x.data() + rank, angles, call.rotary, false);
+    cpu().rope(x.data() + rank, angles, call.rotary, call.neox);
     const std::int64_t position = call.rows.position[r];
     part_of(call.kv, false, call.rows.sequence[r], position, 0, false).store(position % kSlots, x.data());
   }

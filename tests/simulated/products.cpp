@@ -108,7 +108,7 @@ void products(const MatmulCall& call) {
   }
   const bool gated = call.effect == Effect::gated;
   if (gated) {
-    cpu().gate_mul(call.activation, 0, y[0].data(), y[1].data(), static_cast<std::int64_t>(y[0].size()));
+    cpu().gate_mul(call.activation, call.limit, y[0].data(), y[1].data(), static_cast<std::int64_t>(y[0].size()));
     if (call.y_q8.q != nullptr)
       simulated::quantize(y[0].data(), call.products[0].weight.rows, call.x_rows, call.products[0].weight.rows,
                           call.y_q8);
@@ -147,7 +147,8 @@ void half_products(const MatmulCall& call, const HalfRows& half) {
     add_to_rows(y[p].data(), call.x_rows, product.weight.rows, at(product.bias));
   }
   const bool gated = call.effect == Effect::gated;
-  if (gated) cpu().gate_mul(call.activation, 0, y[0].data(), y[1].data(), static_cast<std::int64_t>(y[0].size()));
+  if (gated)
+    cpu().gate_mul(call.activation, call.limit, y[0].data(), y[1].data(), static_cast<std::int64_t>(y[0].size()));
   for (int p = 0; p < (gated ? 1 : call.count); ++p)
     put_rows(y[p], call.x_rows, call.products[p].weight.rows, call.products[p].y, call.products[p].y_stride,
              call.effect == Effect::add);
@@ -191,7 +192,7 @@ void multiply_group(const ExpertCall& call, const Input& input, const Group& gro
   if (call.effect == Effect::gated) {
     const std::vector<float> up =
         expert_product(call, {call.up, call.shared_up, call.up_bias, call.up_scale, call.up_dtype}, input, group);
-    cpu().gate_mul(call.activation, 0, y.data(), up.data(), static_cast<std::int64_t>(y.size()));
+    cpu().gate_mul(call.activation, call.limit, y.data(), up.data(), static_cast<std::int64_t>(y.size()));
   }
   const float* from = y.data();
   for (const std::int64_t entry : group.entries) {
@@ -286,8 +287,7 @@ Status round_prompt(const float*, std::int32_t, std::int32_t, PromptInt8, device
 }
 Status matmul_half(const MatmulCall& call, HalfRows x, device::StreamRef stream) {
   if (call.y_q8.q != nullptr || call.y_bf16 != nullptr || call.also.count > 0) return simulated::refused();
-  if (call.effect == Effect::gated && (call.count != 2 || call.activation == Activation::limited))
-    return simulated::refused();
+  if (call.effect == Effect::gated && call.count != 2) return simulated::refused();
   for (int p = 0; p < call.count; ++p)
     if (!has_half_product(call.products[p].weight.dtype, call.cols)) return simulated::refused();
   return simulated::launch(stream, call, [x](const MatmulCall& c) { half_products(c, x); });

@@ -89,8 +89,9 @@ Status to_bf16(const float* x, std::int64_t n, Bf16* out, device::StreamRef stre
 Status add(float* x, const float* y, std::int64_t n, device::StreamRef stream) {
   return simulated::enqueue(stream, [=] { cpu().add(x, y, n); });
 }
-Status gate_mul(Activation activation, float* gate, const float* up, std::int64_t n, device::StreamRef stream) {
-  return simulated::enqueue(stream, [=] { cpu().gate_mul(activation, 0, gate, up, n); });
+Status gate_mul(Activation activation, float limit, float* gate, const float* up, std::int64_t n,
+                device::StreamRef stream) {
+  return simulated::enqueue(stream, [=] { cpu().gate_mul(activation, limit, gate, up, n); });
 }
 Status gather_rows(const float* x, const std::int32_t* index, std::int32_t rows, std::int32_t cols, float* out,
                    device::StreamRef stream) {
@@ -117,10 +118,11 @@ Status temper(float* x, const std::int32_t* position, float scale, std::int32_t 
     }
   });
 }
-Status gate_rows(Activation activation, float* gate, const float* up, std::int64_t up_stride, std::int32_t rows,
-                 std::int32_t cols, device::StreamRef stream) {
+Status gate_rows(Activation activation, float limit, float* gate, const float* up, std::int64_t up_stride,
+                 std::int32_t rows, std::int32_t cols, device::StreamRef stream) {
   return simulated::enqueue(stream, [=] {
-    for (std::int64_t r = 0; r < rows; ++r) cpu().gate_mul(activation, 0, gate + r * cols, up + r * up_stride, cols);
+    for (std::int64_t r = 0; r < rows; ++r)
+      cpu().gate_mul(activation, limit, gate + r * cols, up + r * up_stride, cols);
   });
 }
 Status scale_by(float* x, const std::byte* const* scalar, const std::byte* const* bias, std::int64_t rows,

@@ -543,7 +543,7 @@ TEST_F(VulkanKernels, AGatedNormIsTheNormAndThenTheGateInBothForms) {
       ASSERT_TRUE(
           rms_norm(normal.get(), nullptr, entry.get(), rows * heads, head_dim, 1e-6f, normal.get(), {}, {}).ok());
       want.floats.put(gate);
-      ASSERT_TRUE(gate_rows(activation, want.floats.get(), normal.get(), cols, rows, cols, {}).ok());
+      ASSERT_TRUE(gate_rows(activation, 0, want.floats.get(), normal.get(), cols, rows, cols, {}).ok());
       ASSERT_TRUE(quantize_q8(want.floats.get(), cols, rows, cols, want.view(), {}).ok());
       GatedNormCall call;
       call.x = x_at.get();

@@ -177,6 +177,7 @@ bool GpuExecutor::Emitter::adapt_gates(const Adapting& gate, const Adapting& up,
   if (std::max(call.parts[0].rank, call.parts[1].rank) > gpu::kMostGateRanks) return false;
   call.x_bf16 = bf16(s.a);
   call.activation = s.activation;
+  call.limit = s.limit;
   call.gated = make_bf16(slot_beside(s.a, true), s.out);
   check(gpu::add_low_rank(call, stream), "adapter");
   return true;

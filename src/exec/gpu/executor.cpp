@@ -246,6 +246,11 @@ static bool is_rare(const Attention& attention) {
   return attention.cap > 0 || !attention.slopes.empty() || attention.chunks;
 }
 
+/// SiLU with limits.
+static bool has_limits(kernels::Activation activation) {
+  return activation == kernels::Activation::limited || activation == kernels::Activation::bounded;
+}
+
 /// What a step would need that this kind of GPU has no kernels for; empty: nothing.
 static std::string_view lacked_by(const Program& program, const residency::UnitTable& units, const Step& step) {
   using Kind = Step::Kind;
@@ -253,6 +258,7 @@ static std::string_view lacked_by(const Program& program, const residency::UnitT
   switch (step.kind) {
     case Kind::moe:
       if (step.experts.gating == Gating::sparse_mixer && !offer.rare_layers) return "routers with SparseMixer";
+      if (has_limits(step.experts.activation) && !offer.rare_layers) return "SiLU with limits";
       return offer.mixed_products || is_plain(step.experts, units) ? "" : "such mixtures of experts";
     case Kind::store_latent:
     case Kind::matmul_heads:
@@ -268,6 +274,9 @@ static std::string_view lacked_by(const Program& program, const residency::UnitT
     case Kind::attention:
       if (step.attention.head_dim % offer.head_step != 0) return "attention with heads of so many channels";
       return offer.rare_layers || !is_rare(step.attention) ? "" : "attention with caps, slopes or chunks";
+    case Kind::gated:
+    case Kind::gate:
+      return offer.rare_layers || !has_limits(step.activation) ? "" : "SiLU with limits";
     case Kind::activate:
       return offer.rare_layers || (!step.xielu && step.activation != kernels::Activation::gelu_erf)
                  ? ""
@@ -352,10 +361,6 @@ Status check_gpu(const Program& program, const residency::UnitTable& units, cons
   using kernels::Activation;
   MR_RETURN_IF_ERROR(check_offer(program, units, traits));
   const std::vector<float> slopes = slopes_of(program);
-  for (const Rope& rope : program.ropes)
-    if (rope.last && rope.neox && !program.has_whole_rows())
-      return error(Code::unsupported,
-                   "the GPU part rotates the last channels of a head in pairs of neighbours alone; use --device cpu");
   for (const Step& step : program.steps) {
     const std::int32_t most_vocab = gpu::most_vocab(traits.block_shared_bytes);
     if (step.kind == Step::Kind::logits && units.part(step.weight).rows > most_vocab)
@@ -363,7 +368,8 @@ Status check_gpu(const Program& program, const residency::UnitTable& units, cons
                    most_vocab, units.part(step.weight).rows);
     if (step.kind == Step::Kind::logits && !step.weight2.none() && step.vocab > 0)
       return error(Code::unsupported, "several GPUs have no heads with a bias; use one, or --device cpu");
-    if (step.kind == Step::Kind::gated && step.activation != Activation::silu && step.activation != Activation::gelu)
+    if (step.kind == Step::Kind::gated && step.activation != Activation::silu && step.activation != Activation::gelu &&
+        !has_limits(step.activation))
       return error(Code::unsupported, "the GPU part has dense layers with SiLU and GELU alone; use --device cpu");
     if (step.kind == Step::Kind::delta_rule || step.kind == Step::Kind::scan) MR_RETURN_IF_ERROR(check_states(step));
     if (step.kind == Step::Kind::select) MR_RETURN_IF_ERROR(check_indexer(step.indexer));
@@ -376,9 +382,8 @@ Status check_gpu(const Program& program, const residency::UnitTable& units, cons
       return error(Code::unsupported, "the GPU part turns no heads back yet; use --device cpu");
     if (step.kind == Step::Kind::decay && step.least != 0)
       return error(Code::unsupported, "the GPU part has no decays with a bound yet; use --device cpu");
-    const auto limits = [](Activation one) { return one == Activation::limited || one == Activation::bounded; };
-    if (limits(step.activation) || limits(step.experts.activation))
-      return error(Code::unsupported, "the GPU part has no SiLU with a limit yet; use --device cpu");
+    if (step.kind == Step::Kind::moe && has_limits(step.experts.activation) && !step.experts.gated())
+      return error(Code::unsupported, "the GPU part has no limits of experts without a gate; use --device cpu");
     const bool by_erf = step.activation == Activation::gelu_erf && step.kind != Step::Kind::activate;
     if (by_erf || step.experts.activation == Activation::gelu_erf)
       return error(Code::unsupported, "the GPU part has gates of GELU in its tanh form alone; use --device cpu");

@@ -345,9 +345,10 @@ void ExpertShare::gate_and_up(const Job& job, const Missed& missed, std::uint64_
     return activate_rows(table_, {job.experts->activation, of_expert(job.up_bias), nullptr, scale}, args, scratch);
   args.dtype = up.dtype;
   args.weight = missed.up + begin * row_bytes(up.dtype, up.cols);
-  gate_rows(table_, table_.matmul_segments,
-            {job.experts->activation, of_expert(job.gate_bias), of_expert(job.up_bias), scale, up_scale}, args,
-            scratch);
+  gate_rows(
+      table_, table_.matmul_segments,
+      {job.experts->activation, of_expert(job.gate_bias), of_expert(job.up_bias), scale, up_scale, job.experts->limit},
+      args, scratch);
 }
 
 /// By whoever did the last of the tasks that make them.

@@ -390,6 +390,7 @@ void GpuExecutor::Emitter::make_expert_calls(const Step& s, const Launch* joined
   const residency::Part& down_part = ops.part({experts.first_unit, experts.down_part});
   hidden.effect = experts.gated() ? gpu::Effect::gated : gpu::Effect::store;
   hidden.activation = experts.activation;
+  hidden.limit = experts.limit;
   hidden.bias = vector(experts.gated() ? experts.gate_bias : experts.up_bias);
   hidden.up_bias = vector(experts.up_bias);
   hidden.bias_stride = static_cast<std::int32_t>(down_part.cols);

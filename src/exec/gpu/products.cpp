@@ -207,6 +207,7 @@ void GpuExecutor::Emitter::emit_gated(const Launch& l) {
   Shared shared;
   share_rows(shared, s.weight, s.weight2, {}, s.out);
   shared.job.matrices[0].activation = s.activation;
+  shared.job.matrices[0].limit = s.limit;
   hand_out(shared, s.a);
   overwritten(s.out);
   if (l.kind == Launch::Kind::gated)
@@ -222,6 +223,7 @@ void GpuExecutor::Emitter::launch_gated(const Launch& l) {
   gpu::MatmulCall call = call_for(s.a, ops.part(s.weight).dtype);
   call.effect = gpu::Effect::gated;
   call.activation = s.activation;
+  call.limit = s.limit;
   call.count = 2;
   const bool floats = l.leaves.floats || l.gathers;
   call.products[0] = {matrix(s.weight), nullptr, floats ? data(s.out) : nullptr, cols(s.out), addends[0]};
@@ -255,7 +257,7 @@ void GpuExecutor::Emitter::launch_gate_and_up(const Launch& l) {
   const Adapting gate{s.weight, data(s.out), out_cols}, up{s.weight2, up_out, out_cols};
   if (!l.leaves.floats && adapt_gates(gate, up, s)) return;
   adapt(std::array{gate, up}, s.a);
-  check(gpu::gate_mul(s.activation, data(s.out), up_out, window.rows * out_cols, stream), "gate_mul");
+  check(gpu::gate_mul(s.activation, s.limit, data(s.out), up_out, window.rows * out_cols, stream), "gate_mul");
 }
 
 void GpuExecutor::Emitter::emit_logits(const Step& s) {

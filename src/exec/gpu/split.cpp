@@ -79,6 +79,7 @@ void HostShare::multiply_rows(const Job& job, const Matrix& matrix, std::int64_t
   args.y_stride = matrix.rows;
   table_.matmul_segments(args);
   Gate gate{matrix.activation};
+  gate.limit = matrix.limit;
   if (matrix.bias != nullptr) gate.bias = matrix.bias + begin;
   if (matrix.up == nullptr) return end_rows(table_, gate, args);
   args.dtype = matrix.up_dtype;

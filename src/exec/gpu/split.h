@@ -48,6 +48,7 @@ class HostShare final : public HostExchange {
     std::int64_t rows = 0;
     std::int64_t first_output = 0;                               // in the outputs, floats
     kernels::Activation activation = kernels::Activation::silu;  // of a gate, before up
+    float limit = 0;                                             // of Activation::limited and bounded
   };
   struct Job {
     std::uint32_t number = 0;

@@ -196,7 +196,7 @@ void GpuExecutor::Emitter::emit_gated_norm(const Launch& l) {
 void GpuExecutor::Emitter::emit_latent(const Launch& l) {
   const Step &turned = step(l.end - 3), &store = step(l.end - 2), &queries = step(l.end - 1);
   const Rope& rope = ops.program_->ropes[static_cast<std::size_t>(queries.rope)];
-  if (rope.neox || !rope.last || turned.rope != queries.rope) return broken("this RoPE beside a latent");
+  if (!rope.last || turned.rope != queries.rope) return broken("this RoPE beside a latent");
   overwritten(queries.out);
   gpu::LatentStoreCall call;
   call.rows = row_view();
@@ -214,6 +214,7 @@ void GpuExecutor::Emitter::emit_latent(const Launch& l) {
   call.cos_sin =
       row_data<float>(ops.pass_rows_.cos_sin[static_cast<std::size_t>(queries.rope)]) + window.first * rope.rotary;
   call.rotary = static_cast<std::int32_t>(rope.rotary);
+  call.neox = rope.neox;
   if (status.ok()) check(gpu::store_latent(call, stream), "store_latent");
 }
 
@@ -419,8 +420,8 @@ void GpuExecutor::Emitter::emit(const Launch& launch) {
       break;
     case Kind::gate:
       overwritten(s.out);
-      check(gpu::gate_rows(s.activation, data(s.out), data(s.b) + s.layer * cols(s.out), cols(s.b), rows(s.out),
-                           static_cast<std::int32_t>(cols(s.out)), stream),
+      check(gpu::gate_rows(s.activation, s.limit, data(s.out), data(s.b) + s.layer * cols(s.out), cols(s.b),
+                           rows(s.out), static_cast<std::int32_t>(cols(s.out)), stream),
             "gate");
       break;
     case Kind::add:

@@ -67,10 +67,31 @@ __device__ __forceinline__ float erfc_of_positive(float x) {
   return sum * t * exp_to_one(0.0f - x * x);
 }
 
-/// What a gate g and an up u become.
+/// What stands between gates and ups, as kernels take it. Activation::limited and bounded are SiLU with limits, and
+/// SiLU itself has infinite ones, which change no bit: so all three are one code.
+struct Gate {
+  Activation activation = Activation::silu;                     // but limited and bounded
+  float before = INFINITY, after = INFINITY, of_up = INFINITY;  // SiLU
+};
+inline Gate gate_of(Activation activation, float limit) {
+  Gate gate;
+  if (activation == Activation::limited)
+    gate.after = gate.of_up = limit;
+  else if (activation == Activation::bounded)
+    gate.before = gate.of_up = limit;
+  else
+    gate.activation = activation;
+  return gate;
+}
+
+/// What a gate g and an up u become. limits: of SiLU.
 template <Activation kActivation>
-__device__ __forceinline__ float gated(float g, float u) {
-  if constexpr (kActivation == Activation::silu) return over_sigmoid(g, g) * u;
+__device__ __forceinline__ float gated(float g, float u, const Gate& limits = {}) {
+  if constexpr (kActivation == Activation::silu) {
+    const float bounded = min_or_nan(limits.before, g);
+    return min_or_nan(limits.after, over_sigmoid(bounded, bounded)) *
+           max_or_nan(-limits.of_up, min_or_nan(limits.of_up, u));
+  }
   if constexpr (kActivation == Activation::gelu) {
     const float cubed = g * g * g;
     return over_sigmoid(g, 0x1.988454p+0f * __fmaf_rn(0x1.6e4e26p-5f, cubed, g)) * u;
@@ -87,8 +108,8 @@ __device__ __forceinline__ float gated(float g, float u) {
   return over_sigmoid(bounded, 1.702f * bounded) * (shift + 1.0f);
 }
 
-/// work(std::integral_constant<Activation, activation>()), which is the same in all threads of a launch. Around loops
-/// and not in them: a branch between two gates keeps them from overlapping.
+/// work(std::integral_constant<Activation, activation>()), which is the same in all threads of a launch; activation is
+/// a Gate's. Around loops and not in them: a branch between two gates keeps them from overlapping.
 template <typename Work>
 __device__ __forceinline__ void for_activation(Activation activation, const Work& work) {
   if (activation == Activation::silu) return work(std::integral_constant<Activation, Activation::silu>());
@@ -130,8 +151,9 @@ __device__ __noinline__ inline float gated_otherwise(Activation activation, floa
   for_activation(activation, [&](auto which) { result = gated<decltype(which)::value>(g, u); });
   return result;
 }
-__device__ __forceinline__ float gated(Activation activation, float g, float u) {
-  return activation == Activation::silu ? gated<Activation::silu>(g, u) : gated_otherwise(activation, g, u);
+__device__ __forceinline__ float gated(const Gate& gate, float g, float u) {
+  return gate.activation == Activation::silu ? gated<Activation::silu>(g, u, gate)
+                                             : gated_otherwise(gate.activation, g, u);
 }
 
 }  // namespace millrace::kernels::cuda

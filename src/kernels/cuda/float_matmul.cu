@@ -36,7 +36,7 @@ struct FloatArgs {
   const std::byte* const* bias[2];
   const std::byte* const* scale[2];  // of experts: a number each
   Effect effect;
-  Activation activation;
+  Gate gate;
   std::int32_t rows, cols, x_rows;
   const float* x;
   std::int64_t x_stride;
@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(kThreads) float_matmul_kernel(const __grid_con
         float* y = a.y == nullptr ? nullptr : a.y + y_row(m) * a.y_stride + n;
         float value = total[i][j];
         if (a.effect == Effect::add) value = *y + value;
-        if (a.effect == Effect::gated) value = gated(a.activation, gate[i][j], value);
+        if (a.effect == Effect::gated) value = gated(a.gate, gate[i][j], value);
         if (y != nullptr) *y = value;
         result[m][tx * kEach + j] = value;
       }
@@ -275,7 +275,7 @@ cudaError_t matmul_float(const MatmulCall& call, cudaStream_t stream) {
       a.bias[side] = of.bias;
     }
     a.effect = call.effect;
-    a.activation = call.activation;
+    a.gate = gate_of(call.activation, call.limit);
     a.rows = product.weight.rows;
     a.cols = call.cols;
     a.x_rows = call.x_rows;
@@ -301,7 +301,7 @@ cudaError_t matmul_experts_float(const ExpertCall& call, cudaStream_t stream) {
   a.scale[0] = call.scale;
   a.scale[1] = call.up_scale;
   a.effect = call.effect;
-  a.activation = call.activation;
+  a.gate = gate_of(call.activation, call.limit);
   a.rows = call.rows;
   a.cols = call.cols;
   a.x_rows = call.entries;

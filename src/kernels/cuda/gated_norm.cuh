@@ -34,14 +34,13 @@ __device__ __forceinline__ void gate_normal_head(const GatedNormCall& call, std:
   }
   const float sum = (warps[0] + warps[1]) + (warps[2] + warps[3]);
   const float scale = norm_scale(sum, call.head_dim, call.eps);
+  const Gate gate{call.activation};
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const int at = lane + kWarp * i;
     if (at >= count) continue;  // of a block of 32 all go on, or none
-    const float y[4] = {gated(call.activation, g[i].x, v[i].x * scale * w[i].x),
-                        gated(call.activation, g[i].y, v[i].y * scale * w[i].y),
-                        gated(call.activation, g[i].z, v[i].z * scale * w[i].z),
-                        gated(call.activation, g[i].w, v[i].w * scale * w[i].w)};
+    const float y[4] = {gated(gate, g[i].x, v[i].x * scale * w[i].x), gated(gate, g[i].y, v[i].y * scale * w[i].y),
+                        gated(gate, g[i].z, v[i].z * scale * w[i].z), gated(gate, g[i].w, v[i].w * scale * w[i].w)};
     const std::int64_t first = head * count + at;  // in fours
     if (call.out != nullptr) reinterpret_cast<float4*>(call.out)[first] = make_float4(y[0], y[1], y[2], y[3]);
     if (call.out_bf16 != nullptr) store_bf16(call.out_bf16, first, y);

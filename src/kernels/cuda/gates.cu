@@ -40,15 +40,15 @@ __global__ void add_scaled_kernel(float* x, const float* y, float factor, std::i
   if (i < n) x[i] = __fmaf_rn(factor, y[i], x[i]);
 }
 
-__global__ void gate_rows_kernel(Activation activation, float* gate, const float* up, std::int64_t up_stride,
-                                 int cols) {
+__global__ void gate_rows_kernel(Gate by, float* gate, const float* up, std::int64_t up_stride, int cols) {
   allow_successor();
   wait_for_predecessor();
   const std::int64_t row = blockIdx.x;
   const int i = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
   if (i >= cols) return;
   float& g = gate[row * cols + i];
-  for_activation_or_erf(activation, [&](auto which) { g = gated<decltype(which)::value>(g, up[row * up_stride + i]); });
+  for_activation_or_erf(by.activation,
+                        [&](auto which) { g = gated<decltype(which)::value>(g, up[row * up_stride + i], by); });
 }
 
 __global__ void temper_kernel(float* x, const std::int32_t* position, float scale, std::int32_t period,
@@ -272,11 +272,11 @@ cudaError_t add_scaled(float* x, const float* y, float factor, std::int64_t n, c
   return launch(add_scaled_kernel, blocks_for(n), dim3(kThreads), 0, stream, x, y, factor, n);
 }
 
-cudaError_t gate_rows(Activation activation, float* gate, const float* up, std::int64_t up_stride, std::int32_t rows,
-                      std::int32_t cols, cudaStream_t stream) {
+cudaError_t gate_rows(Activation activation, float limit, float* gate, const float* up, std::int64_t up_stride,
+                      std::int32_t rows, std::int32_t cols, cudaStream_t stream) {
   if (rows <= 0 || cols <= 0) return cudaSuccess;
-  return launch(gate_rows_kernel, dim3(rows, (cols + kThreads - 1) / kThreads), dim3(kThreads), 0, stream, activation,
-                gate, up, up_stride, cols);
+  return launch(gate_rows_kernel, dim3(rows, (cols + kThreads - 1) / kThreads), dim3(kThreads), 0, stream,
+                gate_of(activation, limit), gate, up, up_stride, cols);
 }
 
 cudaError_t temper(float* x, const std::int32_t* position, float scale, std::int32_t period, std::int32_t offset,

@@ -48,7 +48,7 @@ struct HalfArgs {
   const std::byte* const* bias[2];
   bool is_bf16[2];
   Effect effect;
-  Activation activation;
+  Gate gate;
   std::int32_t rows, cols, x_rows;
   const __half* x;
   const float* unit;
@@ -217,8 +217,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) half_matmul_kernel(co
     }
   };
   if constexpr (kPair) {
-    for_activation_or_erf(a.activation, [&](auto which) {
-      put_all([](float g, float u) { return gated<decltype(which)::value>(g, u); });
+    for_activation_or_erf(a.gate.activation, [&](auto which) {
+      put_all([&a](float g, float u) { return gated<decltype(which)::value>(g, u, a.gate); });
     });
   } else {
     put_all(0);
@@ -250,7 +250,7 @@ cudaError_t launch_half(const HalfArgs& a, cudaStream_t stream) {
 cudaError_t matmul_half(const MatmulCall& call, HalfRows x, cudaStream_t stream) {
   const bool pair = call.effect == Effect::gated;
   if (call.y_q8.q != nullptr || call.y_bf16 != nullptr || call.also.count > 0) return cudaErrorInvalidValue;
-  if (pair && (call.count != 2 || call.activation == Activation::limited)) return cudaErrorInvalidValue;
+  if (pair && call.count != 2) return cudaErrorInvalidValue;
   for (int p = 0; p < call.count; ++p)
     if (!has_half_product(call.products[p].weight.dtype, call.cols)) return cudaErrorInvalidValue;
   if (call.x_rows <= 0 || call.cols <= 0) return cudaSuccess;
@@ -265,7 +265,7 @@ cudaError_t matmul_half(const MatmulCall& call, HalfRows x, cudaStream_t stream)
       a.is_bf16[side] = of.weight.dtype == DType::bf16;
     }
     a.effect = call.effect;
-    a.activation = call.activation;
+    a.gate = gate_of(call.activation, call.limit);
     a.rows = product.weight.rows;
     a.cols = call.cols;
     a.x_rows = call.x_rows;

@@ -61,6 +61,7 @@ __global__ void __launch_bounds__(kStoreThreads) store_latent_kernel(LatentStore
   const std::int64_t row = blockIdx.x;
   const int thread = static_cast<int>(threadIdx.x), half = call.rotary / 2, dim = call.kv.head_dim;
   const int rank = dim - call.rotary;
+  const int step = call.neox ? 1 : 2, apart = call.neox ? half : 1;  // of pairs, and of the two of one
   const bool norms = call.norm != nullptr && 4 * thread < rank;
   const float4 w = norms ? reinterpret_cast<const float4*>(*call.norm)[thread] : make_float4(0, 0, 0, 0);
   wait_for_predecessor();
@@ -75,16 +76,17 @@ __global__ void __launch_bounds__(kStoreThreads) store_latent_kernel(LatentStore
   }
   const auto* angles = reinterpret_cast<const float2*>(call.cos_sin) + row * half;
   for (int i = thread; i < half; i += kStoreThreads) {
-    const float* pair = call.key + row * call.rotary + 2 * i;
-    const float2 now = turned(pair[0], pair[1], angles[i]);
-    key[2 * i] = now.x;
-    key[2 * i + 1] = now.y;
+    const int at = i * step;
+    const float* pair = call.key + row * call.rotary + at;
+    const float2 now = turned(pair[0], pair[apart], angles[i]);
+    key[at] = now.x;
+    key[at + apart] = now.y;
   }
   for (int i = thread; i < call.heads * half; i += kStoreThreads) {
-    float* pair = call.q + (row * call.heads + i / half) * call.q_head + call.q_head - call.rotary + 2 * (i % half);
-    const float2 now = turned(pair[0], pair[1], angles[i % half]);
+    float* pair = call.q + (row * call.heads + i / half) * call.q_head + call.q_head - call.rotary + step * (i % half);
+    const float2 now = turned(pair[0], pair[apart], angles[i % half]);
     pair[0] = now.x;
-    pair[1] = now.y;
+    pair[apart] = now.y;
   }
   __syncthreads();
   const int position = call.rows.position[row], slot = position % kKvBlock;

@@ -134,7 +134,8 @@ cudaError_t quantize_q8(const float* x, std::int64_t x_stride, std::int32_t rows
                         cudaStream_t stream);
 cudaError_t to_bf16(const float* x, std::int64_t n, Bf16* out, cudaStream_t stream);
 cudaError_t add(float* x, const float* y, std::int64_t n, cudaStream_t stream);
-cudaError_t gate_mul(Activation activation, float* gate, const float* up, std::int64_t n, cudaStream_t stream);
+cudaError_t gate_mul(Activation activation, float limit, float* gate, const float* up, std::int64_t n,
+                     cudaStream_t stream);
 cudaError_t gather_rows(const float* x, const std::int32_t* index, std::int32_t rows, std::int32_t cols, float* out,
                         cudaStream_t stream);
 cudaError_t rope_store(const RopeStoreCall& call, cudaStream_t stream);
@@ -159,8 +160,8 @@ cudaError_t scale(float* x, float factor, std::int64_t n, cudaStream_t stream);
 cudaError_t add_scaled(float* x, const float* y, float factor, std::int64_t n, cudaStream_t stream);
 cudaError_t temper(float* x, const std::int32_t* position, float scale, std::int32_t period, std::int32_t offset,
                    std::int32_t rows, std::int32_t cols, cudaStream_t stream);
-cudaError_t gate_rows(Activation activation, float* gate, const float* up, std::int64_t up_stride, std::int32_t rows,
-                      std::int32_t cols, cudaStream_t stream);
+cudaError_t gate_rows(Activation activation, float limit, float* gate, const float* up, std::int64_t up_stride,
+                      std::int32_t rows, std::int32_t cols, cudaStream_t stream);
 cudaError_t scale_by(float* x, const std::byte* const* scalar, const std::byte* const* bias, std::int64_t rows,
                      std::int32_t cols, cudaStream_t stream);
 cudaError_t softcap(float* x, float cap, std::int64_t n, cudaStream_t stream);

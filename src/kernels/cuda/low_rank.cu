@@ -433,7 +433,7 @@ __device__ __forceinline__ void sum_ranks(const LowRankCall::Part& part, const f
 /// y += B low of kAddedRows rows and kColumns columns of one part; or of two, a gate and an up, what comes of them.
 /// Channels lie in shared memory, those of a part padded to a multiple of 8.
 template <bool kGates, Activation kActivation = Activation::silu>
-__global__ void __launch_bounds__(kThreads) add_prompt_kernel(const LowRankCall call) {
+__global__ void __launch_bounds__(kThreads) add_prompt_kernel(const LowRankCall call, const Gate limits) {
   extern __shared__ uint4 staged[];
   allow_successor();
   int tile = static_cast<int>(blockIdx.x);
@@ -487,7 +487,7 @@ __global__ void __launch_bounds__(kThreads) add_prompt_kernel(const LowRankCall 
       if constexpr (kGates) {
         const float2 u = with(of_up[r], up_sums[r / 2]);
         *reinterpret_cast<__nv_bfloat162*>(call.gated + row * part.rows + column) =
-            __floats2bfloat162_rn(gated<kActivation>(sum.x, u.x), gated<kActivation>(sum.y, u.y));
+            __floats2bfloat162_rn(gated<kActivation>(sum.x, u.x, limits), gated<kActivation>(sum.y, u.y, limits));
       } else if (any) {
         *reinterpret_cast<float2*>(part.y + row * part.y_stride + column) = sum;
       }
@@ -582,8 +582,9 @@ cudaError_t run_gates(const LowRankCall& call, cudaStream_t stream) {
   const dim3 grid(divided(call.parts[0].rows, kColumns), divided(call.x_rows, kAddedRows));
   const std::size_t bytes =
       staged_bytes(padded_ranks(call.parts[0].rank) + padded_ranks(call.parts[1].rank) + 2 * kApartRows);
-  return launch_for_activation(call.activation, [&](auto which) {
-    return launch(add_prompt_kernel<true, decltype(which)::value>, grid, dim3(kThreads), bytes, stream, call);
+  const Gate gate = gate_of(call.activation, call.limit);
+  return launch_for_activation(gate.activation, [&](auto which) {
+    return launch(add_prompt_kernel<true, decltype(which)::value>, grid, dim3(kThreads), bytes, stream, call, gate);
   });
 }
 
@@ -603,7 +604,7 @@ cudaError_t run_prompt(const LowRankCall& call, cudaStream_t stream) {
   if (!pairs || widest > gpu::kMostGateRanks)
     return launch(add_kernel<8>, dim3(tiles_of(call), divided(call.x_rows, 8)), dim3(kThreads), 0, stream, call);
   return launch(add_prompt_kernel<false>, dim3(tiles_of(call, kColumns), divided(call.x_rows, kAddedRows)),
-                dim3(kThreads), staged_bytes(widest + kApartRows), stream, call);
+                dim3(kThreads), staged_bytes(widest + kApartRows), stream, call, Gate());
 }
 
 }  // namespace

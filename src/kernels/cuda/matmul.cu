@@ -186,8 +186,8 @@ class StreamFloats {
 
 /// Ends a pair whose halves were computed apart into dense gate and up.
 cudaError_t finish_pair(StreamFloats& gate, StreamFloats& up, std::int64_t rows, int cols, Activation activation,
-                        float* y, std::int64_t y_stride, Q8 y_q8, cudaStream_t stream) {
-  cudaError_t error = gate_mul(activation, gate.data, up.data, rows * cols, stream);
+                        float limit, float* y, std::int64_t y_stride, Q8 y_q8, cudaStream_t stream) {
+  cudaError_t error = gate_mul(activation, limit, gate.data, up.data, rows * cols, stream);
   if (error == cudaSuccess && y_q8.q != nullptr) {
     error = quantize_q8(gate.data, cols, static_cast<std::int32_t>(rows), cols, y_q8, stream);
   }
@@ -214,7 +214,7 @@ cudaError_t mixed_pair(const MatmulCall& call, cudaStream_t stream) {
     half.y_q8 = {};
     if (const cudaError_t error = matmul(half, stream); error != cudaSuccess) return error;
   }
-  return finish_pair(halves[0], halves[1], call.x_rows, rows, call.activation, call.products[0].y,
+  return finish_pair(halves[0], halves[1], call.x_rows, rows, call.activation, call.limit, call.products[0].y,
                      call.products[0].y_stride, call.y_q8, stream);
 }
 
@@ -231,8 +231,8 @@ cudaError_t mixed_pair(const ExpertCall& call, cudaStream_t stream) {
     half.y_q8 = {};
     if (const cudaError_t error = matmul_experts(half, stream); error != cudaSuccess) return error;
   }
-  return finish_pair(halves[0], halves[1], call.entries, call.rows, call.activation, call.y, call.rows, call.y_q8,
-                     stream);
+  return finish_pair(halves[0], halves[1], call.entries, call.rows, call.activation, call.limit, call.y, call.rows,
+                     call.y_q8, stream);
 }
 
 /// Products of one quantized dtype.
@@ -240,7 +240,7 @@ cudaError_t multiply(const MatmulCall& call, cudaStream_t stream) {
   if (call.count > kMostTileProducts) return cudaErrorInvalidValue;
   TileArgs args;
   args.effect = call.effect;
-  args.activation = call.activation;
+  args.gate = gate_of(call.activation, call.limit);
   args.cols = call.cols;
   args.x_rows = call.x_rows;
   args.x = call.x_q8;
@@ -294,7 +294,7 @@ cudaError_t matmul_experts(const ExpertCall& call, cudaStream_t stream) {
   if (pair && call.dtype != call.up_dtype) return mixed_pair(call, stream);
   TileArgs args;
   args.effect = call.effect;
-  args.activation = call.activation;
+  args.gate = gate_of(call.activation, call.limit);
   args.cols = call.cols;
   args.x = call.x_q8;
   args.y_q8 = call.y_q8;

@@ -47,7 +47,7 @@ inline int count_row_tiles(TileProduct (&products)[kMostTileProducts], int tile_
 struct TileArgs {
   TileProduct products[kMostTileProducts];
   Effect effect = Effect::store;
-  Activation activation = Activation::silu;
+  Gate gate;
   std::int32_t cols = 0, x_rows = 0;
   Q8 x;
   Q8 y_q8;  // gated: written if set
@@ -270,13 +270,13 @@ __device__ inline void finish_rows(const TileArgs& args, const TileProduct& prod
       if (bias_from != nullptr) v[c] += bias[c];
     }
     if (up != nullptr) {
-      for_activation(args.activation, [&](auto which) {
+      for_activation(args.gate.activation, [&](auto which) {
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
           float u = up[c / 2][i / 2][2 * (c % 2) + i % 2];
           if (product.up_scale != nullptr) u *= up_scale;
           if (up_bias_from != nullptr) u += up_bias[c];
-          v[c] = gated<decltype(which)::value>(v[c], u);
+          v[c] = gated<decltype(which)::value>(v[c], u, args.gate);
         }
       });
       if (args.y_q8.q != nullptr) {

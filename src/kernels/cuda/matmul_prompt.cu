@@ -87,7 +87,7 @@ cudaError_t matmul_prompt(const MatmulCall& call, cudaStream_t stream) {
   if (call.count > kMostTileProducts || (call.also.count > 0 && call.count > alone)) return cudaErrorInvalidValue;
   PromptArgs args;
   args.effect = call.effect;
-  args.activation = call.activation;
+  args.gate = gate_of(call.activation, call.limit);
   args.cols = call.cols;
   args.x_rows = call.x_rows;
   args.x = reinterpret_cast<const __nv_bfloat16*>(call.x_bf16);

@@ -278,7 +278,7 @@ __device__ inline void finish_prompt_pairs(const PromptArgs& args, const TilePro
     float gate = d[k / 2 * 4 + k % 2], up = d[k / 2 * 4 + 2 + k % 2];
     if (product.bias != nullptr) gate += gate_bias;
     if (product.up_bias != nullptr) up += up_bias;
-    const float h = gated<kActivation>(gate, up);
+    const float h = gated<kActivation>(gate, up, args.gate);
     values[column * kPitch + place] = __float2bfloat16_rn(h);
     if (product.y != nullptr && row < rows && first_column + column < args.x_rows)
       product.y[(first_column + column) * product.y_stride + row] = h;
@@ -376,13 +376,14 @@ cudaError_t launch_prompt_kernel(const PromptArgs& args, cudaStream_t stream) {
                       stream, 1, args);
 }
 
-/// Dense layers have SiLU or GELU between gate and up; with another there is no product of prompts.
+/// Dense layers have SiLU, with limits or without, or GELU between gate and up; with another there is no product of
+/// prompts.
 template <DType kDType, int kWidth>
 cudaError_t launch_prompt_width(const PromptArgs& args, cudaStream_t stream) {
   using T = PromptTile<kDType, kWidth>;
-  if (args.effect != Effect::gated || args.activation == Activation::silu)
+  if (args.effect != Effect::gated || args.gate.activation == Activation::silu)
     return launch_prompt_kernel<T, Activation::silu>(args, stream);
-  if (args.activation == Activation::gelu) return launch_prompt_kernel<T, Activation::gelu>(args, stream);
+  if (args.gate.activation == Activation::gelu) return launch_prompt_kernel<T, Activation::gelu>(args, stream);
   return cudaErrorInvalidValue;
 }
 

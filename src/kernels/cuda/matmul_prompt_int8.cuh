@@ -375,7 +375,7 @@ __device__ inline void finish_int8_pairs(const PromptArgs& args, const TileProdu
         float gate = sums[0][n][2 * c + b], up = sums[1][n][2 * c + b];
         if (product.bias != nullptr) gate += gate_bias[c];
         if (product.up_bias != nullptr) up += up_bias[c];
-        v[c] = gated(args.activation, gate, up);
+        v[c] = gated(args.gate, gate, up);
       }
       if (product.y != nullptr) {
         float* y = product.y + column * product.y_stride + row;

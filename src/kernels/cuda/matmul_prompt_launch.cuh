@@ -12,7 +12,7 @@ namespace millrace::kernels::cuda {
 struct PromptArgs {
   TileProduct products[kMostTileProducts];
   Effect effect = Effect::store;
-  Activation activation = Activation::silu;
+  Gate gate;
   std::int32_t cols = 0, x_rows = 0;
   const __nv_bfloat16* x = nullptr;
   // In place of x where products are of int8; what it has is of args.cols columns.

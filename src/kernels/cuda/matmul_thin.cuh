@@ -344,7 +344,7 @@ struct ThinBlock {
       float gate = total[o], up = total[o + T::kRowSets / 2];
       if (bias != nullptr && exists) gate += bias[row];
       if (up_bias != nullptr && exists) up += up_bias[row];
-      const float v = gated(args.activation, gate, up);
+      const float v = gated(args.gate, gate, up);
       const std::int64_t target = first_column + column;
       if (product.y != nullptr && exists) product.y[target * product.y_stride + row] = v;
       if (args.y_q8.q != nullptr && row - lane < product.rows) {

@@ -62,7 +62,7 @@ __device__ inline void finish_pairs(const TileArgs& args, const TileProduct& pro
     const int at = min(first_row + row + h, rows - 1);
     const float gate_extra = gate_bias == nullptr ? 0.0f : gate_bias[at];
     const float up_extra = up_bias == nullptr ? 0.0f : up_bias[at];
-    for_activation(args.activation, [&](auto which) {
+    for_activation(args.gate.activation, [&](auto which) {
 #pragma unroll
       for (int i = 0; i < 16; ++i) {
         float gate = total[0][i / 2][2 * h + i % 2], up = total[1][i / 2][2 * h + i % 2];
@@ -70,7 +70,7 @@ __device__ inline void finish_pairs(const TileArgs& args, const TileProduct& pro
         if (gate_bias != nullptr) gate += gate_extra;
         if (product.up_scale != nullptr) up *= up_scale;
         if (up_bias != nullptr) up += up_extra;
-        values[(column + 16 * t + i) * kPitch + row + h] = gated<decltype(which)::value>(gate, up);
+        values[(column + 16 * t + i) * kPitch + row + h] = gated<decltype(which)::value>(gate, up, args.gate);
       }
     });
   }

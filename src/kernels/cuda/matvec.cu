@@ -244,7 +244,7 @@ cudaError_t matvec_rows(const MatmulCall& call, const Product* const* picked, in
     a.bias[1] = bias_of(call.products[1]);
   }
   a.effect = effect;
-  a.activation = call.activation;
+  a.gate = gate_of(call.activation, call.limit);
   a.ready = ready;
   a.cols = call.cols;
   a.x_rows = count;
@@ -341,7 +341,7 @@ cudaError_t matvec_experts(const ExpertCall& call, cudaStream_t stream) {
     a.y_stride[0] = call.rows;
     if (effect != MatvecArgs::kStore || call.effect == Effect::store) a.y_q8 = call.y_q8;
     a.effect = effect;
-    a.activation = call.activation;
+    a.gate = gate_of(call.activation, call.limit);
     a.bias[0] = effect == MatvecArgs::kGated ? call.up_bias : call.bias;
     a.bias[1] = call.up_bias;
     a.scale[0] = effect == MatvecArgs::kGated ? call.up_scale : call.scale;

@@ -70,7 +70,7 @@ struct MatvecArgs {
   std::int64_t row_bytes;
 
   enum Effect : std::int32_t { kStore, kAdd, kPair, kGated } effect;  // kGated: y = gated(y, product)
-  Activation activation;
+  Gate gate;
 
   // The plan. A granule is what one block must have whole: a row, or 32 if the result is quantized.
   std::int32_t granule_rows, block_granules, blocks_with_one_more;  // the first blocks have one granule more
@@ -720,11 +720,11 @@ __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __g
         }
         if (pair) {
           const float gate = __shfl_sync(0xffffffffu, total, lane - a.sum_rows);
-          total = gated(a.activation, gate, total);
+          total = gated(a.gate, gate, total);
         }
         if (added < my_rows && (!pair || my_list == 1)) {
           if (a.effect == MatvecArgs::kAdd) total = before + total;
-          if (a.effect == MatvecArgs::kGated) total = gated(a.activation, before, total);
+          if (a.effect == MatvecArgs::kGated) total = gated(a.gate, before, total);
           if (y != nullptr) y[added] = total;
           if (a.y_q8.q != nullptr) {
             const int in_block = row - block_first + my_first - run.row + added;

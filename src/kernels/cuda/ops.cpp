@@ -76,8 +76,8 @@ Status to_bf16(const float* x, std::int64_t n, Bf16* out, StreamRef stream) {
 Status add(float* x, const float* y, std::int64_t n, StreamRef stream) {
   return cuda_status(cuda::add(x, y, n, cuda_stream(stream)), "add");
 }
-Status gate_mul(Activation activation, float* gate, const float* up, std::int64_t n, StreamRef stream) {
-  return cuda_status(cuda::gate_mul(activation, gate, up, n, cuda_stream(stream)), "gate_mul");
+Status gate_mul(Activation activation, float limit, float* gate, const float* up, std::int64_t n, StreamRef stream) {
+  return cuda_status(cuda::gate_mul(activation, limit, gate, up, n, cuda_stream(stream)), "gate_mul");
 }
 Status gather_rows(const float* x, const std::int32_t* index, std::int32_t rows, std::int32_t cols, float* out,
                    StreamRef stream) {
@@ -130,9 +130,10 @@ Status temper(float* x, const std::int32_t* position, float scale, std::int32_t 
               std::int32_t rows, std::int32_t cols, StreamRef stream) {
   return cuda_status(cuda::temper(x, position, scale, period, offset, rows, cols, cuda_stream(stream)), "temper");
 }
-Status gate_rows(Activation activation, float* gate, const float* up, std::int64_t up_stride, std::int32_t rows,
-                 std::int32_t cols, StreamRef stream) {
-  return cuda_status(cuda::gate_rows(activation, gate, up, up_stride, rows, cols, cuda_stream(stream)), "gate_rows");
+Status gate_rows(Activation activation, float limit, float* gate, const float* up, std::int64_t up_stride,
+                 std::int32_t rows, std::int32_t cols, StreamRef stream) {
+  return cuda_status(cuda::gate_rows(activation, limit, gate, up, up_stride, rows, cols, cuda_stream(stream)),
+                     "gate_rows");
 }
 Status scale_by(float* x, const std::byte* const* scalar, const std::byte* const* bias, std::int64_t rows,
                 std::int32_t cols, StreamRef stream) {

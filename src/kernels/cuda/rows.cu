@@ -138,34 +138,35 @@ __global__ void quantize_q8_kernel(const float* x, std::int64_t x_stride, std::i
 }
 
 struct Add {
-  static __device__ float of(float x, float y) { return x + y; }
+  __device__ float of(float x, float y) const { return x + y; }
 };
 template <Activation kActivation>
 struct GateMul {
-  static __device__ float of(float gate, float up) { return gated<kActivation>(gate, up); }
+  Gate limits;
+  __device__ float of(float gate, float up) const { return gated<kActivation>(gate, up, limits); }
 };
 
-/// x = Op(x, y), four elements a thread.
+/// x = op(x, y), four elements a thread.
 template <typename Op>
-__global__ void elementwise_kernel(float* x, const float* y, std::int64_t n) {
+__global__ void elementwise_kernel(Op op, float* x, const float* y, std::int64_t n) {
   allow_successor();
   wait_for_predecessor();
   const std::int64_t i = 4 * (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x);
   if (i + 4 <= n) {
     auto* at = reinterpret_cast<float4*>(x + i);
     const float4 a = *at, b = *reinterpret_cast<const float4*>(y + i);
-    *at = make_float4(Op::of(a.x, b.x), Op::of(a.y, b.y), Op::of(a.z, b.z), Op::of(a.w, b.w));
+    *at = make_float4(op.of(a.x, b.x), op.of(a.y, b.y), op.of(a.z, b.z), op.of(a.w, b.w));
   } else {
-    for (std::int64_t j = i; j < n; ++j) x[j] = Op::of(x[j], y[j]);
+    for (std::int64_t j = i; j < n; ++j) x[j] = op.of(x[j], y[j]);
   }
 }
 
 unsigned blocks_for(std::int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
 
 template <typename Op>
-cudaError_t elementwise(float* x, const float* y, std::int64_t n, cudaStream_t stream) {
+cudaError_t elementwise(Op op, float* x, const float* y, std::int64_t n, cudaStream_t stream) {
   if (n <= 0) return cudaSuccess;
-  return launch(elementwise_kernel<Op>, dim3(blocks_for((n + 3) / 4)), dim3(kThreads), 0, stream, x, y, n);
+  return launch(elementwise_kernel<Op>, dim3(blocks_for((n + 3) / 4)), dim3(kThreads), 0, stream, op, x, y, n);
 }
 
 __global__ void to_bf16_kernel(const float* x, std::int64_t n, Bf16* out) {
@@ -609,12 +610,14 @@ cudaError_t quantize_q8(const float* x, std::int64_t x_stride, std::int32_t rows
 }
 
 cudaError_t add(float* x, const float* y, std::int64_t n, cudaStream_t stream) {
-  return elementwise<Add>(x, y, n, stream);
+  return elementwise(Add(), x, y, n, stream);
 }
 
-cudaError_t gate_mul(Activation activation, float* gate, const float* up, std::int64_t n, cudaStream_t stream) {
+cudaError_t gate_mul(Activation activation, float limit, float* gate, const float* up, std::int64_t n,
+                     cudaStream_t stream) {
+  const Gate by = gate_of(activation, limit);
   return launch_for_activation(
-      activation, [&](auto which) { return elementwise<GateMul<decltype(which)::value>>(gate, up, n, stream); });
+      by.activation, [&](auto which) { return elementwise(GateMul<decltype(which)::value>{by}, gate, up, n, stream); });
 }
 
 cudaError_t to_bf16(const float* x, std::int64_t n, Bf16* out, cudaStream_t stream) {

@@ -17,9 +17,10 @@ Status add_scaled(float* x, const float* y, float factor, std::int64_t n,
 /// x [rows, cols] times 1 + scale * ln(floor((position + offset) / period) + 1), each row by its position.
 Status temper(float* x, const std::int32_t* position, float scale, std::int32_t period, std::int32_t offset,
               std::int32_t rows, std::int32_t cols, device::StreamRef stream);
-/// gate [rows, cols] = gated(gate, up), a row of `up` up_stride floats behind the one before it.
-Status gate_rows(Activation activation, float* gate, const float* up, std::int64_t up_stride, std::int32_t rows,
-                 std::int32_t cols, device::StreamRef stream);
+/// gate [rows, cols] = gated(gate, up), a row of `up` up_stride floats behind the one before it. limit: of
+/// Activation::limited and bounded.
+Status gate_rows(Activation activation, float limit, float* gate, const float* up, std::int64_t up_stride,
+                 std::int32_t rows, std::int32_t cols, device::StreamRef stream);
 /// x [rows, cols] = x * the number at `scalar`, the entry of a float32 vector of one; then + bias, the entry of a
 /// float32 [cols], or none.
 Status scale_by(float* x, const std::byte* const* scalar, const std::byte* const* bias, std::int64_t rows,

@@ -12,7 +12,7 @@
 namespace millrace::kernels::gpu {
 
 /// The last `rotary` channels of each head of q, in place, and the shared key turn by cos_sin ([rows, rotary / 2]
-/// pairs; channels 2i and 2i + 1 are a pair); then [c | key] goes into the cache at each row's position, as q8_0 with
+/// pairs); then [c | key] goes into the cache at each row's position, as q8_0 with
 /// the bits of encode_row (tensor/codec.h). Where there is a norm, c goes through rms_norm() first, which c itself does
 /// not show.
 struct LatentStoreCall {
@@ -24,6 +24,7 @@ struct LatentStoreCall {
   const float* key = nullptr;  // [rows, rotary]
   const float* cos_sin = nullptr;
   std::int32_t rotary = 0;                 // at most 256
+  bool neox = false;                       // pairs (i, i + rotary / 2) instead of (2i, 2i + 1)
   const std::byte* const* norm = nullptr;  // entry of float32 [head_dim - rotary], at most kMostNormedLatent; or none
   float eps = 0;
 };

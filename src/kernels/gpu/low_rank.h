@@ -45,6 +45,7 @@ struct LowRankCall {
   /// [x_rows, rows], rounded; or none. Columns are even, and ranks at most kMostGateRanks.
   Bf16* gated = nullptr;
   Activation activation = Activation::silu;
+  float limit = 0;  // of Activation::limited and bounded
   /// Becomes 1 once the kernels before have ended, for MatmulCall::ready; or none.
   std::int32_t* ready = nullptr;
 };

@@ -132,6 +132,7 @@ struct MatmulCall {
   int count = 0;
   Effect effect = Effect::store;
   Activation activation = Activation::silu;  // gated
+  float limit = 0;                           // of Activation::limited and bounded
   std::int32_t cols = 0;                     // a multiple of the dtype's block, and of 32 for quantized dtypes
   std::int32_t x_rows = 0;
   const float* x = nullptr;  // [x_rows, cols], x_stride floats apart: for float dtypes
@@ -165,6 +166,7 @@ struct ExpertCall {
   DType dtype = DType::f32, up_dtype = DType::f32;
   Effect effect = Effect::store;  // store or gated
   Activation activation = Activation::silu;
+  float limit = 0;                  // of Activation::limited and bounded
   std::int32_t rows = 0, cols = 0;  // of a matrix
   std::int32_t entries = 0, experts = 0;
   const std::int32_t* chosen = nullptr;  // [entries] expert of each entry
@@ -190,7 +192,7 @@ Status matvec(const MatmulCall& call, device::StreamRef stream);
 /// Any x_rows; tensor cores for quantized dtypes.
 Status matmul(const MatmulCall& call, device::StreamRef stream);
 /// Any x_rows, x_rounded or x_bf16 as prompt_products() says; all products of one dtype that has them
-/// (has_prompt_product()). Bound by the tensor cores. gated: silu or gelu.
+/// (has_prompt_product()). Bound by the tensor cores. gated: SiLU, with limits or without, or GELU.
 Status matmul_prompt(const MatmulCall& call, device::StreamRef stream);
 /// What the current device multiplies a prompt's rows by.
 enum class PromptProducts : std::uint8_t {
@@ -231,8 +233,9 @@ Status quantize_q8(const float* x, std::int64_t x_stride, std::int32_t rows, std
 /// To nearest even. n: a multiple of 8.
 Status to_bf16(const float* x, std::int64_t n, Bf16* out, device::StreamRef stream);
 Status add(float* x, const float* y, std::int64_t n, device::StreamRef stream);  // x += y
-/// gate = gated(gate, up)
-Status gate_mul(Activation activation, float* gate, const float* up, std::int64_t n, device::StreamRef stream);
+/// gate = gated(gate, up). limit: of Activation::limited and bounded.
+Status gate_mul(Activation activation, float limit, float* gate, const float* up, std::int64_t n,
+                device::StreamRef stream);
 /// out[r] = x[index[r]]
 Status gather_rows(const float* x, const std::int32_t* index, std::int32_t rows, std::int32_t cols, float* out,
                    device::StreamRef stream);

@@ -52,7 +52,7 @@ struct Rows {
 
 Status elementwise(Operation operation, const Rows& rows, float factor, Activation activation, StreamRef stream) {
   if (rows.rows <= 0 || rows.cols <= 0) return {};
-  if (activation == Activation::limited) return broken("this gate");
+  if (activation == Activation::limited || activation == Activation::bounded) return broken("this gate");
   struct {
     std::uint64_t x, y;
     std::int64_t x_stride, y_stride;
@@ -231,11 +231,12 @@ Status quantize_q8(const float* x, std::int64_t x_stride, std::int32_t rows, std
 Status add(float* x, const float* y, std::int64_t n, StreamRef stream) {
   return elementwise(Operation::sum, {x, 0, y, 0, 1, n}, 1, Activation::silu, stream);
 }
-Status gate_mul(Activation activation, float* gate, const float* up, std::int64_t n, StreamRef stream) {
+Status gate_mul(Activation activation, float /*limit*/, float* gate, const float* up, std::int64_t n,
+                StreamRef stream) {
   return elementwise(Operation::gate, {gate, 0, up, 0, 1, n}, 1, activation, stream);
 }
-Status gate_rows(Activation activation, float* gate, const float* up, std::int64_t up_stride, std::int32_t rows,
-                 std::int32_t cols, StreamRef stream) {
+Status gate_rows(Activation activation, float /*limit*/, float* gate, const float* up, std::int64_t up_stride,
+                 std::int32_t rows, std::int32_t cols, StreamRef stream) {
   return elementwise(Operation::gate, {gate, cols, up, up_stride, rows, cols}, 1, activation, stream);
 }
 Status scale(float* x, float factor, std::int64_t n, StreamRef stream) {
