@@ -82,6 +82,17 @@ class Plans(unittest.TestCase):
         self.assertEqual(made, {path.name: path.read_text() for path in FOLDER.glob("*.json")}, "MILLRACE_WRITE_PLANS=1 writes them")
 
     @unittest.skipUnless(pathlib.Path(PLANNER).is_file(), "nothing here plans for GPUs")
+    def test_giants_have_plans_whole_and_cut(self):
+        machine = FOLDER / "rtx-5090-32-gb-128-gb-ddr5.json"
+        with tempfile.TemporaryDirectory() as temporary:
+            model = pathlib.Path(temporary) / "model.gguf"
+            for preset, dtype in (("ling-3-flash", "Q4_K_M"), ("minimax-m3", "Q4_K_M"), ("deepseek-v4-flash", "MXFP4"), ("glm-5.2", "Q4_K_M")):
+                for cut in ((), ("--layers", "8")):
+                    with self.subTest(preset=preset, cut=cut):
+                        subprocess.run([SYNTH, model, "-p", preset, "-d", dtype, "--hollow", *cut], check=True, capture_output=True)
+                        self.assertNotEqual(lines_of(machine, model)[0], "-")
+
+    @unittest.skipUnless(pathlib.Path(PLANNER).is_file(), "nothing here plans for GPUs")
     def test_plans_are_those_that_were_read(self):
         now, golden = tables(), FOLDER / "plans.md"
         if WRITES:

@@ -150,6 +150,30 @@ TEST_F(SynthModel, WritesStatesBesideLatents) {
   EXPECT_NE(run(path("m.gguf") + " --preset kimi-linear-48b-a3b --layers 3"), 0);
 }
 
+TEST_F(SynthModel, WritesStatesOfLing3AndBlocksThatKvHeadsChoose) {
+  const std::string small = " --dim 256 --vocab 1000 --ff 512 --experts 16 --top-k 2 --expert-ff 64";
+  ASSERT_EQ(run(path("m.gguf") + " --preset ling-3-flash -d Q8_0 --layers 7 --heads 2 --state-heads 2" + small), 0)
+      << log();
+  auto model = Model::open(path("m.gguf"));
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  EXPECT_EQ(model->get_ints("bailingmoe3.attention.head_count_kv").value(),
+            (std::vector<std::int64_t>{0, 0, 0, 0, 0, 1, 0}));
+  EXPECT_EQ(model->require("blk.0.ssm_f_a.weight").value()->shape, (std::vector<std::int64_t>{256, 256}));
+  EXPECT_EQ(model->find("blk.0.ssm_f_b.weight"), nullptr);
+  EXPECT_EQ(model->require("blk.5.attn_gate.weight").value()->shape, (std::vector<std::int64_t>{256, 2}));
+  EXPECT_EQ(model->find("blk.1.ffn_gate_exps.weight"), nullptr);
+  EXPECT_NE(model->find("blk.2.ffn_gate_exps.weight"), nullptr);
+  EXPECT_NE(run(path("m.gguf") + " --preset ling-3-flash --layers 5"), 0);
+  ASSERT_EQ(run(path("m.gguf") + " --preset minimax-m3 -d Q8_0 --layers 4" + small), 0) << log();
+  model = Model::open(path("m.gguf"));
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  EXPECT_EQ(model->find("blk.2.indexer.q_proj.weight"), nullptr);
+  EXPECT_EQ(model->require("blk.3.indexer.q_proj.weight").value()->shape, (std::vector<std::int64_t>{256, 4 * 128}));
+  EXPECT_EQ(model->require("blk.3.attn_q_norm.weight").value()->shape, (std::vector<std::int64_t>{128}));
+  EXPECT_EQ(model->get_int("minimax-m3.rope.dimension_count").value(), 64);
+  EXPECT_NE(run(path("m.gguf") + " --arch minimax-m3 --experts 16 --top-k 2 --expert-ff 64"), 0);
+}
+
 TEST_F(SynthModel, WritesIndexersAndExpertsOfLatents) {
   const std::string small = " --dim 256 --vocab 1000 --experts 16 --top-k 2 --expert-ff 64";
   ASSERT_EQ(run(path("m.gguf") + " --preset glm-5.2 -d Q8_0 --layers 5 --ff 512" + small), 0) << log();

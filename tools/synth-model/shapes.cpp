@@ -14,311 +14,6 @@ namespace {
 
 using modelfile::Value;
 
-// Shapes as their makers published them; moe-1.5gb is our own (1.47 GB in Q8_0, 64 experts of which 8 work).
-const std::array kPresets = {
-    Shape{"llama", "tinyllama-1.1b", 22, 2048, 5632, 32, 4, 64, 32000, 0, 0, 0, 2048, 1e4, 1e-5, false},
-    Shape{"llama", "llama2-7b", 32, 4096, 11008, 32, 32, 128, 32000, 0, 0, 0, 4096, 1e4, 1e-5, false},
-    Shape{"llama", "llama3-8b", 32, 4096, 14336, 32, 8, 128, 128256, 0, 0, 0, 8192, 5e5, 1e-5, false},
-    Shape{"llama", "llama3-70b", 80, 8192, 28672, 64, 8, 128, 128256, 0, 0, 0, 8192, 5e5, 1e-5, false},
-    Shape{"llama", "llama3.1-405b", 126, 16384, 53248, 128, 8, 128, 128256, 0, 0, 0, 131072, 5e5, 1e-5, false},
-    Shape{"qwen3moe", "qwen3-30b-a3b", 48, 2048, 6144, 32, 4, 128, 151936, 128, 8, 768, 40960, 1e6, 1e-6, false},
-    Shape{"gpt-oss", "gpt-oss-20b", 24, 2880, 2880, 64, 8, 64, 201088, 32, 4, 2880, 131072, 1.5e5, 1e-5, false},
-    Shape{"gpt-oss", "gpt-oss-120b", 36, 2880, 2880, 64, 8, 64, 201088, 128, 4, 2880, 131072, 1.5e5, 1e-5, false},
-    Shape{"qwen3", "qwen3-8b", 36, 4096, 12288, 32, 8, 128, 151936, 0, 0, 0, 40960, 1e6, 1e-6, false},
-    Shape{"gemma3", "gemma3-27b", 62, 5376, 21504, 32, 16, 128, 262208, 0, 0, 0, 131072, 1e6, 1e-6, true},
-    Shape{"gemma4", "gemma4-26b-a4b", 30, 2816, 2112, 16, 8, 512, 262144, 128, 8, 704, 262144, 1e6, 1e-6, true},
-    Shape{"qwen35moe",
-          "qwen3.6-35b-a3b",
-          40,
-          2048,
-          0,
-          16,
-          2,
-          256,
-          248320,
-          256,
-          8,
-          512,
-          262144,
-          1e7,
-          1e-6,
-          false,
-          {},
-          {},
-          32},
-    Shape{"qwen35", "qwen3.6-27b", 64, 5120, 17408, 24, 4, 256, 248320, 0, 0, 0, 262144, 1e7, 1e-6, false, {}, {}, 48},
-    Shape{"qwen35moe",
-          "qwen3.5-397b",
-          60,
-          4096,
-          0,
-          32,
-          2,
-          256,
-          248320,
-          512,
-          10,
-          1024,
-          262144,
-          1e7,
-          1e-6,
-          false,
-          {},
-          {},
-          64},
-    Shape{"nemotron_h_moe",
-          "nemotron-3-nano-30b",
-          52,
-          2688,
-          0,
-          32,
-          2,
-          128,
-          131072,
-          128,
-          6,
-          1856,
-          262144,
-          1e4,
-          1e-5,
-          false,
-          {},
-          {0, 1, 1, 1, true, 2.5},
-          64},
-    Shape{"glm4moe", "glm-4.5-air", 46, 4096, 10944, 96, 8, 128, 151552, 128, 8, 1408, 131072, 1e6, 1e-5, false},
-    Shape{"deepseek2",
-          "deepseek-v2-lite",
-          27,
-          2048,
-          10944,
-          16,
-          1,
-          192,
-          102400,
-          64,
-          6,
-          1408,
-          163840,
-          1e4,
-          1e-6,
-          false,
-          {512, 0, 64, 128},
-          {1, 2, 1, 1, false, 1}},
-    Shape{"deepseek2",
-          "glm-4.7-flash",
-          47,
-          2048,
-          10240,
-          20,
-          1,
-          256,
-          154880,
-          64,
-          4,
-          1536,
-          202752,
-          1e6,
-          1e-5,
-          false,
-          {512, 768, 64, 256},
-          {1, 1, 1, 1, true, 1.8}},
-    Shape{"deepseek2",
-          "deepseek-v3",
-          61,
-          7168,
-          18432,
-          128,
-          1,
-          192,
-          129280,
-          256,
-          8,
-          2048,
-          163840,
-          1e4,
-          1e-6,
-          false,
-          {512, 1536, 64, 128},
-          {3, 1, 8, 4, true, 2.5}},
-    Shape{"deepseek2",
-          "kimi-k2",
-          61,
-          7168,
-          18432,
-          64,
-          1,
-          192,
-          163840,
-          384,
-          8,
-          2048,
-          131072,
-          5e4,
-          1e-6,
-          false,
-          {512, 1536, 64, 128},
-          {1, 1, 1, 1, true, 2.827}},
-    Shape{"deepseek4",
-          "deepseek-v4-flash",
-          43,
-          4096,
-          2048,
-          64,
-          1,
-          512,
-          129280,
-          256,
-          6,
-          2048,
-          1 << 20,
-          1e4,
-          1e-6,
-          false,
-          {0, 1024, 64, 0},
-          {0, 1, 1, 1, true, 1.5},
-          0,
-          {64, 128, 512},
-          {128, 8, 1024, 4, 3, 0}},
-    Shape{"deepseek4",
-          "deepseek-v4-pro",
-          61,
-          7168,
-          3072,
-          128,
-          1,
-          512,
-          129280,
-          384,
-          6,
-          3072,
-          1 << 20,
-          1e4,
-          1e-6,
-          false,
-          {0, 1536, 64, 0},
-          {0, 1, 1, 1, true, 2.5},
-          0,
-          {64, 128, 1024},
-          {128, 16, 1024, 4, 3, 128}},
-    Shape{"deepseek32",
-          "deepseek-v3.2",
-          61,
-          7168,
-          18432,
-          128,
-          1,
-          192,
-          129280,
-          256,
-          8,
-          2048,
-          163840,
-          1e4,
-          1e-6,
-          false,
-          {512, 1536, 64, 128},
-          {3, 1, 8, 4, true, 2.5},
-          0,
-          {64, 128, 2048}},
-    Shape{"glm-dsa",
-          "glm-5",
-          78,
-          6144,
-          12288,
-          64,
-          1,
-          256,
-          154880,
-          256,
-          8,
-          2048,
-          202752,
-          1e6,
-          1e-5,
-          false,
-          {512, 2048, 64, 256},
-          {3, 1, 1, 1, true, 2.5},
-          0,
-          {32, 128, 2048}},
-    Shape{"glm-dsa",
-          "glm-5.2",
-          78,
-          6144,
-          12288,
-          64,
-          1,
-          256,
-          154880,
-          256,
-          8,
-          2048,
-          1048576,
-          1e6,
-          1e-5,
-          false,
-          {512, 2048, 64, 256},
-          {3, 1, 1, 1, true, 2.5},
-          0,
-          {32, 128, 2048, true}},
-    Shape{"mistral4",
-          "mistral-small-4",
-          36,
-          4096,
-          12288,
-          32,
-          1,
-          128,
-          131072,
-          128,
-          4,
-          2048,
-          1048576,
-          1e4,
-          1e-6,
-          false,
-          {256, 1024, 64, 128},
-          {0, 1, 1, 1, false, 1}},
-    Shape{"kimi-linear",
-          "kimi-linear-48b-a3b",
-          27,
-          2304,
-          9216,
-          32,
-          1,
-          192,
-          163840,
-          256,
-          8,
-          1024,
-          1048576,
-          1e4,
-          1e-5,
-          false,
-          {512, 0, 64, 128},
-          {1, 1, 1, 1, true, 2.446},
-          32},
-    Shape{"nemotron_h_moe",
-          "nemotron-3-super-120b",
-          88,
-          4096,
-          0,
-          32,
-          2,
-          128,
-          131072,
-          512,
-          22,
-          2688,
-          262144,
-          1e4,
-          1e-5,
-          false,
-          {},
-          {0, 1, 1, 1, true, 5, 1024},
-          128},
-    Shape{"qwen3moe", "moe-1.5gb", 16, 1024, 3072, 16, 4, 64, 64000, 64, 8, 384, 4096, 1e6, 1e-6, false},
-};
-
 /// general.file_type of a whole file (llama.cpp's llama_ftype), by the type of its matrices.
 std::uint32_t file_type(const Types& types) {
   if (types.mixture_q4_k_m) return 15;
@@ -409,10 +104,16 @@ void add_delta_net(Builder& out, const Shape& s, const std::string& layer) {
 }
 
 /// Kimi Linear's last layer attends, too.
-constexpr std::int64_t kKimiLayers = 27;
+constexpr std::int64_t kKimiLayers = 27, kLing3Interval = 6;
 
 bool is_kimi_linear(const Shape& s) { return s.architecture == "kimi-linear"; }
-bool kimi_attends(std::int64_t layer) { return (layer + 1) % kStateInterval == 0 || layer + 1 == kKimiLayers; }
+bool is_ling3(const Shape& s) { return s.architecture == "bailingmoe3"; }
+/// Whether layers keep a state of Kimi's delta attention, where they do not attend.
+bool has_kimi_delta(const Shape& s) { return is_kimi_linear(s) || is_ling3(s); }
+std::int64_t first_attending(const Shape& s) { return is_ling3(s) ? kLing3Interval : kStateInterval; }
+bool kimi_attends(const Shape& s, std::int64_t layer) {
+  return (layer + 1) % first_attending(s) == 0 || (is_kimi_linear(s) && layer + 1 == kKimiLayers);
+}
 
 void add_kimi_delta(Builder& out, const Shape& s, const std::string& layer) {
   const std::int64_t channels = s.state_heads * kStateDim;
@@ -423,8 +124,8 @@ void add_kimi_delta(Builder& out, const Shape& s, const std::string& layer) {
   }
   out.matrix(layer + "ssm_beta.weight", s.dim, s.state_heads);
   for (const char* gate : {"f", "g"}) {
-    out.matrix(fmt::format("{}ssm_{}_a.weight", layer, gate), s.dim, kStateDim);
-    out.matrix(fmt::format("{}ssm_{}_b.weight", layer, gate), kStateDim, channels);
+    out.matrix(fmt::format("{}ssm_{}_a.weight", layer, gate), s.dim, is_ling3(s) ? channels : kStateDim);
+    if (!is_ling3(s)) out.matrix(fmt::format("{}ssm_{}_b.weight", layer, gate), kStateDim, channels);
   }
   out.plain(layer + "ssm_a", {1, s.state_heads}, Fill::decay);
   out.plain(layer + "ssm_dt.bias", {channels}, Fill::bias);
@@ -434,10 +135,17 @@ void add_kimi_delta(Builder& out, const Shape& s, const std::string& layer) {
 
 Status add_kimi_keys(const Shape& s, modelfile::Writer& writer) {
   std::vector<std::int32_t> kv_heads;
-  for (std::int64_t i = 0; i < s.layers; ++i) kv_heads.push_back(kimi_attends(i) ? 1 : 0);
-  MR_RETURN_IF_ERROR(writer.add("kimi-linear.attention.head_count_kv", modelfile::array_value(std::move(kv_heads))));
-  MR_RETURN_IF_ERROR(writer.add("kimi-linear.kda.head_dim", Value(static_cast<std::uint32_t>(kStateDim))));
-  return writer.add("kimi-linear.ssm.conv_kernel", Value(static_cast<std::uint32_t>(kStateTaps)));
+  for (std::int64_t i = 0; i < s.layers; ++i) kv_heads.push_back(kimi_attends(s, i) ? 1 : 0);
+  const auto add = [&](std::string_view key, Value value) {
+    return writer.add(fmt::format("{}.{}", s.architecture, key), std::move(value));
+  };
+  MR_RETURN_IF_ERROR(add("attention.head_count_kv", modelfile::array_value(std::move(kv_heads))));
+  MR_RETURN_IF_ERROR(add("kda.head_dim", Value(static_cast<std::uint32_t>(kStateDim))));
+  if (is_ling3(s)) {
+    MR_RETURN_IF_ERROR(add("kda.safe_gate", Value(true)));
+    MR_RETURN_IF_ERROR(add("kda.gate_lower_bound", Value(-5.0F)));
+  }
+  return add("ssm.conv_kernel", Value(static_cast<std::uint32_t>(kStateTaps)));
 }
 
 /// What each layer of Nemotron 3 Nano is: M, Mamba-2; E, experts; *, attention. Of Super the numbers of each kind are
@@ -451,7 +159,9 @@ char nemotron_layer(const Shape& s, std::int64_t index) {
   const std::string_view layers = s.mixing.latent > 0 ? kNemotronSuperLayers : kNemotronLayers;
   return layers[static_cast<std::size_t>(index) % layers.size()];
 }
+bool is_minimax_m3(const Shape& s) { return s.architecture == "minimax-m3"; }
 bool indexes(const Shape& s, std::int64_t layer) {
+  if (is_minimax_m3(s)) return layer >= s.mixing.leading;
   return s.index.top_k > 0 && (!s.index.shares || layer < 3 || layer % 4 == 2);
 }
 
@@ -497,12 +207,20 @@ void add_attention(Builder& out, const Shape& s, const std::string& layer) {
   projection("attn_k", s.dim, kv);
   projection("attn_v", s.dim, kv);
   projection("attn_output", q, s.dim);
-  if (gemma || is_hybrid(s) || s.architecture == "qwen3" || s.architecture == "qwen3moe") {
+  if (gemma || is_hybrid(s) || is_minimax_m3(s) || s.architecture == "qwen3" || s.architecture == "qwen3moe") {
     out.plain(layer + "attn_q_norm.weight", {s.head_dim}, Fill::norm);
     out.plain(layer + "attn_k_norm.weight", {s.head_dim}, Fill::norm);
   }
   if (gpt_oss) out.plain(layer + "attn_sinks.weight", {s.heads}, Fill::bias);
   if (gemma) out.plain(layer + "post_attention_norm.weight", {s.dim}, Fill::norm);
+}
+
+/// Of a head for each KV head, which chooses blocks.
+void add_block_indexer(Builder& out, const Shape& s, const std::string& layer) {
+  out.matrix(layer + "indexer.q_proj.weight", s.dim, s.kv_heads * s.index.dim);
+  out.matrix(layer + "indexer.k_proj.weight", s.dim, s.index.dim);
+  out.plain(layer + "indexer.q_norm.weight", {s.index.dim}, Fill::norm);
+  out.plain(layer + "indexer.k_norm.weight", {s.index.dim}, Fill::norm);
 }
 
 /// The global layers have no attn_v: their values are their keys. Experts stand beside a dense feed-forward.
@@ -597,6 +315,7 @@ void add_latent_attention(Builder& out, const Shape& s, std::int64_t index, cons
   out.heads(layer + "attn_k_b.weight", s.head_dim - latent.rotated, latent.rank);
   out.heads(layer + "attn_v_b.weight", latent.rank, latent.v_dim);
   out.matrix(layer + "attn_output.weight", s.heads * latent.v_dim, s.dim);
+  if (is_ling3(s)) out.matrix(layer + "attn_gate.weight", s.dim, s.heads);
   if (!indexes(s, index)) return;
   out.matrix(layer + "indexer.attn_q_b.weight", latent.q_rank, s.index.heads * s.index.dim);
   out.matrix(layer + "indexer.attn_k.weight", s.dim, s.index.dim);
@@ -607,7 +326,7 @@ void add_latent_attention(Builder& out, const Shape& s, std::int64_t index, cons
 
 void add_feed_forward(Builder& out, const Shape& s, std::int64_t index, const std::string& layer) {
   const bool gpt_oss = s.architecture == "gpt-oss", glm = s.architecture == "glm4moe";
-  const bool shares = glm || s.latent.rank > 0 || is_hybrid(s);
+  const bool shares = glm || s.latent.rank > 0 || is_hybrid(s) || is_minimax_m3(s);
   out.plain(layer + (gpt_oss || glm || is_hybrid(s) ? "post_attention_norm.weight" : "ffn_norm.weight"), {s.dim},
             Fill::norm);
   if (s.architecture == "gemma3") out.plain(layer + "post_ffw_norm.weight", {s.dim}, Fill::norm);
@@ -741,17 +460,6 @@ Status add_gemma4_keys(const Shape& s, modelfile::Writer& writer) {
 
 }  // namespace
 
-std::span<const Shape> presets() { return kPresets; }
-
-Expected<Shape> preset(std::string_view name) {
-  std::string names;
-  for (const Shape& shape : kPresets) {
-    if (shape.name == name) return shape;
-    names += (names.empty() ? "" : ", ") + shape.name;
-  }
-  return error(Code::not_found, "no preset is called '{}'; there are {}", name, names);
-}
-
 Expected<Types> types_from_name(std::string_view name) {
   if (name == "Q4_K_M" || name == "q4_k_m") return Types{DType::q4_k, true};
   MR_ASSIGN_OR_RETURN(const DType dtype, dtype_from_name(name));
@@ -761,13 +469,15 @@ Expected<Types> types_from_name(std::string_view name) {
 
 Status check(const Shape& s) {
   const auto bad = [](std::string_view why) { return error(Code::invalid_argument, "{}", why); };
-  constexpr std::string_view kKnown[] = {
-      "llama",   "qwen3",     "qwen3moe",   "qwen35",  "qwen35moe", "gemma3",         "gemma4",      "gpt-oss",
-      "glm4moe", "deepseek2", "deepseek32", "glm-dsa", "mistral4",  "nemotron_h_moe", "kimi-linear", "deepseek4"};
-  constexpr std::string_view kLatents[] = {"deepseek2", "deepseek32", "glm-dsa", "mistral4", "kimi-linear"};
-  constexpr std::string_view kMixtures[] = {"qwen3moe", "gemma4",         "qwen35moe",   "gpt-oss",
-                                            "glm4moe",  "deepseek2",      "deepseek32",  "glm-dsa",
-                                            "mistral4", "nemotron_h_moe", "kimi-linear", "deepseek4"};
+  constexpr std::string_view kKnown[] = {"llama",      "qwen3",       "qwen3moe",  "qwen35",         "qwen35moe",
+                                         "gemma3",     "gemma4",      "gpt-oss",   "glm4moe",        "deepseek2",
+                                         "deepseek32", "glm-dsa",     "mistral4",  "nemotron_h_moe", "kimi-linear",
+                                         "deepseek4",  "bailingmoe3", "minimax-m3"};
+  constexpr std::string_view kLatents[] = {"deepseek2", "deepseek32",  "glm-dsa",
+                                           "mistral4",  "kimi-linear", "bailingmoe3"};
+  constexpr std::string_view kMixtures[] = {"qwen3moe",    "gemma4",     "qwen35moe",   "gpt-oss",   "glm4moe",
+                                            "deepseek2",   "deepseek32", "glm-dsa",     "mistral4",  "nemotron_h_moe",
+                                            "kimi-linear", "deepseek4",  "bailingmoe3", "minimax-m3"};
   if (std::find(std::begin(kKnown), std::end(kKnown), s.architecture) == std::end(kKnown))
     return error(Code::invalid_argument, "--arch {} is none of {}", s.architecture, fmt::join(kKnown, ", "));
   for (const auto& [flag, value] :
@@ -783,7 +493,7 @@ Status check(const Shape& s) {
   if (s.heads % s.kv_heads != 0) return bad("--heads must be a multiple of --kv-heads");
   if (std::find(std::begin(kLatents), std::end(kLatents), s.architecture) != std::end(kLatents) && s.latent.rank == 0)
     return error(Code::invalid_argument, "{} has presets alone: see --preset", s.architecture);
-  if (is_deepseek4(s) && s.compressed.window == 0)
+  if ((is_deepseek4(s) && s.compressed.window == 0) || (is_minimax_m3(s) && s.index.block == 0))
     return error(Code::invalid_argument, "{} has presets alone: see --preset", s.architecture);
   if (s.head_dim % 2 != 0) return bad("--head-dim must be even");
   if (is_gemma4(s) && s.head_dim % 4 != 0) return bad("gemma4's --head-dim must be a multiple of 4");
@@ -800,9 +510,10 @@ Status check(const Shape& s) {
   if (is_nemotron(s) && s.layers < 6) return bad("the first layer that attends is the sixth: --layers 6 or more");
   if (is_nemotron(s) && s.mixing.latent > 0 && s.layers < 10)
     return bad("the first layer that attends is the tenth: --layers 10 or more");
-  if (is_kimi_linear(s) && s.layers < kStateInterval)
-    return bad("the first layer that attends is the fourth: --layers 4 or more");
-  if (is_kimi_linear(s) && s.state_heads != s.heads) return bad("--state-heads must be --heads in this architecture");
+  if (has_kimi_delta(s) && s.layers < first_attending(s))
+    return error(Code::invalid_argument, "the first layer that attends is number {0}: --layers {0} or more",
+                 first_attending(s));
+  if (has_kimi_delta(s) && s.state_heads != s.heads) return bad("--state-heads must be --heads in this architecture");
   if (s.architecture == "llama" && s.experts > 0 && s.expert_ff != s.ff) {
     return bad("llama's experts are --ff wide; leave --expert-ff out");
   }
@@ -831,12 +542,13 @@ std::vector<Tensor> tensors(const Shape& shape, const Types& types) {
     }
     if (is_hybrid(shape) && (i + 1) % kStateInterval != 0)
       add_delta_net(out, shape, layer);
-    else if (is_kimi_linear(shape) && !kimi_attends(i))
+    else if (has_kimi_delta(shape) && !kimi_attends(shape, i))
       add_kimi_delta(out, shape, layer);
     else if (shape.latent.rank > 0)
       add_latent_attention(out, shape, i, layer);
     else
       add_attention(out, shape, layer);
+    if (is_minimax_m3(shape) && indexes(shape, i)) add_block_indexer(out, shape, layer);
     add_feed_forward(out, shape, i, layer);
   }
   if (is_deepseek4(shape)) add_streams(out, shape, "output_hc", shape.compressed.streams);
@@ -865,7 +577,7 @@ Status add_hyperparameters(const Shape& s, const Types& types, modelfile::Writer
   MR_RETURN_IF_ERROR(number("block_count", s.layers));
   if (s.ff > 0) MR_RETURN_IF_ERROR(number("feed_forward_length", s.ff));
   MR_RETURN_IF_ERROR(number("attention.head_count", s.heads));
-  if (!is_nemotron(s) && !is_gemma4(s) && !is_kimi_linear(s))
+  if (!is_nemotron(s) && !is_gemma4(s) && !has_kimi_delta(s))
     MR_RETURN_IF_ERROR(number("attention.head_count_kv", s.kv_heads));
   const Latent& latent = s.latent;
   const bool has_latent = latent.rank > 0;
@@ -878,7 +590,7 @@ Status add_hyperparameters(const Shape& s, const Types& types, modelfile::Writer
     if (latent.q_rank > 0) MR_RETURN_IF_ERROR(number("attention.q_lora_rank", latent.q_rank));
   }
   MR_RETURN_IF_ERROR(real("attention.layer_norm_rms_epsilon", s.rms_eps));
-  const std::int64_t unrotated = is_hybrid(s) ? 4 : s.architecture == "glm4moe" ? 2 : 1;
+  const std::int64_t unrotated = is_hybrid(s) ? 4 : s.architecture == "glm4moe" || is_minimax_m3(s) ? 2 : 1;
   MR_RETURN_IF_ERROR(number("rope.dimension_count", latent.rotated > 0 ? latent.rotated : s.head_dim / unrotated));
   MR_RETURN_IF_ERROR(real("rope.freq_base", s.rope_theta));
   if (s.experts > 0) {
@@ -901,11 +613,15 @@ Status add_hyperparameters(const Shape& s, const Types& types, modelfile::Writer
     if (s.experts > 0) MR_RETURN_IF_ERROR(number("expert_shared_feed_forward_length", s.expert_ff));
   }
   if (is_nemotron(s)) MR_RETURN_IF_ERROR(add_nemotron_keys(s, writer));
-  if (is_kimi_linear(s)) MR_RETURN_IF_ERROR(add_kimi_keys(s, writer));
+  if (has_kimi_delta(s)) MR_RETURN_IF_ERROR(add_kimi_keys(s, writer));
   if (s.index.top_k > 0) {
-    MR_RETURN_IF_ERROR(number("attention.indexer.head_count", s.index.heads));
+    MR_RETURN_IF_ERROR(number("attention.indexer.head_count", is_minimax_m3(s) ? s.kv_heads : s.index.heads));
     MR_RETURN_IF_ERROR(number("attention.indexer.key_length", s.index.dim));
     MR_RETURN_IF_ERROR(number("attention.indexer.top_k", s.index.top_k));
+    if (s.index.block > 0) {
+      MR_RETURN_IF_ERROR(number("attention.indexer.block_size", s.index.block));
+      MR_RETURN_IF_ERROR(number("attention.indexer.local_blocks", 1));
+    }
     std::vector<bool> own;
     for (std::int64_t i = 0; i < s.layers; ++i) own.push_back(indexes(s, i));
     if (s.architecture == "glm-dsa")
@@ -919,7 +635,7 @@ Status add_hyperparameters(const Shape& s, const Types& types, modelfile::Writer
     MR_RETURN_IF_ERROR(real("attention.temperature_scale", 0.1));
     MR_RETURN_IF_ERROR(number("attention.temperature_length", 8192));
   }
-  if (s.architecture == "glm4moe" || has_latent) {
+  if (s.architecture == "glm4moe" || is_minimax_m3(s) || has_latent) {
     const Mixing& mixing = s.mixing;
     MR_RETURN_IF_ERROR(number("leading_dense_block_count", mixing.leading));
     MR_RETURN_IF_ERROR(number("expert_shared_count", mixing.shared));

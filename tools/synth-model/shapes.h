@@ -14,18 +14,20 @@
 
 namespace millrace::synth {
 
-/// Latent attention of deepseek2, deepseek32, glm-dsa, mistral4 and kimi-linear: channels of the latent, of the
-/// queries' own (0: none), of the rotated part of a key (kimi-linear: that heads share), and of a head's value.
+/// Latent attention of deepseek2, deepseek32, glm-dsa, mistral4, kimi-linear and bailingmoe3: channels of the latent,
+/// of the queries' own (0: none), of the rotated part of a key (kimi-linear: that heads share), and of a head's value.
 /// head_dim is then that of queries.
 struct Latent {
   std::int64_t rank = 0, q_rank = 0, rotated = 0, v_dim = 0;
 };
 
 /// An indexer beside it (deepseek32, glm-dsa): its heads, their channels, and how many tokens it chooses. `shares`:
-/// from the fourth layer on each fourth has one.
+/// from the fourth layer on each fourth has one. `block`: of so many tokens it chooses top_k blocks (minimax-m3, where
+/// each KV head has an index head).
 struct Index {
   std::int64_t heads = 0, dim = 0, top_k = 0;
   bool shares = false;
+  std::int64_t block = 0;
 };
 
 /// DeepSeek-V4's attention, of which Latent has q_rank and rotated and Index the indexer, and its residual streams: the
@@ -49,8 +51,8 @@ struct Mixing {
 /// Hyperparameters, under the field's names. Experts are 0 in a dense model.
 struct Shape {
   // llama, qwen3, qwen3moe, qwen35, qwen35moe, gemma3, gemma4, gpt-oss, glm4moe, deepseek2, deepseek32, glm-dsa,
-  // deepseek4, mistral4, nemotron_h_moe, kimi-linear. Of gemma4, head_dim is that of layers that attend to all tokens,
-  // kv_heads that of layers with a window.
+  // deepseek4, mistral4, nemotron_h_moe, kimi-linear, bailingmoe3, minimax-m3. Of gemma4, head_dim is that of layers
+  // that attend to all tokens, kv_heads that of layers with a window.
   std::string architecture = "llama";
   std::string name = "custom";
   std::int64_t layers = 22, dim = 2048, ff = 5632, heads = 32, kv_heads = 4, head_dim = 64, vocab = 32000;
@@ -59,9 +61,10 @@ struct Shape {
   double rope_theta = 10000, rms_eps = 1e-5;
   bool tied = false;   // the head is the embedding
   Latent latent = {};  // of those that have one
-  Mixing mixing = {};  // glm4moe, nemotron_h_moe, those with a latent
+  Mixing mixing = {};  // glm4moe, nemotron_h_moe, minimax-m3, those with a latent
   // In a layer that keeps a state. qwen35, qwen35moe: heads of values for 16 of keys, all of 128 channels.
-  // nemotron_h_moe: heads of 64 channels in 8 groups. kimi-linear: as many heads of 128 as attend elsewhere.
+  // nemotron_h_moe: heads of 64 channels in 8 groups. kimi-linear, bailingmoe3: as many heads of 128 as attend
+  // elsewhere.
   std::int64_t state_heads = 0;
   Index index = {};
   Compressed compressed = {};
