@@ -2,6 +2,7 @@
 // second: what of it there is.
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,35 @@
 namespace {
 
 using namespace millrace::text;
+
+/// Seeds name formats by their number here, so that new ones are appended.
+constexpr std::string_view kFormats[] = {"harmony",
+                                         "kimi",
+                                         "deepseek",
+                                         "deepseek-v3.2",
+                                         "deepseek-v4",
+                                         "minimax-m2",
+                                         "seed",
+                                         "command-r7b",
+                                         "gemma4",
+                                         "functiongemma",
+                                         "lfm2",
+                                         "lfm2-list",
+                                         "functionary-v3.2",
+                                         "nemotron",
+                                         "apriel",
+                                         "apertus",
+                                         "granite",
+                                         "phi-4",
+                                         "mistral",
+                                         "glm",
+                                         "qwen3-coder",
+                                         "hermes",
+                                         "functionary-v3.1",
+                                         "firefunction",
+                                         "llama",
+                                         "bare",
+                                         "minimax-m3"};
 
 /// Events, neighbours of one kind joined.
 std::vector<AnswerEvent> parsed(std::string_view text, AnswerForm form, std::size_t piece) {
@@ -39,9 +69,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view text(reinterpret_cast<const char*>(data) + 2, size - 2);
   static const auto tools = std::make_shared<const ToolTypes>(nlohmann::ordered_json::parse(
       R"([{"type": "function", "function": {"name": "f", "parameters": {"properties": {
-          "a": {"type": "string"}, "b": {"type": "integer"}}}}}])"));
+          "a": {"type": "string"}, "b": {"type": "integer"}, "c": {"type": "object", "properties": {
+          "d": {"type": "array", "items": {"type": "string"}}}}}}}}])"));
+  if (std::size(kFormats) != call_formats().size()) std::abort();  // one is missing above
   AnswerForm form;
-  if ((data[1] & 1) == 0) form.calls = &call_formats()[data[0] % call_formats().size()];
+  if ((data[1] & 1) == 0) form.calls = &call_format(kFormats[data[0] % std::size(kFormats)]);
   if ((data[1] & 2) == 0) form.thoughts = thought_marks().data() + (data[1] >> 4) % thought_marks().size();
   form.in_thought = (data[1] & 4) != 0;
   if ((data[1] & 8) == 0) form.tools = tools;

@@ -21,6 +21,8 @@ struct ThoughtMarks {
 /// between them. If a value begins with a line break, it ends with one; neither is part of the value.
 struct TagStyle {
   std::string_view name_begin, name_end, key_begin, key_end, value_begin, value_end, end;
+  /// key_begin KEY key_end VALUE value_end KEY key_end instead: a value is a text, members in such tags, or items.
+  bool elements = false;
 };
 
 /// The syntax of calls. Empty or false members are not used.

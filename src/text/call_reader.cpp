@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/words.h"
+#include "text/element_call.h"
 #include "text/json_calls.h"
 #include "text/json_copy.h"
 #include "text/tag_call.h"
@@ -220,6 +221,7 @@ std::unique_ptr<CallReader> make_call_reader(const CallFormat& format, const Too
     return std::make_unique<JsonCalls>(format.name_is_key ? JsonCalls::Keys::names : JsonCalls::Keys::any, tools);
   }
   if (const TagStyle* const tags = format.tags; tags != nullptr) {
+    if (rest.starts_with(tags->name_begin) && tags->elements) return std::make_unique<ElementCall>(format, tools);
     if (rest.starts_with(tags->name_begin)) return std::make_unique<TagCall>(format, tools, known);
     if (may_become(rest, tags->name_begin) && !last) return nullptr;
   }

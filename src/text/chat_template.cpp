@@ -156,7 +156,8 @@ Expected<std::unique_ptr<ChatTemplate>> ChatTemplate::from_text(std::string jinj
   ChatFeatures features;
   features.tools = (with_tools ? with_tools->jinja : plain.jinja).mentions("tools");
   const ThinkingControls& controls = plain.thinking;
-  features.thinking = controls.enable_thinking || controls.thinking || controls.budget || !controls.efforts.empty();
+  features.thinking = controls.enable_thinking || controls.thinking || !controls.mode_on.empty() || controls.budget ||
+                      !controls.efforts.empty();
   return std::unique_ptr<ChatTemplate>(
       new ChatTemplate(std::make_unique<const Parts>(Parts{std::move(plain), std::move(with_tools), features})));
 }

@@ -64,15 +64,20 @@ ThinkingControls find_thinking(const jinja::Template& jinja, std::string_view so
   ThinkingControls controls;
   controls.enable_thinking = jinja.mentions("enable_thinking");
   controls.thinking = jinja.mentions("thinking");
+  const auto names = [&](const char* value) {
+    return source.find(fmt::format("'{}'", value)) != std::string_view::npos ||
+           source.find(fmt::format("\"{}\"", value)) != std::string_view::npos;
+  };
+  for (const auto& [on, off] : {std::pair{"enabled", "disabled"}, {"thinking", "chat"}})
+    if (jinja.mentions("thinking_mode") && names(on) && names(off)) controls.mode_on = on, controls.mode_off = off;
   controls.budget = jinja.mentions("thinking_budget");
   if (!jinja.mentions("reasoning_effort")) return controls;
   // A template that prints any effort belongs to a model trained on the three usual ones.
   const bool writes_any = with_effort(jinja, kProbe).value_or("").find(kProbe) != std::string::npos;
   for (const std::string& effort : thinking_efforts()) {
-    const bool named = source.find(fmt::format("'{}'", effort)) != std::string_view::npos ||
-                       source.find(fmt::format("\"{}\"", effort)) != std::string_view::npos;
     const bool usual = effort == "low" || effort == "medium" || effort == "high";
-    if ((named || (writes_any && usual)) && with_effort(jinja, effort)) controls.efforts.push_back(effort);
+    if ((names(effort.c_str()) || (writes_any && usual)) && with_effort(jinja, effort))
+      controls.efforts.push_back(effort);
   }
   return controls;
 }
@@ -90,6 +95,7 @@ void apply_thinking(const ThinkingControls& controls, const Thinking& thinking, 
   if (on == true && effort == "none") effort = "low";
   if (on && controls.enable_thinking) set("enable_thinking", *on);
   if (on && controls.thinking) set("thinking", *on);
+  if (on && !controls.mode_on.empty()) set("thinking_mode", *on ? controls.mode_on : controls.mode_off);
   if (!effort.empty() && !controls.efforts.empty()) set("reasoning_effort", nearest(controls.efforts, effort));
   if (controls.budget && (thinking.budget || !effort.empty()))
     set("thinking_budget", on == false ? 0 : thinking.budget.value_or(budget_of(effort)));

@@ -26,6 +26,7 @@ const std::vector<std::string>& thinking_efforts();
 /// The variables that a template reads.
 struct ThinkingControls {
   bool enable_thinking = false, thinking = false;  // true or false
+  std::string mode_on, mode_off;                   // values of thinking_mode; empty: it is not read
   bool budget = false;                             // thinking_budget, in tokens
   std::vector<std::string> efforts;                // accepted values of reasoning_effort; empty: it is not read
 };

@@ -98,7 +98,45 @@ std::uint8_t types_of(const Json& root, const Json& schema, int& left) {
   return bits;
 }
 
+/// The schema of what `key` names in a value of `schema`, or of its items (null); null if there is none.
+const Json* schema_within(const Json& root, const Json& schema, const std::string* key, int& left) {
+  if (!schema.is_object() || --left < 0) return nullptr;
+  const auto find = [](const Json& in, const std::string& name) {
+    const auto found = in.find(name);
+    return found == in.end() || !found->is_object() ? nullptr : &*found;
+  };
+  if (const auto reference = schema.find("$ref"); reference != schema.end()) {
+    const Json* const target = resolve(root, *reference);
+    return target == nullptr ? nullptr : schema_within(root, *target, key, left);
+  }
+  const Json* const properties = key == nullptr ? nullptr : find(schema, "properties");
+  const Json* found = properties == nullptr ? nullptr : find(*properties, *key);
+  if (found == nullptr) found = find(schema, key == nullptr ? "items" : "additionalProperties");
+  for (const char* const branches : {"anyOf", "oneOf", "allOf"}) {
+    if (found != nullptr || !schema.contains(branches) || !schema[branches].is_array()) continue;
+    for (const Json& branch : schema[branches])
+      if (found == nullptr) found = schema_within(root, branch, key, left);
+  }
+  return found;
+}
+
 }  // namespace
+
+JsonTypes ToolTypes::Place::types() const {
+  int left = kMaxReferences;
+  return schema_ == nullptr ? JsonTypes{} : JsonTypes{types_of(*root_, *schema_, left)};
+}
+
+ToolTypes::Place ToolTypes::Place::member(std::string_view key) const {
+  int left = kMaxReferences;
+  const std::string name(key);
+  return schema_ == nullptr ? Place() : Place(root_, schema_within(*root_, *schema_, &name, left));
+}
+
+ToolTypes::Place ToolTypes::Place::item() const {
+  int left = kMaxReferences;
+  return schema_ == nullptr ? Place() : Place(root_, schema_within(*root_, *schema_, nullptr, left));
+}
 
 bool JsonTypes::take(const Json& value) const {
   const std::uint8_t bit = bit_of(value);
@@ -113,9 +151,10 @@ ToolTypes::ToolTypes(const Json& tools) {
     if (!tool.is_object() || function == tool.end() || !function->is_object()) continue;
     const auto name = function->find("name");
     if (name == function->end() || !name->is_string()) continue;
-    auto& types = tools_[name->get<std::string>()];
+    auto& [kept, types] = tools_[name->get<std::string>()];
     const auto parameters = function->find("parameters");
     if (parameters == function->end() || !parameters->is_object()) continue;
+    kept = *parameters;
     const auto properties = parameters->find("properties");
     if (properties == parameters->end() || !properties->is_object()) continue;
     for (const auto& [key, schema] : properties->items()) {
@@ -128,8 +167,14 @@ ToolTypes::ToolTypes(const Json& tools) {
 JsonTypes ToolTypes::of(std::string_view tool, std::string_view parameter) const {
   const auto found = tools_.find(tool);
   if (found == tools_.end()) return {};
-  const auto types = found->second.find(parameter);
-  return types == found->second.end() ? JsonTypes{} : types->second;
+  const auto types = found->second.types.find(parameter);
+  return types == found->second.types.end() ? JsonTypes{} : types->second;
+}
+
+ToolTypes::Place ToolTypes::place(std::string_view tool, std::string_view parameter) const {
+  const auto found = tools_.find(tool);
+  return found == tools_.end() ? Place()
+                               : Place(&found->second.parameters, &found->second.parameters).member(parameter);
 }
 
 std::string typed_json(std::string_view text, JsonTypes types) {

@@ -24,14 +24,34 @@ struct JsonTypes {
 
 class ToolTypes {
  public:
+  /// A value's place in a tool's schema. Unknown: nothing is known of it.
+  class Place {
+   public:
+    Place() = default;
+    Place(const nlohmann::ordered_json* root, const nlohmann::ordered_json* schema) : root_(root), schema_(schema) {}
+    JsonTypes types() const;
+    Place member(std::string_view key) const;
+    Place item() const;
+
+   private:
+    const nlohmann::ordered_json* root_ = nullptr;
+    const nlohmann::ordered_json* schema_ = nullptr;
+  };
+
   /// [{"type": "function", "function": {"name", "parameters"}}]; other entries are ignored.
   explicit ToolTypes(const nlohmann::ordered_json& tools);
 
   bool knows(std::string_view tool) const { return tools_.find(tool) != tools_.end(); }
   JsonTypes of(std::string_view tool, std::string_view parameter) const;
+  /// Valid as long as this.
+  Place place(std::string_view tool, std::string_view parameter) const;
 
  private:
-  std::map<std::string, std::map<std::string, JsonTypes, std::less<>>, std::less<>> tools_;
+  struct Tool {
+    nlohmann::ordered_json parameters;
+    std::map<std::string, JsonTypes, std::less<>> types;
+  };
+  std::map<std::string, Tool, std::less<>> tools_;
 };
 
 /// The JSON value of `text` with one of these types; a text that has none of the other types becomes a string.

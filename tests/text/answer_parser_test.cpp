@@ -319,6 +319,46 @@ TEST(AnswerParser, OthersTagsAreRead) {
       seed, "(hm)[0edit {\"text\":\"def f():\\n    pass\\n\"}]");
 }
 
+/// MiniMax-M3's: parameters are tags of their own, and values may hold further ones.
+TEST(AnswerParser, ElementsAreRead) {
+  const char* const tools = R"([{"type": "function", "function": {"name": "f", "parameters": {"type": "object",
+      "properties": {"s": {"type": "string"}, "n": {"type": "integer"}, "b": {"type": "boolean"},
+                     "l": {"type": "array", "items": {"$ref": "#/$defs/word"}},
+                     "o": {"anyOf": [{"type": "object", "properties": {"t": {"type": "string"}, "e": {"type": "array"}},
+                                      "additionalProperties": {"type": "number"}}, {"type": "null"}]}},
+      "$defs": {"word": {"type": "string"}}}}}])";
+  AnswerForm form = with_tools("minimax-m3", tools);
+  form.thoughts = find_answer_format("<mm:think>").thoughts;
+  const std::string ns = "]<]minimax[>[", open = ns + "<tool_call>\n", close = ns + "</tool_call>";
+  const auto tag = [&](const std::string& name, const std::string& value) {
+    return ns + "<" + name + ">" + value + ns + "</" + name + ">";
+  };
+  const auto call = [&](const std::string& name, const std::string& elements) {
+    return ns + "<invoke name=\"" + name + "\">" + elements + ns + "</invoke>\n";
+  };
+  expect("<mm:think>A plan.</mm:think>Both:" + open + call("f", tag("s", "5") + tag("n", "5") + tag("b", "true")) +
+             call("f", "") + close,
+         form, "(A plan.)Both:[0f {\"s\":\"5\",\"n\":5,\"b\":true}][1f {}]");
+  expect("</mm:think>" + open +
+             call("f", tag("l", tag("item", "1") + tag("item", "a<b>")) + tag("o", tag("t", "2") + tag("x", "3"))) +
+             close,
+         form, "[0f {\"l\":[\"1\",\"a<b>\"],\"o\":{\"t\":\"2\",\"x\":3}}]");
+  // White space between tags is none of the values'; what strings have of it is.
+  expect(open +
+             call("f", "\n " + tag("s", "\n a\n") + "\n" + tag("o", "\n" + tag("t", "") + "\n" + tag("e", "") + "\n") +
+                           "\n") +
+             close,
+         form, "[0f {\"s\":\"\\n a\\n\",\"o\":{\"t\":\"\",\"e\":[]}}]");
+  // Of other tools, texts are what they look like.
+  expect(open + call("g", tag("a", tag("item", tag("x", "1.50") + tag("y", "z")) + tag("item", "")) + tag("c", "")) +
+             close,
+         form, "[0g {\"a\":[{\"x\":1.50,\"y\":\"z\"},\"\"],\"c\":\"\"}]");
+  // What a call leaves open ends with it, and a call with the answer.
+  expect(open + call("f", ns + "<o>" + ns + "<t>so") + close + "x", form, "[0f {\"o\":{\"t\":\"so\"}}]x");
+  expect(open + ns + "<invoke name=\"f\">" + ns + "<l>" + ns + "<item>wo", form, "[0f {\"l\":[\"wo]");
+  expect("the mark " + ns + "<tool_call> alone", form, "the mark " + ns + "<tool_call> alone");
+}
+
 TEST(AnswerParser, JsonStandsBetweenOtherMarks) {
   const auto around = [](const char* format, const std::string& begin, const std::string& end) {
     const AnswerForm form = form_of(format);

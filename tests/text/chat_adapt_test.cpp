@@ -155,6 +155,27 @@ TEST(ChatAdapt, CallsAreSplitAndKeepTheirResults) {
       << text;
 }
 
+TEST(ChatAdapt, ArgumentsBecomeElements) {
+  const std::string text = text_of(
+      test::kStrictMinimax,
+      {message("user", "Hi"),
+       calls("",
+             {call("c1", {{"s", "a<b"}, {"l", {1, 2.5, {{"x", true}}}}, {"none", nullptr}, {"o", Json::object()}})}),
+       result("c1", "sunny")});
+  const std::string ns = "]<]minimax[>[";
+  const auto tag = [&](const std::string& name, const std::string& value) {
+    return ns + "<" + name + ">" + value + ns + "</" + name + ">";
+  };
+  const std::string wanted =
+      "]~b]ai\n</mm:think>" + ns + "<tool_call>\n" + ns + "<invoke name=\"look\">" + tag("s", "a<b") +
+      tag("l", tag("item", "1") + tag("item", "2.5") + tag("item", tag("x", "true"))) + tag("o", "") + ns +
+      "</invoke>\n" + ns + "</tool_call>[e~[\n]~b]tool\n<response>sunny</response>[e~[\n";
+  EXPECT_NE(text.find(wanted), std::string::npos) << text;
+  const AnswerFormat format = find_answer_format(test::kStrictMinimax);
+  EXPECT_EQ(format.calls->name, "minimax-m3");
+  EXPECT_EQ(format.thoughts->begin, "<mm:think>");
+}
+
 TEST(ChatAdapt, ManyMessagesTakeLinearTime) {
   Json all = Json::array();
   for (int i = 0; i < 50'000; ++i) all.push_back(message(i % 2 == 0 ? "system" : "user", "a word or two"));

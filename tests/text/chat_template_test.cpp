@@ -326,6 +326,18 @@ TEST(ChatTemplate, ThinkingReachesWhateverTheTemplateReads) {
   EXPECT_EQ(said(on_off, {.budget = 4096}), "HiTrue");
   EXPECT_EQ(said(on_off, {.on = true}, {{"enable_thinking", false}}), "HiFalse");
   EXPECT_EQ(said("{{ messages[0].content }}{{ thinking }}", effort("high")), "HiTrue");
+  const std::string mode =
+      "{{ messages[0].content }}{% if thinking_mode in ['enabled', 'disabled', 'adaptive'] %}{{ thinking_mode }}{% "
+      "endif %}";
+  EXPECT_EQ(said(mode, {}), "Hi");
+  EXPECT_EQ(said(mode, {.on = false}), "Hidisabled");
+  EXPECT_EQ(said(mode, effort("low")), "Hienabled");
+  EXPECT_EQ(said(mode, {.on = true}, {{"thinking_mode", "adaptive"}}), "Hiadaptive");
+  EXPECT_EQ(
+      said("{{ messages[0].content }}{{ 'T' if thinking_mode == 'thinking' }}{{ 'C' if thinking_mode == 'chat' }}",
+           {.on = false}),
+      "HiC");
+  EXPECT_TRUE(make(mode)->features().thinking);
   const std::string any =
       "{{ messages[0].content }}{{ reasoning_effort if reasoning_effort is defined else 'medium' }}";
   EXPECT_EQ(said(any, {}), "Himedium");

@@ -115,14 +115,48 @@ inline const std::string kStrictHarmony = R"J(
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|start|>assistant' }}{%- endif %})J";
 
+/// MiniMax-M3's: instructions in a message of their own, arguments as elements (lists as <item>s, members by their
+/// keys, none of null), results in one message behind calls, every answer behind a thought or the end of one.
+inline const std::string kStrictMinimax = R"J(
+{%- set ns = ']<]minimax[>[' %}
+{%- macro elements(value) %}
+  {%- if value is mapping %}{%- for key, one in value.items() if one is not none %}{{- ns }}<{{ key }}>{{- elements(one) }}{{- ns }}</{{ key }}>{%- endfor %}
+  {%- elif value is iterable and value is not string %}{%- for one in value %}{{- ns }}<item>{{- elements(one) }}{{- ns }}</item>{%- endfor %}
+  {%- elif value is boolean %}{{- value | tojson }}
+  {%- elif value is not none %}{{- value }}
+  {%- endif %}
+{%- endmacro %}
+{%- set said = none %}{%- set rest = messages %}
+{%- if messages[0].role in ['system', 'developer'] %}{%- set said = messages[0].content %}{%- set rest = messages[1:] %}{%- endif %}
+{{- ']~!b[]~b]system\nThinking: ' ~ (thinking_mode if thinking_mode in ['enabled', 'disabled'] else 'adaptive') ~ '[e~[\n' }}
+{{- ']~b]developer\n' ~ (said or 'Help.') }}{%- if tools %}{%- for tool in tools %}{{- '<tool>' ~ tool.function | tojson ~ '</tool>' }}{%- endfor %}{{- '<invoke name="f">' }}{%- endif %}{{- '[e~[\n' }}
+{%- set last = namespace(call=none) %}
+{%- for m in rest %}
+  {%- if m.role == 'assistant' %}
+    {{- ']~b]ai\n' }}{%- if m.reasoning_content %}{{- '<mm:think>' ~ m.reasoning_content }}{%- endif %}{{- '</mm:think>' ~ (m.content or '') }}
+    {%- set last.call = none %}
+    {%- if m.tool_calls %}
+      {{- ns ~ '<tool_call>\n' }}
+      {%- for call in m.tool_calls %}{{- ns ~ '<invoke name="' ~ call.function.name ~ '">' }}{{- elements(call.function.arguments) }}{{- ns ~ '</invoke>\n' }}{%- endfor %}
+      {{- ns ~ '</tool_call>' }}{%- set last.call = m.tool_calls[-1].function.name %}
+    {%- endif %}
+    {{- '[e~[\n' }}
+  {%- elif m.role == 'tool' %}
+    {%- if last.call is none %}{{- raise_exception('Message has tool role, but there was no previous assistant message with a tool call!') }}{%- endif %}
+    {%- if loop.first or rest[loop.index0 - 1].role != 'tool' %}{{- ']~b]tool' }}{%- endif %}
+    {{- '\n<response>' ~ m.content ~ '</response>' }}
+    {%- if loop.last or rest[loop.index0 + 1].role != 'tool' %}{{- '[e~[\n' }}{%- endif %}
+  {%- elif m.role == 'user' %}{{- ']~b]user\n' ~ m.content ~ '[e~[\n' }}
+  {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- ']~b]ai\n' }}{%- if thinking_mode == 'enabled' %}{{- '<mm:think>' }}{%- elif thinking_mode == 'disabled' %}{{- '</mm:think>' }}{%- endif %}{%- endif %})J";
+
 struct StrictTemplate {
   const char* name;
   const std::string& jinja;
 };
-inline const StrictTemplate kStrictTemplates[] = {{"Qwen3.5", kStrictQwen},
-                                                  {"Gemma 3", kStrictGemma},
-                                                  {"Mistral", kStrictMistral},
-                                                  {"Llama 3.1", kStrictLlama},
-                                                  {"gpt-oss", kStrictHarmony}};
+inline const StrictTemplate kStrictTemplates[] = {{"Qwen3.5", kStrictQwen},    {"Gemma 3", kStrictGemma},
+                                                  {"Mistral", kStrictMistral}, {"Llama 3.1", kStrictLlama},
+                                                  {"gpt-oss", kStrictHarmony}, {"MiniMax-M3", kStrictMinimax}};
 
 }  // namespace millrace::text::test

@@ -163,8 +163,9 @@ Expected<BoundInput> bound_input(std::string tool, GrammarSyntax syntax, std::st
   const GrammarPlace string{true, "", "\"", true};
   MR_ASSIGN_OR_RETURN(input.in_json, written_grammar(syntax, grammar, limits, string));
   if (tags == nullptr) return input;
-  const GrammarPlace lines{false, "\n", fmt::format("\n{}", tags->value_end), true};
-  MR_ASSIGN_OR_RETURN(input.in_tags, written_grammar(syntax, grammar, limits, lines));
+  const std::string_view line = tags->elements ? "" : "\n";
+  const GrammarPlace place{false, std::string(line), fmt::format("{}{}", line, tags->value_end), true};
+  MR_ASSIGN_OR_RETURN(input.in_tags, written_grammar(syntax, grammar, limits, place));
   return input;
 }
 

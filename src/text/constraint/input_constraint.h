@@ -20,7 +20,7 @@ namespace millrace::text {
 struct BoundInput {
   std::string tool;
   std::shared_ptr<const Grammar> in_json;  // the inside of a JSON string and its last quote
-  std::shared_ptr<const Grammar> in_tags;  // between line breaks and the value's end; null: calls have no tags
+  std::shared_ptr<const Grammar> in_tags;  // up to the value's end, between the format's line breaks; null: no tags
 };
 
 /// `tags` may be null. Errors: those of written_grammar().
