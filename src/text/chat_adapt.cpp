@@ -233,6 +233,25 @@ void split_calls(Json& message, std::vector<Json> results, Json& out) {
   for (const std::size_t i : rest) out.push_back(std::move(results[i]));
 }
 
+/// Results take the order of their calls, because most templates write no ids, by which a model could tell them apart.
+void sort_results(Json& messages) {
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    if (!has_calls(messages[i])) continue;
+    std::map<std::string, std::size_t> order;
+    for (const Json& call : messages[i]["tool_calls"])
+      if (call.is_object()) order.emplace(text_of(call, "id"), order.size());
+    const auto place = [&](const Json& result) {
+      const auto found = order.find(text_of(result, "tool_call_id"));
+      return found == order.end() ? order.size() : found->second;
+    };
+    const std::size_t begin = i + 1;
+    while (i + 1 < messages.size() && is_result(messages[i + 1])) ++i;
+    std::stable_sort(messages.begin() + static_cast<std::ptrdiff_t>(begin),
+                     messages.begin() + static_cast<std::ptrdiff_t>(i + 1),
+                     [&](const Json& a, const Json& b) { return place(a) < place(b); });
+  }
+}
+
 void settle_calls(const ChatDialect& dialect, Json& messages) {
   Json out = Json::array();
   for (std::size_t i = 0; i < messages.size(); ++i) {
@@ -342,6 +361,7 @@ Conversation::Json adapt_messages(const ChatDialect& dialect, Conversation::Json
   merge_turns(dialect, messages);
   CallIds ids(dialect.any_call_id);
   for (Json& message : messages) ids.settle(message);
+  sort_results(messages);
   put_in_words(dialect, messages);
   merge_turns(dialect, messages);  // including what became text above
   settle_calls(dialect, messages);

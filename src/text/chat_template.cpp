@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "text/chat_dialect.h"
 #include "text/conversation.h"
+#include "text/default_template.h"
 #include "text/go_template.h"
 #include "text/jinja/template.h"
 #include "text/thinking.h"
@@ -135,6 +136,10 @@ Expected<std::unique_ptr<ChatTemplate>> ChatTemplate::from_model(const modelfile
   const std::string key = "tokenizer.chat_template";
   std::string name = key;
   if (!model.has(name)) name = key + ".default";
+  if (const std::string_view own = default_template(model); !model.has(name) && !own.empty()) {
+    log::info("the file has no chat template ({}): the program's own for this architecture takes its place", key);
+    return from_text(std::string(own));
+  }
   if (!model.has(name)) {
     log::info("the file has no chat template ({}): the model continues each text as it stands", key);
     return from_text(std::string(kContinue));

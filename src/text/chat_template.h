@@ -43,8 +43,8 @@ struct Prompt {
 
 class ChatTemplate {
  public:
-  /// Loads tokenizer.chat_template, and tokenizer.chat_template.tool_use if there is one. Errors: not_found (the file
-  /// has no template; the message suggests --raw), unsupported (it cannot be parsed).
+  /// Loads tokenizer.chat_template, and tokenizer.chat_template.tool_use if there is one; of files without one the
+  /// architecture's own (default_template.h), or one that continues texts. Errors: unsupported (it cannot be parsed).
   static Expected<std::unique_ptr<ChatTemplate>> from_model(const modelfile::Model& model);
   /// Parses Jinja text. `tool_use` replaces it in conversations with tools; empty: none.
   static Expected<std::unique_ptr<ChatTemplate>> from_text(std::string jinja, std::string tool_use = {});

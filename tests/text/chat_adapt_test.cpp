@@ -155,6 +155,14 @@ TEST(ChatAdapt, CallsAreSplitAndKeepTheirResults) {
       << text;
 }
 
+TEST(ChatAdapt, ResultsTakeTheOrderOfTheirCalls) {
+  const std::string text =
+      text_of(test::kStrictQwen, {message("user", "Hi"), calls("", {call("a", {{"n", 1}}), call("b", {{"n", 2}})}),
+                                  result("b", "two"), result("other", "three"), result("a", "one")});
+  const std::size_t one = text.find("one"), two = text.find("two"), three = text.find("three");
+  EXPECT_TRUE(one < two && two < three && three != std::string::npos) << text;
+}
+
 TEST(ChatAdapt, ArgumentsBecomeElements) {
   const std::string text = text_of(
       test::kStrictMinimax,

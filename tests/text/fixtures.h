@@ -54,14 +54,15 @@ inline std::shared_ptr<const Tokenizer> demo_tokenizer() {
 /// Byte-level BPE over all 256 bytes (ids 0 to 255), then the given tokens with their types, then `merges`.
 inline millrace::test::GgufImage bpe_image(const std::string& pre, const std::vector<std::string>& more,
                                            const std::vector<std::int32_t>& more_types,
-                                           const std::vector<std::string>& merges) {
+                                           const std::vector<std::string>& merges,
+                                           const std::string& architecture = "llama") {
   std::vector<std::string> tokens;
   std::vector<std::int32_t> types(256, 1);
   for (int byte = 0; byte < 256; ++byte) tokens.push_back(alphabet_character(static_cast<unsigned char>(byte)));
   tokens.insert(tokens.end(), more.begin(), more.end());
   types.insert(types.end(), more_types.begin(), more_types.end());
   millrace::test::GgufImage image;
-  image.text("general.architecture", "llama").text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", pre);
+  image.text("general.architecture", architecture).text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", pre);
   image.texts("tokenizer.ggml.tokens", tokens).integers("tokenizer.ggml.token_type", types);
   image.texts("tokenizer.ggml.merges", merges);
   return image;
