@@ -58,7 +58,7 @@ CLASSES = {
     "falcon": ("falcon", "FalconConfig"), "bloom": ("bloom", "BloomConfig"), "mpt": ("mpt", "MptConfig"),
     "bert": ("bert", "BertConfig"), "xlm-roberta": ("xlm_roberta", "XLMRobertaConfig"), "roberta": ("roberta", "RobertaConfig"),
     "nomic_bert": ("nomic_bert", "NomicBertConfig"), "modernbert": ("modernbert", "ModernBertConfig"),
-    "eurobert": ("eurobert", "EuroBertConfig"),
+    "eurobert": ("eurobert", "EuroBertConfig"), "step3p5": ("step3p7", "Step3p7TextConfig"),
 }
 
 # Read by the modelling code, but only to train, to initialise weights, to choose among kernels or to return more.
@@ -107,6 +107,7 @@ def rotation_of(cls):
     if "main" in rope:  # DeepSeek-V4 derives two rotations from other fields
         return None, None, None
     if "full_attention" in rope:  # one for each kind of layer: Gemma 3 by bases alone, Gemma 4 whole
+        rope = {kind: own | ({"rope_theta": theta} if own.get("rope_theta") == marked else {}) for kind, own in rope.items()}
         return ({}, theta["global"], None) if isinstance(theta, dict) else (rope, None, None)
     if rope.get("rope_theta") == marked:
         del rope["rope_theta"]

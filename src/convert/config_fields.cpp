@@ -672,7 +672,7 @@ constexpr ConfigClass kClasses[] = {
         "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 11008, "layer_types": null,
         "max_position_embeddings": 2048, "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads":
         null, "pad_token_id": 1, "rms_norm_eps": 1e-05, "rope_parameters": {"full_attention": {"rope_theta":
-        12345.0, "rope_type": "default"}, "sliding_attention": {"rope_theta": 500000.0, "rope_type": "default"}},
+        500000.0, "rope_type": "default"}, "sliding_attention": {"rope_theta": 500000.0, "rope_type": "default"}},
         "sliding_window": 4096, "tie_word_embeddings": false, "use_cache": true, "vocab_size": 50304})",
      .aliases = R"({})",
      .felt = R"(["attention_bias", "hidden_act", "hidden_size", "intermediate_size", "layer_types", "num_attention_heads",
@@ -1094,6 +1094,26 @@ constexpr ConfigClass kClasses[] = {
      .aliases = R"({})",
      .felt = R"(["attention_bias", "classifier_pooling", "head_dim", "hidden_act", "hidden_size", "intermediate_size",
         "mlp_bias", "num_attention_heads", "num_hidden_layers", "num_key_value_heads", "rms_norm_eps", "vocab_size"])",
+     .partial_by_default = false},
+    {.model_type = "step3p5",
+     .defaults = R"({"attention_bias": false, "attention_dropout": 0.0, "bos_token_id": null, "eos_token_id": null, "head_dim":
+        128, "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 11264, "layer_types": null,
+        "max_position_embeddings": 128000, "mlp_bias": false, "mlp_layer_types": null, "moe_intermediate_size":
+        1280, "moe_router_scaling_factor": 1.0, "mtp_layer_types": null, "mtp_mlp_layer_types": null,
+        "n_routed_experts": 288, "num_attention_heads": 64, "num_experts_per_tok": 8, "num_hidden_layers": 45,
+        "num_key_value_heads": 8, "num_sliding_attention_heads": null, "output_router_logits": false,
+        "pad_token_id": 1, "query_pre_attn_scalar": null, "rms_norm_eps": 1e-05, "rope_parameters":
+        {"full_attention": {"rope_theta": 10000.0, "rope_type": "default"}}, "share_expert_dim": 1280,
+        "sliding_window": null, "swiglu_limits": null, "swiglu_limits_shared": null, "tie_word_embeddings": false,
+        "use_cache": true, "vocab_size": 128815})",
+     .aliases = R"({"moe_num_experts": "n_routed_experts", "moe_top_k": "num_experts_per_tok", "num_attention_groups":
+        "num_key_value_heads", "num_local_experts": "n_routed_experts", "num_mtp_layers":
+        "num_nextn_predict_layers", "share_expert_dims": "share_expert_dim"})",
+     .felt = R"(["attention_bias", "head_dim", "hidden_act", "hidden_size", "intermediate_size", "layer_types", "mlp_bias",
+        "mlp_layer_types", "moe_intermediate_size", "moe_router_scaling_factor", "mtp_layer_types",
+        "mtp_mlp_layer_types", "n_routed_experts", "num_attention_heads", "num_experts_per_tok",
+        "num_hidden_layers", "num_key_value_heads", "num_sliding_attention_heads", "query_pre_attn_scalar",
+        "rms_norm_eps", "share_expert_dim", "sliding_window", "swiglu_limits", "swiglu_limits_shared", "vocab_size"])",
      .partial_by_default = false},
 };
 // clang-format on

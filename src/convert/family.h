@@ -164,7 +164,7 @@ extern const Family kGlm4Moe, kMiniMaxM2, kMiniMaxM3, kMimoV2;
 extern const Family kDeepSeekV2, kDeepSeekV3, kKimiK2, kGlm4MoeLite;
 extern const Family kDeepSeekV32, kGlmMoeDsa, kMistral4;
 extern const Family kKimiLinear, kLing3;
-extern const Family kDeepSeekV4;
+extern const Family kDeepSeekV4, kStep35;
 extern const Family kLfm2, kLfm2Moe;
 extern const Family kBert, kXlmRoberta, kRoberta, kNomicBert, kModernBert, kEuroBert;
 extern const Family kMamba2;

@@ -34,6 +34,9 @@ std::vector<float> floats_of(const std::vector<double>& numbers) { return {numbe
 
 double growth(double factor, double multiplier) { return factor <= 1 ? 1 : 0.1 * multiplier * std::log(factor) + 1; }
 
+/// Step-3.5: of layers with divisors half of the channels rotate; those of the others are 1.
+bool rotates_half(const Header& header) { return header.architecture() == "step35"; }
+
 /// Gemma 4's divisors of frequencies: the first part of a head's channels is rotated, the others are not.
 std::vector<float> proportional_factors(std::int64_t head_dim, double part) {
   std::vector<float> all(static_cast<std::size_t>(head_dim / 2), kNeverTurns);
@@ -147,7 +150,10 @@ std::vector<Factors> read_rotations(Config& config, Header& header) {
   } else if (type == "llama3") {
     const Llama3 llama3{rope.number("factor", 8), rope.number("low_freq_factor", 1), rope.number("high_freq_factor", 4),
                         rope.number("original_max_position_embeddings", 8192)};
-    factors.push_back({"rope_freqs.weight", llama3.factors(theta, header.integer("rope.dimension_count", dim))});
+    const std::int64_t rotary = header.integer("rope.dimension_count", dim);
+    std::vector<float> divisors = llama3.factors(theta, rotates_half(header) ? rotary / 2 : rotary);
+    divisors.resize(static_cast<std::size_t>(rotary / 2), 1.0f);
+    factors.push_back({"rope_freqs.weight", std::move(divisors)});
   } else if (type == "proportional") {
     const std::int64_t wide = config.required("global_head_dim", 2, 1 << 16);
     factors.push_back({"rope_freqs.weight", proportional_factors(wide, rope.number("partial_rotary_factor", 1))});
@@ -199,7 +205,8 @@ Status write_rotations(const Header& header,
   const double theta = header.number("rope.freq_base", 10000);
   const std::string type = header.text("rope.scaling.type", "none");
   json scaling = json::object();
-  MR_ASSIGN_OR_RETURN(const std::vector<float> frequencies, factors("rope_freqs.weight"));
+  MR_ASSIGN_OR_RETURN(std::vector<float> frequencies, factors("rope_freqs.weight"));
+  if (rotates_half(header)) frequencies.resize(frequencies.size() / 2);
   if (type == "longrope") {
     MR_RETURN_IF_ERROR(write_longrope(header, factors, scaling));
     config["original_max_position_embeddings"] = header.integer("rope.scaling.original_context_length");

@@ -41,7 +41,6 @@ const std::map<std::string, std::string> kRefused = {
     {"internlm2", "not exported"},
     {"orion", "not exported"},
     {"xverse", "not exported"},
-    {"step35", "step35"},
 };
 
 std::string value_text(const Model& model, const std::string& key) {

@@ -363,6 +363,39 @@ class Convert(Case):
                         (folder / "config.json").write_text(json.dumps(config | wrong))
                         self.refused("convert", folder, "-o", self.out, says="layer_types" if "moe_layer_freq" in wrong else next(iter(wrong)))
 
+    def test_step_35_as_published_and_as_transformers_saves_it(self):
+        """Published files have lists of layers, which go on with the blocks that guess; transformers has a rotation for each kind, and overrides."""
+        both, folder = self.exported("step35"), self.folder / "step35-0"
+        before = checkpoints.Gguf(ROOT / "tests/data/reference/step35.gguf")
+        published = dict(both) | {"num_nextn_predict_layers": 3, "num_attention_groups": both["num_key_value_heads"], "moe_top_k": both["num_experts_per_tok"],
+                                  "moe_num_experts": both["n_routed_experts"], "yarn_only_types": ["full_attention"], "norm_expert_weight": True,
+                                  "rope_scaling": {key: value for key, value in both["rope_scaling"].items() if key not in ("rope_theta", "partial_rotary_factor")}}
+        for key in ("rope_parameters", "mlp_layer_types", "first_k_dense_replace", "num_sliding_attention_heads", "num_key_value_heads", "num_experts_per_tok",
+                    "n_routed_experts"):
+            del published[key]
+        for key, behind in (("layer_types", "sliding_attention"), ("swiglu_limits", None), ("swiglu_limits_shared", None), ("rope_theta", 1e4),
+                            ("partial_rotary_factors", 1.0)):
+            published[key] = published[key] + [behind] * 3
+        saved = {key: value for key, value in both.items() if key not in ("rope_theta", "partial_rotary_factors", "rope_scaling", "attention_other_setting",
+                                                                          "moe_layers_enum", "first_k_dense_replace")}
+        heads = {"num_attention_heads": both["num_sliding_attention_heads"]}
+        saved["per_layer_config"] = {str(i): heads for i, kind in enumerate(both["layer_types"]) if kind == "sliding_attention"}
+        for config in (both, published, saved):
+            (folder / "config.json").write_text(json.dumps(config))
+            self.ok("convert", folder, "-o", self.out)
+            after = checkpoints.Gguf(self.out)
+            self.assertEqual(after.tensors, before.tensors)
+            self.assertEqual({key: after.keys[key] for key in before.keys if key.startswith("step35.")},
+                             {key: value for key, value in before.keys.items() if key.startswith("step35.")})
+        parts = [1.0, 1.0, 1.0, 1.0]
+        for config, says in ((published | {"partial_rotary_factors": parts}, "rotates"), (published | {"moe_layers_enum": "0,2"}, "mlp_layer_types"),
+                             (published | {"attention_other_setting": both["attention_other_setting"] | {"num_attention_groups": 1}}, "num_attention_groups"),
+                             (saved | {"per_layer_config": {"0": heads | {"head_dim": 8}}}, "per_layer_config"),
+                             (published | {"use_head_wise_attn_gate": False}, "use_head_wise_attn_gate")):
+            (folder / "config.json").write_text(json.dumps(config))
+            with self.subTest(says):
+                self.refused("convert", folder, "-o", self.folder / "other.gguf", says=says)
+
     def test_gemma_4_there_and_back(self):
         """Its layers differ in heads and widths; published files say so in two keys, transformers 5 in overrides of layers."""
         for name in ("gemma4", "gemma4-moe"):
