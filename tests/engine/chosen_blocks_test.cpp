@@ -10,6 +10,7 @@
 #include <iterator>
 
 #include "engine/drafters.h"
+#include "engine/own_path.h"
 #include "engine/support.h"
 #include "modelfile/gguf.h"
 
@@ -20,6 +21,7 @@ using test::drain;
 using test::greedy;
 using test::keep_logits;
 using test::make;
+using test::own_path;
 using text::TokenId;
 
 constexpr std::size_t kVocab = 80;
@@ -103,7 +105,7 @@ TEST_P(ChosenBlocks, RequestsThatBeginAlikeShareBlocksAndPasses) {
 }
 
 TEST_P(ChosenBlocks, ARestartTakesThePromptFromTheDisk) {
-  const std::string folder = testing::TempDir() + "/block-prompts-" + std::string(info(GetParam()).name);
+  const std::string folder = own_path("block-prompts-" + std::string(info(GetParam()).name));
   std::filesystem::remove_all(folder);
   EngineOptions caching = options(64);
   caching.kv.share_prefixes = true;
@@ -136,7 +138,7 @@ std::string with_key(const std::string& name, std::uint32_t value) {
   const std::size_t at = bytes.find(key);
   EXPECT_NE(at, std::string::npos);
   std::memcpy(bytes.data() + at + key.size() + 4, &value, sizeof value);  // behind the value's type
-  const std::string path = testing::TempDir() + "/" + name + "-" + std::to_string(value) + ".gguf";
+  const std::string path = own_path(name + "-" + std::to_string(value) + ".gguf");
   std::ofstream(path, std::ios::binary) << bytes;
   return path;
 }
@@ -174,7 +176,7 @@ std::string with_ties() {
   std::string bytes = checkpoint_bytes();
   const modelfile::TensorInfo& tensor = *file->find("blk.1.indexer.q_norm.weight");
   std::memset(bytes.data() + tensor.offset, 0, tensor.bytes);
-  const std::string path = testing::TempDir() + "/ties.gguf";
+  const std::string path = own_path("ties.gguf");
   std::ofstream(path, std::ios::binary) << bytes;
   return path;
 }

@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "engine/drafters.h"
+#include "engine/own_path.h"
 #include "engine/support.h"
 
 namespace millrace::engine {
@@ -18,6 +19,7 @@ using test::drain;
 using test::greedy;
 using test::keep_logits;
 using test::make;
+using test::own_path;
 using text::TokenId;
 
 constexpr std::size_t kVocab = 80;
@@ -107,7 +109,7 @@ TEST_P(Compressed, RequestsThatBeginAlikeShareBlocksAndPasses) {
 }
 
 TEST_P(Compressed, ARestartTakesThePromptFromTheDisk) {
-  const std::string folder = testing::TempDir() + "/compressed-prompts-" + std::string(millrace::info(dtype()).name);
+  const std::string folder = own_path("compressed-prompts-" + std::string(millrace::info(dtype()).name));
   std::filesystem::remove_all(folder);
   EngineOptions caching = options(64);
   caching.kv.share_prefixes = true;
@@ -167,7 +169,7 @@ std::string choosing_rows(std::uint32_t top_k) {
   const std::size_t at = bytes.find(key);
   EXPECT_NE(at, std::string::npos);
   std::memcpy(bytes.data() + at + key.size() + 4, &top_k, sizeof top_k);  // behind the value's type
-  const std::string path = testing::TempDir() + "/choosing-rows-" + std::to_string(top_k) + ".gguf";
+  const std::string path = own_path("choosing-rows-" + std::to_string(top_k) + ".gguf");
   std::ofstream(path, std::ios::binary) << bytes;
   return path;
 }

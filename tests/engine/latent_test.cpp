@@ -83,7 +83,7 @@ TEST(LatentWeights, QuantizedOnesStayClose) {
   for (const char* name : {"deepseek-v3", "glm-4.7-flash", "deepseek-v2-lite", "deepseek-v2-lite-unsplit"}) {
     SCOPED_TRACE(name);
     const std::string reference = std::string(MILLRACE_TEST_DATA "/reference/") + name;
-    const std::string file = testing::TempDir() + "/latent-quantized.gguf";
+    const std::string file = own_path("latent-quantized.gguf");
     modelfile::QuantizeOptions to;
     to.type = modelfile::QuantizeType::q8_0;
     ASSERT_TRUE(modelfile::quantize(reference + ".gguf", file, to).ok());

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/own_path.h"
 #include "engine/support.h"
 
 namespace millrace::engine::test {
@@ -73,7 +74,7 @@ inline std::string choosing(std::uint32_t top_k) {
   const std::size_t at = bytes.find(key);
   EXPECT_NE(at, std::string::npos);
   std::memcpy(bytes.data() + at + key.size() + 4, &top_k, sizeof top_k);  // behind the value's type
-  std::string path = testing::TempDir() + "/choosing-" + std::to_string(top_k) + ".gguf";
+  std::string path = own_path("choosing-" + std::to_string(top_k) + ".gguf");
   std::ofstream(path, std::ios::binary) << bytes;
   return path;
 }
@@ -125,7 +126,7 @@ inline void expect_requests_that_begin_alike_to_share_blocks(const MakeLatentOpt
 /// label: of a folder that no other test has.
 inline void expect_a_restart_to_take_the_prompt_from_the_disk(const MakeLatentOptions& options, const std::string& file,
                                                               const std::string& label) {
-  const std::string folder = testing::TempDir() + "/latent-prompts-" + label;
+  const std::string folder = own_path("latent-prompts-" + label);
   std::filesystem::remove_all(folder);
   EngineOptions caching = options(file, 64);
   caching.kv.share_prefixes = true;

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 
+#include "engine/own_path.h"
 #include "engine/support.h"
 
 namespace millrace::engine::test {
@@ -136,7 +137,7 @@ inline void expect_a_preempted_request_to_answer_the_same(const MakeOptions& opt
 }
 
 inline void expect_the_prompt_cache_to_give_back_checkpoints(const MakeOptions& options_for, const std::string& name) {
-  const std::string folder = testing::TempDir() + "/state-prompts-" + name;
+  const std::string folder = own_path("state-prompts-" + name);
   std::filesystem::remove_all(folder);
   EngineOptions options = options_for(64, true);
   options.kv.prompt_cache = folder;

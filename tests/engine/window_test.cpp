@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "engine/own_path.h"
 #include "engine/setup.h"
 #include "engine/step_cost.h"
 #include "engine/support.h"
@@ -15,6 +16,7 @@ using test::drain;
 using test::greedy;
 using test::keep_logits;
 using test::make;
+using test::own_path;
 using text::TokenId;
 
 constexpr std::int64_t kWindow = 16;
@@ -150,7 +152,7 @@ TEST(Window, RequestsThatBeginAlikeShareWhatIsLeft) {
 }
 
 void expect_restored(const std::string& name) {
-  const std::string folder = testing::TempDir() + "/window-prompts";
+  const std::string folder = own_path("window-prompts");
   std::filesystem::remove_all(folder);
   EngineOptions options = forgetful(name, 512, 64);
   options.kv.share_prefixes = true;
