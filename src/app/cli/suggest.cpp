@@ -175,8 +175,8 @@ std::string unknown_command(const CLI::App& app, const std::string& word) {
     hint = fmt::format("use 'millrace {}'", foreign->second);
   else if (word.ends_with(".gguf") || word.find('/') != std::string::npos || std::filesystem::exists(word, ignored))
     hint = fmt::format("did you mean 'millrace run {}'?", word);
-  else if (const std::string near = nearest(word, names); !near.empty())
-    hint = fmt::format("did you mean 'millrace {}'?", near);
+  else if (const std::string closest = nearest(word, names); !closest.empty())
+    hint = fmt::format("did you mean 'millrace {}'?", closest);
   return fmt::format("error: unknown command '{}'; {}\n", word, hint);
 }
 
@@ -201,9 +201,9 @@ std::string unknown_argument(const CLI::App& command, const std::string& word) {
   }
   const std::string bare =
       name.substr(name.find_first_not_of('-') == std::string::npos ? name.size() : name.find_first_not_of('-'));
-  const std::string near = bare.size() < 2 ? "" : nearest(bare, names);
-  return near.empty() ? fmt::format("error: unknown option {}; {}\n", name, help)
-                      : fmt::format("error: unknown option {}; did you mean --{}?\n", name, near);
+  const std::string closest = bare.size() < 2 ? "" : nearest(bare, names);
+  return closest.empty() ? fmt::format("error: unknown option {}; {}\n", name, help)
+                         : fmt::format("error: unknown option {}; did you mean --{}?\n", name, closest);
 }
 
 std::string foreign_short_option(const std::vector<std::string>& words) {

@@ -22,7 +22,7 @@ Lobby::~Lobby() { close(); }
 void Lobby::enter(os::Socket socket) {
   if (closed_ || stopping_) return;
   const os::SocketHandle handle = socket.handle();
-  os::SocketHandle oldest = -1;
+  os::SocketHandle oldest = os::kNoSocket;
   // Without memory for its place the connection ends: this is the listener's thread, which must go on.
   const bool entered = carry_on("a new connection", [&] {
     const MutexLock lock(mutex_);
@@ -33,7 +33,7 @@ void Lobby::enter(os::Socket socket) {
     waiting_[handle] = {std::move(socket), Clock::now()};
   });
   if (!entered) return (void)leave(handle);
-  if (oldest >= 0) (void)leave(oldest);
+  if (oldest != os::kNoSocket) (void)leave(oldest);
   if (!watch_.add(handle)) (void)leave(handle);
 }
 
