@@ -59,7 +59,7 @@ function(millrace_read_headers_once target)
     if("<gtest/gtest.h>" IN_LIST ARGN)
       target_link_libraries(${reader} PRIVATE GTest::gtest)
     endif()
-    if(type STREQUAL "EXECUTABLE" AND CMAKE_POSITION_INDEPENDENT_CODE)  # a program's code, not a library's
+    if(type STREQUAL "EXECUTABLE" AND CMAKE_POSITION_INDEPENDENT_CODE AND NOT WIN32)  # a program's code, not a library's
       set_target_properties(${reader} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
       target_compile_options(${reader} PRIVATE -fPIE)
     endif()

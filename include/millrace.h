@@ -27,7 +27,13 @@
 extern "C" {
 #endif
 
+#if !defined(_WIN32)
 #define MILLRACE_API __attribute__((visibility("default")))
+#elif defined(MILLRACE_BUILDS_LIBRARY)
+#define MILLRACE_API __declspec(dllexport)
+#else
+#define MILLRACE_API __declspec(dllimport)
+#endif
 
 typedef enum millrace_status {
   MILLRACE_OK = 0,
@@ -187,7 +193,8 @@ typedef struct millrace_loader millrace_loader;
 
 typedef struct millrace_loader_options {
   size_t struct_size;
-  const char* backend;    /* "auto" (default), "io_uring", "pread-direct", "pread", "mmap" */
+  const char* backend;    /* "auto" (default), "pread-direct", "pread", "mmap"; Linux: "io_uring"; Windows:
+                             "directstorage" */
   int queue_depth;        /* requests in flight; 0: 32 */
   uint64_t request_bytes; /* the loader splits large reads into requests of this size; 0: 1 MiB */
   /* Reads into GPU memory. "auto" (default): cuFile if the disk then writes to the GPU directly, otherwise page-locked

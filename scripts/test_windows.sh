@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Builds for Windows with mingw-w64 and runs in Wine the unit tests and millrace.exe (tests/e2e/windows_check.py, beside Linux's program, which
-# is built for that), with a time limit each and without a display but for Direct3D's. Prints how many tests passed beside how
+# Builds for Windows with mingw-w64 and runs in Wine, with a time limit each and without a display but for Direct3D's: the unit
+# tests; the C library's test (room `capi`); and millrace.exe (room `program`,
+# tests/e2e/windows_check.py, beside Linux's program, which is built for that). Prints how many tests passed beside how
 # many Linux's program of the same name has, where that is built (make test). Tests that cannot pass there are named with the
 # reason in scripts/windows_skips.txt and are not run. Exit status 1: a test failed.
-# Usage: scripts/test_windows.sh [ROOM...]; a room `program`: millrace.exe; without rooms: all that the Windows build has
+# Usage: scripts/test_windows.sh [ROOM...]; without rooms: all that the Windows build has
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build windows
@@ -17,7 +18,10 @@ if [ ${#rooms[@]} -eq 0 ]; then  # those that cmake/windows_port.cmake does not 
 fi
 targets=()
 for room in "${rooms[@]}"; do
-  if [ "$room" = program ]; then targets+=(millrace); else targets+=("millrace_${room}_test"); fi
+  case "$room" in
+    program) targets+=(millrace) ;;
+    *) targets+=("millrace_${room}_test") ;;
+  esac
 done
 TESTS=ON scripts/build.sh windows "${targets[@]}"
 [[ " ${rooms[*]} " != *" program "* ]] || scripts/build.sh release millrace
@@ -26,6 +30,7 @@ wine=$(command -v wine64 || echo /usr/lib/wine/wine64)
 server=$(command -v wineserver || echo /usr/lib/wine/wineserver)
 export WINEDLLOVERRIDES=winedbg.exe=d WINEDEBUG=-all WINEPREFIX=$PWD/$build/wine DISPLAY=
 export GTEST_BRIEF=1 GTEST_COLOR=no
+export WINEPATH="Z:${PWD//\//\\}\\build\\windows"  # where the tests find millrace.dll
 [ -e "$WINEPREFIX/system.reg" ] || timeout 120 "$wine" wineboot --init >/dev/null 2>&1 || true
 
 # Direct3D 12, through which the storage's tests read to a device, needs a display and a Vulkan driver.
@@ -42,43 +47,59 @@ printf '#!/bin/sh\nexec "%s" "%s" "$@"\n' "$wine" "$PWD/$build/millrace.exe" >"$
 chmod +x "$build/millrace"
 
 failed=0
-printf '%-12s %8s %8s %8s %8s\n' room passed skipped failed Linux
-for room in "${rooms[@]}"; do
-  if [ "$room" = program ]; then
-    status=0
-    MILLRACE=$PWD/$build/millrace MILLRACE_LINUX=$PWD/build/release/millrace timeout "${MILLRACE_TEST_SECONDS:-900}" \
-      python3 tests/e2e/windows_check.py >"$build/tests/program.log" 2>&1 </dev/null || status=$?
-    total=$(sed -n 's/^Ran \([0-9]*\) tests.*/\1/p' "$build/tests/program.log")
-    bad=$(grep -cE '^(FAIL|ERROR): ' "$build/tests/program.log" || true)
-    printf '%-12s %8d %8d %8d %8s\n' program $((${total:-0} - bad)) 0 "$bad" -
-    [ "$status" -eq 0 ] || { failed=1; tail -n 60 "$build/tests/program.log"; }
-    [ "$status" -ne 124 ] || echo "test_windows: the program's tests did not end in time"
-    continue
-  fi
-  program=$build/tests/millrace_${room}_test.exe
+row() { printf '%-12s %8s %8s %8s %8s\n' "$@"; }
+# Sees to a room's exit status, of which 124 is a time limit's.
+judge() {  # ROOM STATUS LOG LINES
+  [ "$2" -ne 0 ] || return 0
+  failed=1
+  tail -n "$4" "$3"
+  [ "$2" -ne 124 ] || echo "test_windows: $1 did not end in time"
+}
+
+test_program() {
+  local log=$build/tests/program.log status=0 total bad
+  MILLRACE=$PWD/$build/millrace MILLRACE_LINUX=$PWD/build/release/millrace timeout "${MILLRACE_TEST_SECONDS:-900}" \
+    python3 tests/e2e/windows_check.py >"$log" 2>&1 </dev/null || status=$?
+  total=$(sed -n 's/^Ran \([0-9]*\) tests.*/\1/p' "$log")
+  bad=$(grep -cE '^(FAIL|ERROR): ' "$log" || true)
+  row program $((${total:-0} - bad)) 0 "$bad" -
+  judge program "$status" "$log" 60
+}
+
+test_capi() {
+  local log=$build/tests/capi.log status=0
+  timeout "${MILLRACE_TEST_SECONDS:-300}" "$wine" "$build/tests/millrace_capi_test.exe" models/demo-moe-q4_k_m.gguf \
+    >"$log" 2>&1 </dev/null || status=$?
+  row capi $((status == 0)) 0 $((status != 0)) 1
+  judge capi "$status" "$log" 30
+}
+
+test_unit() {  # ROOM
+  local room=$1 program=$build/tests/millrace_$1_test.exe log=$build/tests/$1.log xml=$build/tests/$1.xml status=0
+  local not total bad passed_over left linux=- there=build/release/tests/millrace_$1_test
   not=$(sed -n "s/^$room \([^ ]*\) .*/\1/p" scripts/windows_skips.txt | paste -sd:)
-  log=$build/tests/$room.log
-  status=0
   DISPLAY=
   if [ "$room" = storage ] && [ -n "$display" ]; then
     "$server" -k 2>/dev/null || true  # a desktop that began without a display goes on without one
     DISPLAY=$display
   fi
   rm -rf "$WINEPREFIX"/drive_c/users/*/Temp/*  # a process's number comes again, and with it the names of what a test left
-  timeout "${MILLRACE_TEST_SECONDS:-300}" "$wine" "$program" --gtest_output="xml:$build/tests/$room.xml" --gtest_filter="-$not" \
+  timeout "${MILLRACE_TEST_SECONDS:-300}" "$wine" "$program" --gtest_output="xml:$xml" --gtest_filter="-$not" \
     >"$log" 2>&1 </dev/null || status=$?
-  count() { grep -oP "^<testsuites .*?\b$1=\"\K\d+" "$build/tests/$room.xml" 2>/dev/null || echo 0; }
-  total=$(count tests) bad=$(count failures) passed_over=$(grep -c 'result="skipped"' "$build/tests/$room.xml" 2>/dev/null || true)
+  count() { grep -oP "^<testsuites .*?\b$1=\"\K\d+" "$xml" 2>/dev/null || echo 0; }
+  total=$(count tests) bad=$(count failures) passed_over=$(grep -c 'result="skipped"' "$xml" 2>/dev/null || true)
   left=$(tr ':' '\n' <<<"$not" | grep -c . || true)
-  linux=-
-  there=build/release/tests/millrace_${room}_test
   [ ! -x "$there" ] || linux=$("$there" --gtest_list_tests 2>/dev/null | grep -c '^  ')
-  printf '%-12s %8d %8d %8d %8s\n' "$room" $((total - bad - passed_over)) $((passed_over + left)) "$bad" "$linux"
-  if [ "$status" -ne 0 ]; then
-    failed=1
-    tail -n 30 "$log"
-    [ "$status" -ne 124 ] || echo "test_windows: $room did not end in time"
-  fi
+  row "$room" $((total - bad - passed_over)) $((passed_over + left)) "$bad" "$linux"
+  judge "$room" "$status" "$log" 30
+}
+
+row room passed skipped failed Linux
+for room in "${rooms[@]}"; do
+  case "$room" in
+    program | capi) "test_$room" ;;
+    *) test_unit "$room" ;;
+  esac
 done
 WINEPREFIX=$WINEPREFIX "$server" -k 2>/dev/null || true
 exit $failed

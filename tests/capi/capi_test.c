@@ -530,7 +530,11 @@ int main(int argc, char** argv) {
     test_older_struct(engine);
   }
   millrace_close(engine);
+#ifdef _WIN32
+  const char* backends[] = {"auto", "directstorage", "pread-direct", "pread", "mmap"};
+#else
   const char* backends[] = {"auto", "io_uring", "pread-direct", "pread", "mmap"};
+#endif
   for (int i = 0; i < 5; ++i) test_loader(argv[1], backends[i]);
   test_pool(argv[1]);
   test_device(argv[1]);
