@@ -8,7 +8,7 @@ import (
 
 // LoaderOptions say how a file is read.
 type LoaderOptions struct {
-	Backend      string // "auto" (default), "io_uring", "pread-direct", "pread", "mmap"
+	Backend      string // "auto" (default), "pread-direct", "pread", "mmap"; Linux: "io_uring"; Windows: "directstorage"
 	QueueDepth   int    // requests in flight; 0: 32
 	RequestBytes uint64 // large reads are cut into requests of this size; 0: 1 MiB
 	DeviceReads  string // into device memory: "auto" (default), "cufile", "ring"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds for Windows with mingw-w64 and runs in Wine, with a time limit each and without a display but for Direct3D's: the unit
-# tests; the C library's test (room `capi`); and millrace.exe (room `program`,
+# tests; the C library's test (room `capi`); the Go package's (room `go`); and millrace.exe (room `program`,
 # tests/e2e/windows_check.py, beside Linux's program, which is built for that). Prints how many tests passed beside how
 # many Linux's program of the same name has, where that is built (make test). Tests that cannot pass there are named with the
 # reason in scripts/windows_skips.txt and are not run. Exit status 1: a test failed.
@@ -14,12 +14,13 @@ rooms=("$@")
 if [ ${#rooms[@]} -eq 0 ]; then  # those that cmake/windows_port.cmake does not leave out
   TESTS=ON scripts/build.sh windows build.ninja
   mapfile -t rooms < <(ninja -C "$build" -t targets all | sed -n 's/^millrace_\(.*\)_test: .*/\1/p' | sort)
-  rooms+=(program)
+  rooms+=(go program)
 fi
 targets=()
 for room in "${rooms[@]}"; do
   case "$room" in
     program) targets+=(millrace) ;;
+    go) targets+=(millrace_shared) ;;
     *) targets+=("millrace_${room}_test") ;;
   esac
 done
@@ -30,7 +31,8 @@ wine=$(command -v wine64 || echo /usr/lib/wine/wine64)
 server=$(command -v wineserver || echo /usr/lib/wine/wineserver)
 export WINEDLLOVERRIDES=winedbg.exe=d WINEDEBUG=-all WINEPREFIX=$PWD/$build/wine DISPLAY=
 export GTEST_BRIEF=1 GTEST_COLOR=no
-export WINEPATH="Z:${PWD//\//\\}\\build\\windows"  # where the tests find millrace.dll
+here=Z:${PWD//\//\\}
+export WINEPATH="$here\\build\\windows"  # where the tests find millrace.dll
 [ -e "$WINEPREFIX/system.reg" ] || timeout 120 "$wine" wineboot --init >/dev/null 2>&1 || true
 
 # Direct3D 12, through which the storage's tests read to a device, needs a display and a Vulkan driver.
@@ -74,6 +76,25 @@ test_capi() {
   judge capi "$status" "$log" 30
 }
 
+test_go() {
+  local log=$build/tests/go.log status=0 passed passed_over bad linux why
+  if ! why=$(scripts/test_go.sh --can); then
+    row go 0 0 0 -
+    echo "$why"
+    return
+  fi
+  # Go programs ask Windows 10's bcryptprimitives.dll for random bytes; Wine 8 has none.
+  local random=$WINEPREFIX/drive_c/windows/system32/bcryptprimitives.dll
+  [ -e "$random" ] || x86_64-w64-mingw32-gcc-posix -shared -O2 -o "$random" tests/e2e/bcryptprimitives.c -ladvapi32
+  (cd go && CGO_ENABLED=0 GOOS=windows go test -c -o "../$build/tests/millrace_go_test.exe" . &&
+    MILLRACE_LIBRARY="$here\\build\\windows\\millrace.dll" timeout "${MILLRACE_TEST_SECONDS:-300}" \
+      "$wine" "../$build/tests/millrace_go_test.exe" -test.v) >"$log" 2>&1 </dev/null || status=$?
+  passed=$(grep -c '^--- PASS' "$log" || true) passed_over=$(grep -c '^--- SKIP' "$log" || true) bad=$(grep -c '^--- FAIL' "$log" || true)
+  linux=$(grep -c '^func Test[A-Z][A-Za-z]*(t ' go/millrace_test.go)
+  row go "$passed" "$passed_over" "$bad" "$linux"
+  judge go "$status" "$log" 40
+}
+
 test_unit() {  # ROOM
   local room=$1 program=$build/tests/millrace_$1_test.exe log=$build/tests/$1.log xml=$build/tests/$1.xml status=0
   local not total bad passed_over left linux=- there=build/release/tests/millrace_$1_test
@@ -97,7 +118,7 @@ test_unit() {  # ROOM
 row room passed skipped failed Linux
 for room in "${rooms[@]}"; do
   case "$room" in
-    program | capi) "test_$room" ;;
+    program | capi | go) "test_$room" ;;
     *) test_unit "$room" ;;
   esac
 done
