@@ -1,13 +1,13 @@
 #include "app/store/part_file.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
 #include "app/store/digest.h"
+#include "fresh_folder.h"
 
 namespace millrace::store {
 namespace {
@@ -16,11 +16,7 @@ constexpr std::uint64_t kBytes = 1'000'000;
 
 class PartFileTest : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = std::filesystem::temp_directory_path() / "partXXXXXX";
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
+  void SetUp() override { folder_ = test::fresh_folder("part"); }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
   std::unique_ptr<PartFile> open(const std::string& identity = "abc", std::uint64_t bytes = kBytes) const {

@@ -1,7 +1,6 @@
 #include "app/store/store.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -9,6 +8,7 @@
 
 #include "app/store/adapters.h"
 #include "app/store/digest.h"
+#include "fresh_folder.h"
 #include "modelfile/gguf_writer.h"
 
 namespace millrace::store {
@@ -16,14 +16,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kModel = MILLRACE_TEST_DATA "/demo-draft-f16.gguf";
+const std::string kModel = fs::absolute(MILLRACE_TEST_DATA "/demo-draft-f16.gguf").string();  // with Windows' drive
 
 class StoreTest : public testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = fs::temp_directory_path() / "storeXXXXXX";
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    root_ = pattern;
+    root_ = test::fresh_folder("store");
     store_ = Store(root_);
   }
   void TearDown() override { fs::remove_all(root_); }
@@ -97,7 +95,8 @@ TEST_F(StoreTest, KeepsAdaptersAsPartsOfAModel) {
   write_adapter(path, 0);
   write_adapter(other, 32);
   Recipe recipe{.from = kModel, .adapters = {{.path = "voice.gguf"}}};
-  ASSERT_TRUE(store_.create("voiced", recipe, root_).ok());
+  const auto made = store_.create("voiced", recipe, root_);
+  ASSERT_TRUE(made.ok()) << made.status().message();
   fs::remove(path);  // the store has a copy
   auto manifest = store_.find("voiced");
   ASSERT_TRUE(manifest.ok() && manifest->files.size() == 2u);

@@ -179,7 +179,7 @@ int execute_convert(const ConvertFlags& flags, const Program& program) {
   store::PullOptions pull = pull_options(flags.fetch, printer);
   pull.type = options.type;
   store::Store store;
-  const auto checkpoint = store::fetch_checkpoint(store, flags.in, pull);
+  auto checkpoint = store::fetch_checkpoint(store, flags.in, pull);
   if (!checkpoint.ok()) return fail(checkpoint.status());
   if (options.name.empty()) options.name = flags.in.substr(flags.in.rfind('/') + 1);
   const int code = convert_folder(flags, checkpoint->folder, options, program);

@@ -43,7 +43,7 @@ class Fetch {
     MR_RETURN_IF_ERROR(open(weights));
     MR_RETURN_IF_ERROR(check_room());
     for (Arrival& file : files_) MR_RETURN_IF_ERROR(fetch_header(file));
-    MR_RETURN_IF_ERROR(check_header());
+    MR_RETURN_IF_ERROR(check_header(lock));
     for (Arrival& file : files_) MR_RETURN_IF_ERROR(fetch(file));
     say(options_, "verifying sha256 digest");
     for (Arrival& file : files_) MR_RETURN_IF_ERROR(verify(file, options_));
@@ -102,7 +102,7 @@ class Fetch {
   }
 
   /// The model's header, from the tables alone. What its numbers would say, which are not here yet, is no trouble now.
-  Status check_header() const {
+  Status check_header(FolderLock& lock) {
     convert::ConvertOptions options;
     options.type = options_.type;
     bool shown = false;
@@ -116,8 +116,8 @@ class Fetch {
     Status checked = convert::convert(folder_, folder_ + "/header.gguf", options).status();
     if (checked.ok() || (!shown && (checked.code() == Code::corrupt || checked.code() == Code::io_error))) return {};
     if (shown && checked.code() != Code::cancelled) {
-      std::error_code ignored;
-      fs::remove_all(folder_, ignored);
+      files_.clear();
+      (void)lock.remove();
       return checked.with_context(fmt::format("{} ({}) would not run here", name_.repository(), format_bytes(bytes_)));
     }
     return checked;
@@ -186,10 +186,7 @@ Status convert_sight(const Store& store, const FetchedCheckpoint& checkpoint, co
 
 }  // namespace
 
-void FetchedCheckpoint::remove() const {
-  std::error_code ignored;
-  fs::remove_all(folder, ignored);
-}
+void FetchedCheckpoint::remove() { (void)lock.remove(); }
 
 Expected<FetchedCheckpoint> fetch_checkpoint(Store& store, const Name& name, const std::vector<HubFile>& listed,
                                              const PullOptions& options, double kept) {
@@ -213,7 +210,7 @@ Expected<Manifest> pull_checkpoint(Store& store, Name name, const std::vector<Hu
   MR_RETURN_IF_ERROR(take_type(name, options));
   say(options, "no GGUF file: its safetensors are converted here and then deleted");
   // Half of the weights' bytes where they have fewer bits than most checkpoints', all of them where they are kept.
-  MR_ASSIGN_OR_RETURN(const FetchedCheckpoint checkpoint,
+  MR_ASSIGN_OR_RETURN(FetchedCheckpoint checkpoint,
                       fetch_checkpoint(store, name, listed, options, options.type ? 0.5 : 1));
   if (WorkGrant* const memory = options.download.http.memory; memory != nullptr) {
     // Its texts become values: the tokenizer's take most.

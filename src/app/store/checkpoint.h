@@ -21,7 +21,7 @@ struct FetchedCheckpoint {
   FolderLock lock;
   std::string folder;
   std::uint64_t bytes = 0;
-  void remove() const;
+  void remove();
 };
 
 /// Refuses a model that cannot be converted, or that options.fit says would not run, before its weights come.

@@ -72,7 +72,15 @@ Expected<FolderLock> FolderLock::take(const std::string& folder, bool wait) {
   if (locked.code() == Code::unavailable)
     return error(Code::io_error, "{}: another process works here; wait for it", folder);
   MR_RETURN_IF_ERROR(named(path, "lock it", locked));
-  return FolderLock(std::move(*file));
+  return FolderLock(folder, std::move(*file));
+}
+
+Status FolderLock::remove() {
+  std::error_code failure;
+  std::filesystem::remove_all(folder_, failure);
+  file_ = os::File();
+  if (failure) std::filesystem::remove_all(folder_, failure);  // Windows lets go of the locked file only now
+  return failure ? error(Code::io_error, "{}: cannot remove it: {}", folder_, failure.message()) : Status();
 }
 
 }  // namespace millrace::store

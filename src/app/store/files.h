@@ -34,15 +34,20 @@ Status move_file(const std::string& from, const std::string& to);
 /// The free bytes for files below `path`. Errors: io_error.
 Expected<std::uint64_t> free_bytes(const std::string& path);
 
-/// Held until destroyed, or until the process ends.
+/// Held until destroyed or removed, or until the process ends.
 class FolderLock {
  public:
   /// Locks FOLDER/.lock, waiting for it if `wait`. Errors: io_error, also when someone else holds it and `wait` is
   /// false.
   static Expected<FolderLock> take(const std::string& folder, bool wait);
 
+  /// Removes the folder with all that is in it, and ends the lock. REQUIRES: no other file in it is open: on Windows it
+  /// would keep the folder. Errors: io_error.
+  Status remove();
+
  private:
-  explicit FolderLock(os::File file) : file_(std::move(file)) {}
+  FolderLock(std::string folder, os::File file) : folder_(std::move(folder)), file_(std::move(file)) {}
+  std::string folder_;
   os::File file_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <filesystem>
 #include <span>
 
 #include "app/store/digest.h"
@@ -34,7 +35,7 @@ json body_of(const Manifest& manifest) {
 }
 
 Status check_file(const ModelFile& file) {
-  const bool one_home = file.path.empty() ? is_sha256(file.sha256) : file.path.front() == '/';
+  const bool one_home = file.path.empty() ? is_sha256(file.sha256) : std::filesystem::path(file.path).is_absolute();
   if (!is_safe_file_name(file.name) || !one_home)
     return error(Code::corrupt, "an entry of its files is damaged; pull or create the model again");
   return {};

@@ -95,6 +95,8 @@ Status PartFile::mark_done(std::size_t chunk) {
 }
 
 void PartFile::discard() {
+  data_ = os::File();  // Windows keeps the name of a file that is open
+  journal_ = os::File();
   std::remove(path_.c_str());
   std::remove(journal_path().c_str());
 }
@@ -102,6 +104,7 @@ void PartFile::discard() {
 Status PartFile::move_to(const std::string& path) {
   MR_RETURN_IF_ERROR(named(path_, "sync", data_.sync()));
   MR_RETURN_IF_ERROR(move_file(path_, path));
+  journal_ = os::File();
   std::remove(journal_path().c_str());
   return {};
 }

@@ -62,21 +62,21 @@ class Pull {
     folder_ = store_.partial_path(name_);
     std::error_code ignored;
     const bool begun = fs::exists(folder_, ignored);
-    MR_ASSIGN_OR_RETURN(const FolderLock lock, FolderLock::take(folder_, false));
+    MR_ASSIGN_OR_RETURN(FolderLock lock, FolderLock::take(folder_, false));
     MR_RETURN_IF_ERROR(open_parts());
     if (!options_.fit_only) MR_RETURN_IF_ERROR(check_disk());
     MR_RETURN_IF_ERROR(fetch_headers(files_, folder_, options_));
     MR_RETURN_IF_ERROR(check_mmproj());
-    MR_RETURN_IF_ERROR(check_fit());
+    MR_RETURN_IF_ERROR(check_fit(lock));
     if (options_.fit_only) {
-      if (!begun) fs::remove_all(folder_, ignored);
+      if (!begun) remove(lock);
       return Manifest();
     }
     for (Arrival& file : files_) MR_RETURN_IF_ERROR(fetch(file));
     for (Arrival& file : files_) MR_RETURN_IF_ERROR(keep(file));
     say("writing manifest");
     MR_ASSIGN_OR_RETURN(Manifest manifest, publish());
-    fs::remove_all(folder_, ignored);
+    remove(lock);
     say("success");
     return manifest;
   }
@@ -139,12 +139,17 @@ class Pull {
     return store::check_disk(store_, name_.text(), needed);
   }
 
-  Status check_fit() const {
+  /// Ends the download, of which nothing stays.
+  void remove(FolderLock& lock) {
+    files_.clear();
+    (void)lock.remove();
+  }
+
+  Status check_fit(FolderLock& lock) {
     if (!options_.fit) return {};
     auto fits = options_.fit(folder_ + "/" + files_.front().name);
     if (!fits.ok()) {
-      std::error_code ignored;
-      if (fits.status().code() != Code::cancelled) fs::remove_all(folder_, ignored);
+      if (fits.status().code() != Code::cancelled) remove(lock);
       return fits.status().with_context(
           fmt::format("{} ({}) would not run here", name_.text(), format_bytes(variant_.bytes())));
     }

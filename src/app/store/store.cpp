@@ -34,8 +34,11 @@ std::optional<std::uint64_t> file_bytes(const std::string& path) {
   return info->bytes;
 }
 
-bool looks_like_a_path(const std::string& text) {
-  return text.starts_with('/') || text.starts_with("./") || text.starts_with("../") || text.ends_with(".gguf");
+bool looks_like_a_path(const std::string& given) {
+  const fs::path path = given;
+  const std::string text = path.generic_string();  // on Windows with / for \, and D:/ is absolute
+  return path.is_absolute() || text.starts_with('/') || text.starts_with("./") || text.starts_with("../") ||
+         text.ends_with(".gguf");
 }
 
 /// The files of a GGUF model where they lie, all splits.
@@ -358,15 +361,13 @@ std::vector<StoredShares> Store::shares() const {
 Expected<bool> Store::remove_shares(const Name& name) {
   const fs::path base = share_path(name);
   std::vector<fs::path> folders;
-  std::error_code failure;
   const Status ignored = os::for_each_name(base.parent_path().string(), [&](const std::string& found) {
     if (fs::path(found).stem() == base.filename()) folders.push_back(base.parent_path() / found);
   });
   for (const fs::path& folder : folders) {
-    const auto lock = FolderLock::take(folder.string(), false);
+    auto lock = FolderLock::take(folder.string(), false);
     if (!lock.ok()) return lock.status().with_context("a process of a cluster uses a part of " + name.text());
-    fs::remove_all(folder, failure);
-    if (failure) return error(Code::io_error, "{}: cannot remove it: {}", folder.string(), failure.message());
+    MR_RETURN_IF_ERROR(lock->remove());
   }
   return !folders.empty();
 }
