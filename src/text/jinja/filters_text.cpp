@@ -273,7 +273,10 @@ Value rounded(Run&, const Value& value, const Arguments& arguments) {
     if (value.is_integral()) return Value::integer(round_whole(value.whole(), precision));
     if (precision >= 0) return Value::real(std::strtod(fixed_text(value.real(), precision).c_str(), nullptr));
   }
-  const double scale = std::pow(10.0, precision), scaled = value.real() * scale;
+  // Up to 10^22 powers are exact, and their reciprocals rounded once. Windows' pow rounds negative powers otherwise.
+  const bool reciprocal = precision < 0 && precision >= -22;
+  const double scale = reciprocal ? 1 / std::pow(10.0, -precision) : std::pow(10.0, precision);
+  const double scaled = value.real() * scale;
   if (method == "common") return Value::real(std::nearbyint(scaled) / scale);
   if (method != "ceil" && method != "floor") fail("round's method is 'common', 'ceil' or 'floor'");
   return Value::real((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
