@@ -1,6 +1,9 @@
 #include "base/log.h"
 
-#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/sinks/ansicolor_sink.h>
+#if defined(_WIN32)
+#include <spdlog/sinks/ansicolor_sink-inl.h>  // of which spdlog's library there holds nothing
+#endif
 #include <spdlog/spdlog.h>
 
 #include <atomic>
@@ -13,7 +16,8 @@ std::atomic<Level> current{Level::warn};
 
 spdlog::logger& logger() {
   static spdlog::logger instance = [] {
-    spdlog::logger made("millrace", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+    // On Windows, too: spdlog's own for there writes past whatever stderr was redirected to.
+    spdlog::logger made("millrace", std::make_shared<spdlog::sinks::ansicolor_stderr_sink_mt>());
     made.set_pattern("%^%l%$: %v");
     made.set_level(spdlog::level::trace);
     return made;
