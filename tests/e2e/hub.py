@@ -4,15 +4,17 @@ import http.server
 import json
 import re
 import socket
+import ssl
 import threading
 import time
 import urllib.parse
 
 
 class Hub:
-    """files: {path in the repository: bytes}. `behaviour` is a set of words; see Handler."""
+    """files: {path in the repository: bytes}. `behaviour` is a set of words; see Handler. identity: a file with a certificate and its
+    key, with which the hub speaks https."""
 
-    def __init__(self, files, repository="someone/tiny-GGUF"):
+    def __init__(self, files, repository="someone/tiny-GGUF", identity=None):
         self.files, self.repository = files, repository
         self.behaviour, self.requests, self.bytes_sent = set(), [], 0
         self.cuts_left = 0            # replies that are cut after half of their bytes
@@ -28,6 +30,11 @@ class Hub:
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.server.server_port}"
+        if identity:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(identity)
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+            self.url = f"https://localhost:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
 
     def close(self):

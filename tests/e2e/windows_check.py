@@ -1,6 +1,7 @@
 """millrace.exe in Wine beside Linux's millrace: the same tokens, files and answers. scripts/test_windows.sh runs it.
 MILLRACE starts the Windows program, MILLRACE_LINUX is the program that it is compared with."""
 import filecmp
+import hashlib
 import json
 import os
 import pathlib
@@ -13,6 +14,7 @@ import time
 import unittest
 
 from harness import DEMO, DRAFT, Case
+from hub import Hub
 from test_terminal import Terminal
 
 LINUX = os.environ["MILLRACE_LINUX"]
@@ -112,6 +114,49 @@ class Files(Folder):
             texts.append({line["custom_id"]: line["response"]["body"]["choices"][0]["message"]["content"] for line in found})
         self.assertEqual(texts[0], texts[1])
         self.assertEqual(len(texts[0]), 3)
+
+
+class Pull(Folder):
+    """From a hub on this machine that speaks https, by Windows' own TLS. Wine 8's verifies no certificate: any is good enough."""
+
+    def setUp(self):
+        super().setUp()
+        key, certificate, both = (self.folder / name for name in ("key.pem", "certificate.pem", "identity.pem"))
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
+                        "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", key, "-out", certificate], check=True, capture_output=True)
+        both.write_bytes(certificate.read_bytes() + key.read_bytes())
+        self.model = pathlib.Path(DRAFT).read_bytes()
+        self.hub = Hub({"tiny-Q4_K_M.gguf": self.model, "tiny-Q8_0.gguf": self.model + b"\0" * 64}, identity=both)
+        self.addCleanup(self.hub.close)
+        self.store = self.folder / "models"
+        self.env = {"MILLRACE_MODELS": str(self.store), "HF_ENDPOINT": self.hub.url, "HF_TOKEN": "", "HTTPS_PROXY": "", "https_proxy": ""}
+        self.asked = ("pull", f"hf.co/{self.hub.repository}:Q4_K_M", "--retry-ms", "10", "--no-fit")
+
+    def test_https(self):
+        self.hub.behaviour, self.hub.cuts_left = {"redirect", "pages"}, 3  # the rest of a file is asked for again
+        self.ok(*self.asked, env=self.env)
+        self.assertEqual(self.hub.cuts_left, 0)
+        blobs = list((self.store / "blobs").iterdir())
+        self.assertEqual([blob.name for blob in blobs], ["sha256-" + hashlib.sha256(self.model).hexdigest()])
+        self.assertEqual(blobs[0].read_bytes(), self.model)
+        self.assertFalse(list((self.store / "partial").iterdir()))
+        name = f"{self.hub.repository}:Q4_K_M"
+        self.assertEqual([model["name"] for model in json.loads(self.ok("list", "--json", env=self.env).out)], [name])
+        words = ("-p", "Hello", "-n", "8", "--temp", "0")
+        self.assertEqual(self.ok("run", name, *words, env=self.env).out, linux("run", DRAFT, *words))
+        self.ok("rm", name, env=self.env)
+        self.assertFalse(list((self.store / "blobs").iterdir()))
+
+    def test_other_bytes_are_refused(self):
+        self.hub.behaviour = {"wrong hash"}
+        self.refused(*self.asked, says="SHA-256", env=self.env)
+        self.assertEqual(json.loads(self.ok("list", "--json", env=self.env).out), [])
+
+    def test_what_speaks_no_tls_is_refused(self):
+        plain = Hub(self.hub.files)
+        self.addCleanup(plain.close)
+        self.refused(*self.asked, says="localhost", env={**self.env, "HF_ENDPOINT": plain.url.replace("http://127.0.0.1", "https://localhost")})
+        self.assertEqual(plain.requests, [])
 
 
 class Console(Terminal):
