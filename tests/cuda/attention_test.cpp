@@ -147,8 +147,7 @@ class Pass {
     const Array<float> q(q_), out(size());
     const Array<std::int32_t> sequence(sequence_), position(position_);
     const Array<RowTile> tiles(tiles_);
-    const std::size_t bytes =
-        attention_workspace_bytes(rows_, c_.heads, c_.head_dim, tiled && c_.head_dim <= 256 ? 0 : max_position);
+    const std::size_t bytes = attention_workspace_bytes(rows_, c_.heads, c_.head_dim, max_position);
     const Array<std::byte> workspace(bytes);
     const Array<std::int8_t> q8(size());
     const Array<Q8Scale> scale(size() / 32);
@@ -598,6 +597,8 @@ class CudaAttention : public test::OnDevice {
   void check(const Case& c) {
     if (!gpu::offer().keeps(c.dtype) || c.head_dim % gpu::offer().head_step != 0) return;  // refused by check_gpu(), as
     if (block_shared_bytes() < gpu::attention_shared_bytes(c.head_dim, c.dtype)) return;
+    // Rows that see keys behind them are in tiles alone, which 7.5 has not for all.
+    if (c.ahead && block_shared_bytes() < 99 * 1024 && (c.dtype == DType::f32 || c.head_dim > 128)) return;
     SCOPED_TRACE(name(c));
     check(c, Pass(c, static_cast<std::uint32_t>(c.head_dim * 1000 + c.heads)));
   }

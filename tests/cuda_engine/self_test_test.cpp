@@ -55,7 +55,7 @@ TEST_F(SelfTest, PassesWithEveryFormat) {
   exec::SelfTestOf of;
   for (const DType dtype : kQuantized)
     if (kernels::gpu::offer().reads(dtype)) of.weights.push_back(dtype);
-  for (const DType kv : {DType::f16, DType::f32, DType::q8_0, DType::q4_0}) {
+  for (const DType kv : {DType::f16, DType::f32, DType::q8_0}) {
     of.kv_dtype = kv;
     of.heads.clear();
     for (const std::int64_t head_dim : kernels::gpu::kTileHeadDims)

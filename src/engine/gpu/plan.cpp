@@ -63,8 +63,13 @@ Status try_kernels(const model::Model& model, const EngineOptions& options, cons
   if (device::gpu_kind() != "cuda") return {};
   exec::SelfTestOf of = exec::self_test_of(model.program(), model.units(), options.kv.dtype);
   of.pictures = !options.model.mmproj.empty();
-  MR_ASSIGN_OR_RETURN(const std::vector<std::string> replaced, exec::self_test(of, gpu));
-  for (const std::string& what : replaced)
+  const Expected<std::vector<std::string>> replaced = exec::self_test(of, gpu);
+  if (replaced.status().code() == Code::out_of_budget) {  // the model may run in what is left
+    log::info("GPU {} ({}) has no room for its self-test: {}", gpu.index, gpu.name, replaced.status().message());
+    return {};
+  }
+  MR_RETURN_IF_ERROR(replaced.status());
+  for (const std::string& what : *replaced)
     log::warn("GPU {} ({}) {}. Please report it, with what `millrace doctor` says", gpu.index, gpu.name, what);
   return {};
 }

@@ -253,7 +253,7 @@ class Heads {
   static constexpr std::int32_t kKvHeads = 2, kBlocks = (kKeys + kernels::kKvBlock - 1) / kernels::kKvBlock;
   std::int64_t heads() const { return kKvHeads * group_; }
   /// How far the format takes a result from the exact one, and some more.
-  double near() const { return dtype_ == DType::q4_0 ? 0.4 : dtype_ == DType::q8_0 ? 0.05 : 0.02; }
+  double near() const { return dtype_ == DType::q8_0 ? 0.05 : 0.02; }
   gpu::RowView rows_at(std::int64_t first, std::int64_t count) const {
     const auto* const rows = reinterpret_cast<const std::int32_t*>(rows_.data());
     return {static_cast<std::int32_t>(count), nullptr, rows + first, rows + kKeys + first};
@@ -349,8 +349,7 @@ SelfTestOf self_test_of(const Program& program, const residency::UnitTable& unit
   }
   of.weights.assign(weights.begin(), weights.end());
   of.experts = units.experts() > 0;
-  const bool known =
-      kv_dtype == DType::f16 || kv_dtype == DType::f32 || kv_dtype == DType::q8_0 || kv_dtype == DType::q4_0;
+  const bool known = kv_dtype == DType::f16 || kv_dtype == DType::f32 || kv_dtype == DType::q8_0;
   if (!known || program.has_whole_rows()) return of;
   const kv::Layout layout = gpu_kv_layout(program);
   std::set<std::pair<std::int64_t, std::int64_t>> heads;

@@ -317,9 +317,13 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
     decode_kernel(const __grid_constant__ DecodeArgs args) {
   using S = Share<kHeads>;
   constexpr bool kQ8 = kQuantized<T>, kHalf = kIsHalf<T>, kFew = kIsFewBits<T>;
-  constexpr bool kRounds = kHeads == 8;                      // more heads than kHeads may be there
-  constexpr bool kClusters = kHeads == 1 || kHalf;           // of no more heads than kHeads
-  constexpr bool kFits = kQ8 || (kHalf && kHeadDim <= 128);  // K and V together
+  constexpr bool kRounds = kHeads == 8;             // more heads than kHeads may be there
+  constexpr bool kClusters = kHeads == 1 || kHalf;  // of no more heads than kHeads
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  constexpr bool kFits = false;  // K and V together, wherever this code runs: see both_fit()
+#else
+  constexpr bool kFits = kQ8 || (kHalf && kHeadDim <= 128);
+#endif
   extern __shared__ __align__(128) std::byte shared[];
   __shared__ ChunkSum sums[kHeads];
   __shared__ std::conditional_t<kHalf, HalfArrival, Arrival> keys_and_queries, values;
@@ -540,7 +544,7 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
       const int arrival = turn * rounds + (both ? 0 : h0 / kHeads);
       if (h0 == 0 || !both) keys_and_queries.await(arrival);
       if constexpr (kFew) {
-        if (h0 == 0) {
+        if (h0 == 0 || !both) {
           expand(std::true_type());
           __syncthreads();
         }
@@ -815,6 +819,12 @@ std::size_t shared_of_block() {
   return bytes == 0 ? kLeastBlockShared : bytes - kMostStaticShared;
 }
 
+/// Whether K and V of so many bytes, and what is beside them, lie in a block's memory together. Code for 8.0 and later
+/// takes it from the heads' size, and 99 KiB; that for 7.5 has what the device has.
+bool both_fit(std::size_t bytes) {
+  return bytes <= (compiled_capability() < 80 ? shared_of_block() : kLeastBlockShared);
+}
+
 bool has_room_for_wide_heads() { return block_shared_bytes() >= kWideHeadShared; }
 
 template <typename T, int kHeads, int kHeadDim>
@@ -829,7 +839,7 @@ cudaError_t decode(DecodeArgs args, cudaStream_t stream) {
   const bool alone = kIsHalf<T> && kHeadDim == 256 && !args.cluster &&
                      blocks * args.max_chunks > kResident<T, kHeadDim> * multiprocessor_count() &&
                      keys + values + rest <= shared_of_block();
-  args.both = alone || keys + values + rest <= std::min(shared_of_block(), kLeastBlockShared);
+  args.both = alone || both_fit(keys + values + rest);
   const std::size_t bytes = (args.both ? keys : 0) + values + rest;
   // As many blocks as the device holds, with about as many chunks each; a cluster has all chunks at once.
   const int resident = alone ? 1 : kResident<T, kHeadDim>;

@@ -78,6 +78,7 @@ bool has_small_tile(DType dtype) {
 Shape runnable(Shape shape, DType dtype) {
   if (shape == Shape::slim_32x32 || shape == Shape::slim_32x16) return shape;
   if (has_small_blocks()) return has_small_tile(dtype) ? Shape::tile_64x64 : Shape::slim_32x32;
+  if (shape == Shape::tile_64x64) shape = Shape::tile_64x128;
   if (!has_large_blocks()) return Shape::tile_64x128;
   if (shape == Shape::tile_64x128) shape = Shape::group_128x128;
   return shape == Shape::group_128x128 && (has_halves(dtype) || !has_group_tiles()) ? Shape::tile_128x128 : shape;
