@@ -1,5 +1,5 @@
 # What people type. The presets in CMakePresets.json say how things are built; cmake/millrace.cmake says with which flags.
-.PHONY: all pictures demo install package test-package test-python test-go test kernels test-fresh test-portable test-gpu test-gpu-75 test-gpu-80 test-hostile test-simulated coverage test-asan test-tsan test-transformers test-models test-clients test-windows test-vulkan fuzz bench lint format models-table reference predictions clients setup setup-dev clean help
+.PHONY: all pictures demo install package test-package test-python test-go test kernels test-fresh test-portable test-gpu test-gpu-75 test-gpu-80 test-hostile test-simulated coverage test-asan test-tsan test-transformers test-models test-clients test-windows package-windows test-vulkan fuzz bench lint format models-table reference predictions clients setup setup-dev clean help
 
 PREFIX ?= /usr/local
 
@@ -106,6 +106,9 @@ test-clients: setup-dev ## published clients of PyPI and npm, and coding agents,
 
 test-windows: ## build for Windows with mingw-w64 and run the unit tests in Wine, beside Linux's counts (on Debian 12)
 	@scripts/test_windows.sh
+
+package-windows: ## make the zip for Windows and its installer script in build/packages-windows (on Debian 12)
+	@packaging/make_windows_zip.sh
 
 fuzz: setup-dev ## a minute of libFuzzer a parser (FUZZ_SECONDS=60)
 	@scripts/build.sh fuzz fuzz/all

@@ -140,3 +140,13 @@ step prometheus build_prometheus
 step curl build_curl
 step openssl build_openssl
 step httplib build_httplib
+
+# The notices that their licences ask to be handed on, in packages; of the compiler's run-time libraries, too.
+notice() { printf '\n==== %s ====\n' "$1"; cat "$2"; }
+for source in fmtlib spdlog pcre2 utf8proc xxhash nlohmann-json3 cli11 libjpeg-turbo libpng1.6 libwebp curl openssl cpp-httplib prometheus-cpp; do
+  folder=$(echo "$out/src/$source"-*/)
+  notice "$(basename "$folder")" "$folder/debian/copyright"
+done >"$out/THIRD_PARTY.txt"
+for package in libz-mingw-w64-dev mingw-w64-x86-64-dev gcc-mingw-w64-x86-64-posix-runtime; do
+  notice "$package $(dpkg-query -W -f='${Version}' "$package")" "/usr/share/doc/$package/copyright"
+done >>"$out/THIRD_PARTY.txt"

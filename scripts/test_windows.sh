@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds for Windows with mingw-w64 and runs in Wine, with a time limit each and without a display but for Direct3D's: the unit
-# tests; the C library's test (room `capi`); the Go package's (room `go`); and millrace.exe (room `program`,
-# tests/e2e/windows_check.py, beside Linux's program, which is built for that). Prints how many tests passed beside how
+# tests; the C library's test (room `capi`); the Go package's (room `go`); the zip (room `zip`, tests/e2e/windows_zip_check.py);
+# and millrace.exe (room `program`, tests/e2e/windows_check.py, beside Linux's program, which is built for that). Prints how many tests passed beside how
 # many Linux's program of the same name has, where that is built (make test). Tests that cannot pass there are named with the
 # reason in scripts/windows_skips.txt and are not run. Exit status 1: a test failed.
 # Usage: scripts/test_windows.sh [ROOM...]; without rooms: all that the Windows build has
@@ -14,13 +14,14 @@ rooms=("$@")
 if [ ${#rooms[@]} -eq 0 ]; then  # those that cmake/windows_port.cmake does not leave out
   TESTS=ON scripts/build.sh windows build.ninja
   mapfile -t rooms < <(ninja -C "$build" -t targets all | sed -n 's/^millrace_\(.*\)_test: .*/\1/p' | sort)
-  rooms+=(go program)
+  rooms+=(go zip program)
 fi
 targets=()
 for room in "${rooms[@]}"; do
   case "$room" in
     program) targets+=(millrace) ;;
     go) targets+=(millrace_shared) ;;
+    zip) targets+=(millrace millrace_shared) ;;
     *) targets+=("millrace_${room}_test") ;;
   esac
 done
@@ -58,14 +59,19 @@ judge() {  # ROOM STATUS LOG LINES
   [ "$2" -ne 124 ] || echo "test_windows: $1 did not end in time"
 }
 
-test_program() {
-  local log=$build/tests/program.log status=0 total bad
-  MILLRACE=$PWD/$build/millrace MILLRACE_LINUX=$PWD/build/release/millrace timeout "${MILLRACE_TEST_SECONDS:-900}" \
-    python3 tests/e2e/windows_check.py >"$log" 2>&1 </dev/null || status=$?
+test_with_python() {  # ROOM SCRIPT
+  local log=$build/tests/$1.log status=0 total bad
+  MILLRACE=$PWD/$build/millrace MILLRACE_LINUX=$PWD/build/release/millrace WINE=$wine timeout "${MILLRACE_TEST_SECONDS:-900}" \
+    python3 "$2" >"$log" 2>&1 </dev/null || status=$?
   total=$(sed -n 's/^Ran \([0-9]*\) tests.*/\1/p' "$log")
   bad=$(grep -cE '^(FAIL|ERROR): ' "$log" || true)
-  row program $((${total:-0} - bad)) 0 "$bad" -
-  judge program "$status" "$log" 60
+  row "$1" $((${total:-0} - bad)) 0 "$bad" -
+  judge "$1" "$status" "$log" 60
+}
+test_program() { test_with_python program tests/e2e/windows_check.py; }
+test_zip() {
+  packaging/make_windows_zip.sh https://downloads.invalid/millrace >"$build/tests/zip.log"
+  test_with_python zip tests/e2e/windows_zip_check.py
 }
 
 test_capi() {
@@ -97,7 +103,8 @@ test_go() {
 
 test_unit() {  # ROOM
   local room=$1 program=$build/tests/millrace_$1_test.exe log=$build/tests/$1.log xml=$build/tests/$1.xml status=0
-  local not total bad passed_over left linux=- there=build/release/tests/millrace_$1_test
+  local not total bad passed_over left linux=- there=build/release/tests/millrace_$1_test seconds=600
+  [ "$room" != engine ] || seconds=1800
   not=$(sed -n "s/^$room \([^ ]*\) .*/\1/p" scripts/windows_skips.txt | paste -sd:)
   DISPLAY=
   if [ "$room" = storage ] && [ -n "$display" ]; then
@@ -105,7 +112,7 @@ test_unit() {  # ROOM
     DISPLAY=$display
   fi
   rm -rf "$WINEPREFIX"/drive_c/users/*/Temp/*  # a process's number comes again, and with it the names of what a test left
-  timeout "${MILLRACE_TEST_SECONDS:-300}" "$wine" "$program" --gtest_output="xml:$xml" --gtest_filter="-$not" \
+  timeout "${MILLRACE_TEST_SECONDS:-$seconds}" "$wine" "$program" --gtest_output="xml:$xml" --gtest_filter="-$not" \
     >"$log" 2>&1 </dev/null || status=$?
   count() { grep -oP "^<testsuites .*?\b$1=\"\K\d+" "$xml" 2>/dev/null || echo 0; }
   total=$(count tests) bad=$(count failures) passed_over=$(grep -c 'result="skipped"' "$xml" 2>/dev/null || true)
@@ -118,7 +125,7 @@ test_unit() {  # ROOM
 row room passed skipped failed Linux
 for room in "${rooms[@]}"; do
   case "$room" in
-    program | capi | go) "test_$room" ;;
+    program | capi | go | zip) "test_$room" ;;
     *) test_unit "$room" ;;
   esac
 done

@@ -1,0 +1,17 @@
+# What the zip for Windows contains (packaging/make_windows_zip.sh). Programs and millrace.dll lie in bin/, the import library in lib/.
+include(GNUInstallDirs)
+set(MILLRACE_DOC ${CMAKE_INSTALL_DATADIR}/doc/millrace)
+install(FILES ${CMAKE_SOURCE_DIR}/packaging/windows/README.txt DESTINATION .)
+install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/CHANGELOG.md DESTINATION ${MILLRACE_DOC})
+install(FILES ${CMAKE_SOURCE_DIR}/src/app/web/licenses.txt DESTINATION ${MILLRACE_DOC} RENAME page-licenses.txt)
+install(FILES ${MILLRACE_WINDOWS_LIBS}/THIRD_PARTY.txt DESTINATION ${MILLRACE_DOC})
+install(FILES ${CMAKE_SOURCE_DIR}/models/demo-moe-q4_k_m.gguf DESTINATION ${CMAKE_INSTALL_DATADIR}/millrace)
+
+set(CPACK_GENERATOR ZIP)
+set(CPACK_PACKAGE_NAME millrace)
+set(CPACK_PACKAGE_FILE_NAME millrace-${PROJECT_VERSION}-windows-x86_64)
+set(CPACK_PACKAGE_CHECKSUM SHA256)
+set(CPACK_PACKAGE_DIRECTORY ${CMAKE_SOURCE_DIR}/build/packages-windows)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_VERBATIM_VARIABLES ON)
+include(CPack)
