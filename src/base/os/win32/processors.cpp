@@ -12,7 +12,7 @@ std::vector<int> allowed_processors() {
   USHORT groups[64] = {};
   USHORT count = 64;
   DWORD_PTR mask = 0, every = 0;
-  if (GetProcessGroupAffinity(GetCurrentProcess(), &count, groups) == 0 || count == 0) return {0};
+  if (GetProcessGroupAffinity(GetCurrentProcess(), &count, groups) == 0) count = 1;  // Wine 8 has groups, but not this
   const bool one = count == 1 && GetProcessAffinityMask(GetCurrentProcess(), &mask, &every) != 0 && mask != 0;
   for (USHORT i = 0; i < count; ++i) {
     const DWORD active = GetActiveProcessorCount(groups[i]);
