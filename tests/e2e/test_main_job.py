@@ -192,6 +192,17 @@ class Words(Case):
         for word in ("O_DIRECT", "io_uring", "GPU"):
             self.assertIn(word, out)
 
+    def test_the_self_test(self):
+        with tempfile.TemporaryDirectory() as folder:
+            out = self.ok("doctor", folder, "--self-test").out
+            self.assertEqual(os.listdir(folder), [])
+        for words in ("system ", "processor ", "  pread ", "right bytes", "\nPassed.\n"):
+            self.assertIn(words, out)
+        self.assertRegex(out, "digest +[0-9a-f]{16}\n")
+        self.assertNotIn("FAILED", out)
+        out = self.refused("doctor", "/proc", "--self-test", says="self-test").out  # where no file can be made
+        self.assertIn("FAILED: ", out)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -116,6 +116,19 @@ class Files(Folder):
         self.assertEqual(len(texts[0]), 3)
 
 
+class SelfTest(Folder):
+    def test_the_bits_are_those_of_linux(self):
+        said = self.ok("doctor", self.folder, "--self-test").out
+        self.assertIn("Passed.", said)
+        self.assertRegex(said, r"system +Windows [0-9.]+ \(Wine ")
+        self.assertIn(f"affinity allows {len(os.sched_getaffinity(0))};", said)
+        for way in ("pread-direct", "pread", "mmap"):
+            self.assertRegex(said, f"  {way} +right bytes")
+        digest = "digest +([0-9a-f]{16})"
+        self.assertEqual(re.search(digest, said)[1], re.search(digest, linux("doctor", self.folder, "--self-test"))[1])
+        self.assertFalse(list(self.folder.iterdir()))
+
+
 class Pull(Folder):
     """From a hub on this machine that speaks https, by Windows' own TLS. Wine 8's verifies no certificate: any is good enough."""
 

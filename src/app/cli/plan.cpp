@@ -14,6 +14,7 @@
 #include "app/cli/plan_cluster.h"
 #include "app/cli/progress.h"
 #include "app/cli/pull.h"
+#include "app/cli/self_test.h"
 #include "app/store/aliases.h"
 #include "base/bytes.h"
 #include "base/log.h"
@@ -273,11 +274,21 @@ void add_calibrate(CLI::App& app, const Program& program, int& exit_code) {
   command->callback([flags, &program, &exit_code] { exit_code = execute_calibrate(*flags, program); });
 }
 
-void add_doctor(CLI::App& app, const Program&, int&) {
+void add_doctor(CLI::App& app, const Program&, int& exit_code) {
   auto path = std::make_shared<std::string>(".");
+  auto self_test = std::make_shared<bool>(false);
   auto* command = app.add_subcommand("doctor", "Show what this machine offers, and what to change");
   command->add_option("path", *path, "A file or directory on the disk with the models")->capture_default_str();
-  command->callback([path] { std::fputs(render_doctor(*path).c_str(), stdout); });
+  command->add_flag(
+      "--self-test", *self_test,
+      "Also read a new file of 32 MiB by every backend and compare the kernels' bits, for reports of faults");
+  command->callback([path, self_test, &exit_code] {
+    std::fputs(render_doctor(*path).c_str(), stdout);
+    if (!*self_test) return;
+    const SelfTest done = run_self_test(*path);
+    std::fputs(("\n" + done.report).c_str(), stdout);
+    if (!done.passed) exit_code = fail(error(Code::internal, "the self-test failed; attach its report to an issue"));
+  });
 }
 
 }  // namespace millrace::cli
