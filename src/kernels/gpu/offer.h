@@ -23,7 +23,7 @@ struct Offer {
   bool host_rows = true;       // what the GPU and the processor exchange in a pass
   bool adapters = true;        // low-rank ones (low_rank.h)
   bool rare_layers = true;     // scores with caps and slopes, chunks of positions, xIELU, SparseMixer, largest(), SiLU
-                            // with limits
+                               // with limits
   std::int64_t head_step = 1;  // attention's heads have a multiple of so many channels
   bool (*reads)(DType weights) = [](DType) { return true; };
   bool (*keeps)(DType kv) = [](DType) { return true; };
