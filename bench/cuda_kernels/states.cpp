@@ -157,7 +157,7 @@ void time_scans(Suite& suite, int rows) {
     float* const decay = c.writes<float>(std::int64_t{rows} * Mamba::kHeads);
     float* const step = c.changes<float>(std::int64_t{rows} * Mamba::kHeads);
     const auto *const a = c.vector(Mamba::kHeads), *const bias = c.vector(Mamba::kHeads);
-    return [=](cudaStream_t stream) { return time_step(decay, step, a, bias, rows, Mamba::kHeads, 1, stream); };
+    return [=](cudaStream_t stream) { return time_step(decay, step, a, bias, rows, Mamba::kHeads, 1, 0, stream); };
   });
 }
 

@@ -438,7 +438,7 @@ class Fuser {
     if (rule.key_dim > kMostDeltaKeys || rule.value_dim > kMostDeltaValues || convolve.convolution.taps != kDeltaTaps)
       return {};
     if (norm.out != convolve.out || norm.heads != 2 * rule.key_heads || norm.head_dim != rule.key_dim) return {};
-    if (convolve.a != convolve.out || rule.has_channel_decays(program_.buffer(s.c).cols)) return {};
+    if (decay.least != 0 || convolve.a != convolve.out || rule.has_channel_decays(program_.buffer(s.c).cols)) return {};
     if (s.a != convolve.out || s.c != decay.out || s.b == s.c || convolve.layer != s.layer) return {};
     if (step(at + 4).out != s.out || step(at + 4).head_dim != rule.value_dim) return {};
     for (const Act act : {convolve.out, decay.out})

@@ -268,10 +268,22 @@ TEST_F(CudaHeads, StepsAndDecays) {
     const auto a = floats(cols / together, 0.5f), bias = floats(cols);
     const Array<float> step_at(step), decay_at(step.size()), alone(step), a_at(a), bias_at(bias);
     const Entry a_entry(a_at.at_bytes()), bias_entry(bias_at.at_bytes());
-    const auto run = [&](float* decay, float* x) {
+    const auto run = [&](float* decay, float* x, float bound = 0) {
       ok(time_step(decay, x, a_entry.get(), bias_entry.get(), static_cast<std::int32_t>(rows),
-                   static_cast<std::int32_t>(cols), static_cast<std::int32_t>(together), nullptr));
+                   static_cast<std::int32_t>(cols), static_cast<std::int32_t>(together), bound, nullptr));
     };
+    if (gpu::offer().channel_decays) {
+      const Array<float> bounded_at(step.size()), given(step);
+      run(bounded_at.get(), given.get(), -5);
+      std::vector<float> bounded(step.size());
+      for (std::size_t i = 0; i < step.size(); ++i) {
+        const std::size_t c = i % static_cast<std::size_t>(cols);
+        bounded[i] =
+            exp_f32(-5 * sigmoid_f32(std::abs(a[c / static_cast<std::size_t>(together)]) * (step[i] + bias[c])));
+      }
+      EXPECT_TRUE(same_bits(bounded_at.host(), bounded)) << cols;
+      EXPECT_TRUE(same_bits(given.host(), step)) << cols;
+    }
     run(decay_at.get(), step_at.get());
     run(alone.get(), alone.get());
     std::vector<float> decay(step.size());

@@ -459,7 +459,7 @@ TEST_F(CudaRecurrent, AStepOfADeltaNetIsFiveLaunches) {
     ConvolveCall convolution = call.convolution;
     convolution.runs = apart.runs();
     convolution.x = x_apart.get();
-    ok(time_step(decay.get(), decay.get(), call.a, call.a_bias, n(rows), n(shape.value_heads), 1, nullptr));
+    ok(time_step(decay.get(), decay.get(), call.a, call.a_bias, n(rows), n(shape.value_heads), 1, 0, nullptr));
     ok(convolve(convolution, nullptr));
     ok(l2_norm_heads(x_apart.get(), channels, n(rows), n(2 * shape.key_heads), n(shape.keys), call.eps, nullptr));
     DeltaRuleCall rule = call.rule;

@@ -187,12 +187,17 @@ Status l2_norm_heads(float* x, std::int64_t cols, std::int32_t rows, std::int32_
   });
 }
 Status time_step(float* decay, float* step, const std::byte* const* a, const std::byte* const* bias, std::int32_t rows,
-                 std::int32_t cols, std::int32_t together, device::StreamRef stream) {
+                 std::int32_t cols, std::int32_t together, float bound, device::StreamRef stream) {
   return simulated::enqueue(stream, [=] {
     for (std::int64_t i = 0; i < std::int64_t{rows} * cols; ++i) {
-      const float value = softplus_f32(step[i] + at(bias)[i % cols]);
+      const float x = step[i] + at(bias)[i % cols], factor = at(a)[i % cols / together];
+      if (bound != 0) {
+        decay[i] = exp_f32(bound * sigmoid_f32(std::abs(factor) * x));
+        continue;
+      }
+      const float value = softplus_f32(x);
       step[i] = value;
-      decay[i] = exp_f32(at(a)[i % cols / together] * value);
+      decay[i] = exp_f32(factor * value);
     }
   });
 }

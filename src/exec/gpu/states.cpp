@@ -42,7 +42,7 @@ void GpuExecutor::Emitter::emit_time_step(const Step& s) {
   if (!status.ok()) return;
   const auto together = static_cast<std::int32_t>(cols(s.a) / ops.part(s.weight).cols);
   check(gpu::time_step(data(s.out), data(s.a), a, bias, rows(s.a), static_cast<std::int32_t>(cols(s.a)), together,
-                       stream),
+                       s.least, stream),
         "time_step");
 }
 

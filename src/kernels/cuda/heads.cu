@@ -77,15 +77,21 @@ __global__ void sigmoid_gate_rows_kernel(float* x, const float* gate, int cols) 
 }
 
 __global__ void time_step_kernel(float* decay, float* step, const std::byte* const* a, const std::byte* const* bias,
-                                 std::int64_t n, int cols, int together) {
+                                 std::int64_t n, int cols, int together, float bound) {
   allow_successor();
   wait_for_predecessor();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= n) return;
   const auto c = static_cast<int>(i % cols);
-  const float value = softplus(step[i] + reinterpret_cast<const float*>(*bias)[c]);
+  const float x = step[i] + reinterpret_cast<const float*>(*bias)[c];
+  const float factor = reinterpret_cast<const float*>(*a)[c / together];
+  if (bound != 0) {
+    decay[i] = exp_f32(bound * over_sigmoid(1.0f, fabsf(factor) * x));
+    return;
+  }
+  const float value = softplus(x);
   step[i] = value;
-  decay[i] = exp_f32(reinterpret_cast<const float*>(*a)[c / together] * value);  // may lie where the step did
+  decay[i] = exp_f32(factor * value);  // may lie where the step did
 }
 
 __global__ void xielu_kernel(Xielu shape, float* x, std::int64_t n) {
@@ -286,12 +292,12 @@ cudaError_t gated_norm(const GatedNormCall& call, cudaStream_t stream) {
 static_assert(kMostGatedHeadDim == 4 * 4 * kWarp);
 
 cudaError_t time_step(float* decay, float* step, const std::byte* const* a, const std::byte* const* bias,
-                      std::int32_t rows, std::int32_t cols, std::int32_t together, cudaStream_t stream) {
+                      std::int32_t rows, std::int32_t cols, std::int32_t together, float bound, cudaStream_t stream) {
   const std::int64_t n = std::int64_t{rows} * cols;
   if (n <= 0) return cudaSuccess;
   if (together < 1 || cols % together != 0) return cudaErrorInvalidValue;
   return launch(time_step_kernel, dim3(blocks_for(n)), dim3(kThreads), 0, stream, decay, step, a, bias, n, cols,
-                together);
+                together, bound);
 }
 
 cudaError_t activate(Activation activation, float* x, std::int64_t n, cudaStream_t stream) {

@@ -177,7 +177,7 @@ cudaError_t sigmoid_gate_rows(float* x, const float* gate, std::int32_t rows, st
 cudaError_t l2_norm_heads(float* x, std::int64_t cols, std::int32_t rows, std::int32_t heads, std::int32_t head_dim,
                           float eps, cudaStream_t stream);
 cudaError_t time_step(float* decay, float* step, const std::byte* const* a, const std::byte* const* bias,
-                      std::int32_t rows, std::int32_t cols, std::int32_t together, cudaStream_t stream);
+                      std::int32_t rows, std::int32_t cols, std::int32_t together, float bound, cudaStream_t stream);
 cudaError_t rms_norm_groups(float* x, const std::byte* const* weight, std::int32_t rows, std::int32_t groups,
                             std::int32_t dim, float eps, cudaStream_t stream);
 cudaError_t rms_norm(const NormCall& call, cudaStream_t stream);

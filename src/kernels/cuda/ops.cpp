@@ -174,8 +174,9 @@ Status l2_norm_heads(float* x, std::int64_t cols, std::int32_t rows, std::int32_
   return cuda_status(cuda::l2_norm_heads(x, cols, rows, heads, head_dim, eps, cuda_stream(stream)), "l2_norm_heads");
 }
 Status time_step(float* decay, float* step, const std::byte* const* a, const std::byte* const* bias, std::int32_t rows,
-                 std::int32_t cols, std::int32_t together, StreamRef stream) {
-  return cuda_status(cuda::time_step(decay, step, a, bias, rows, cols, together, cuda_stream(stream)), "time_step");
+                 std::int32_t cols, std::int32_t together, float bound, StreamRef stream) {
+  return cuda_status(cuda::time_step(decay, step, a, bias, rows, cols, together, bound, cuda_stream(stream)),
+                     "time_step");
 }
 Status rms_norm_groups(float* x, const std::byte* const* weight, std::int32_t rows, std::int32_t groups,
                        std::int32_t dim, float eps, StreamRef stream) {

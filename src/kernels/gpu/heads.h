@@ -39,9 +39,10 @@ Status sigmoid_gate_rows(float* x, const float* gate, std::int32_t rows, std::in
 Status l2_norm_heads(float* x, std::int64_t cols, std::int32_t rows, std::int32_t heads, std::int32_t head_dim,
                      float eps, device::StreamRef stream);
 /// step = ln(1 + e^(step + bias)), decay = e^(a * step); [rows, cols] each. decay may be step, which is not kept then.
-/// bias: entry of float32 [cols]; a: of [cols / together], each for as many neighbours.
+/// bias: entry of float32 [cols]; a: of [cols / together], each for as many neighbours. With a bound, below 0: decay =
+/// e^(bound / (1 + e^(-|a| (step + bias)))), and step stays, unless it is decay.
 Status time_step(float* decay, float* step, const std::byte* const* a, const std::byte* const* bias, std::int32_t rows,
-                 std::int32_t cols, std::int32_t together, device::StreamRef stream);
+                 std::int32_t cols, std::int32_t together, float bound, device::StreamRef stream);
 /// Each of the `groups` equal parts of x's rows [rows, groups * dim], in place: x / rms(x) * its part of weight [groups
 /// * dim], eps beside the mean of squares. Thread t of 256 adds elements t, t + 256, ... by one fma each; lanes of a
 /// warp by a tree (16, 8, 4, 2, 1), then the warps in ascending order, from +0. The CPU's bits it has not.

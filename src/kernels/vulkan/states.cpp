@@ -96,10 +96,10 @@ Status scan(const ScanCall& call, StreamRef stream) {
 }
 
 Status time_step(float* decay, float* step, const std::byte* const* a, const std::byte* const* bias, std::int32_t rows,
-                 std::int32_t cols, std::int32_t together, StreamRef stream) {
+                 std::int32_t cols, std::int32_t together, float bound, StreamRef stream) {
   const std::int64_t elements = std::int64_t{rows} * cols;
   if (elements <= 0) return {};
-  if (together != 1) return broken("factors that neighbours share");
+  if (together != 1 || bound != 0) return broken("factors that neighbours share, or decays with a bound");
   struct {
     std::uint64_t decay, step, a, bias;
     std::uint32_t elements, cols;
