@@ -6,6 +6,8 @@
 #include <atomic>
 #include <filesystem>
 #include <string>
+#include <system_error>
+#include <utility>
 
 #include "base/os/process.h"
 
@@ -20,5 +22,19 @@ inline std::string fresh_folder(const char* name) {
   std::filesystem::create_directories(path);
   return path.string();
 }
+
+/// Removes a folder when it goes out of scope. It is declared before what has files open there, which Windows does not
+/// remove.
+struct RemovedLater {
+  std::string path;
+
+  explicit RemovedLater(std::string folder) : path(std::move(folder)) {}
+  RemovedLater(const RemovedLater&) = delete;
+  RemovedLater& operator=(const RemovedLater&) = delete;
+  ~RemovedLater() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+};
 
 }  // namespace millrace::test

@@ -39,7 +39,7 @@ inline std::string reference(const std::string& name) {
 inline std::vector<std::string> all_references() {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(std::string(MILLRACE_TEST_DATA) + "/reference"))
-    if (entry.path().extension() == ".gguf") names.push_back(entry.path().stem());
+    if (entry.path().extension() == ".gguf") names.push_back(entry.path().stem().string());
   std::sort(names.begin(), names.end());
   return names;
 }

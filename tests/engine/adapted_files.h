@@ -143,7 +143,7 @@ class AdaptedFiles {
   Status write(const std::string& model) {
     MR_ASSIGN_OR_RETURN(const modelfile::Model file, modelfile::Model::open(model));
     std::ifstream in(model, std::ios::binary);
-    modelfile::Writer adapter(adapter_), merged(merged_);
+    modelfile::Writer adapter(adapter_.string()), merged(merged_.string());
     std::map<std::string, modelfile::Value> keys = {
         {"general.type", modelfile::Value(std::string("adapter"))},
         {"general.architecture", file.metadata().at("general.architecture")},

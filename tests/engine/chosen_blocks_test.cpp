@@ -12,6 +12,7 @@
 #include "engine/drafters.h"
 #include "engine/own_path.h"
 #include "engine/support.h"
+#include "fresh_folder.h"
 #include "modelfile/gguf.h"
 
 namespace millrace::engine {
@@ -107,6 +108,7 @@ TEST_P(ChosenBlocks, RequestsThatBeginAlikeShareBlocksAndPasses) {
 TEST_P(ChosenBlocks, ARestartTakesThePromptFromTheDisk) {
   const std::string folder = own_path("block-prompts-" + std::string(info(GetParam()).name));
   std::filesystem::remove_all(folder);
+  const millrace::test::RemovedLater removed(folder);
   EngineOptions caching = options(64);
   caching.kv.share_prefixes = true;
   caching.kv.prompt_cache = folder;
@@ -120,7 +122,6 @@ TEST_P(ChosenBlocks, ARestartTakesThePromptFromTheDisk) {
   const Result result = engine->run(greedy(block_tokens(320), 30));
   EXPECT_EQ(result.cached_tokens, 256);
   EXPECT_EQ(result.tokens, make(options())->run(greedy(block_tokens(320), 30)).tokens);
-  std::filesystem::remove_all(folder);
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, ChosenBlocks, testing::Values(DType::f16, DType::f32, DType::q8_0, DType::q4_0),

@@ -11,6 +11,7 @@
 #include "engine/drafters.h"
 #include "engine/own_path.h"
 #include "engine/support.h"
+#include "fresh_folder.h"
 
 namespace millrace::engine {
 namespace {
@@ -111,6 +112,7 @@ TEST_P(Compressed, RequestsThatBeginAlikeShareBlocksAndPasses) {
 TEST_P(Compressed, ARestartTakesThePromptFromTheDisk) {
   const std::string folder = own_path("compressed-prompts-" + std::string(millrace::info(dtype()).name));
   std::filesystem::remove_all(folder);
+  const millrace::test::RemovedLater removed(folder);
   EngineOptions caching = options(64);
   caching.kv.share_prefixes = true;
   caching.kv.prompt_cache = folder;
@@ -124,7 +126,6 @@ TEST_P(Compressed, ARestartTakesThePromptFromTheDisk) {
   const Result result = engine->run(greedy(some_tokens(220), 30));
   EXPECT_EQ(result.cached_tokens, 192);
   EXPECT_EQ(result.tokens, make(options())->run(greedy(some_tokens(220), 30)).tokens);
-  std::filesystem::remove_all(folder);
 }
 
 /// Guesses that were wrong have completed rows; the tokens in their place complete them anew.

@@ -16,6 +16,7 @@
 
 #include "engine/own_path.h"
 #include "engine/support.h"
+#include "fresh_folder.h"
 
 namespace millrace::engine::test {
 
@@ -128,6 +129,7 @@ inline void expect_a_restart_to_take_the_prompt_from_the_disk(const MakeLatentOp
                                                               const std::string& label) {
   const std::string folder = own_path("latent-prompts-" + label);
   std::filesystem::remove_all(folder);
+  const millrace::test::RemovedLater removed(folder);
   EngineOptions caching = options(file, 64);
   caching.kv.share_prefixes = true;
   caching.kv.prompt_cache = folder;
@@ -141,7 +143,6 @@ inline void expect_a_restart_to_take_the_prompt_from_the_disk(const MakeLatentOp
   const Result result = engine->run(greedy(latent_tokens(220), 30));
   EXPECT_EQ(result.cached_tokens, 192);
   EXPECT_EQ(result.tokens, make(options(file, 512))->run(greedy(latent_tokens(220), 30)).tokens);
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace millrace::engine::test

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/os/file.h"
+#include "base/os/file_info.h"
 #include "engine/rank_threads.h"
 #include "engine/service.h"
 #include "engine/support.h"
@@ -152,7 +154,7 @@ TEST_F(PromptCacheOverRanks, WhatOneLacksAllCompute) {
     for (const fs::directory_entry& entry : fs::directory_iterator(path)) files.push_back(entry.path());
     ASSERT_EQ(files.size(), 4u) << name;
     std::sort(files.begin(), files.end(), [](const fs::path& one, const fs::path& other) {
-      return fs::last_write_time(one) < fs::last_write_time(other);
+      return os::file_info(one.string())->modified_ns < os::file_info(other.string())->modified_ns;
     });
     fs::remove(files.front());  // the last block's, which leaves first
     const Answer second = ask_ranks(ranks, rank("zero"), prompt);
@@ -219,11 +221,15 @@ TEST_F(PromptCache, AnotherModelOrFormatTakesNothingOfIt) {
   EngineOptions f32 = caching(draft_path());
   f32.kv.dtype = DType::f32;
   EXPECT_EQ(ask(*make(f32), prompt).result.cached_tokens, 0);
-  const fs::path copy = folder.string() + ".gguf";  // the same bytes, changed at another time
+  const std::string copy = folder.string() + ".gguf";  // the same bytes, changed at another time
   fs::copy_file(draft_path(), copy);
-  fs::last_write_time(copy, fs::last_write_time(draft_path()) + std::chrono::seconds(1));
+  const std::int64_t modified = os::file_info(draft_path())->modified_ns;
+  const auto set_modified = [&copy](std::int64_t ns) {
+    return os::File::open(copy, {.access = os::File::Access::both})->set_modified(ns).ok();
+  };
+  ASSERT_TRUE(set_modified(modified + 1'000'000'000));
   EXPECT_EQ(ask(*make(caching(copy)), prompt).result.cached_tokens, 0);
-  fs::last_write_time(copy, fs::last_write_time(draft_path()));
+  ASSERT_TRUE(set_modified(modified));
   EXPECT_EQ(ask(*make(caching(copy)), prompt).result.cached_tokens, 192) << "the same model in another place";
   fs::remove(copy);
 }

@@ -87,8 +87,8 @@ TEST(SameBits, ForEveryBudget) {
 
 TEST(SameBits, ForEveryStorage) {
   using storage::BackendKind;
-  for (const BackendKind kind :
-       {BackendKind::io_uring, BackendKind::pread_direct, BackendKind::pread_buffered, BackendKind::mmap}) {
+  for (const BackendKind kind : storage::backend_kinds()) {
+    if (kind == BackendKind::automatic) continue;
     SCOPED_TRACE(storage::backend_name(kind));
     EngineOptions options = demo();
     options.storage.backend = kind;

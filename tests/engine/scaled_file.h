@@ -58,7 +58,7 @@ class ScaledFile {
   Status write(const std::string& model) {
     MR_ASSIGN_OR_RETURN(const modelfile::Model file, modelfile::Model::open(model));
     std::ifstream in(model, std::ios::binary);
-    modelfile::Writer writer(path_);
+    modelfile::Writer writer(path_.string());
     for (const auto& [key, value] : file.metadata()) MR_RETURN_IF_ERROR(writer.add(key, value));
     std::vector<std::vector<std::byte>> data;
     const auto declare = [&](const std::string& name, DType dtype, std::vector<std::int64_t> shape,

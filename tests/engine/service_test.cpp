@@ -9,6 +9,7 @@
 
 #include "engine/model_manager.h"
 #include "engine/support.h"
+#include "fresh_folder.h"
 
 namespace millrace::engine {
 namespace {
@@ -168,8 +169,9 @@ TEST(ModelManager, PathsToOneFileShareWhatIsLoaded) {
 TEST(ModelManager, AModelSeesFromTheFirstPictureOnOnceItsFileIsThere) {
   const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "millrace-sees-later";
   std::filesystem::remove_all(folder);
+  const millrace::test::RemovedLater removed(folder.string());
   std::filesystem::create_directories(folder);
-  const std::string path = folder / "model.gguf";
+  const std::string path = (folder / "model.gguf").string();
   std::filesystem::copy_file(MILLRACE_TEST_DATA "/reference/qwen35.gguf", path);
   ModelManager manager(managed(1'000'000'000));
   const auto service_for = [&](bool sight) {
@@ -188,7 +190,6 @@ TEST(ModelManager, AModelSeesFromTheFirstPictureOnOnceItsFileIsThere) {
   EXPECT_NE(seeing->engine().pictures(), nullptr);
   EXPECT_EQ(service_for(true), seeing);
   EXPECT_EQ(service_for(false), seeing);
-  std::filesystem::remove_all(folder);
 }
 
 TEST(ModelManager, UnloadWaitsForTheLastUser) {

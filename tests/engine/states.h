@@ -10,6 +10,7 @@
 
 #include "engine/own_path.h"
 #include "engine/support.h"
+#include "fresh_folder.h"
 
 namespace millrace::engine::test {
 
@@ -139,6 +140,7 @@ inline void expect_a_preempted_request_to_answer_the_same(const MakeOptions& opt
 inline void expect_the_prompt_cache_to_give_back_checkpoints(const MakeOptions& options_for, const std::string& name) {
   const std::string folder = own_path("state-prompts-" + name);
   std::filesystem::remove_all(folder);
+  const millrace::test::RemovedLater removed(folder);
   EngineOptions options = options_for(64, true);
   options.kv.prompt_cache = folder;
   options.kv.prompt_cache_seconds = 0;
@@ -153,7 +155,6 @@ inline void expect_the_prompt_cache_to_give_back_checkpoints(const MakeOptions& 
   const Result result = engine->run(answer_of(longer));
   EXPECT_EQ(result.cached_tokens, 320);
   EXPECT_EQ(result.tokens, cold->run(answer_of(longer)).tokens);
-  std::filesystem::remove_all(folder);
 }
 
 /// Experts are read as routers name them, behind what the layer has done to its state; these reads fail, in a prompt's

@@ -8,6 +8,7 @@
 #include "engine/setup.h"
 #include "engine/step_cost.h"
 #include "engine/support.h"
+#include "fresh_folder.h"
 
 namespace millrace::engine {
 namespace {
@@ -154,6 +155,7 @@ TEST(Window, RequestsThatBeginAlikeShareWhatIsLeft) {
 void expect_restored(const std::string& name) {
   const std::string folder = own_path("window-prompts");
   std::filesystem::remove_all(folder);
+  const millrace::test::RemovedLater removed(folder);
   EngineOptions options = forgetful(name, 512, 64);
   options.kv.share_prefixes = true;
   options.kv.prompt_cache = folder;
@@ -174,7 +176,6 @@ void expect_restored(const std::string& name) {
   const Result part = engine->run(greedy(shorter, 40));
   EXPECT_EQ(part.cached_tokens, 256) << "what the tree had of the blocks before was written with the prompt";
   EXPECT_EQ(part.tokens, cold->run(greedy(shorter, 40)).tokens);
-  std::filesystem::remove_all(folder);
 }
 
 TEST(Window, ThePromptCacheGivesWhatEveryWindowStillSees) {

@@ -36,8 +36,15 @@ std::string repeated(const std::string& head, const std::string& piece, int coun
 }
 
 std::uint64_t heap_bytes() {
+#if defined(_WIN32)
+  std::uint64_t bytes = 0;
+  for (_HEAPINFO entry{}; _heapwalk(&entry) == _HEAPOK;)
+    if (entry._useflag == _USEDENTRY) bytes += entry._size;
+  return bytes;
+#else
   const auto info = ::mallinfo2();
   return info.uordblks + info.hblkhd;
+#endif
 }
 
 std::vector<std::string> bodies() {

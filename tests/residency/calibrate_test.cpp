@@ -98,7 +98,7 @@ TEST_F(CalibrateTest, RatesAreKeptBesideOthers) {
   EXPECT_NE(load_rates(here).status().message().find("millrace calibrate"), std::string::npos);
 
   const std::string file = *rates_file();
-  EXPECT_EQ(file, (folder_ / "millrace" / "rates.json").string());
+  EXPECT_EQ(fs::path(file), folder_ / "millrace" / "rates.json");
   fs::create_directories(folder_ / "millrace");
   std::ofstream(file) << R"({"another machine": {"disk": 1}})";
   Rates rates;
