@@ -22,6 +22,7 @@ for room in "${rooms[@]}"; do
     program) targets+=(millrace) ;;
     go) targets+=(millrace_shared) ;;
     zip) targets+=(millrace millrace_shared) ;;
+    modelfile) targets+=(millrace_modelfile_test synth-model) ;;
     *) targets+=("millrace_${room}_test") ;;
   esac
 done

@@ -42,7 +42,11 @@ class SynthModel : public ::testing::Test {
     return {std::istreambuf_iterator<char>(in), {}};
   }
 
+#if defined(_WIN32)  // whose shell takes a word that begins with / for an option
+  const std::string kProgram = fs::absolute(MILLRACE_BINARY_DIR "/tools/synth-model.exe").make_preferred().string();
+#else
   const std::string kProgram = MILLRACE_BINARY_DIR "/tools/synth-model";
+#endif
   const std::string kSmall = " --layers 2 --dim 256 --ff 512 --heads 4 --kv-heads 2 --head-dim 64 --vocab 1000";
   fs::path folder_;
 };
