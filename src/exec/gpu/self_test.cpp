@@ -29,7 +29,7 @@ using gpu::Family;
 namespace {
 
 constexpr std::int64_t kCols = 768;         // three segments of a product's sum
-constexpr std::int64_t kDistinctRows = 96;  // of weights; larger matrices repeat them
+constexpr std::int64_t kDistinctRows = 40;  // of weights; larger matrices repeat them
 constexpr std::int64_t kMostRows = 150;     // of activations: more than any tile has
 constexpr std::int64_t kKeys = 150;         // more than a chunk of attention's, three blocks of the cache
 constexpr std::int64_t kMostGroup = 8;      // heads for each of two KV heads
