@@ -28,6 +28,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// What /proc, /sys and cgroups hold, NVIDIA's driver and cuFile: nothing of it is asked for on Windows.
+#if defined(_WIN32)
+constexpr bool kOnLinux = false;
+#else
+constexpr bool kOnLinux = true;
+#endif
+
 enum class Mark { ok, could_be_better, missing };
 
 struct Finding {
@@ -80,15 +87,18 @@ Finding find_processor() {
 Finding find_cores() {
   const int online = os::online_processors();
   const std::size_t allowed = os::allowed_processors().size();
-  const double quota = os::cgroup_cpu_quota(whole_text("/proc/self/cgroup"), "/sys/fs/cgroup");
   Finding finding = {
       .what = "cores",
-      .found = fmt::format("{} of {} usable; affinity allows {}; cgroup quota {}", ThreadPool::usable_processors(),
-                           online, allowed, quota > 0 ? fmt::format("{:.1f}", quota) : std::string("none"))};
+      .found = fmt::format("{} of {} usable; affinity allows {}", ThreadPool::usable_processors(), online, allowed)};
+  if (kOnLinux) {
+    const double quota = os::cgroup_cpu_quota(whole_text("/proc/self/cgroup"), "/sys/fs/cgroup");
+    finding.found += "; cgroup quota " + (quota > 0 ? fmt::format("{:.1f}", quota) : std::string("none"));
+  }
   if (ThreadPool::usable_processors() < online) {
     finding.mark = Mark::could_be_better;
     finding.change =
-        "give the process more: taskset and cpusets set the affinity, docker --cpus or CPUQuota= the quota";
+        kOnLinux ? "give the process more: taskset and cpusets set the affinity, docker --cpus or CPUQuota= the quota"
+                 : "give the process more: start /affinity sets it, or Details in the Task Manager";
   }
   return finding;
 }
@@ -102,6 +112,7 @@ Findings find_memory(const device::MemoryLimits& limits) {
     findings.back().mark = Mark::could_be_better;
     findings.back().change = "other programs hold more than half of it: what they free becomes room for weights";
   }
+  if (!kOnLinux) return findings;
   const bool limited = limits.cgroup_bytes < limits.total_bytes;
   findings.push_back(
       {.what = "cgroup memory limit",
@@ -141,6 +152,8 @@ Finding find_locked_memory() {
 
 // ---- disk
 
+constexpr const char* kDirectReads = kOnLinux ? "O_DIRECT" : "unbuffered reads";
+
 /// Tries it with `file`, or with a small file in that folder.
 Finding find_direct_reads(const fs::path& file) {
   std::error_code code;
@@ -152,18 +165,19 @@ Finding find_direct_reads(const fs::path& file) {
   auto opened = storage::open_backend({scratch ? scratch->path() : file.string()},
                                       {.kind = storage::BackendKind::pread_direct, .threads = 1});
   if (opened.ok()) {
-    return {.what = "O_DIRECT", .found = fmt::format("works here, in blocks of {} B", (*opened)->traits().alignment)};
+    return {.what = kDirectReads, .found = fmt::format("works here, in blocks of {} B", (*opened)->traits().alignment)};
   }
   if (opened.status().code() != Code::unsupported) {
     return {.mark = Mark::missing,
-            .what = "O_DIRECT",
+            .what = kDirectReads,
             .found = "not tried: " + opened.status().message(),
             .change = "name a model file, or a directory you may write to"};
   }
   return {.mark = Mark::could_be_better,
-          .what = "O_DIRECT",
+          .what = kDirectReads,
           .found = opened.status().message(),
-          .change = "put models on ext4 or xfs on a local disk: reads then bypass the page cache"};
+          .change = fmt::format("put models on {} on a local disk: reads then bypass the page cache",
+                                kOnLinux ? "ext4 or xfs" : "NTFS")};
 }
 
 Finding find_system_way() {
@@ -191,6 +205,7 @@ Finding find_read_ahead(const fs::path& path) {
             .found = fmt::format("no block device behind {} ({}): a memory, network or overlay file system",
                                  path.string(), os::volume_name(info->volume))};
   }
+  if (!kOnLinux) return {.what = "disk", .found = disk->name};
   const std::string kib = disk->read_ahead_bytes ? fmt::format("{}", *disk->read_ahead_bytes / kKiB) : "?";
   Finding finding = {.what = "disk", .found = fmt::format("{}; read-ahead {} KiB", disk->name, kib)};
   if (disk->read_ahead_bytes && *disk->read_ahead_bytes < 128 * kKiB) {
@@ -331,6 +346,8 @@ Findings find_vulkan(const Expected<std::vector<device::Gpu>>& gpus) {
 }
 
 Findings find_gpu(const Expected<std::vector<device::Gpu>>& gpus) {
+  if (!kOnLinux)
+    return {{.mark = Mark::missing, .what = "GPU", .found = "Millrace for Windows has no GPU part: the CPU computes"}};
   const std::vector<fs::path> devices = nvidia_devices();
   Findings findings;
   if (devices.empty()) {
@@ -421,7 +438,8 @@ std::string render_doctor(const std::string& path) {
   Findings findings = {find_processor(), find_cores()};
   const auto add = [&](const Findings& more) { findings.insert(findings.end(), more.begin(), more.end()); };
   add(find_memory(limits));
-  add({find_huge_pages(), find_locked_memory(), find_read_ahead(looked_at), find_direct_reads(looked_at)});
+  if (kOnLinux) add({find_huge_pages(), find_locked_memory()});
+  add({find_read_ahead(looked_at), find_direct_reads(looked_at)});
   add({find_system_way(), find_rates(rates)});
   add(find_gpu(gpus));
   return summarize(findings, limits, rates, gpus) + render(findings) +
