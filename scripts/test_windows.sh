@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds for Windows with mingw-w64 and runs in Wine, with a time limit each and without a display but for Direct3D's: the unit
 # tests; the C library's test (room `capi`); the Go package's (room `go`); the zip (room `zip`, tests/e2e/windows_zip_check.py);
-# and millrace.exe (room `program`, tests/e2e/windows_check.py, beside Linux's program, which is built for that). Prints how many tests passed beside how
-# many Linux's program of the same name has, where that is built (make test). Tests that cannot pass there are named with the
+# millrace.exe (room `program`, tests/e2e/windows_check.py, beside Linux's program, which is built for that); and Linux's own tests of pulls
+# (room `pull`). Prints how many tests passed beside how many Linux's program of the same name has, where that is built (make test). Tests that cannot pass there are named with the
 # reason in scripts/windows_skips.txt and are not run. Exit status 1: a test failed.
 # Usage: scripts/test_windows.sh [ROOM...]; without rooms: all that the Windows build has
 set -euo pipefail
@@ -14,12 +14,12 @@ rooms=("$@")
 if [ ${#rooms[@]} -eq 0 ]; then  # those that cmake/windows_port.cmake does not leave out
   TESTS=ON scripts/build.sh windows build.ninja
   mapfile -t rooms < <(ninja -C "$build" -t targets all | sed -n 's/^millrace_\(.*\)_test: .*/\1/p' | sort)
-  rooms+=(go zip program)
+  rooms+=(go zip program pull)
 fi
 targets=()
 for room in "${rooms[@]}"; do
   case "$room" in
-    program) targets+=(millrace) ;;
+    program | pull) targets+=(millrace) ;;
     go) targets+=(millrace_shared) ;;
     zip) targets+=(millrace millrace_shared) ;;
     modelfile) targets+=(millrace_modelfile_test synth-model) ;;
@@ -27,7 +27,7 @@ for room in "${rooms[@]}"; do
   esac
 done
 TESTS=ON scripts/build.sh windows "${targets[@]}"
-[[ " ${rooms[*]} " != *" program "* ]] || scripts/build.sh release millrace
+[[ ! " ${rooms[*]} " =~ \ (program|pull)\  ]] || scripts/build.sh release millrace synth-model
 
 wine=$(command -v wine64 || echo /usr/lib/wine/wine64)
 server=$(command -v wineserver || echo /usr/lib/wine/wineserver)
@@ -61,15 +61,17 @@ judge() {  # ROOM STATUS LOG LINES
 }
 
 test_with_python() {  # ROOM SCRIPT
-  local log=$build/tests/$1.log status=0 total bad
-  MILLRACE=$PWD/$build/millrace MILLRACE_LINUX=$PWD/build/release/millrace WINE=$wine timeout "${MILLRACE_TEST_SECONDS:-900}" \
+  local log=$build/tests/$1.log status=0 total bad passed_over
+  MILLRACE=$PWD/$build/millrace MILLRACE_SYSTEM=windows MILLRACE_LINUX=$PWD/build/release/millrace WINE=$wine timeout "${MILLRACE_TEST_SECONDS:-900}" \
     python3 "$2" >"$log" 2>&1 </dev/null || status=$?
   total=$(sed -n 's/^Ran \([0-9]*\) tests.*/\1/p' "$log")
   bad=$(grep -cE '^(FAIL|ERROR): ' "$log" || true)
-  row "$1" $((${total:-0} - bad)) 0 "$bad" -
+  passed_over=$(sed -n 's/.*skipped=\([0-9]*\).*/\1/p' "$log" | tail -n 1)
+  row "$1" $((${total:-0} - bad - ${passed_over:-0})) "${passed_over:-0}" "$bad" -
   judge "$1" "$status" "$log" 60
 }
 test_program() { test_with_python program tests/e2e/windows_check.py; }
+test_pull() { test_with_python pull tests/e2e/test_pull.py; }  # Linux's test
 test_zip() {
   packaging/make_windows_zip.sh https://downloads.invalid/millrace >"$build/tests/zip.log"
   test_with_python zip tests/e2e/windows_zip_check.py
@@ -126,7 +128,7 @@ test_unit() {  # ROOM
 row room passed skipped failed Linux
 for room in "${rooms[@]}"; do
   case "$room" in
-    program | capi | go | zip) "test_$room" ;;
+    program | pull | capi | go | zip) "test_$room" ;;
     *) test_unit "$room" ;;
   esac
 done

@@ -16,6 +16,7 @@ SYNTH = os.environ.get("MILLRACE_SYNTH", str(ROOT / "build/release/tools/synth-m
 DEMO = str(ROOT / "models/demo-moe-q4_k_m.gguf")
 DRAFT = str(ROOT / "tests/data/demo-draft-f16.gguf")
 os.environ.setdefault("MILLRACE_LEARN_EXPERTS", "off")  # what one test uses is not for the next one to know
+WINDOWS = os.environ.get("MILLRACE_SYSTEM") == "windows"  # MILLRACE starts Windows' program, in Wine (scripts/test_windows.sh)
 SANITIZED = bool(os.environ.get("MILLRACE_SANITIZED"))  # sanitizers multiply memory: budgets cannot be checked
 
 
