@@ -8,7 +8,7 @@ import threading
 import time
 import unittest
 
-from harness import DEMO, DRAFT, SANITIZED, Case, run
+from harness import DEMO, DRAFT, SANITIZED, WINDOWS, Case, run
 from serving import Server, lines
 
 MODEL = "demo-moe-q4_k_m"
@@ -322,6 +322,7 @@ class Guarded(Case):
             self.assertEqual(headers["access-control-allow-origin"], "http://localhost:3000")
             self.assertIn("x-stainless-os", headers["access-control-allow-headers"])
 
+    @unittest.skipIf(WINDOWS, "Windows has no signals")
     def test_starts_fast_and_ends_in_time(self):
         with Server(DEMO) as server:
             response = server.stream("/v1/chat/completions", {"model": MODEL, "messages": QUESTION, "stream": True})
@@ -342,6 +343,7 @@ class Guarded(Case):
             self.assertEqual(code, 0)
             self.assertTrue(ended[-1] == "[DONE]" or "error" in json.loads(ended[-1]), ended[-1])
 
+    @unittest.skipIf(WINDOWS, "Windows has no signals")
     def test_drains(self):
         with Server(DEMO, "--drain") as server:
             body = {"model": MODEL, "messages": STORY, "max_tokens": 300, "ignore_eos": True}
@@ -360,6 +362,7 @@ class Guarded(Case):
             self.assertEqual(server.process.wait(30), 0)
             self.assertGreater(time.monotonic() - answered, 2, "a balancer has the time to notice")
 
+    @unittest.skipIf(WINDOWS, "Windows has no signals")
     def test_daemon(self):
         import signal
         import tempfile
