@@ -119,8 +119,15 @@ class Listings(Served):
             self.assertEqual(server.request("POST", "/api/chat", {**HI, "model": name})[0], 200)
         running = [model["name"] for model in server.json("GET", "/api/ps")[1]["models"]]
         self.assertEqual(running, [f"{MODEL}:latest", "second:latest"])
-        lines = [json.loads(line) for line in server.messages().splitlines() if line.startswith("{")]
-        self.assertEqual([line["model"].split(":")[0] for line in lines if line["path"] == "/api/chat"], [MODEL, "second"])
+        # A request's line is written behind its answer.
+        chats = []
+        for _ in range(100):
+            lines = [json.loads(line) for line in server.messages().splitlines() if line.startswith("{") and line.endswith("}")]
+            chats = [line["model"].split(":")[0] for line in lines if line["path"] == "/api/chat"]
+            if len(chats) == 2:
+                break
+            time.sleep(0.1)
+        self.assertEqual(chats, [MODEL, "second"])
 
 
 class Memory(Served):
