@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <mutex>
 #include <random>
 #include <set>
 #include <tuple>
 
+#include "base/mutex.h"
 #include "device/device.h"
 #include "exec/gpu/executor.h"
 #include "exec/program.h"
@@ -286,8 +286,8 @@ class Heads {
 };
 
 /// What has passed: device, weights' dtype or heads' channels, their group, and format.
-std::mutex mutex;
-std::set<std::tuple<int, std::int64_t, std::int64_t, DType>> passed;
+Mutex mutex;
+std::set<std::tuple<int, std::int64_t, std::int64_t, DType>> passed MR_GUARDED_BY(mutex);
 
 Status wrong(const device::Gpu& gpu, const std::string& what) {
   return error(
@@ -363,13 +363,13 @@ SelfTestOf self_test_of(const Program& program, const residency::UnitTable& unit
 }
 
 void forget_self_tests() {
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   passed.clear();
   gpu::do_with_all();
 }
 
 Expected<std::vector<std::string>> self_test(const SelfTestOf& of, const device::Gpu& gpu) {
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   std::vector<std::string> told;
   for (const DType dtype : of.weights) {
     if (passed.contains({gpu.index, 0, 0, dtype})) continue;
