@@ -188,20 +188,20 @@ void Assembly::begin_reading() {
 /// Can each GPU compute its rows, and how much memory has each?
 Status Assembly::measure() {
   if (several()) device::load_all_kernels_first();
+  std::vector<device::Gpu> found;
   for (std::size_t g = 0; g < gpus_.size(); ++g) {
-    MR_ASSIGN_OR_RETURN(const device::Gpu gpu, find_gpu(gpus_[g]));
-    if (g == 0) first_ = gpu;
+    MR_ASSIGN_OR_RETURN(found.emplace_back(), find_gpu(gpus_[g]));
     MR_RETURN_IF_ERROR(
-        exec::check_gpu(model(g).program(), model(g).units(), {options_.kv.dtype, gpu.block_shared_bytes}));
+        exec::check_gpu(model(g).program(), model(g).units(), {options_.kv.dtype, found[g].block_shared_bytes}));
   }
+  first_ = found.front();
   if (!options_.model.adapters.empty())
     MR_RETURN_IF_ERROR(exec::check_gpu_adapters(parts_.model->program(), parts_.model->units(), parts_.adapted_weights,
                                                 parts_.adapts_embedding));
   MR_RETURN_IF_ERROR(check_kv(whole().program().layout, options_.kv.dtype));
   for (std::size_t g = 0; g < gpus_.size(); ++g) {
     MR_ASSIGN_OR_RETURN(const Vram vram, open_gpu(gpus_[g]));
-    MR_ASSIGN_OR_RETURN(const device::Gpu gpu, find_gpu(gpus_[g]));
-    MR_RETURN_IF_ERROR(try_kernels(model(g), options_, gpu));
+    MR_RETURN_IF_ERROR(try_kernels(model(g), options_, found[g]));
     context_bytes_.push_back(vram.context_bytes);
     most_bytes_.push_back(most_cap(vram));
     if (g == 0) vram_ = vram;

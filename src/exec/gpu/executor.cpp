@@ -361,8 +361,8 @@ Status check_gpu(const Program& program, const residency::UnitTable& units, cons
   using kernels::Activation;
   MR_RETURN_IF_ERROR(check_offer(program, units, traits));
   const std::vector<float> slopes = slopes_of(program);
+  const std::int32_t most_vocab = gpu::most_vocab(traits.block_shared_bytes);
   for (const Step& step : program.steps) {
-    const std::int32_t most_vocab = gpu::most_vocab(traits.block_shared_bytes);
     if (step.kind == Step::Kind::logits && units.part(step.weight).rows > most_vocab)
       return error(Code::unsupported, "the GPU part takes vocabularies of up to {} tokens, not of {}; use --device cpu",
                    most_vocab, units.part(step.weight).rows);

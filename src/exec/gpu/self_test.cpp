@@ -11,6 +11,7 @@
 
 #include "base/mutex.h"
 #include "device/device.h"
+#include "device/host_memory.h"
 #include "exec/gpu/executor.h"
 #include "exec/program.h"
 #include "kernels/gpu/gates.h"
@@ -83,12 +84,11 @@ class Products {
 
     const std::vector<float> x = normal_floats(kMostRows * kCols, random);
     const kernels::Table& cpu = kernels::table(device::best_isa());
-    std::vector<std::byte> q8(static_cast<std::size_t>(kernels::q8_bytes(kMostRows, kCols)) + 64);
-    const std::vector<std::byte> zero(64 + static_cast<std::size_t>(cpu.matmul_segments_workspace_bytes(kCols)));
-    std::vector<std::byte> workspace = zero;
-    const auto aligned = [](std::vector<std::byte>& memory) {
-      return memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64;
+    const auto reserve = [](std::int64_t bytes) {
+      return device::HostBuffer::reserve(static_cast<std::size_t>(bytes), device::Pages::normal);
     };
+    MR_ASSIGN_OR_RETURN(const device::HostBuffer q8, reserve(kernels::q8_bytes(kMostRows, kCols)));
+    MR_ASSIGN_OR_RETURN(const device::HostBuffer workspace, reserve(cpu.matmul_segments_workspace_bytes(kCols)));
     want_.resize(static_cast<std::size_t>(kMostRows * kDistinctRows));
     kernels::MatmulArgs args;
     args.dtype = dtype_;
@@ -99,12 +99,12 @@ class Products {
     args.x_stride = kCols;
     args.x_rows = kMostRows;
     if (kernels::uses_q8(dtype_)) {
-      args.x_q8 = kernels::q8_rows_at(aligned(q8), kMostRows, kCols);
+      args.x_q8 = kernels::q8_rows_at(q8.data(), kMostRows, kCols);
       cpu.quantize_q8(x.data(), kCols, kMostRows, kCols, args.x_q8);
     }
     args.y = want_.data();
     args.y_stride = kDistinctRows;
-    args.workspace = aligned(workspace);
+    args.workspace = workspace.data();
     cpu.matmul_segments(args);
 
     MR_ASSIGN_OR_RETURN(weights_, on_device(weights.data(), weights.size()));
