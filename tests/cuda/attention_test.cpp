@@ -598,7 +598,7 @@ class CudaAttention : public test::OnDevice {
     if (!gpu::offer().keeps(c.dtype) || c.head_dim % gpu::offer().head_step != 0) return;  // refused by check_gpu(), as
     if (block_shared_bytes() < gpu::attention_shared_bytes(c.head_dim, c.dtype)) return;
     // Rows that see keys behind them are in tiles alone, which 7.5 has not for all.
-    if (c.ahead && block_shared_bytes() < 99 * 1024 && (c.dtype == DType::f32 || c.head_dim > 128)) return;
+    if (c.ahead && block_shared_bytes() < gpu::kLeastBlockShared && (c.dtype == DType::f32 || c.head_dim > 128)) return;
     SCOPED_TRACE(name(c));
     check(c, Pass(c, static_cast<std::uint32_t>(c.head_dim * 1000 + c.heads)));
   }

@@ -319,7 +319,7 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
   constexpr bool kQ8 = kQuantized<T>, kHalf = kIsHalf<T>, kFew = kIsFewBits<T>;
   constexpr bool kRounds = kHeads == 8;             // more heads than kHeads may be there
   constexpr bool kClusters = kHeads == 1 || kHalf;  // of no more heads than kHeads
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#if MILLRACE_SMALL_BLOCKS
   constexpr bool kFits = false;  // K and V together, wherever this code runs: see both_fit()
 #else
   constexpr bool kFits = kQ8 || (kHalf && kHeadDim <= 128);
@@ -821,9 +821,7 @@ std::size_t shared_of_block() {
 
 /// Whether K and V of so many bytes, and what is beside them, lie in a block's memory together. Code for 8.0 and later
 /// takes it from the heads' size, and 99 KiB; that for 7.5 has what the device has.
-bool both_fit(std::size_t bytes) {
-  return bytes <= (compiled_capability() < 80 ? shared_of_block() : kLeastBlockShared);
-}
+bool both_fit(std::size_t bytes) { return bytes <= (has_small_blocks() ? shared_of_block() : kLeastBlockShared); }
 
 bool has_room_for_wide_heads() { return block_shared_bytes() >= kWideHeadShared; }
 

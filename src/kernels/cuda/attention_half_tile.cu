@@ -201,6 +201,7 @@ __device__ __forceinline__ void add_values(const unsigned (&weights)[kKeySteps][
 template <int kHeadDim, int kWarps, bool kInTurns, bool kRare>
 __global__ void __launch_bounds__(32 * kWarps, kWarps > 4 ? 1 : 2)
     half_tile_kernel(const __grid_constant__ HalfTileArgs args) {
+  if constexpr (kInTurns && kHeadDim <= 128 && !MILLRACE_SMALL_BLOCKS) return;
   using S = Shape<kHeadDim, kWarps, kInTurns>;
   using L = HalfLayout<kHeadDim>;
   extern __shared__ __align__(128) std::byte shared[];
@@ -430,7 +431,8 @@ cudaError_t tiles_of(const HalfTileArgs& args, cudaStream_t stream) {
     if (block_shared_bytes() + kKept < kTwo && !has_small_blocks() && blocks > multiprocessor_count())
       return tiles_by<kHeadDim, 8>(args, stream);
   }
-  if constexpr (kBlockBytes < kHeadDim, 4 >> kSmallBlockShared)
+  constexpr std::size_t kFourWarps = kBlockBytes<kHeadDim, 4>;
+  if constexpr (kFourWarps > kSmallBlockShared)
     if (has_small_blocks()) return tiles_by<kHeadDim, 4, true>(args, stream);
   return tiles_by<kHeadDim, 4>(args, stream);
 }

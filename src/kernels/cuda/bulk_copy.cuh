@@ -26,7 +26,7 @@ class Arrival {
  public:
   __device__ void open() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address()) : "memory");
+    barrier_open(address(), 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
   }
@@ -37,7 +37,7 @@ class Arrival {
 #endif
   }
   __device__ void copy(void* to, const std::byte* from, int bytes) {
-    const auto shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
+    const unsigned shared = shared_address(to);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
@@ -52,15 +52,7 @@ class Arrival {
   /// `turn` counts the sets from 0.
   __device__ void await(int turn) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile(
-        "{\n"
-        ".reg .pred there;\n"
-        "again:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 there, [%0], %1;\n"
-        "@!there bra again;\n"
-        "}\n" ::"r"(address()),
-        "r"(turn & 1)
-        : "memory");
+    barrier_await(address(), static_cast<std::uint32_t>(turn & 1));
 #else
     copies_done();
     __syncthreads();
@@ -68,7 +60,7 @@ class Arrival {
   }
 
  private:
-  __device__ unsigned address() const { return static_cast<unsigned>(__cvta_generic_to_shared(&barrier_)); }
+  __device__ unsigned address() const { return shared_address(&barrier_); }
   unsigned long long barrier_;
 };
 

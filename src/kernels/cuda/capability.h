@@ -7,6 +7,15 @@
 #include <atomic>
 #include <cstddef>
 
+#include "kernels/gpu/gates.h"
+
+/// Whether device code is compiled for 7.5: kernels that has_small_blocks() alone asks for are empty in other code.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#define MILLRACE_SMALL_BLOCKS 1
+#else
+#define MILLRACE_SMALL_BLOCKS 0
+#endif
+
 namespace millrace::kernels::cuda {
 
 constexpr int kMostDevices = 64;
@@ -32,15 +41,14 @@ int compiled_capability();
 /// 1 where the device does not say. Asked of the driver once a device.
 int multiprocessor_count();
 
-/// Bytes of shared memory that a block of every device since 8.0 may have when it asks for them, and of one of 7.5,
-/// whose kernels then take smaller tiles, or none.
-constexpr std::size_t kLeastBlockShared = 99 * 1024, kSmallBlockShared = 64 * 1024;
+using gpu::kLeastBlockShared;
+using gpu::kSmallBlockShared;
 /// Bytes of shared memory that a block may have when it asks for them: 227 KiB of 9.0, 163 of 8.0, 99 of 8.6, 8.9 and
 /// 12.0, 64 of 7.5; 0: there is no device. MILLRACE_BLOCK_SHARED of the environment, in KiB, makes it less, so that a
 /// larger card runs what a smaller one would. Asked of the driver once a device.
 std::size_t block_shared_bytes();
-/// Whether that is less than kLeastBlockShared.
-inline bool has_small_blocks() { return block_shared_bytes() < kLeastBlockShared; }
+/// Whether the code that the current device runs is for 7.5, whose blocks have kSmallBlockShared.
+inline bool has_small_blocks() { return compiled_capability() < 80; }
 /// Whether the environment makes it less; a launch then has to ask whether its blocks would have their memory there.
 bool pretends_less_shared();
 /// Whether blocks of the kernel, with so many bytes that the launch gives, have no more than that.

@@ -3,7 +3,7 @@
 // Weights are whole numbers (kernels/draw.h), so that sums have one answer however the work is cut. Each warp sums up
 // stretches of the row; the stretch that holds the point is found among their sums, and the token within it. Where
 // top-p cuts, weights are counted by eight bits of their logits' order at a time, from the top; each lane has bins of
-// its own, since logits close together fall into one (two lanes where a block has 64 KiB of shared memory).
+// its own, since logits close together fall into one (in code for 7.5 two lanes, whose blocks have no room for more).
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -23,15 +23,14 @@ using Weight = unsigned long long;
 constexpr int kThreads = 1024, kWarps = kThreads / kWarp;
 constexpr int kStretch = 256, kEach = kStretch / kWarp;  // logits, of which a lane has so many
 constexpr int kBins = 256, kBinsOfLane = kBins / kWarp;
+constexpr int kColumns = MILLRACE_SMALL_BLOCKS ? kWarp / 2 : kWarp;  // of bins; in device code
 
 __device__ __forceinline__ Weight weight(float below) {
   return below >= kLeastBelow ? static_cast<Weight>(exp_to_one(below) * kDrawUnit) : 0;
 }
 
 __device__ __forceinline__ Weight sum_of_warp(Weight value) {
-#pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
-  return value;
+  return combine_over_warp(value, [](Weight a, Weight b) { return a + b; });
 }
 /// Of this lane and those before it.
 __device__ __forceinline__ Weight sum_so_far(Weight value) {
@@ -45,24 +44,23 @@ __device__ __forceinline__ Weight sum_so_far(Weight value) {
 }
 
 /// The order of the last logit, from the largest on, with which a share of the weight is reached. bins:
-/// [kBins][columns], a column for each lane or two.
-__device__ unsigned boundary(const float* logits, int vocab, float best, float share, Weight* bins, int columns,
-                             Weight* totals) {
+/// [kBins][kColumns].
+__device__ unsigned boundary(const float* logits, int vocab, float best, float share, Weight* bins, Weight* totals) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
   unsigned prefix = 0, known = 0;
   Weight needed = 0;
   for (int shift = 24; shift >= 0; shift -= 8) {
-    for (int i = thread; i < kBins * columns; i += kThreads) bins[i] = 0;
+    for (int i = thread; i < kBins * kColumns; i += kThreads) bins[i] = 0;
     __syncthreads();
     for (int id = thread; id < vocab; id += kThreads) {
       const unsigned order = order_of(logits[id]);
       if ((order & known) != prefix) continue;
       const Weight mine = weight(logits[id] - best);
-      if (mine > 0) atomicAdd(&bins[((order >> shift) & (kBins - 1)) * columns + lane % columns], mine);
+      if (mine > 0) atomicAdd(&bins[((order >> shift) & (kBins - 1)) * kColumns + lane % kColumns], mine);
     }
     __syncthreads();
     for (int bin = warp; bin < kBins; bin += kWarps) {
-      const Weight total = sum_of_warp(lane < columns ? bins[bin * columns + lane] : 0);
+      const Weight total = sum_of_warp(lane < kColumns ? bins[bin * kColumns + lane] : 0);
       if (lane == 0) totals[bin] = total;
     }
     __syncthreads();
@@ -91,8 +89,8 @@ __device__ unsigned boundary(const float* logits, int vocab, float best, float s
   return prefix;
 }
 
-__global__ void __launch_bounds__(kThreads) draw_kernel(const float* logits, int vocab, const DrawRule* rules,
-                                                        const Candidates* found, std::int32_t* drawn, int columns) {
+__global__ void __launch_bounds__(kThreads)
+    draw_kernel(const float* logits, int vocab, const DrawRule* rules, const Candidates* found, std::int32_t* drawn) {
   extern __shared__ Weight bins[];  // then the stretches' sums
   __shared__ Weight totals[kBins];
   allow_successor();
@@ -106,7 +104,7 @@ __global__ void __launch_bounds__(kThreads) draw_kernel(const float* logits, int
   }
   const float* from = logits + row * vocab;
   const float best = found[row].logit[0];
-  const unsigned least = rule.top_p < 1 ? boundary(from, vocab, best, rule.top_p, bins, columns, totals) : 0;
+  const unsigned least = rule.top_p < 1 ? boundary(from, vocab, best, rule.top_p, bins, totals) : 0;
   const auto weight_of = [&](int id) -> Weight {
     if (id >= vocab) return 0;
     const float below = from[id] - best;
@@ -114,7 +112,7 @@ __global__ void __launch_bounds__(kThreads) draw_kernel(const float* logits, int
     return weight(below / rule.temperature);
   };
 
-  Weight* const sums = bins + kBins * columns;
+  Weight* const sums = bins + kBins * kColumns;
   const int stretches = (vocab + kStretch - 1) / kStretch;
   for (int s = warp; s < stretches; s += kWarps) {
     Weight mine = 0;
@@ -165,7 +163,7 @@ cudaError_t draw(const float* logits, std::int32_t rows, std::int32_t vocab, con
   const int columns = has_small_blocks() ? kWarp / 2 : kWarp;
   const std::size_t weights = static_cast<std::size_t>(kBins * columns) + stretches;
   return launch_large(draw_kernel, dim3(rows), dim3(kThreads), weights * sizeof(Weight), stream, 1, logits, vocab,
-                      rules, found, drawn, columns);
+                      rules, found, drawn);
 }
 
 }  // namespace millrace::kernels::cuda

@@ -7,12 +7,13 @@
 #include <type_traits>
 
 #include "kernels/activation.h"
+#include "kernels/cuda/capability.h"
 
 namespace millrace::kernels::cuda {
 
 /// max and min that a NaN passes.
 __device__ __forceinline__ float max_or_nan(float a, float b) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#if MILLRACE_SMALL_BLOCKS
   return a != a || b != b ? a + b : fmaxf(a, b);
 #else
   float result;
@@ -21,7 +22,7 @@ __device__ __forceinline__ float max_or_nan(float a, float b) {
 #endif
 }
 __device__ __forceinline__ float min_or_nan(float a, float b) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#if MILLRACE_SMALL_BLOCKS
   return a != a || b != b ? a + b : fminf(a, b);
 #else
   float result;

@@ -8,6 +8,7 @@
 #include "kernels/cuda/float_matmul.cuh"
 #include "kernels/cuda/matmul_launch.cuh"
 #include "kernels/cuda/matmul_thin_launch.cuh"
+#include "kernels/cuda/matmul_tile.cuh"
 
 namespace millrace::kernels::cuda {
 
@@ -68,7 +69,7 @@ bool has_halves(DType dtype) {
 bool has_small_tile(DType dtype) {
   bool fits = false;
   (void)launch_for(dtype, [&](auto of) {
-    fits = small_tile_fits<decltype(of)::value>();
+    fits = SmallTile<decltype(of)::value>::kBytes <= kSmallBlockShared;
     return cudaSuccess;
   });
   return fits;

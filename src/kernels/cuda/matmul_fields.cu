@@ -4,8 +4,6 @@
 namespace millrace::kernels::cuda {
 
 template cudaError_t launch_shape<DType::q1_0>(Shape, const TileArgs&, int, cudaStream_t);
-template bool small_tile_fits<DType::q1_0>();
 template cudaError_t launch_shape<DType::q2_0>(Shape, const TileArgs&, int, cudaStream_t);
-template bool small_tile_fits<DType::q2_0>();
 
 }  // namespace millrace::kernels::cuda

@@ -4,12 +4,8 @@
 namespace millrace::kernels::cuda {
 
 template cudaError_t launch_shape<DType::iq1_s>(Shape, const TileArgs&, int, cudaStream_t);
-template bool small_tile_fits<DType::iq1_s>();
 template cudaError_t launch_shape<DType::iq1_m>(Shape, const TileArgs&, int, cudaStream_t);
-template bool small_tile_fits<DType::iq1_m>();
 template cudaError_t launch_shape<DType::iq3_xxs>(Shape, const TileArgs&, int, cudaStream_t);
-template bool small_tile_fits<DType::iq3_xxs>();
 template cudaError_t launch_shape<DType::iq3_s>(Shape, const TileArgs&, int, cudaStream_t);
-template bool small_tile_fits<DType::iq3_s>();
 
 }  // namespace millrace::kernels::cuda

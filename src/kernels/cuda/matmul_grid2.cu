@@ -4,10 +4,7 @@
 namespace millrace::kernels::cuda {
 
 template cudaError_t launch_shape<DType::iq2_xxs>(Shape, const TileArgs&, int, cudaStream_t);
-template bool small_tile_fits<DType::iq2_xxs>();
 template cudaError_t launch_shape<DType::iq2_xs>(Shape, const TileArgs&, int, cudaStream_t);
-template bool small_tile_fits<DType::iq2_xs>();
 template cudaError_t launch_shape<DType::iq2_s>(Shape, const TileArgs&, int, cudaStream_t);
-template bool small_tile_fits<DType::iq2_s>();
 
 }  // namespace millrace::kernels::cuda

@@ -37,9 +37,6 @@ constexpr int div_up(int a, int b) { return (a + b - 1) / b; }
 /// Registers of Shape::group_128x128's kernel for kDType: few where it was not built for this device and is empty.
 template <DType kDType>
 int group_registers();
-/// Whether a block of 7.5 has room for Shape::tile_64x64 of kDType.
-template <DType kDType>
-bool small_tile_fits();
 
 /// A call's products as kernels with tiles take them; a pair's two are one. Returns the rows of all weights.
 int fill_products(const MatmulCall& call, TileProduct (&products)[kMostTileProducts]);

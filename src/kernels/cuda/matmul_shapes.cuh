@@ -8,9 +8,6 @@
 
 namespace millrace::kernels::cuda {
 
-template <DType kDType>
-using SmallTile = WarpTile<kDType, 64, 64, 1, 4, 2>;
-
 template <DType kDType, int kWidth>
 cudaError_t launch_slims(const TileArgs& args, int max_tiles, cudaStream_t stream) {
   const int multiprocessors = multiprocessor_count();
@@ -43,11 +40,6 @@ cudaError_t launch_shape(Shape shape, const TileArgs& args, int max_tiles, cudaS
       break;
   }
   return cudaErrorInvalidValue;
-}
-
-template <DType kDType>
-bool small_tile_fits() {
-  return SmallTile<kDType>::kBytes <= kSmallBlockShared;
 }
 
 template <DType kDType>

@@ -4,14 +4,9 @@
 namespace millrace::kernels::cuda {
 
 template cudaError_t launch_shape<DType::q4_0>(Shape, const TileArgs&, int, cudaStream_t);
-template bool small_tile_fits<DType::q4_0>();
 template cudaError_t launch_shape<DType::q4_1>(Shape, const TileArgs&, int, cudaStream_t);
-template bool small_tile_fits<DType::q4_1>();
 template cudaError_t launch_shape<DType::iq4_nl>(Shape, const TileArgs&, int, cudaStream_t);
-template bool small_tile_fits<DType::iq4_nl>();
 template cudaError_t launch_shape<DType::mxfp4>(Shape, const TileArgs&, int, cudaStream_t);
-template bool small_tile_fits<DType::mxfp4>();
 template cudaError_t launch_shape<DType::nvfp4>(Shape, const TileArgs&, int, cudaStream_t);
-template bool small_tile_fits<DType::nvfp4>();
 
 }  // namespace millrace::kernels::cuda

@@ -4,10 +4,7 @@
 namespace millrace::kernels::cuda {
 
 template cudaError_t launch_shape<DType::q5_0>(Shape, const TileArgs&, int, cudaStream_t);
-template bool small_tile_fits<DType::q5_0>();
 template cudaError_t launch_shape<DType::q5_1>(Shape, const TileArgs&, int, cudaStream_t);
-template bool small_tile_fits<DType::q5_1>();
 template cudaError_t launch_shape<DType::q8_0>(Shape, const TileArgs&, int, cudaStream_t);
-template bool small_tile_fits<DType::q8_0>();
 
 }  // namespace millrace::kernels::cuda

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "kernels/cuda/capability.h"
+#include "kernels/cuda/landing.cuh"
 #include "kernels/cuda/matmul_args.cuh"
 #include "kernels/cuda/quads.cuh"
 
@@ -35,7 +36,7 @@ struct Slim {
   static constexpr int kWarpBytes = kMin + (Q::kMins ? 8 * kParts * kRows * 4 : 0);
   // The block's, after the warps'.
   static constexpr int kTotalBytes = kRows * kWidth * 4;  // float4 [subs][2][cols][32 lanes]
-  // Then Column [columns], const std::byte* [4], SlimHandover [warps], int [columns].
+  // Then Column [columns], const std::byte* [4], Departure [warps], int [columns].
   static constexpr int kBlockBytes = kTotalBytes + kWidth * 8 + 4 * 8 + 8 * 8 + kWidth * 4;
   static constexpr int kMostWarps = 8;  // of a block: as many as its memory has room for
   static_assert(kWarpBytes + kBlockBytes <= kLeastBlockShared, "there is room for one");
@@ -44,20 +45,6 @@ struct Slim {
 /// A segment of a row tile that a warp works on, in the order of its turns.
 struct SlimTurn {
   int row_tile, segment;
-};
-
-/// In shared memory: the turn that the warp before hands to its owner, again and again.
-class SlimHandover {
- public:
-  __device__ void open() { barrier_open(address(), 32); }
-  /// All lanes of the warp before: what they wrote is seen behind the owner's await().
-  __device__ void give() { barrier_arrive(address()); }
-  /// All lanes of the owner. `count`: how often it has waited here before.
-  __device__ void await(int count) { barrier_await(address(), static_cast<std::uint32_t>(count & 1)); }
-
- private:
-  __device__ std::uint32_t address() const { return shared_address(&barrier_); }
-  unsigned long long barrier_;
 };
 
 template <typename S>
@@ -226,7 +213,8 @@ __global__ void __launch_bounds__(32 * S::kMostWarps, 1) slim_kernel(const __gri
   auto* totals = reinterpret_cast<float4*>(shared + warps * S::kWarpBytes);
   auto* columns = reinterpret_cast<Column*>(shared + warps * S::kWarpBytes + S::kTotalBytes);
   auto* addresses = reinterpret_cast<const std::byte**>(columns + S::kWidth);
-  auto* handovers = reinterpret_cast<SlimHandover*>(addresses + 4);  // by warp, at most 8
+  // By warp, at most 8: the turn that the warp before hands to it, with what it wrote, again and again.
+  auto* handovers = reinterpret_cast<Departure*>(addresses + 4);
   auto* sources = reinterpret_cast<int*>(handovers + 8);
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32, g = lane / 4;
   const bool experts = args.sorted != nullptr;
@@ -249,7 +237,7 @@ __global__ void __launch_bounds__(32 * S::kMostWarps, 1) slim_kernel(const __gri
     const std::byte* const* entry = tid == 3 ? args.products[0].up : args.products[tid].weight;
     addresses[tid] = entry == nullptr ? nullptr : entry[tile.x * args.address_stride];
   }
-  if (tid < warps) handovers[tid].open();
+  if (tid < warps) handovers[tid].open(32);
   __syncthreads();
 
   // The warp's turns are warp, warp + warps, ... of the segments of the block's row tiles: blockIdx, + the grid, ...
@@ -315,7 +303,7 @@ __global__ void __launch_bounds__(32 * S::kMostWarps, 1) slim_kernel(const __gri
       if (j + 1 < segments) totals[i * 32 + lane] = make_float4(sum[0], sum[1], sum[2], sum[3]);
     }
     const bool tile_done = j + 1 == segments, block_done = tile_done && at.row_tile + stride >= row_tiles;
-    if (!block_done) handovers[warp + 1 < warps ? warp + 1 : 0].give();
+    if (!block_done) handovers[warp + 1 < warps ? warp + 1 : 0].leave();
     if (tile_done) {
       finish_rows<S::kCols>(args, args.products[product], tile.x, first_row, columns, 2 * S::kCols, acc[0],
                             S::kSubs == 2 ? acc[S::kSubs - 1] : nullptr);

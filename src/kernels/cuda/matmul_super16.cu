@@ -4,10 +4,7 @@
 namespace millrace::kernels::cuda {
 
 template cudaError_t launch_shape<DType::q2_k>(Shape, const TileArgs&, int, cudaStream_t);
-template bool small_tile_fits<DType::q2_k>();
 template cudaError_t launch_shape<DType::q3_k>(Shape, const TileArgs&, int, cudaStream_t);
-template bool small_tile_fits<DType::q3_k>();
 template cudaError_t launch_shape<DType::q6_k>(Shape, const TileArgs&, int, cudaStream_t);
-template bool small_tile_fits<DType::q6_k>();
 
 }  // namespace millrace::kernels::cuda

@@ -4,11 +4,8 @@
 namespace millrace::kernels::cuda {
 
 template cudaError_t launch_shape<DType::q4_k>(Shape, const TileArgs&, int, cudaStream_t);
-template bool small_tile_fits<DType::q4_k>();
 template cudaError_t launch_shape<DType::q5_k>(Shape, const TileArgs&, int, cudaStream_t);
-template bool small_tile_fits<DType::q5_k>();
 template cudaError_t launch_shape<DType::iq4_xs>(Shape, const TileArgs&, int, cudaStream_t);
-template bool small_tile_fits<DType::iq4_xs>();
 
 template int group_registers<DType::q4_k>();
 

@@ -4,8 +4,6 @@
 namespace millrace::kernels::cuda {
 
 template cudaError_t launch_shape<DType::tq1_0>(Shape, const TileArgs&, int, cudaStream_t);
-template bool small_tile_fits<DType::tq1_0>();
 template cudaError_t launch_shape<DType::tq2_0>(Shape, const TileArgs&, int, cudaStream_t);
-template bool small_tile_fits<DType::tq2_0>();
 
 }  // namespace millrace::kernels::cuda

@@ -12,7 +12,8 @@ namespace millrace::kernels::cuda {
 template <DType kDType, int kRowCount, int kColumnCount, int kRowWarpCount, int kColumnWarpCount, int kStageCount = 3>
 struct WarpTile : Tile<kDType, kRowCount, kColumnCount, 32 * kRowWarpCount * kColumnWarpCount,
                        kColumnCount / kColumnWarpCount / 4, false, kStageCount> {
-  static constexpr bool kLarge = kStageCount == 3;  // built where has_large_blocks() alone, others elsewhere alone
+  static constexpr bool kLarge = kStageCount == 3;               // built where has_large_blocks() alone, others
+  static constexpr bool kSmall = !kLarge && kColumnCount == 64;  // elsewhere alone, small ones in code for 7.5
   static constexpr int kRowWarps = kRowWarpCount;
   static constexpr int kSubs = kRowCount / kRowWarps / 32;           // sets of 32 rows, a warp
   static constexpr int kCols = kColumnCount / kColumnWarpCount / 8;  // sets of 8 columns, a warp
@@ -144,8 +145,13 @@ __device__ inline void multiply_tile(const TileArgs& args) {
 
 template <typename T, int kBlocks>
 __global__ void __launch_bounds__(T::kThreads, kBlocks) tile_kernel(const __grid_constant__ TileArgs args) {
-  if constexpr (T::kLarge == (MILLRACE_LARGE_BLOCKS == 1)) multiply_tile<T>(args);
+  constexpr bool kBuilt = T::kSmall ? MILLRACE_SMALL_BLOCKS == 1 : T::kLarge == (MILLRACE_LARGE_BLOCKS == 1);
+  if constexpr (kBuilt) multiply_tile<T>(args);
 }
+
+/// The tile where has_small_blocks(), of dtypes for which it is small enough.
+template <DType kDType>
+using SmallTile = WarpTile<kDType, 64, 64, 1, 4, 2>;
 
 /// kBlocks: how many of them a multiprocessor holds. max_tiles: of columns.
 template <typename T, int kBlocks>

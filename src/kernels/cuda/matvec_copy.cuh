@@ -29,7 +29,7 @@ __device__ __forceinline__ void barrier_init_done() {
 
 /// Waits for the phase of the given parity.
 __device__ __forceinline__ void barrier_wait(std::uint64_t* barrier, std::uint32_t parity) {
-  barrier_await(shared_address(barrier), parity);
+  while (!barrier_ended(shared_address(barrier), parity)) continue;
 }
 
 /// How long the L2 cache should keep what is copied.

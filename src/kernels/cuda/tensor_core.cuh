@@ -10,19 +10,15 @@
 
 #include <cstdint>
 
-namespace millrace::kernels::cuda {
+#include "kernels/cuda/capability.h"
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-#define MILLRACE_HALF_TENSOR_CORE 1
-#else
-#define MILLRACE_HALF_TENSOR_CORE 0
-#endif
+namespace millrace::kernels::cuda {
 
 /// d += a b over 16 halves. a: {row g, places 2 t and + 1; row g + 8, the same; row g, places 8 + 2 t and + 1; row g +
 /// 8, the same}; near, far: the same places of column g.
 __device__ __forceinline__ void multiply_halves(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t near,
                                                 std::uint32_t far) {
-#if MILLRACE_HALF_TENSOR_CORE
+#if MILLRACE_SMALL_BLOCKS
 #pragma unroll
   for (int i = 0; i < 2; ++i)
     asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
@@ -36,7 +32,7 @@ __device__ __forceinline__ void multiply_halves(float (&d)[4], const std::uint32
 #endif
 }
 
-#if MILLRACE_HALF_TENSOR_CORE
+#if MILLRACE_SMALL_BLOCKS
 /// d += a b over four places: lane 4 g + t has place t of rows g and g + 8, and of column g.
 __device__ __forceinline__ void multiply_by_lanes(float (&d)[4], float upper, float lower, float column) {
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
@@ -53,7 +49,7 @@ __device__ __forceinline__ void multiply_by_lanes(float (&d)[4], float upper, fl
 /// The same of 16 bfloat16.
 __device__ __forceinline__ void multiply_bfloats(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t near,
                                                  std::uint32_t far) {
-#if MILLRACE_HALF_TENSOR_CORE
+#if MILLRACE_SMALL_BLOCKS
   const auto part = [](std::uint32_t two, int i) { return __uint_as_float(i == 0 ? two << 16 : two & 0xffff0000u); };
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -70,7 +66,7 @@ __device__ __forceinline__ void multiply_bfloats(float (&d)[4], const std::uint3
 
 /// Floats of 19 bits: to nearest, ties away from zero; products read the result whole.
 __device__ __forceinline__ float to_tf32(float x) {
-#if MILLRACE_HALF_TENSOR_CORE
+#if MILLRACE_SMALL_BLOCKS
   const std::uint32_t bits = __float_as_uint(x);  // infinities and NaN stay
   return (bits & 0x7f800000u) == 0x7f800000u ? x : __uint_as_float((bits + 0x1000u) & 0xffffe000u);
 #else
@@ -83,7 +79,7 @@ __device__ __forceinline__ float to_tf32(float x) {
 /// d += a b over 8 floats of 19 bits. a: {row g, place t; row g + 8, place t; row g, place t + 4; row g + 8, the same};
 /// near, far: places t and t + 4 of column g.
 __device__ __forceinline__ void multiply_tf32(float (&d)[4], const float (&a)[4], float near, float far) {
-#if MILLRACE_HALF_TENSOR_CORE
+#if MILLRACE_SMALL_BLOCKS
   multiply_by_lanes(d, a[0], a[1], near);
   multiply_by_lanes(d, a[2], a[3], far);
 #else
@@ -98,7 +94,7 @@ __device__ __forceinline__ void multiply_tf32(float (&d)[4], const float (&a)[4]
 /// c + a b over 16 bytes: lane 4 g + t gives bytes 4 t .. + 3 of rows g and g + 8, and of column g.
 __device__ __forceinline__ void multiply_16_bytes(int (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b,
                                                   const int (&c)[4]) {
-#if MILLRACE_HALF_TENSOR_CORE
+#if MILLRACE_SMALL_BLOCKS
 #pragma unroll
   for (int i = 0; i < 2; ++i)
     asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0, %1}, {%2}, {%3}, {%4, %5};"
@@ -114,7 +110,7 @@ __device__ __forceinline__ void multiply_16_bytes(int (&d)[4], std::uint32_t a0,
 /// The same over 32: a of rows g, g + 8, then the second 16 bytes of both; near, far: of column g.
 __device__ __forceinline__ void multiply_32_bytes(int (&d)[4], const std::uint32_t (&a)[4], std::uint32_t near,
                                                   std::uint32_t far, const int (&c)[4]) {
-#if MILLRACE_HALF_TENSOR_CORE
+#if MILLRACE_SMALL_BLOCKS
   multiply_16_bytes(d, a[0], a[1], near, c);
   multiply_16_bytes(d, a[2], a[3], far, d);
 #else

@@ -3,6 +3,8 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/capability.h"
+
 namespace millrace::kernels::cuda {
 
 constexpr int kWarp = 32;
@@ -24,29 +26,32 @@ __device__ __forceinline__ T combine_over_warp(T v, const Combine& combine) {
 }
 
 /// Of int or unsigned; an instruction from compute capability 8.0 on.
+#if MILLRACE_SMALL_BLOCKS
 template <typename T>
 __device__ __forceinline__ T max_over_warp(T v) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
   return combine_over_warp(v, [](T a, T b) { return a > b ? a : b; });
-#else
-  return __reduce_max_sync(kAllLanes, v);
-#endif
 }
 template <typename T>
 __device__ __forceinline__ T min_over_warp(T v) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
   return combine_over_warp(v, [](T a, T b) { return a < b ? a : b; });
-#else
-  return __reduce_min_sync(kAllLanes, v);
-#endif
 }
 template <typename T>
 __device__ __forceinline__ T count_over_warp(T v) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
   return combine_over_warp(v, [](T a, T b) { return a + b; });
-#else
-  return __reduce_add_sync(kAllLanes, v);
-#endif
 }
+#else
+template <typename T>
+__device__ __forceinline__ T max_over_warp(T v) {
+  return __reduce_max_sync(kAllLanes, v);
+}
+template <typename T>
+__device__ __forceinline__ T min_over_warp(T v) {
+  return __reduce_min_sync(kAllLanes, v);
+}
+template <typename T>
+__device__ __forceinline__ T count_over_warp(T v) {
+  return __reduce_add_sync(kAllLanes, v);
+}
+#endif
 
 }  // namespace millrace::kernels::cuda

@@ -47,19 +47,22 @@ constexpr std::int32_t kWideHeadDim = 512;
 /// Shared memory of a block in which it reads them a chunk at a time, else by halves (attention_wide.cu): less than the
 /// 163 KiB of compute capability 8.0, more than the 99 KiB of 8.6, 8.9 and 12.0.
 constexpr std::size_t kWideHeadShared = 160 * 1024;
+/// Bytes of shared memory that a block of every device since 8.0 may have when it asks for them, and of one of 7.5,
+/// whose kernels then take smaller tiles, or none.
+constexpr std::size_t kLeastBlockShared = 99 * 1024, kSmallBlockShared = 64 * 1024;
 /// Bytes of shared memory of a block that attention() over heads of so many channels takes at least: 64 KiB of 7.5, 99
 /// of 8.6, or kWideHeadShared.
 constexpr std::size_t attention_shared_bytes(std::int64_t head_dim, DType kv_dtype) {
-  constexpr std::size_t kOf75 = 64 * 1024, kOf86 = 99 * 1024;
-  if (kv_dtype == DType::f32) return head_dim >= 256 ? kWideHeadShared : head_dim > 96 ? kOf86 : kOf75;
-  return kv_dtype == DType::f16 && head_dim >= 256 ? kOf86 : kOf75;
+  if (kv_dtype == DType::f32)
+    return head_dim >= 256 ? kWideHeadShared : head_dim > 96 ? kLeastBlockShared : kSmallBlockShared;
+  return kv_dtype == DType::f16 && head_dim >= 256 ? kLeastBlockShared : kSmallBlockShared;
 }
 
 /// Tokens that candidates() and the sampler behind it can choose among; fewer with a block's 64 KiB of shared memory
 /// of 7.5.
 constexpr std::int32_t kMostVocab = 768'000;
 constexpr std::int32_t most_vocab(std::size_t block_shared_bytes) {
-  return block_shared_bytes < 99 * 1024 ? 448'000 : kMostVocab;
+  return block_shared_bytes < kLeastBlockShared ? 448'000 : kMostVocab;
 }
 
 /// probabilities = gating(scores[r]); chosen: the top_k largest of probability + bias in descending order (ties: the
