@@ -3,18 +3,21 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${FUZZ_SECONDS:-60}
-count=0
 pids=()
-for target in build/fuzz/fuzz/*_fuzz; do
+shopt -s nullglob
+targets=(build/fuzz/fuzz/*_fuzz)
+count=${#targets[@]}
+[ "$count" -gt 0 ] || { echo "fuzz: no targets were built" >&2; exit 1; }
+# An input may take ten seconds of a processor. libFuzzer counts those of the clock, and the targets share the processors.
+timeout=$((10 * (1 + count / $(nproc))))
+for target in "${targets[@]}"; do
   name=$(basename "$target" _fuzz)
   mkdir -p "build/fuzz/corpus/$name" "fuzz/corpus/$name"
   echo "Fuzzing $name for $seconds s"
-  "$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+  "$target" -max_total_time="$seconds" -timeout="$timeout" -rss_limit_mb=2048 -print_final_stats=1 \
     -artifact_prefix="build/fuzz/$name-" "build/fuzz/corpus/$name" "fuzz/corpus/$name" >"build/fuzz/$name.log" 2>&1 &
   pids+=("$!:$name")
-  count=$((count + 1))
 done
-[ "$count" -gt 0 ] || { echo "fuzz: no targets were built" >&2; exit 1; }
 failed=0
 for entry in "${pids[@]}"; do
   if ! wait "${entry%%:*}"; then
