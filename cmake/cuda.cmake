@@ -1,4 +1,4 @@
-# The GPU part. CUDA's runtime is linked in statically, so that the same program starts where there is no driver.
+# The GPU part. No library of CUDA's is needed to start, so that the same program runs where there is no driver.
 set(MILLRACE_CUDA OFF CACHE STRING "Build for NVIDIA GPUs: ON, OFF, or PTX, which compiles every kernel only to check it")
 set(MILLRACE_NVCC nvcc CACHE STRING "NVIDIA's compiler (scripts/find_nvcc.sh prints where it is)")
 # Code for 8.0 runs on 8.6 and 8.9 as it is, and no kernel differs for these. PTX for 8.0 and 12.0 is for devices that have no
@@ -7,6 +7,13 @@ set(MILLRACE_NVCC nvcc CACHE STRING "NVIDIA's compiler (scripts/find_nvcc.sh pri
 set(every_architecture "80;90a-real;120")
 set(MILLRACE_CUDA_ARCHITECTURES "${every_architecture}" CACHE STRING
   "Compute capabilities to build for; NATIVE: those of this machine's GPUs, or all where it has none")
+
+# Whose runtime calls the driver. The own one (src/device/cuda_calls.cpp and beside it) is Windows', and here that of builds that
+# only check, until all tests have passed with it on a GPU.
+set(MILLRACE_CUDA_RUNTIME NVIDIA CACHE STRING "NVIDIA: its library, linked statically; OWN: functions over the driver's")
+if(MILLRACE_CUDA STREQUAL "PTX" OR WIN32)
+  set(MILLRACE_CUDA_RUNTIME OWN)
+endif()
 
 # millrace_native_architectures(OUT): what this machine's GPUs run, all where there are none.
 function(millrace_native_architectures out)
@@ -45,6 +52,9 @@ if(NOT MILLRACE_CUDA STREQUAL "OFF")
   else()
     set(CMAKE_CUDA_ARCHITECTURES ${MILLRACE_CUDA_ARCHITECTURES})
   endif()
+  if(MILLRACE_CUDA_RUNTIME STREQUAL "OWN")
+    set(CMAKE_CUDA_RUNTIME_LIBRARY None)
+  endif()
   enable_language(CUDA)
   # CMake 3.25 does not know the flag for this compiler version.
   if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
@@ -53,10 +63,13 @@ if(NOT MILLRACE_CUDA STREQUAL "OFF")
   endif()
   # find_package(CUDAToolkit) is of no use here: with a toolkit from PyPI, CMake 3.25 stumbles over the parts that are missing.
   set(cuda_include ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
-  find_library(MILLRACE_CUDART cudart_static HINTS ${CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES} ${CMAKE_CUDA_HOST_IMPLICIT_LINK_DIRECTORIES}
-    NO_CACHE REQUIRED)
   add_library(millrace_cudart INTERFACE)
-  target_link_libraries(millrace_cudart INTERFACE ${MILLRACE_CUDART} ${CMAKE_DL_LIBS} rt pthread)
+  target_link_libraries(millrace_cudart INTERFACE ${CMAKE_DL_LIBS})
+  if(NOT MILLRACE_CUDA_RUNTIME STREQUAL "OWN")
+    find_library(MILLRACE_CUDART cudart_static HINTS ${CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES} ${CMAKE_CUDA_HOST_IMPLICIT_LINK_DIRECTORIES}
+      NO_CACHE REQUIRED)
+    target_link_libraries(millrace_cudart INTERFACE ${MILLRACE_CUDART} rt pthread)
+  endif()
   set(MILLRACE_HAS_CUDA TRUE)
 endif()
 message(STATUS "GPU support: ${MILLRACE_CUDA} ${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_ARCHITECTURES}")
@@ -93,6 +106,9 @@ function(millrace_gpu_sources target)
   set_target_properties(${target} PROPERTIES SOURCES "${sources}")
   if(NOT MILLRACE_HAS_CUDA)
     list(FILTER knowing EXCLUDE REGEX "/cuda_[^/]*\\.cpp$")
+  endif()
+  if(NOT MILLRACE_CUDA_RUNTIME STREQUAL "OWN")
+    list(FILTER knowing EXCLUDE REGEX "/cuda_(driver|calls|kernels)\\.cpp$")
   endif()
   if(NOT MILLRACE_HAS_VULKAN)
     list(FILTER knowing EXCLUDE REGEX "/vulkan/[^/]*\\.cpp$")

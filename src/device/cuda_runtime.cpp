@@ -1,8 +1,6 @@
 #include "device/cuda_runtime.h"
 
-#include <dlfcn.h>
 #include <nvtx3/nvToolsExt.h>
-#include <sys/prctl.h>
 
 #include <algorithm>
 #include <atomic>
@@ -15,6 +13,9 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/os/library.h"
+#include "base/os/process.h"
+#include "base/os/thread.h"
 #include "device/link_pace.h"
 
 namespace millrace::device {
@@ -42,7 +43,7 @@ DeviceCounters device_counters() {
 
 void count_kernels(std::uint64_t kernels) { kernel_launches += kernels; }
 
-void load_all_kernels_first() { setenv("CUDA_MODULE_LOADING", "EAGER", 0); }
+void load_all_kernels_first() { os::add_to_environment("CUDA_MODULE_LOADING", "EAGER"); }
 
 Status use_gpu(int index) {
   MR_CUDA(cudaSetDevice(index));
@@ -93,8 +94,7 @@ Expected<VramState> vram_state() {
 
 namespace {
 
-/// The driver's management library. Its interface is stable, and only these three calls of it are needed. It stays
-/// open: what it has opened of the driver it does not close again.
+/// The driver's management library. Its interface is stable, and only these three calls of it are needed.
 struct Management {
   struct Memory {
     unsigned long long total, free, used;
@@ -103,14 +103,20 @@ struct Management {
   int (*memory_info)(void*, Memory*) = nullptr;
   bool open = false;
   bool usable = false;
+#ifdef _WIN32
+  static constexpr const char* kLibrary = "nvml.dll";
+#else
+  static constexpr const char* kLibrary = "libnvidia-ml.so.1";
+#endif
 
   Management() {
-    void* const library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-    open = library != nullptr;
+    const auto library = os::Library::load(kLibrary);
+    open = library.ok();
     if (!open) return;
-    const auto init = reinterpret_cast<int (*)()>(dlsym(library, "nvmlInit_v2"));
-    by_bus = reinterpret_cast<decltype(by_bus)>(dlsym(library, "nvmlDeviceGetHandleByPciBusId_v2"));
-    memory_info = reinterpret_cast<decltype(memory_info)>(dlsym(library, "nvmlDeviceGetMemoryInfo"));
+    int (*init)() = nullptr;
+    library->find("nvmlInit_v2", init);
+    library->find("nvmlDeviceGetHandleByPciBusId_v2", by_bus);
+    library->find("nvmlDeviceGetMemoryInfo", memory_info);
     usable = init != nullptr && by_bus != nullptr && memory_info != nullptr && init() == 0;
   }
 };
@@ -119,7 +125,7 @@ struct Management {
 
 Expected<VramState> vram_state_without_context(int index) {
   static const Management management;
-  if (!management.open) return error(Code::unsupported, "libnvidia-ml.so.1 is not on this machine");
+  if (!management.open) return error(Code::unsupported, "{} is not on this machine", Management::kLibrary);
   char bus[32] = {};
   void* handle = nullptr;
   Management::Memory memory{};
@@ -302,9 +308,7 @@ void begin_paced(void* data) {
 /// Holds the stream until the link would have carried the copy.
 void end_paced(void* data) {
   const std::unique_ptr<PacedCopy> copy(static_cast<PacedCopy*>(data));
-  static thread_local const int slack =
-      prctl(PR_SET_TIMERSLACK, 1000UL);  // of the driver's thread: ns that it may oversleep
-  (void)slack;
+  os::limit_oversleep(1000);  // of the driver's thread
   std::this_thread::sleep_until(copy->end);
 }
 

@@ -37,4 +37,7 @@ class Thread {
   bool running_ = false;
 };
 
+/// Lets the calling thread's sleeps end at most so many ns late, where the system lets a thread say so.
+void limit_oversleep(std::uint64_t ns);
+
 }  // namespace millrace::os

@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <cstring>
@@ -53,6 +54,12 @@ Status Thread::bind(int processor) const {
   const int code = pthread_setaffinity_np(native(handle_), bytes, set);
   CPU_FREE(set);
   return code == 0 ? Status() : Status(Code::io_error, std::strerror(code));
+}
+
+void limit_oversleep(std::uint64_t ns) {
+  static thread_local std::uint64_t limit = 0;
+  if (limit != ns) prctl(PR_SET_TIMERSLACK, static_cast<unsigned long>(ns));
+  limit = ns;
 }
 
 }  // namespace millrace::os

@@ -51,4 +51,6 @@ Status Thread::bind(int processor) const {
   return outcome(SetThreadGroupAffinity(reinterpret_cast<HANDLE>(handle_), &where, nullptr));
 }
 
+void limit_oversleep(std::uint64_t) {}  // its timer is the whole system's
+
 }  // namespace millrace::os
