@@ -40,7 +40,14 @@ function(millrace_native_architectures out)
 endfunction()
 
 set(MILLRACE_HAS_CUDA FALSE)
-if(NOT MILLRACE_CUDA STREQUAL "OFF")
+if(WIN32 AND NOT MILLRACE_CUDA STREQUAL "OFF")  # the kernels are compiled already (millrace_host_kernels)
+  set(MILLRACE_CUDA_OBJECTS ${CMAKE_SOURCE_DIR}/build/package/CMakeFiles/millrace_cuda.dir/src/kernels/cuda CACHE PATH
+    "Objects of src/kernels/cuda from a build for Linux")
+  get_filename_component(cuda_include ${MILLRACE_NVCC}/../../include ABSOLUTE)
+  enable_language(ASM)
+  add_library(millrace_cudart INTERFACE)
+  set(MILLRACE_HAS_CUDA TRUE)
+elseif(NOT MILLRACE_CUDA STREQUAL "OFF")
   set(CMAKE_CUDA_COMPILER ${MILLRACE_NVCC})
   # For nvcc -O says how launchers are optimized, which was a third of the time; kernels always are.
   set(CMAKE_CUDA_FLAGS_RELEASE "-O1 -DNDEBUG")

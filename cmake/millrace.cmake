@@ -187,6 +187,41 @@ function(millrace_app target)
   endif()
 endfunction()
 
+# millrace_host_kernels(LIST): in place of .cu files, assembly that mingw-w64 made of their launchers, with the kernels that
+# nvcc compiled for Linux (scripts/host_kernels.py).
+function(millrace_host_kernels list)
+  set(folder ${CMAKE_BINARY_DIR}/host_kernels)
+  set(script ${CMAKE_SOURCE_DIR}/scripts/host_kernels.py)
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
+  file(GLOB headers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cuh)
+  set(launchers)
+  foreach(source IN LISTS ${list})
+    get_filename_component(name ${source} NAME)
+    list(APPEND launchers ${folder}/kernels/cuda/${name}.cpp)
+  endforeach()
+  add_custom_command(OUTPUT ${launchers} DEPENDS ${${list}} ${headers} ${script}
+    COMMAND ${Python3_EXECUTABLE} ${script} launchers ${folder} ${${list}} ${headers}
+    COMMAND ${CMAKE_COMMAND} -E touch ${launchers} COMMENT "Leaving GPU functions out of launchers")
+  separate_arguments(flags UNIX_COMMAND "${CMAKE_CXX_FLAGS}")
+  list(APPEND flags -std=c++20 -O1 -DNDEBUG -ffp-contract=off -DMILLRACE_HAS_GPU -DNOMINMAX -DWIN32_LEAN_AND_MEAN
+    "-D__launch_bounds__(...)=" -D__noinline__= -I${folder} -I${CMAKE_SOURCE_DIR}/src -isystem ${MILLRACE_WINDOWS_LIBS}/include
+    -isystem ${cuda_include})
+  set(made)
+  foreach(source IN LISTS ${list})
+    get_filename_component(name ${source} NAME_WE)
+    set(object ${MILLRACE_CUDA_OBJECTS}/${name}.cu.o)
+    add_custom_command(OUTPUT ${folder}/${name}.s BYPRODUCTS ${folder}/${name}.host.s ${folder}/${name}.fatbin
+      DEPENDS ${folder}/kernels/cuda/${name}.cu.cpp ${object} ${script} DEPFILE ${folder}/${name}.d
+      COMMAND ${CMAKE_CXX_COMPILER} ${flags} -MD -MT host_kernels/${name}.s -MF ${folder}/${name}.d -S ${folder}/kernels/cuda/${name}.cu.cpp
+              -o ${folder}/${name}.host.s
+      COMMAND ${Python3_EXECUTABLE} ${script} assembly ${folder}/${name}.host.s ${object} ${folder}/${name}.s
+      COMMENT "Launchers of ${name}.cu" VERBATIM)
+    list(APPEND made ${folder}/${name}.s)
+  endforeach()
+  set_source_files_properties(${made} PROPERTIES LANGUAGE ASM)
+  set(${list} ${made} PARENT_SCOPE)
+endfunction()
+
 # millrace_cuda: src/kernels/cuda, the GPU's half of the kernels' room.
 function(millrace_cuda_kernels)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cu)
@@ -194,6 +229,9 @@ function(millrace_cuda_kernels)
     add_library(millrace_cuda INTERFACE)
     target_link_libraries(millrace_cuda INTERFACE millrace_flags millrace_kernels)
     return()
+  endif()
+  if(WIN32)
+    millrace_host_kernels(sources)
   endif()
   add_library(millrace_cuda STATIC ${sources} ${CMAKE_SOURCE_DIR}/src/kernels/cuda/ops.cpp)
   millrace_uses_gpu(millrace_cuda)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Configures and builds a preset.  Usage: scripts/build.sh PRESET [TARGET...]
 # The GPU part is built where an NVIDIA driver is. CUDA in the environment decides otherwise: ON, OFF, or PTX, which compiles
-# every kernel to unoptimized PTX, to see whether it compiles. VULKAN=ON builds it by Vulkan instead (cmake/vulkan.cmake). TESTS=ON configures the tests, too; they stay configured.
+# every kernel to unoptimized PTX, to see whether it compiles. For Windows it is OFF unless asked for; the kernels are then compiled in a
+# build for Linux first. VULKAN=ON builds it by Vulkan instead (cmake/vulkan.cmake). TESTS=ON configures the tests, too; they stay configured.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=$1; shift
@@ -9,7 +10,7 @@ build=build/$preset
 
 cuda=${CUDA:-AUTO} nvcc=
 [ "${VULKAN:-OFF}" = OFF ] || cuda=${CUDA:-OFF}
-case "$preset" in asan | tsan | fuzz | coverage) cuda=OFF ;; windows) cuda=OFF ;; esac  # sanitizers of host code and CUDA do not go together; nor does nvcc with mingw
+case "$preset" in asan | tsan | fuzz | coverage) cuda=OFF ;; windows) cuda=${CUDA:-OFF} ;; esac  # sanitizers of host code and CUDA do not go together
 if [ "$cuda" = AUTO ]; then
   cuda=OFF
   if [ ! -e /proc/driver/nvidia/version ] && [ ! -e /usr/lib/wsl/lib/libcuda.so.1 ]; then
@@ -24,6 +25,12 @@ elif [ "$cuda" != OFF ]; then
 fi
 
 options=(-DMILLRACE_CUDA="$cuda" ${VULKAN:+-DMILLRACE_VULKAN="$VULKAN"} ${nvcc:+-DMILLRACE_NVCC="$nvcc"} ${PORTABLE:+-DMILLRACE_PORTABLE="$PORTABLE"})
+if [ "$preset" = windows ] && [ "$cuda" != OFF ]; then  # nvcc drives no mingw-w64 (cmake/cuda.cmake)
+  kernels=kernels
+  [ "$cuda" != PTX ] || [ -e /proc/driver/nvidia/version ] || kernels=release  # as make kernels has it
+  TESTS=OFF CUDA=$cuda scripts/build.sh "$kernels" millrace_cuda
+  options+=(-DMILLRACE_CUDA_OBJECTS="$PWD/build/$kernels/CMakeFiles/millrace_cuda.dir/src/kernels/cuda")
+fi
 if [ "${TESTS:-}" = ON ] || grep -qs -- -DMILLRACE_TESTS=ON "$build/options"; then options+=(-DMILLRACE_TESTS=ON); fi
 if [ ! -f "$build/build.ninja" ] || [ "$(cat "$build/options" 2>/dev/null)" != "${options[*]}" ]; then
   echo "Configuring $build"

@@ -1,14 +1,20 @@
 #!/usr/bin/env python3
-"""Leaves the bodies of GPU functions out of CUDA sources, so that any C++ compiler compiles the rest: the launchers.
+"""CUDA sources for a host compiler that nvcc does not drive: mingw-w64's.
 
-A function with __global__ gets an empty body: it stands for the kernel. One with __device__, and without __host__, is only
-declared. All else, and each line's number, stays.
-
-Usage: host_kernels.py OUT_FOLDER FILE...: a file of src/kernels/cuda/X becomes OUT_FOLDER/kernels/cuda/X, a .cu one with .cpp
-behind its name. Written only where it changes.
+    host_kernels.py launchers OUT_FOLDER FILE...
+        Leaves the bodies of GPU functions out, so that any C++ compiler compiles the rest. A function with __global__ gets an
+        empty body: it stands for the kernel. One with __device__, and without __host__, is only declared. All else, and each
+        line's number, stays. A file of src/kernels/cuda/X becomes OUT_FOLDER/kernels/cuda/X, a .cu one with .cpp behind its
+        name and what registers its kernels at its end. Written only where it changes.
+    host_kernels.py assembly HOST.s OBJECT OUT.s
+        Adds to what that compiler made of the file the kernels: the image of the GPU's code that nvcc's object for Linux holds,
+        beside OUT.s as a .fatbin, and a table of the functions that stand for them and their names in it. A kernel that has no
+        such function is an error.
 """
 import re
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 # What is no code, so that braces and quotes in it are not counted.
@@ -92,16 +98,108 @@ def without_bodies(text):
     return "".join(parts)
 
 
-def main():
-    out = Path(sys.argv[1])
-    for name in sys.argv[2:]:
+REGISTRATION = """
+#include "device/cuda_registration.h"
+extern "C" const millrace::device::HostKernel kernels_of_{name}[];
+extern "C" const unsigned char image_of_{name}[];
+static const millrace::device::KernelRegistration registration_of_{name}(image_of_{name}, kernels_of_{name});
+"""
+
+
+def launchers(out, names):
+    for name in names:
         source = Path(name)
         target = out / "kernels/cuda" / (source.name + (".cpp" if source.suffix == ".cu" else ""))
         text = without_bodies(source.read_text(encoding="utf-8"))
+        if source.suffix == ".cu":
+            text += REGISTRATION.format(name=source.stem)
         if target.exists() and target.read_text(encoding="utf-8") == text:
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
+
+
+def section(object_file, *names):
+    """The bytes of these sections, one behind the other; * at the end of a name: all that begin so."""
+    with tempfile.NamedTemporaryFile() as out:
+        only = [f"--only-section={name}" for name in names]
+        subprocess.run(["objcopy", "-O", "binary", "--set-section-flags", ".nv_fatbin=alloc,readonly", *only, object_file, out.name],
+                       check=True)
+        return Path(out.name).read_bytes()
+
+
+def strings_of(object_file):
+    """What the read-only sections hold of mangled names."""
+    with tempfile.TemporaryDirectory() as folder:
+        listed = subprocess.run(["objdump", "-h", "-w", object_file], check=True, capture_output=True, text=True).stdout
+        names = {line.split()[1] for line in listed.splitlines() if re.match(r"\s*\d+ \.rodata", line)}
+        found = set()
+        for name in names:
+            dump = Path(folder) / "section"
+            subprocess.run(["objcopy", f"--dump-section={name}={dump}", object_file, "/dev/null"], check=True)
+            found |= set(re.findall(rb"(?<![\w.])_Z\w+(?=\0)", dump.read_bytes()))
+        return sorted(name.decode() for name in found)
+
+
+def folded(name):
+    """A mangled name without what the two compilers mangle differently: 64-bit integers are long there and long long here, and
+    a namespace without a name has one of the file's."""
+    parts, at = [], 0
+    for match in re.finditer(r"(\d+)_GLOBAL__N_", name):
+        if match.start() < at:
+            continue
+        digits = match.group(1)
+        # Digits before the length belong to what stands in front of it, and a length is at least that of its text.
+        while len(digits) > 1 and int(digits) > len(name) - match.end(1):
+            digits = digits[1:]
+        begin = match.end(1)
+        parts += [name[at:begin - len(digits)], "12_GLOBAL__N_1"]
+        at = begin + int(digits)
+    parts.append(name[at:])
+    return "".join(parts).replace("l", "x").replace("m", "y")
+
+
+def is_variable(name):
+    """Names within names and nothing behind them: a function's parameters would be there."""
+    at = len("_ZN")
+    while name.startswith("_ZN") and (length := re.match(r"\d+", name[at:])):
+        at += length.end() + int(length.group())
+    return name[at:] == "E"
+
+
+def assembly(host, object_file, out):
+    text = host.read_text()
+    functions = {}
+    for label in re.findall(r"^(_Z\w+):", text, re.M):
+        functions.setdefault(folded(label), []).append(label)
+    rows = []
+    for name in strings_of(object_file):
+        if is_variable(name):  # constants, which no host touches
+            continue
+        standing = functions.get(folded(name), [])
+        if len(standing) != 1:
+            sys.exit(f"host_kernels: {len(standing)} functions stand for the kernel {name} of {object_file}")
+        rows.append((standing[0], name))
+    image = out.with_suffix(".fatbin")
+    image.write_bytes(section(object_file, ".nv_fatbin") if rows else b"\0")  # a file may hold launchers alone
+    if rows and image.stat().st_size == 0:
+        sys.exit(f"host_kernels: {object_file} holds no GPU code")
+    file = out.stem
+    table = [text, '\t.section .rdata,"dr"', f"\t.globl kernels_of_{file}", "\t.balign 16", f"kernels_of_{file}:"]
+    table += [f"\t.quad {function}, .Lkernel{i}" for i, (function, _) in enumerate(rows)]
+    table += ["\t.quad 0, 0"]
+    table += [f'.Lkernel{i}: .asciz "{name}"' for i, (_, name) in enumerate(rows)]
+    table += ["\t.balign 16", f"\t.globl image_of_{file}", f"image_of_{file}:", f'\t.incbin "{image}"', ""]
+    out.write_text("\n".join(table))
+
+
+def main():
+    if sys.argv[1:2] == ["launchers"]:
+        launchers(Path(sys.argv[2]), sys.argv[3:])
+    elif sys.argv[1:2] == ["assembly"]:
+        assembly(Path(sys.argv[2]), sys.argv[3], Path(sys.argv[4]))
+    else:
+        sys.exit(__doc__)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,14 @@
 
 #include "base/mutex.h"
 #include "device/cuda_driver.h"
+#include "device/cuda_registration.h"
 
 using namespace millrace;
 using namespace millrace::device;
+
+extern "C" void** CUDARTAPI __cudaRegisterFatBinary(void*);
+extern "C" void CUDARTAPI __cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*,
+                                                 dim3*, int*);
 
 namespace {
 
@@ -91,6 +96,15 @@ cudaError_t enter_with_kernel(const void* function, CUkernel& kernel) {
 }
 
 }  // namespace
+
+KernelRegistration::KernelRegistration(const void* image, const HostKernel* kernels) {
+  if (kernels->function == nullptr) return;
+  FatBinary binary = {0, 0, image, nullptr};
+  void** const handle = __cudaRegisterFatBinary(&binary);
+  for (; kernels->function != nullptr; ++kernels)
+    __cudaRegisterFunction(handle, static_cast<const char*>(kernels->function), nullptr, kernels->name, -1, nullptr,
+                           nullptr, nullptr, nullptr, nullptr);
+}
 
 cudaError_t millrace::device::load_all_kernels(const CudaDriver& driver) {
   Registry& all = registry();

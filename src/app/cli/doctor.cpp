@@ -346,8 +346,9 @@ Findings find_vulkan(const Expected<std::vector<device::Gpu>>& gpus) {
 }
 
 Findings find_gpu(const Expected<std::vector<device::Gpu>>& gpus) {
-  if (!kOnLinux)
-    return {{.mark = Mark::missing, .what = "GPU", .found = "Millrace for Windows has no GPU part: the CPU computes"}};
+  if (!kOnLinux && device::built_cuda_version().empty())
+    return {{.mark = Mark::missing, .what = "GPU", .found = "this build has no GPU part: the CPU computes"}};
+  if (!kOnLinux) return find_cuda(gpus, false);
   const std::vector<fs::path> devices = nvidia_devices();
   Findings findings;
   if (devices.empty()) {
