@@ -10,6 +10,9 @@ namespace millrace::residency {
 namespace {
 
 constexpr std::uint64_t kRowScratchBytes = 64 << 10;
+constexpr std::uint64_t kRowsAheadBytes = 512 << 10;     // 64 to 128 reads, which keep any disk busy
+constexpr std::uint64_t kRowCacheOfTable = 4;            // a kept row has a name, and must find room in its set
+constexpr std::uint64_t kMostRowCacheBytes = 64u << 20;  // 600,000 rows of 90 bytes
 
 /// Small tiles first: in the ring each would take a whole slot. The rest by the fraction of i times the golden ratio,
 /// any prefix of which is spread evenly over the pass.
@@ -47,7 +50,11 @@ Census take_census(const UnitTable& units, int top_k, const std::vector<bool>& f
     if (unit.kind == UnitKind::embedding && !unit.parts.empty()) {
       const Part& table = unit.parts.front();
       const auto row = static_cast<std::uint64_t>(row_bytes(table.dtype, table.cols));
-      if (unit.by_rows) census.table_row_bytes += row;
+      if (unit.by_rows) census.table_row_bytes += row * static_cast<std::uint64_t>(unit.rows_of_token);
+      if (unit.is_sparse()) {
+        census.rows_ahead = kRowsAheadBytes;
+        census.most_row_cache = std::min(kMostRowCacheBytes, kRowCacheOfTable * unit.bytes());
+      }
       // A row may begin anywhere in a block.
       const std::uint64_t one = round_up(row, device::kPageBytes) + device::kPageBytes;
       census.row_scratch = std::max({census.row_scratch, one, kRowScratchBytes});
@@ -66,8 +73,9 @@ Census take_census(const UnitTable& units, int top_k, const std::vector<bool>& f
         ++census.expert_tiles;
         census.largest_expert = std::max(census.largest_expert, tile.slot_bytes);
       } else if (unit.by_rows) {
-        census.tables.push_back(t);
         census.table_bytes += tile.bytes;
+        if (unit.is_sparse()) continue;
+        census.tables.push_back(t);
         census.table_slot_bytes += tile.slot_bytes;
       } else {
         (unit.is_tied_head() ? tied_tiles : census.ordered).push_back(t);

@@ -24,6 +24,9 @@ struct Census {
   std::uint64_t table_bytes = 0, table_slot_bytes = 0;  // of their weights; of memory
   std::uint64_t table_row_bytes = 0;                    // a token's
   std::uint64_t row_scratch = 0;
+  // Where a token reads several rows of a table: memory for rows on their way, and the most that is of use to keep
+  // rows.
+  std::uint64_t rows_ahead = 0, most_row_cache = 0;
 };
 
 /// front: by unit, what stays at home (PlanOptions::front_layers). Units aside that are not in it are nobody's.

@@ -139,7 +139,7 @@ std::uint64_t usable(std::uint64_t memory) {
 
 Status too_small(const Census& census, const PlanOptions& options) {
   const std::uint64_t streaming = census.ordered.empty() ? UINT64_MAX : 2 * census.largest_ordered;
-  std::uint64_t weights = census.row_scratch + census.front_slot_bytes +
+  std::uint64_t weights = census.row_scratch + census.rows_ahead + census.front_slot_bytes +
                           std::min(streaming, census.ordered_slot_bytes) + census.largest_expert;
   if (weights >= kHugeWeightBytes) weights = round_up(weights, device::kHugePageBytes) + kHugeSlack;
   const std::uint64_t other = other_bytes(options);
@@ -249,9 +249,17 @@ void fill_prediction(const Choice& choice, const Rates& rates, Plan& plan) {
 std::optional<std::uint64_t> memory_for_tiles(const Census& census, const PlanOptions& options) {
   const std::uint64_t other = other_bytes(options);
   if (other > options.ram_bytes) return std::nullopt;
-  const std::uint64_t memory = usable(options.ram_bytes - other), always = census.row_scratch + census.front_slot_bytes;
+  const std::uint64_t memory = usable(options.ram_bytes - other),
+                      always = census.row_scratch + census.rows_ahead + census.front_slot_bytes;
   if (memory < always) return std::nullopt;
   return memory - always;
+}
+
+/// Of that memory, what keeps rows of a table that is read here and there: little, because a row saves a read of one
+/// block, and an expert one of hundreds.
+std::uint64_t row_cache_bytes(const Census& census, std::uint64_t memory) {
+  constexpr std::uint64_t kShare = 64;
+  return std::min(census.most_row_cache, round_down(memory / kShare, device::kPageBytes));
 }
 
 /// The plan without the resident tiles.
@@ -259,6 +267,7 @@ Plan with_slots(const UnitTable& units, const Census& census, const Choice& choi
   Plan plan;
   plan.fixed_bytes = options.fixed_bytes;
   plan.row_scratch_bytes = census.row_scratch;
+  plan.rows_ahead_bytes = census.rows_ahead;
   plan.ring_slots = choice.ring_slots;
   plan.ring_slot_bytes = choice.ring_slots > 0 ? census.largest_ordered : 0;
   plan.expert_slots = static_cast<int>(choice.expert_slots);
@@ -349,12 +358,19 @@ Expected<Plan> plan_with_front(const UnitTable& units, const PlanOptions& option
                                int front_layers) {
   std::vector<bool> front = front_of(units, front_layers);
   const Census census = take_census(units, options.passes.top_k, front);
-  const std::optional<std::uint64_t> memory = memory_for_tiles(census, options);
+  std::optional<std::uint64_t> memory = memory_for_tiles(census, options);
   if (!memory) return too_small(census, options);
-  const auto choice = choose(units, census, options, rates, *memory);
+  const std::uint64_t row_cache = row_cache_bytes(census, *memory);
+  auto choice = choose(units, census, options, rates, *memory - row_cache);
+  const bool keeps_rows = choice.has_value();
+  if (!choice) choice = choose(units, census, options, rates, *memory);
   if (!choice) return too_small(census, options);
 
   Plan plan = with_slots(units, census, *choice, options);
+  if (keeps_rows) {
+    plan.row_cache_bytes = row_cache;
+    *memory -= row_cache;
+  }
   pack(units, census, *memory - slot_bytes(plan), &plan.resident_tiles, &plan.resident_bytes);
   place_front(census, front_layers, std::move(front), plan);
   std::uint64_t for_tables = choice->table_bytes;
@@ -452,6 +468,8 @@ Expected<FollowedPlan> follow_plan(const UnitTable& units, const Decisions& deci
   FollowedPlan followed{with_slots(units, census, choice, options), gave_way};
   followed.plan.resident_tiles = std::move(at_home);
   followed.plan.resident_bytes = home_bytes;
+  followed.plan.row_cache_bytes =
+      std::min(row_cache_bytes(census, *memory), round_down(*memory - used(), device::kPageBytes));
   complete(units, census, choice, options, rates, followed.plan);
   return followed;
 }

@@ -192,6 +192,8 @@ struct Plan {
                                           // memory if they are there). Always true if there is an embedding, because
                                           // its memory may be reclaimed while the engine runs
   std::uint64_t row_scratch_bytes = 0;    // for reading them
+  std::uint64_t rows_ahead_bytes = 0;     // for rows of a table of which a token reads several: on their way, and
+  std::uint64_t row_cache_bytes = 0;      // those that stay (row_cache.h)
   std::uint64_t resident_bytes = 0;       // memory for resident tiles
   std::uint64_t ring_slot_bytes = 0;      // one slot of the ring for ordered tiles
   int ring_slots = 0;
@@ -208,7 +210,7 @@ struct Plan {
 
   /// The memory of the weight store: the sum of the above, in whole huge pages if it uses them.
   std::uint64_t weight_memory_bytes() const {
-    const std::uint64_t sum = row_scratch_bytes + resident_bytes +
+    const std::uint64_t sum = row_scratch_bytes + rows_ahead_bytes + row_cache_bytes + resident_bytes +
                               ring_slot_bytes * static_cast<std::uint64_t>(ring_slots) +
                               expert_slot_bytes * static_cast<std::uint64_t>(expert_slots);
     return sum < kHugeWeightBytes ? sum : round_up(sum, device::kHugePageBytes);

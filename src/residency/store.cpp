@@ -284,6 +284,7 @@ void Store::finished(std::int32_t tile, const Status& read) {
 /// Starts the next reads in pass order, as far as slots and the disk's queue allow.
 void Store::advance() {
   finish_loads();
+  take_rows();
   if (givers_ > 0) return;
   const std::uint64_t limit = has_experts_ ? kOrderedInFlightBesideExperts : kOrderedInFlight;
   while (loader_->bytes_in_flight() < limit && loader_->free_loads() > kLoadsForDemand) {

@@ -15,6 +15,7 @@
 #include "base/mutex.h"
 #include "residency/ordered_ring.h"
 #include "residency/policy_choice.h"
+#include "residency/row_cache.h"
 #include "residency/slot_table.h"
 #include "residency/tile_loader.h"
 #include "residency/tile_state.h"
@@ -41,6 +42,8 @@ class Store final : public WeightStore {
   void count_guess(Guess guess, const GuessCounters& counted) override;
   bool present(std::int32_t tile) const override;
   Status read_rows(WeightRef part, std::span<const std::int64_t> rows, std::byte* out) override;
+  Status begin_rows(WeightRef part, std::span<const std::int64_t> rows, std::byte* out) override;
+  Status finish_rows() override;
   std::uint64_t give_way(std::uint64_t bytes) override;
   void take_back() override;
   Status grow(std::uint64_t bytes) override;
@@ -96,6 +99,8 @@ class Store final : public WeightStore {
   void block_on(std::int32_t load) MR_REQUIRES(mutex_);
   void grant(std::int32_t tile, bool was_ready, bool started) MR_REQUIRES(mutex_);
   const std::byte* present_row(WeightRef ref, std::int64_t row) const MR_REQUIRES(mutex_);
+  void submit_rows() MR_REQUIRES(mutex_);
+  void take_rows() MR_REQUIRES(mutex_);
   std::string describe(std::int32_t tile) const;
 
   // Elasticity (store_elastic.cpp).
@@ -158,6 +163,23 @@ class Store final : public WeightStore {
 
   std::uint32_t pass_ MR_GUARDED_BY(mutex_) = 1;
   StoreCounters counters_ MR_GUARDED_BY(mutex_);
+
+  /// Rows that are read while other weights are computed.
+  struct RowsAhead {
+    WeightRef part;
+    std::span<const std::int64_t> rows;
+    std::byte* out = nullptr;
+    std::size_t next = 0;  // the first of them that was not asked for yet
+    bool unfinished = false, in_flight = false;
+    Status status;
+    std::vector<storage::Read> reads;
+    std::vector<std::size_t> places;  // of each read: the number of its row
+  };
+  RowsAhead ahead_ MR_GUARDED_BY(mutex_);
+  storage::Completion ahead_reads_;
+  Piece ahead_scratch_ MR_GUARDED_BY(mutex_), row_cache_memory_ MR_GUARDED_BY(mutex_);
+  RowCache row_cache_ MR_GUARDED_BY(mutex_);
+  WeightRef cached_part_ MR_GUARDED_BY(mutex_);  // whose rows the cache has
 
   storage::Completion row_reads_;  // the executor thread's
   std::vector<storage::Read> row_batch_;

@@ -30,10 +30,14 @@ struct Unit {
   int expert = -1;  // within the layer, for experts
   // A table of which a pass reads only the rows of its tokens; it is not part of the order of a pass.
   bool by_rows = false;
+  /// Rows of such a table that a token reads. A table of which tokens read several is as large as a model and read here
+  /// and there: none of its tiles has a home in RAM, and rows that were read stay in a cache (row_cache.h).
+  std::int64_t rows_of_token = 1;
   /// Only the drafter uses it, no pass of the model: it is kept where there is room, and otherwise left out.
   bool aside = false;
   std::vector<Part> parts;
   std::uint64_t bytes() const;
+  bool is_sparse() const { return by_rows && rows_of_token > 1; }
   /// An embedding that is also the head, the last matrix of a pass.
   bool is_tied_head() const { return kind == UnitKind::embedding && !by_rows; }
 };

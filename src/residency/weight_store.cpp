@@ -59,6 +59,7 @@ Store::Store(const UnitTable& units, const Plan& plan, storage::Backend& backend
     : units_(units), plan_(plan), backend_(backend), budget_(budget), options_(std::move(options)), meter_(units) {}
 
 Store::~Store() {
+  (void)ahead_reads_.wait();
   if (!options_.memory) budget_.set_reclaimer(GivesWay::weights, nullptr);
 }
 
@@ -98,7 +99,7 @@ Status Store::open() {
                                                       huge ? device::Pages::huge : device::Pages::normal));
   }
   if (!mapped_) {
-    memory_.use(row_scratch_);
+    for (const Piece& piece : {row_scratch_, ahead_scratch_, row_cache_memory_}) memory_.use(piece);
     for (const std::int32_t tile : home_order_) memory_.use(homes_[tile]);
     homes_live_ = home_order_.size();
     for (int i = 0; i < plan_.ring_slots; ++i) {
@@ -180,14 +181,18 @@ std::vector<std::int32_t> Store::ordered_sequence() const {
   return sequence;
 }
 
-/// The order of addresses: row scratch, resident tiles, ring, experts. A plan without a ring still gets addresses for
-/// the smallest one, in case resident tiles are evicted.
+/// The order of addresses: memory for single rows, resident tiles, ring, experts. A plan without a ring still gets
+/// addresses for the smallest one, in case resident tiles are evicted.
 void Store::lay_out() {
   const auto& tiles = units_.tiles();
   auto sequence = ordered_sequence();
   std::uint64_t at = 0;
   row_scratch_ = {0, round_up(plan_.row_scratch_bytes, storage::kMaxAlignment)};
   at += row_scratch_.bytes;
+  ahead_scratch_ = {at, round_up(plan_.rows_ahead_bytes, storage::kMaxAlignment)};
+  at += ahead_scratch_.bytes;
+  row_cache_memory_ = {at, round_up(plan_.row_cache_bytes, storage::kMaxAlignment)};
+  at += row_cache_memory_.bytes;
 
   homes_.resize(tiles.size());
   // Resident experts cannot stream through the ring, so they stay, like all tiles that a drafter uses. Resident tables
@@ -261,6 +266,8 @@ void Store::expect_experts() {
 void Store::set_up_counters() {
   row_batch_.reserve(row_scratch_.bytes / storage::kMaxAlignment);
   missing_rows_.reserve(row_batch_.capacity());
+  ahead_.reads.reserve(ahead_scratch_.bytes / storage::kMaxAlignment);
+  ahead_.places.reserve(ahead_.reads.capacity());
 }
 
 }  // namespace millrace::residency

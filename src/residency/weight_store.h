@@ -65,6 +65,7 @@ struct StoreCounters {
   std::uint64_t bytes_used = 0;                        // weights leased (the memory tier's traffic)
   std::uint64_t bytes_to_device = 0;                   // weights that crossed to a GPU
   std::uint64_t host_bytes = 0, host_ns = 0;           // beside a GPU: what the processor computed with, and how long
+  std::uint64_t row_hits = 0, row_misses = 0;          // rows of begin_rows(): those that were kept, and those read
   std::uint64_t stall_ns = 0;                          // executor waiting for bytes
   std::uint64_t passes = 0;
   std::uint64_t evictions = 0;  // of tiles, experts' and others
@@ -129,6 +130,12 @@ class WeightStore {
 
   /// Reads single rows of a part straight from the file (embedding rows). out: [rows.size(), row_bytes] dense.
   virtual Status read_rows(WeightRef part, std::span<const std::int64_t> rows, std::byte* out) = 0;
+  /// The same of a table of which tokens read several rows (Unit::rows_of_token), without waiting: as many reads as
+  /// there is memory for are in flight, and later calls of lease() start the next ones. `rows` and `out` outlive the
+  /// reading. Errors: invalid_argument; internal (another such reading is unfinished).
+  virtual Status begin_rows(WeightRef part, std::span<const std::int64_t> rows, std::byte* out) = 0;
+  /// Waits for all of them. Errors: io_error.
+  virtual Status finish_rows() = 0;
 
   /// Frees memory for other holders: drops tables, expert slots, ring slots beyond two, then resident ordered tiles
   /// (which then stream through the ring). Never drops a leased tile or what a pass needs; waits for prefetches if it

@@ -65,7 +65,8 @@ struct ModelShape {
   int layers = 4, experts = 0;
   std::int64_t dim = 96, trunk_rows = 200, expert_rows = 40, vocab = 300;
   bool tied = false;
-  std::int64_t layer_rows = 0;  // of a second table, behind the embedding
+  std::int64_t layer_rows = 0;     // of a second table, behind the embedding
+  std::int64_t rows_of_token = 1;  // of it
   std::uint64_t tile_bytes = 32 << 10;
 };
 
@@ -86,6 +87,7 @@ inline UnitTable make_units(const ModelShape& shape, std::uint64_t* file_bytes) 
     u.expert = expert;
     u.by_rows = kind == UnitKind::embedding && (!shape.tied || units.units().size() == 1);
     u.parts = std::move(parts);
+    if (u.parts.front().name.starts_with("per_layer")) u.rows_of_token = shape.rows_of_token;
     units.add(std::move(u));
   };
   unit(UnitKind::embedding, -1, {part("token_embd.weight", shape.vocab)});
