@@ -77,7 +77,7 @@ Status check_kv(const kv::Layout& layout, DType dtype) {
                  kv_name(dtype));
   const std::int64_t block = kKvGroup;
   for (const kv::Group& group : layout.groups()) {
-    if (group.is_state() || group.keeps == kv::Keeps::inputs) continue;
+    if (group.is_state() || group.keeps == kv::Keeps::inputs || group.k_dim + group.v_dim == 0) continue;
     if (group.keeps == kv::Keeps::latent && dtype != DType::q8_0)
       return error(Code::unsupported, "--kv {} is not for latents, which this model keeps; use --kv q8_0",
                    kv_name(dtype));
@@ -323,6 +323,11 @@ Expected<Parts> assemble_cpu_alone(const EngineOptions& options) {
   MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv.dtype));
   if (kv_has_few_bits(options.kv.dtype) && !parts.model->program().is_causal())
     return error(Code::unsupported, "--kv {} is for causal attention, and this model's is not; use --kv f16",
+                 kv_name(options.kv.dtype));
+  if (kv_has_few_bits(options.kv.dtype) && parts.model->program().gathers_keys())
+    return error(Code::unsupported,
+                 "--kv {} is not for attention over chosen tokens with keys and values of their own, which this model "
+                 "has; use --kv q4_0",
                  kv_name(options.kv.dtype));
   start_threads(options, options.device.threads, ThreadPool::Options().spin, parts);
   const bool fits = all_fit(parts.model->units(), ram);

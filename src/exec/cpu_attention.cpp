@@ -19,12 +19,15 @@ constexpr float kNoSink = -std::numeric_limits<float>::infinity();
 
 }  // namespace
 
+/// What a row's rotary place of this axis has beyond its position.
+std::int32_t CpuExecutor::shift_of(std::int64_t row, std::uint8_t axis) const {
+  return batch_->pictures.empty() ? 0 : batch_->pictures[static_cast<std::size_t>(row)].shift[axis];
+}
+
 /// The position that a row's angle is multiplied by.
 double CpuExecutor::place_of(std::int64_t row, const Rope& rope, std::int64_t angle) const {
   const std::int32_t position = at<std::int32_t>(layout_.positions)[row];
-  if (rope.axes.empty() || batch_->pictures.empty()) return position;
-  const std::uint8_t axis = rope.axes[static_cast<std::size_t>(angle)];
-  return position + batch_->pictures[static_cast<std::size_t>(row)].shift[axis];
+  return rope.axes.empty() ? position : position + shift_of(row, rope.axes[static_cast<std::size_t>(angle)]);
 }
 
 /// cos and sin of every row's angles, [rows, rotary / 2, 2]: computed once per pass, in double, so that large positions
@@ -471,7 +474,7 @@ void CpuExecutor::attend_to_all(AttentionCall& call) {
                                      ? attention_tile_rows(call.group)
                                      : whole_tile_rows(call.group, attention.kv_heads, rows_, pool_.threads());
   const std::int64_t pairs =
-      attention.kv_heads * make_attention_tiles(tile_rows, by_blocks, attention.segments, attention.selected);
+      attention.kv_heads * make_attention_tiles(tile_rows, by_blocks, attention.segments, attention.most_selected());
   if (pairs == 0) return;
   for (std::int64_t i = 0; i < pairs; i += attention.kv_heads) {
     const AttentionPair pair = attention_pair(call, i, 0);

@@ -15,16 +15,20 @@ void CpuExecutor::compress(const Step& step) {
   const std::int64_t given = by.given();
   const float* const norm = kept_vector_of(step.weight, by.dim, 0);
   if (norm == nullptr) return;
-  const float* const biases = vector_of(step.weight2, by.ratio * given, 1);
-  if (biases == nullptr) return;
-  const float *const inputs = data(step.a), *const gates = data(step.b);
+  const float* const biases = by.mean ? nullptr : vector_of(step.weight2, by.ratio * given, 1);
+  if (failed()) return;
+  const float *const inputs = data(step.a), *const gates = by.mean ? nullptr : data(step.b);
   for_rows(rows_, 2 * given, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) {
       const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(r)];
       const kv::SequenceState& sequence = *batch_->sequences[static_cast<std::size_t>(row.sequence)];
       auto* const to = reinterpret_cast<float*>(sequence.v(row.position / kv::kBlockTokens, by.inputs, 0)) +
-                       row.position % kv::kBlockTokens * 2 * given;
+                       row.position % kv::kBlockTokens * by.kept();
       std::copy_n(inputs + r * given, given, to);
+      if (by.mean) {
+        for (std::uint8_t axis = 0; axis < kRopeAxes; ++axis) to[given + axis] = static_cast<float>(shift_of(r, axis));
+        continue;
+      }
       const float* const bias = biases + row.position % by.ratio * given;
       for (std::int64_t c = 0; c < given; ++c) to[given + c] = gates[r * given + c] + bias[c];
     }
@@ -49,19 +53,19 @@ void CpuExecutor::make_row(const Step& step, const kv::BatchRow& row, const floa
   alignas(64) float most[kernels::kMostLatentDim], total[kernels::kMostLatentDim], sum[kernels::kMostLatentDim];
   const auto of = [&](std::int64_t token) {
     const auto* const block = reinterpret_cast<const float*>(sequence.v(token / kv::kBlockTokens, by.inputs, 0));
-    return block + token % kv::kBlockTokens * 2 * given + (by.overlaps && token >= own ? dim : 0);
+    return block + token % kv::kBlockTokens * by.kept() + (by.overlaps && token >= own ? dim : 0);
   };
   std::fill_n(most, dim, -std::numeric_limits<float>::infinity());
   std::fill_n(total, dim, 0.0f);
   std::fill_n(sum, dim, 0.0f);
-  for (std::int64_t token = first; token <= row.position; ++token) {
+  for (std::int64_t token = first; token <= row.position && !by.mean; ++token) {
     const float* const gates = of(token) + given;
     for (std::int64_t c = 0; c < dim; ++c) most[c] = std::max(most[c], gates[c]);
   }
   for (std::int64_t token = first; token <= row.position; ++token) {
     const float* const from = of(token);
     for (std::int64_t c = 0; c < dim; ++c) {
-      const float weight = kernels::exp_f32(from[given + c] - most[c]);
+      const float weight = by.mean ? 1 : kernels::exp_f32(from[given + c] - most[c]);
       total[c] += weight;
       sum[c] += weight * from[c];
     }
@@ -71,7 +75,10 @@ void CpuExecutor::make_row(const Step& step, const kv::BatchRow& row, const floa
 
   const Rope& rope = program_.ropes[static_cast<std::size_t>(by.rope)];
   float* const angles = total;  // cos and sin
-  for (std::int64_t i = 0; i < rope.rotary / 2; ++i) put_angle(rope, i, static_cast<double>(own), angles + 2 * i);
+  for (std::int64_t i = 0; i < rope.rotary / 2; ++i) {
+    const float shift = by.mean && !rope.axes.empty() ? of(own)[given + rope.axes[static_cast<std::size_t>(i)]] : 0;
+    put_angle(rope, i, static_cast<double>(own) + static_cast<double>(shift), angles + 2 * i);
+  }
   table_.rope(sum + (rope.last ? dim - rope.rotary : 0), angles, rope.rotary, rope.neox);
   const kv::RowPlace place = kv::row_place(row.position / by.ratio, by.ratio);
   if (by.index)

@@ -62,6 +62,7 @@ Status CpuExecutor::prepare(const Program& program, const PassLimits& limits) {
   std::int64_t ones = std::max(shape.head_dim, CpuLayout::kTaskRows);
   for (const Step& step : program.steps)
     if (step.kind == Step::Kind::rms_norm_heads && step.weight.none()) ones = std::max(ones, step.head_dim);
+  ones = std::max(ones, shape.index_heads);  // heads of an indexer that have no weights
   ones_.assign(static_cast<std::size_t>(ones), 1.0f);
   waiting_.reserve(static_cast<std::size_t>(shape.experts));
   leased_.reserve(static_cast<std::size_t>(shape.experts));
@@ -183,6 +184,10 @@ void CpuExecutor::do_step(const Step& step) {
       return weigh_streams(step);
     case Kind::compress:
       return compress(step);
+    case Kind::embed_ngrams:
+      return embed_ngrams(step);
+    case Kind::gate_streams:
+      return gate_streams(step);
     case Kind::gather:  // prepare() has refused it
       return fail(error(Code::internal, "the CPU executor has no other device to gather from"));
   }
@@ -195,6 +200,7 @@ void CpuExecutor::begin_pass(const kv::Batch& batch) {
   rows_ = static_cast<std::int64_t>(batch.rows.size());
   logit_rows_ = 0;
   logits_vocab_ = 0;
+  reading_ngrams_ = false;
   handed_.clear();
   pass_begin_ns_ = now_ns();
   if (!options_.aside) store_.begin_pass();
@@ -232,9 +238,11 @@ void CpuExecutor::begin_pass(const kv::Batch& batch) {
   if (logit_rows_ > shape_.max_logit_rows) {
     fail(error(Code::internal, "{} rows want logits where {} were prepared", logit_rows_, shape_.max_logit_rows));
   }
+  begin_ngrams();
 }
 
 void CpuExecutor::end_pass() {
+  end_ngrams();
   drop_leases();
   leased_.clear();
   if (!options_.aside) store_.end_pass();

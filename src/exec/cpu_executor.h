@@ -122,6 +122,7 @@ class CpuExecutor final : public Executor {
   void statistical_top_k(Act x, float deviations);
   void match_rms(Act x, Act like, float least);
   void add_streams(const Step& step);
+  void gate_streams(const Step& step);
   void weigh_streams(const Step& step);
 
   void rms_norm(Act out, Act x, WeightRef weight, float eps);
@@ -202,6 +203,7 @@ class CpuExecutor final : public Executor {
   void attention(Act out, Act q, std::int64_t layer, const Attention& attention, Act selected);
   void attend_to_all(AttentionCall& call);
   const float* rope_table(int rope);
+  std::int32_t shift_of(std::int64_t row, std::uint8_t axis) const;
   double place_of(std::int64_t row, const Rope& rope, std::int64_t angle) const;
   const std::int32_t* find_newest(std::int64_t window);
   const std::int32_t* find_seen_ahead();
@@ -229,6 +231,9 @@ class CpuExecutor final : public Executor {
   void attend_block_chunk(const AttentionCall& call, const AttentionPair& pair, const std::int32_t* chosen,
                           std::int64_t chunk) const;
   std::int64_t most_blocks(const Indexer& indexer) const;
+  void attend_to_shared_blocks(AttentionCall& call, const std::int32_t* chosen, const std::vector<std::int64_t>& rows);
+  void attend_shared_chunk(const AttentionCall& call, const AttentionPair& pair, const std::int32_t* chosen,
+                           std::int64_t chunk, int thread) const;
   void attend_gathered_chunk(const AttentionCall& call, const AttentionPair& pair, const SeenKeys& keys,
                              std::int64_t chunk, int thread) const;
   AttentionPair gathered_pair(const AttentionCall& call, const SeenKeys& keys, std::int64_t row,
@@ -240,6 +245,12 @@ class CpuExecutor final : public Executor {
   SeenKeys keys_of(const AttentionCall& call, std::int64_t row, const std::int32_t* chosen) const;
   void attend_to_rows(AttentionCall& call, Act selected);
 
+  // cpu_ngrams.cpp.
+  void begin_ngrams();
+  void end_ngrams();
+  void find_ngrams(const Step& step);
+  void embed_ngrams(const Step& step);
+
   // cpu_states.cpp.
   struct StateRun;
   std::vector<StateRun> state_runs(std::int64_t layer);
@@ -249,6 +260,8 @@ class CpuExecutor final : public Executor {
   void sigmoid_gate(Act x, Act gate);
   void l2_norm_heads(Act x, std::int64_t heads, std::int64_t head_dim, float eps);
   void convolve(Act out, Act x, WeightRef taps, std::int64_t layer, const Convolution& convolution);
+  void convolve_dilated(Act out, Act x, const std::vector<StateRun>& runs, std::int64_t layer,
+                        const Convolution& convolution, const kernels::ConvolutionArgs& args);
   void time_step(Act decay, Act step, WeightRef a, WeightRef bias, float bound);
   void scan(Act out, Act x, Act step, Act decay, std::int64_t layer, WeightRef skip, const Scan& scan);
   void delta_rule(Act out, Act qkv, Act beta, Act decay, std::int64_t layer, const DeltaRule& rule);
@@ -311,9 +324,11 @@ class CpuExecutor final : public Executor {
   const std::function<bool()>* cancelled_ = nullptr;  // null: never
   Status status_;
   std::int64_t rows_ = 0, logit_rows_ = 0, logits_vocab_ = 0;
-  std::vector<bool> mixed_;      // of each adapter: rows of the pass go through it; empty: through none at all
-  std::vector<Act> handed_;      // of the last pass: its final states, then its taps
-  std::vector<bool> rope_made_;  // of each rope, in this pass
+  std::vector<bool> mixed_;           // of each adapter: rows of the pass go through it; empty: through none at all
+  std::vector<Act> handed_;           // of the last pass: its final states, then its taps
+  std::vector<bool> rope_made_;       // of each rope, in this pass
+  std::int64_t distinct_ngrams_ = 0;  // rows of the table of n-grams that the pass reads
+  bool reading_ngrams_ = false;
   std::uint64_t pass_begin_ns_ = 0;
   ExecCounters counters_;
 

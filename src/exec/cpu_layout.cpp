@@ -115,6 +115,9 @@ CpuLayout make_cpu_layout(const PassShape& shape, int threads, kernels::Isa isa)
   layout.positions = offsets.take(shape.max_rows, sizeof(std::int32_t));
   layout.newest = offsets.take(shape.max_rows, sizeof(std::int32_t));
   layout.row_ids = offsets.take(shape.max_rows, sizeof(std::int64_t));
+  layout.ngram_ids = offsets.take(shape.max_rows * shape.ngram_rows, sizeof(std::int64_t));
+  layout.ngram_distinct = offsets.take(shape.max_rows * shape.ngram_rows, sizeof(std::int64_t));
+  layout.ngram_bytes = offsets.take(shape.max_rows * shape.ngram_rows * shape.ngram_row_bytes, 1);
   for (const std::int64_t rotary : shape.rotary)
     layout.ropes.push_back(offsets.take(shape.max_rows * rotary, sizeof(float)));
   layout.attention_tiles = offsets.take(shape.max_rows, sizeof(AttentionTile));

@@ -21,11 +21,14 @@ struct CpuLayout {
   std::uint64_t logits = 0;            // float [max_logit_rows, vocab]
   std::uint64_t input_q8 = 0;          // Q8Rows [max_rows, widest_input]; also raw rows of the embedding
   std::uint64_t input_q8_bytes = 0;
-  std::uint64_t head_rows = 0;       // int32 [product_heads, max_rows]: the rows of heads that a product by heads reads
-  std::uint64_t vectors[2] = {};     // float [widest vector]: norm weights, biases and taps that are not float32
-  std::uint64_t positions = 0;       // int32 [max_rows]
-  std::uint64_t newest = 0;          // int32 [max_rows]: the last key that a row sees, of attention that is not causal
-  std::uint64_t row_ids = 0;         // int64 [max_rows]
+  std::uint64_t head_rows = 0;    // int32 [product_heads, max_rows]: the rows of heads that a product by heads reads
+  std::uint64_t vectors[2] = {};  // float [widest vector]: norm weights, biases and taps that are not float32
+  std::uint64_t positions = 0;    // int32 [max_rows]
+  std::uint64_t newest = 0;       // int32 [max_rows]: the last key that a row sees, of attention that is not causal
+  std::uint64_t row_ids = 0;      // int64 [max_rows]
+  // N-grams: int64 [max_rows, ngram_rows] which rows of the table tokens read, the same without repetitions, and those
+  // rows as they lie in the file.
+  std::uint64_t ngram_ids = 0, ngram_distinct = 0, ngram_bytes = 0;
   std::vector<std::uint64_t> ropes;  // float [max_rows, rotary / 2, 2] (cos, sin) of each
 
   // By thread, `thread_bytes` apart: the product's workspace, then float [most entries, kTaskRows] of up products, then

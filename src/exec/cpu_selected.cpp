@@ -84,7 +84,7 @@ std::vector<std::int64_t> CpuExecutor::rows_beyond(std::int64_t keys, std::int64
 struct CpuExecutor::IndexQueries {
   Indexer indexer;
   std::int64_t layer = 0;
-  const float *q = nullptr, *weights = nullptr;  // [rows, heads * head_dim], [rows, heads]
+  const float *q = nullptr, *weights = nullptr;  // [rows, heads * head_dim], [rows, heads]; null: all are 1
 };
 
 /// Scores of a row's query with a chunk of keys, as far as the row sees them. Keys of more than one token are first
@@ -101,7 +101,7 @@ void CpuExecutor::score_keys(const IndexQueries& queries, std::int64_t row, std:
   args.count = std::min(kChunkBlocks, kv::blocks_for(keys) - first_block);
   if (args.count <= 0) return;
   args.q = queries.q + row * indexer.heads * indexer.head_dim;
-  args.weights = queries.weights + row * indexer.heads;
+  args.weights = queries.weights == nullptr ? ones_.data() : queries.weights + row * indexer.heads;
   args.heads = indexer.heads;
   args.dim = indexer.head_dim;
   args.dtype = kv.index_dtype();
@@ -130,7 +130,7 @@ void CpuExecutor::select(Act out, Act q, Act weights, std::int64_t layer, const 
   if (indexer.ratio > 1 && indexer.head_dim > shape_.latent_dim)
     return fail(
         error(Code::internal, "index keys of {} channels beside latents of {}", indexer.head_dim, shape_.latent_dim));
-  const IndexQueries queries{indexer, layer, data(q), data(weights)};
+  const IndexQueries queries{indexer, layer, data(q), weights.buffer < 0 ? nullptr : data(weights)};
   auto* const chosen = reinterpret_cast<std::int32_t*>(data(out));
   auto* const scores = at<float>(layout_.index_scores);
   auto* const scratch = at<float>(layout_.index_scratch);
@@ -289,9 +289,10 @@ void CpuExecutor::attend_gathered_chunk(const AttentionCall& call, const Attenti
 void CpuExecutor::attend_to_selected(AttentionCall& call, Act selected) {
   attend_to_all(call);  // of the rows that see no more than are chosen
   if (failed()) return;
-  const std::vector<std::int64_t> rows = rows_beyond(call.attention.selected);
+  const std::vector<std::int64_t> rows = rows_beyond(call.attention.most_selected());
   if (rows.empty()) return;
   const auto* const chosen = reinterpret_cast<const std::int32_t*>(data(selected));
+  if (call.attention.sees_tail) return attend_to_shared_blocks(call, chosen, rows);
   if (call.attention.selected_block > 0) return attend_to_blocks(call, chosen, rows);
   const kv::Group& kv =
       batch_->sequences[static_cast<std::size_t>(batch_->rows[0].sequence)]->layout().group_of(call.layer);

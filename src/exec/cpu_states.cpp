@@ -1,29 +1,12 @@
 // What layers with a state compute on the CPU. A sequence's rows are worked one after the other, the sequences, heads
 // and channels beside each other. Nothing of a sequence changes before the pass is believed: what a row leaves goes to
 // the sequence's next state, and to the checkpoints that the rows go by (kv/sequence.h).
+#include "exec/cpu_states.h"
+
 #include <algorithm>
 #include <cmath>
 
-#include "exec/cpu_executor.h"
-
 namespace millrace::exec {
-
-/// Rows of a sequence that end behind its last row of the pass, or at a checkpoint.
-struct CpuExecutor::StateRun {
-  static constexpr std::int64_t kSequence = -1;
-
-  std::int64_t first_row = 0, rows = 0;
-  const kv::SequenceState* sequence = nullptr;
-  // The state before and behind them: behind which block, or the sequence's own.
-  std::int64_t from = kSequence, to = kSequence;
-
-  const float* before(std::int64_t layer) const {
-    return from == kSequence ? sequence->state(layer) : sequence->checkpoint(from, layer);
-  }
-  float* after(std::int64_t layer) const {
-    return to == kSequence ? sequence->next_state(layer) : sequence->checkpoint(to, layer);
-  }
-};
 
 /// Each sequence's rows, cut where there is a checkpoint to write. The last run of a sequence may have no rows.
 std::vector<CpuExecutor::StateRun> CpuExecutor::state_runs(std::int64_t layer) {
@@ -111,6 +94,7 @@ void CpuExecutor::convolve(Act out, Act x, WeightRef taps, std::int64_t layer, c
   if (failed()) return;
   args.weight = kept_vector_of(taps, args.channels * args.taps, 0);
   if (args.weight == nullptr) return;
+  if (convolution.dilation > 1) return convolve_dilated(out, x, runs, layer, convolution, args);
   if (!convolution.bias.none()) {
     args.bias = vector_of(convolution.bias, args.channels, 1);
     if (args.bias == nullptr) return;
@@ -135,6 +119,34 @@ void CpuExecutor::convolve(Act out, Act x, WeightRef taps, std::int64_t layer, c
   };
   constexpr std::int64_t kChannels = 256;  // of a task
   pool_.parallel_for(args.channels, kChannels, work);
+}
+
+/// Rows that lie `dilation` apart are convolved with each other alone: as many sequences, whose rows and columns lie so
+/// far apart.
+void CpuExecutor::convolve_dilated(Act out, Act x, const std::vector<StateRun>& runs, std::int64_t layer,
+                                   const Convolution& convolution, const kernels::ConvolutionArgs& args) {
+  const std::int64_t apart = convolution.dilation, channels = args.channels;
+  const auto work = [&](std::int64_t first, std::int64_t last, int) {
+    kernels::ConvolutionArgs own = args;
+    own.first = first;
+    own.last = last;
+    own.channels = apart * channels;
+    own.x_stride = own.out_stride = apart * channels;
+    for (const StateRun& run : runs) {
+      const float* const before = run.before(layer);
+      for (std::int64_t phase = 0; phase < apart; ++phase) {
+        own.rows = (run.rows - phase + apart - 1) / apart;
+        own.x = data(x) + (run.first_row + phase) * channels;
+        own.out = out == x ? nullptr : data(out) + (run.first_row + phase) * channels;
+        own.before = before == nullptr ? nullptr : before + phase * channels;
+        // The phase of the row that comes behind the run is the first of the next one.
+        own.after = run.after(layer) + (phase + own.rows * apart - run.rows) * channels;
+        table_.convolve(own);
+      }
+    }
+  };
+  constexpr std::int64_t kChannels = 256;  // of a task
+  pool_.parallel_for(channels, kChannels, work);
 }
 
 /// A bounded decay is no step's: it leaves that alone (Ops::decay()).

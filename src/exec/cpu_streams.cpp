@@ -53,6 +53,10 @@ void CpuExecutor::add_streams(const Step& step) {
 void CpuExecutor::weigh_streams(const Step& step) {
   if (!ready()) return;
   const std::int64_t cols = cols_of(step.a), scaled = cols == step.weighing.streams ? 1 : 3;
+  if (step.weight.none()) {
+    for (std::int64_t r = 0; r < rows_of(step.a); ++r) weigh_writes(cols, data(step.a) + r * cols);
+    return;
+  }
   const float* const scales = kept_vector_of(step.weight, scaled, 0);
   if (scales == nullptr) return;
   const float* const bias = vector_of(step.weight2, cols, 1);
@@ -65,6 +69,15 @@ void CpuExecutor::weigh_streams(const Step& step) {
       else
         exec::weigh_streams(step.weighing, scales, bias, x);
     }
+  });
+}
+
+void CpuExecutor::gate_streams(const Step& step) {
+  if (!ready()) return;
+  const std::int64_t dim = step.head_dim, streams = cols_of(step.out);
+  for_rows(rows_of(step.out), streams * dim, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin * streams; i < end * streams; ++i)
+      data(step.out)[i] = gate_of_stream(data(step.a) + i * dim, data(step.b) + i * dim, dim);
   });
 }
 

@@ -167,7 +167,9 @@ class Fuser {
       case Kind::match_rms:
       case Kind::add_streams:
       case Kind::weigh_streams:
+      case Kind::gate_streams:
       case Kind::compress:
+      case Kind::embed_ngrams:
       case Kind::moe:  // experts() has taken it
         break;
       case Kind::select_rows:

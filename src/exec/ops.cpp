@@ -53,6 +53,14 @@ void Ops::embed_types(Act out, WeightRef table) {
   program_.steps.back().row_of = RowOf::type;
 }
 
+void Ops::embed_ngrams(Act out, WeightRef table, std::int64_t layer, const Ngrams& ngrams) {
+  Step& step = record(Kind::embed_ngrams);
+  step.out = out;
+  step.weight = table;
+  step.layer = layer;
+  step.ngrams = ngrams;
+}
+
 void Ops::embed_with_pictures(Act out, WeightRef table, float factor) {
   embed(out, table, factor);
   program_.steps.back().by_picture = true;
@@ -411,6 +419,16 @@ void Ops::weigh_streams(Act x, WeightRef scales, WeightRef bias, const StreamWei
   step.weight = scales;
   step.weight2 = bias;
   step.weighing = weighing;
+}
+
+void Ops::weigh_writes(Act x) { weigh_streams(x, {}, {}, {.streams = cols(x)}); }
+
+void Ops::gate_streams(Act out, Act x, Act y, std::int64_t dim) {
+  Step& step = record(Kind::gate_streams);
+  step.out = out;
+  step.a = x;
+  step.b = y;
+  step.head_dim = dim;
 }
 
 void Ops::select_logit_rows(Act out, Act x) {

@@ -45,8 +45,11 @@ class Ops {
   /// x += columns [first, first + x's cols) of the picture's embedding, in rows of pictures; other rows are unchanged.
   /// scratch: a buffer of x's cols, whose rows may be overwritten.
   void add_picture(Act x, Act scratch, std::int64_t first);
-  void embed_positions(Act out, WeightRef table);              // rows of their positions
-  void embed_types(Act out, WeightRef table);                  // rows of their types
+  void embed_positions(Act out, WeightRef table);  // rows of their positions
+  void embed_types(Act out, WeightRef table);      // rows of their types
+  /// Of each token the rows of `table` that its n-grams read, one behind the other. The layout's layer `layer` keeps
+  /// the tokens before the pass: a state of order - 1 columns of one channel. A program has one such table.
+  void embed_ngrams(Act out, WeightRef table, std::int64_t layer, const Ngrams& ngrams);
   void rms_norm(Act out, Act x, WeightRef weight, float eps);  // out may be x
   /// (x - mean) / sqrt(variance + eps) * weight + bias, without a bias where it is none(). out may be x.
   void layer_norm(Act out, Act x, WeightRef weight, WeightRef bias, float eps);
@@ -78,6 +81,11 @@ class Ops {
   /// left as [target, source]. Where x has `streams` columns it is reads alone. scales: float32 [3], or [1]; bias: x's
   /// cols.
   void weigh_streams(Act x, WeightRef scales, WeightRef bias, const StreamWeighing& weighing);
+  /// The same of weights for writing alone, without scales and bias: x = 2 sigmoid(x).
+  void weigh_writes(Act x);
+  /// out, a column a stream = sigmoid(r(s)), s being the product of the stream in x and in y, of `dim` columns each,
+  /// over sqrt(dim), and r(s) its sign times the root of max(|s|, 1e-6).
+  void gate_streams(Act out, Act x, Act y, std::int64_t dim);
   /// x = (x - bias) * scale, both float32 vectors of x's cols; x * scale where bias is none().
   void standardize(Act x, WeightRef bias, WeightRef scale);
   void copy(Act out, Act x);
@@ -113,6 +121,7 @@ class Ops {
   void select(Act selected, Act q, Act weights, std::int64_t layer, const Indexer& indexer);
   /// Stores the inputs and gates of each row, and makes the compressed rows that the pass completes, in the layout's
   /// layer `layer`. inputs, gates: compressor.given() columns. bias: float32 [ratio * given()]; norm: float32 [dim].
+  /// Compressor::mean: there are neither gates nor a bias.
   /// select() chooses among compressed rows where Indexer::ratio is theirs.
   void compress(Act inputs, Act gates, std::int64_t layer, WeightRef norm, WeightRef bias,
                 const Compressor& compressor);

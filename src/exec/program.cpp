@@ -36,14 +36,15 @@ class Written {
 
 std::string_view name(Step::Kind kind) {
   static constexpr std::string_view names[] = {
-      "embed",       "norm",         "heads' norm",     "layer norm",   "add",          "scale",
-      "copy",        "matmul",       "matmul by heads", "gated",        "gate",         "temper",
-      "rope",        "store kv",     "store latent",    "store index",  "select",       "attention",
-      "moe",         "heads",        "multiply",        "sigmoid gate", "l2 norm",      "decay",
-      "convolution", "delta rule",   "time step",       "scan",         "activation",   "rows",
-      "logits",      "states",       "given",           "join",         "gather",       "picture",
-      "merge rows",  "mean of rows", "clamp",           "standardize",  "cap",          "top k",
-      "match",       "add streams",  "largest",         "compress",     "weigh streams"};
+      "embed",       "norm",         "heads' norm",     "layer norm",   "add",           "scale",
+      "copy",        "matmul",       "matmul by heads", "gated",        "gate",          "temper",
+      "rope",        "store kv",     "store latent",    "store index",  "select",        "attention",
+      "moe",         "heads",        "multiply",        "sigmoid gate", "l2 norm",       "decay",
+      "convolution", "delta rule",   "time step",       "scan",         "activation",    "rows",
+      "logits",      "states",       "given",           "join",         "gather",        "picture",
+      "merge rows",  "mean of rows", "clamp",           "standardize",  "cap",           "top k",
+      "match",       "add streams",  "largest",         "compress",     "weigh streams", "n-grams",
+      "gate streams"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -161,6 +162,10 @@ bool Program::turns_by_axes() const {
   return std::any_of(ropes.begin(), ropes.end(), [](const Rope& rope) { return !rope.axes.empty(); });
 }
 
+bool Program::gathers_keys() const {
+  return std::any_of(steps.begin(), steps.end(), [](const Step& step) { return step.attention.sees_tail; });
+}
+
 bool Program::is_shard() const {
   return std::any_of(steps.begin(), steps.end(), [](const Step& step) { return step.kind == Kind::gather; });
 }
@@ -205,8 +210,9 @@ static std::string_view compressed_mistake(const Program& program, const Step& s
   if (!program.layout.keeps(by.inputs)) return "nothing is kept of what its rows are made of";
   const kv::Group& inputs = program.layout.group_of(by.inputs);
   const std::int64_t given = by.given();
-  if (inputs.keeps != kv::Keeps::inputs || inputs.v_dim != 2 * given || inputs.window < by.window() ||
-      program.buffer(step.a).cols != given || program.buffer(step.b).cols != given)
+  const bool gated = !by.mean && step.b.buffer >= 0 && program.buffer(step.b).cols == given;
+  if (inputs.keeps != kv::Keeps::inputs || inputs.v_dim != by.kept() || inputs.window < by.window() ||
+      program.buffer(step.a).cols != given || gated == by.mean || (by.mean && by.overlaps))
     return "what its rows are made of is not what is kept";
   return by.ratio == rows.ratio && by.dim == (by.index ? rows.index_dim : rows.v_dim) &&
                  static_cast<std::size_t>(std::max(by.rope, 0)) < program.ropes.size()
@@ -229,7 +235,11 @@ static std::string_view index_mistake(const Program& program, const Step& step) 
                         !attention.sees_ahead() && attention.slopes.empty() &&
                         named * block == attention.kv_heads * attention.selected;
     const bool tokens = block == 0 && attention.latent_values > 0 && named == attention.selected;
-    return (blocks || tokens) && (attention.rows >= 0 || (attention.window == 0 && attention.sinks.none()))
+    const bool shared = attention.sees_tail && block > 0 && kv::kBlockTokens % block == 0 &&
+                        attention.latent_values == 0 && attention.rows < 0 && !attention.sees_ahead() &&
+                        attention.slopes.empty() && named * block == attention.selected;
+    return (attention.sees_tail ? shared : blocks || tokens) &&
+                   (attention.rows >= 0 || (attention.window == 0 && attention.sinks.none()))
                ? ""
                : "it sees chosen keys where it cannot";
   }
@@ -239,7 +249,8 @@ static std::string_view index_mistake(const Program& program, const Step& step) 
     return kept > 0 && program.buffer(step.a).cols == kept ? "" : "its index keys are not those that are kept";
   const Indexer& indexer = step.indexer;
   const bool blocks = indexer.block > 0;
-  const bool weighed = blocks ? step.b.buffer < 0 : program.buffer(step.b).cols == indexer.heads;
+  const bool weighed =
+      step.b.buffer < 0 ? blocks || indexer.ratio > 1 : !blocks && program.buffer(step.b).cols == indexer.heads;
   const bool in_blocks = !blocks || (is_index_block(indexer.block) && indexer.ratio == 1 && indexer.local >= 0 &&
                                      indexer.local <= indexer.top_k && 2 * indexer.heads <= indexer.block);
   return indexer.head_dim == kept && indexer.heads > 0 && indexer.ratio == program.layout.group_of(step.layer).ratio &&
@@ -255,7 +266,9 @@ static std::string_view state_mistake(const Program& program, const Step& step, 
   if (!group.is_state()) return "no state is kept of its layer";
   if (step.kind == Kind::convolve) {
     const std::int64_t first = step.convolution.first, channels = program.buffer(step.a).cols;
-    const bool kept_so = step.convolution.taps - 1 == kept.columns && first >= 0 && first + channels <= kept.channels;
+    const bool dilated = step.convolution.dilation > 1 && channels != kept.channels;  // several share no such columns
+    const bool kept_so =
+        step.convolution.columns() == kept.columns && first >= 0 && first + channels <= kept.channels && !dilated;
     const bool whole = channels == kept.channels || program.buffer(step.out).cols == kept.channels;
     return kept_so && whole ? "" : "its inputs are not those that are kept of the layer";
   }
@@ -266,6 +279,13 @@ static std::string_view state_mistake(const Program& program, const Step& step, 
                            program.buffer(step.out).cols == scan.inner() && program.buffer(step.b).cols == scan.heads &&
                            program.buffer(step.c).cols == scan.heads && scan.heads % scan.groups == 0;
     return kept_so && shaped_so ? "" : "its heads are not those that are kept of the layer";
+  }
+  if (step.kind == Kind::embed_ngrams) {
+    const Ngrams& ngrams = step.ngrams;
+    const bool kept_so = kept.columns == ngrams.order() - 1 && kept.channels == 1 && kept.heads == 0;
+    const bool shaped_so = ngrams.rows() > 0 && ngrams.sizes.size() == ngrams.offsets.size() &&
+                           ngrams.rows() % kept.columns == 0 && program.buffer(step.out).cols % ngrams.rows() == 0;
+    return kept_so && shaped_so ? "" : "its n-grams are not of the tokens that are kept of the layer";
   }
   const DeltaRule& rule = step.delta_rule;
   const bool kept_so = rule.value_heads == kept.heads && rule.key_dim == kept.keys && rule.value_dim == kept.values;
@@ -332,6 +352,9 @@ Status Program::check() const {
       return wrong("what it matches is no part of its buffer");
     if (step.kind == Kind::add_streams && !adds_streams(*this, step))
       return wrong("its buffers are not of so many streams");
+    if (step.kind == Kind::gate_streams &&
+        (buffer(step.a).cols != buffer(step.b).cols || buffer(step.a).cols != step.head_dim * buffer(step.out).cols))
+      return wrong("its buffers are not of so many streams");
     if (step.kind == Kind::weigh_streams && buffer(step.a).cols != step.weighing.streams &&
         buffer(step.a).cols != step.weighing.whole())
       return wrong("its weights are not of so many streams");
@@ -345,7 +368,8 @@ Status Program::check() const {
                                        : !fills(step, buffer(step.a).cols, b_cols, group))
         return wrong("its heads are not those that are kept of the layer");
     }
-    if (step.kind == Kind::convolve || step.kind == Kind::delta_rule || step.kind == Kind::scan) {
+    if (step.kind == Kind::convolve || step.kind == Kind::delta_rule || step.kind == Kind::scan ||
+        step.kind == Kind::embed_ngrams) {
       if (!layout.keeps(step.layer)) return wrong("it names a layer of which nothing is kept");
       const std::string_view mistake = state_mistake(*this, step, layout.group_of(step.layer));
       if (!mistake.empty()) return wrong(mistake);
@@ -392,6 +416,13 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
       shape.product_heads = std::max(shape.product_heads, step.heads);
     }
     if (step.kind == Kind::select) shape.index_heads = std::max(shape.index_heads, step.indexer.heads);
+    if (step.kind == Kind::select && step.indexer.ratio > 1)  // whose keys are gathered
+      shape.latent_dim = std::max(shape.latent_dim, step.indexer.head_dim);
+    if (step.kind == Kind::embed_ngrams) {
+      const residency::Part& table = units.part(step.weight);
+      shape.ngram_rows = std::max(shape.ngram_rows, step.ngrams.rows());
+      shape.ngram_row_bytes = std::max(shape.ngram_row_bytes, row_bytes(table.dtype, table.cols));
+    }
     if (step.kind == Kind::convolve)
       shape.widest_taps = std::max(shape.widest_taps, step.convolution.taps * program.buffer(step.a).cols);
     if (step.kind == Kind::compress)
@@ -411,8 +442,9 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
       if (step.attention.selected > 0 || step.attention.rows >= 0) {
         shape.selected = std::max<std::int64_t>({shape.selected, step.attention.selected, 1});
         const kv::Group group = program.layout.with(limits.kv_dtype, kv::kOnHost).group_of(step.layer);
-        shape.selected_bytes =
-            std::max(shape.selected_bytes, kernels::kAttentionChunk / kv::kBlockTokens * group.v_head_bytes());
+        shape.selected_bytes = std::max(
+            shape.selected_bytes, kernels::kAttentionChunk / kv::kBlockTokens *
+                                      (group.v_head_bytes() + (step.attention.sees_tail ? group.k_head_bytes() : 0)));
       }
       if (step.attention.latent_values > 0) shape.latent_dim = std::max(shape.latent_dim, step.attention.head_dim);
       shape.group = std::max(shape.group, step.attention.heads / step.attention.kv_heads);

@@ -14,6 +14,7 @@
 
 #include "base/status.h"
 #include "base/thread_pool.h"
+#include "exec/ngrams.h"
 #include "kernels/kernels.h"
 #include "kv/layout.h"
 #include "residency/unit.h"
@@ -100,7 +101,12 @@ struct Attention {
   // Where `selected` is not 0: Step::b names blocks of so many tokens, for each KV head its own, so that the token sees
   // those of them that are not behind it; 0: tokens.
   std::int64_t selected_block = 0;
+  // The blocks are the same for all KV heads, and those that Step::b names are complete; the token also sees the tokens
+  // behind the last complete one.
+  bool sees_tail = false;
 
+  /// The most keys that a token sees where `selected` is not 0.
+  std::int64_t most_selected() const { return sees_tail ? selected + selected_block - 1 : selected; }
   std::int64_t v_dim() const { return latent_values > 0 ? latent_values : value_dim > 0 ? value_dim : head_dim; }
   /// Whether rows may see later keys.
   bool sees_ahead() const { return latent_values == 0 && (!causal || whole_pictures); }
@@ -118,7 +124,8 @@ constexpr bool is_index_block(std::int64_t tokens) {
 
 /// Sparse attention: a token sees the earlier tokens whose index keys have the highest scores; ties: the earlier.
 /// Source: DeepSeek-V3.2 (arXiv:2512.02556), section 2.1. With `block`, each index head chooses whole blocks of tokens
-/// for a KV head of its own; source: MiniMax-M3's model card (2026).
+/// for a KV head of its own; source: MiniMax-M3's model card (2026). Without weights of heads a key's score is the sum
+/// over heads of max(0, q_h . k).
 struct Indexer {
   std::int64_t heads = 0, head_dim = 0;  // of the index queries, which share a token's index key
   std::int64_t top_k = 0;                // tokens that are chosen; one that has no more before it sees all
@@ -137,24 +144,29 @@ struct Indexer {
 /// weighted by a softmax over their gates of that channel. The row is then normalised, and rotated by the position of
 /// its first token. With `overlaps` a token gives twice the channels: the first half belongs to the next row and the
 /// second half to the token's own, so that a row is made of 2 * ratio tokens. Source: DeepSeek-V4 (2026), sections
-/// 2.3.1 and 2.3.2.
+/// 2.3.1 and 2.3.2. With `mean` there are no gates, and a row is the mean of its tokens' inputs; it is rotated by its
+/// first token's places, which pictures shift. Source: Qwen3.8-Flash-Next's model card (2026).
 struct Compressor {
   std::int64_t ratio = 0;  // tokens to a row: kv::is_ratio()
   std::int64_t dim = 0;    // channels of a row
   bool overlaps = false;
+  bool mean = false;
   std::int64_t inputs = -1;  // the layer of the layout (Keeps::inputs) that has what tokens give, gates behind inputs
   bool index = false;        // rows are the index keys of the layer of the step, else its latents
   int rope = 0;              // index into Program::ropes: turns a row's last channels
   float eps = 0;             // of the norm
 
-  std::int64_t given() const { return overlaps ? 2 * dim : dim; }       // channels that a token gives
+  std::int64_t given() const { return overlaps ? 2 * dim : dim; }  // channels that a token gives
+  /// Numbers that are kept of a token: inputs and gates; with `mean` inputs and by axis the shift of its place.
+  std::int64_t kept() const { return mean ? given() + kRopeAxes : 2 * given(); }
   std::int64_t window() const { return overlaps ? 2 * ratio : ratio; }  // tokens that a row is made of
 };
 
 constexpr std::int64_t kMostStreams = 16;
 
 /// The weights by which a part of a layer reads and writes n residual streams (hyper-connections), for each row: n for
-/// reading, then n for writing, then n * n that mix the streams. The head only reads, by n weights.
+/// reading, then n for writing, then n * n that mix the streams. The head only reads, by n weights. Without iterations
+/// they are n for writing alone.
 /// Source: Manifold-Constrained Hyper-Connections (DeepSeek-V4, section 2.2).
 struct StreamWeighing {
   std::int64_t streams = 0;
@@ -179,10 +191,13 @@ struct Product {
 
 /// A causal convolution of each channel with its last inputs.
 struct Convolution {
-  std::int64_t taps = 0;   // including the current input's
-  WeightRef bias;          // float32 [channels]; none() if there is none
-  bool silu = false;       // applies SiLU to the results
-  std::int64_t first = 0;  // the first of its channels, where several convolutions of a layer share them out
+  std::int64_t taps = 0;      // including the current input's
+  WeightRef bias;             // float32 [channels]; none() if there is none
+  bool silu = false;          // applies SiLU to the results
+  std::int64_t first = 0;     // the first of its channels, where several convolutions of a layer share them out
+  std::int64_t dilation = 1;  // inputs from a tap to the next
+
+  std::int64_t columns() const { return (taps - 1) * dilation; }  // last inputs that it reads
 };
 
 /// Heads of a gated delta rule: value_heads / key_heads of them share a query and a key.
@@ -300,13 +315,15 @@ struct Step {
     largest,
     compress,
     weigh_streams,
+    embed_ngrams,
+    gate_streams,
   };
   Kind kind = Kind::embed;
   bool for_hidden = false;  // only in passes whose final states are wanted (kv::Batch::wants_hidden)
   // What it writes; what it reads. store_kv: a is k, b is v; store_latent: a stands before b; select: index queries and
   // the weights of their heads; attention: b is what select wrote, where it sees selected keys; moe: b is the router's
   // input; delta_rule: qkv, beta, decay; scan: x, step, decay; time_step: step, and decay is out; add_streams: what is
-  // added to, what is added, and weights; compress: inputs and gates.
+  // added to, what is added, and weights; compress: inputs and gates; gate_streams: what is compared.
   Act out, a, b, c;
   std::array<Product, 3> products{};
   int product_count = 0;
@@ -341,6 +358,7 @@ struct Step {
   Indexer indexer;
   Compressor compressor;
   StreamWeighing weighing;
+  Ngrams ngrams;
   Experts experts;
   Convolution convolution;
   DeltaRule delta_rule;
@@ -390,6 +408,8 @@ struct Program {
   std::vector<Attention> sights() const;
   /// Whether a token sees none behind it. False: a text has to be in one pass, and what is behind it can't be guessed.
   bool is_causal() const;
+  /// Whether some attention sees chosen tokens whose keys and values are gathered (Attention::sees_tail).
+  bool gathers_keys() const;
   /// Whether other devices compute it, too, with rows of their own.
   bool is_shard() const;
   /// Whether a step behind `step` reads `act` before it is written again.
@@ -432,6 +452,8 @@ struct PassShape : PassLimits {
   std::int64_t separate_gate = 0;    // most columns of a gate whose up is of another dtype, or that adapters may change
   std::int64_t widest_gate = 0;      // most columns of any gate, experts' among them
   std::int64_t widest_taps = 0;      // floats of a convolution's, or of the bias of a compressor's gates
+  std::int64_t ngram_rows = 0;       // of the table of n-grams, that a token reads
+  std::int64_t ngram_row_bytes = 0;  // each of them
   DeltaRule delta_rule;              // the most heads, keys and values of any that has one decay a head
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0, group = 0;      // the most of any layer; group: heads / kv_heads
   std::int64_t kv_groups = 0;                                         // each has tables of blocks of its own

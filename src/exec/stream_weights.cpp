@@ -1,6 +1,7 @@
 #include "exec/stream_weights.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/kernels.h"
 
@@ -54,6 +55,24 @@ void weigh_streams(const StreamWeighing& weighing, const float* scales, const fl
   for (std::int64_t source = 0; source < streams; ++source)
     for (std::int64_t target = 0; target < streams; ++target)
       out[target * streams + source] = stays[source * streams + target];
+}
+
+void weigh_writes(std::int64_t streams, float* x) {
+  for (std::int64_t i = 0; i < streams; ++i) x[i] = 2 * kernels::sigmoid_f32(x[i]);
+}
+
+float gate_of_stream(const float* x, const float* y, std::int64_t dim) {
+  constexpr std::int64_t kLanes = 16;
+  constexpr float kLeast = 1e-6f;  // whose root is taken
+  float lanes[kLanes] = {};
+  for (std::int64_t i = 0; i + kLanes <= dim; i += kLanes)
+    for (std::int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += x[i + lane] * y[i + lane];
+  for (std::int64_t i = dim / kLanes * kLanes; i < dim; ++i) lanes[i % kLanes] += x[i] * y[i];
+  float sum = 0;
+  for (const float lane : lanes) sum += lane;
+  sum /= std::sqrt(static_cast<float>(dim));
+  const float root = std::sqrt(std::max(std::abs(sum), kLeast));
+  return kernels::sigmoid_f32(sum > 0 ? root : sum < 0 ? -root : 0);
 }
 
 }  // namespace millrace::exec

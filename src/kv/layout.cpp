@@ -10,7 +10,7 @@ namespace {
 bool shares_group(const Group& group, const LayerKv& layer) {
   return group.keeps == layer.keeps && group.kv_heads == layer.kv_heads && group.k_dim == layer.k_dim &&
          group.v_dim == layer.v_dim && group.window == layer.window && group.state == layer.state &&
-         group.index_dim == layer.index_dim && group.ratio == layer.ratio;
+         group.index_dim == layer.index_dim && group.ratio == layer.ratio && group.aligned == layer.aligned;
 }
 
 std::string describe(const Group& group) {
@@ -51,9 +51,9 @@ Layout::Layout(std::span<const LayerKv> layers) {
     }
     auto group = std::find_if(groups_.begin(), groups_.end(), [&](const Group& g) { return shares_group(g, layer); });
     if (group == groups_.end())
-      group =
-          groups_.insert(groups_.end(), {layer.keeps, 0, layer.kv_heads, layer.k_dim, layer.v_dim, layer.window,
-                                         DType::f16, kOnHost, layer.state, false, false, layer.index_dim, layer.ratio});
+      group = groups_.insert(
+          groups_.end(), {layer.keeps, 0, layer.kv_heads, layer.k_dim, layer.v_dim, layer.window, DType::f16, kOnHost,
+                          layer.state, false, false, layer.index_dim, layer.ratio, layer.aligned});
     places_.push_back({static_cast<std::size_t>(group - groups_.begin()), group->layers});
     ++group->layers;
   }

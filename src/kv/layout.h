@@ -81,6 +81,7 @@ struct LayerKv {
   StateShape state = {};       // of Keeps::state, and nothing of the above then
   std::int64_t index_dim = 0;  // channels of the index key that is kept of a token; 0: none
   std::int64_t ratio = 1;      // tokens to a row, of Keeps::latent
+  bool aligned = false;        // positions are cut into runs as long as the window, and a token sees those of its run
 };
 
 /// Whether rows of so many tokens end where blocks do: the ratio divides kBlockTokens, or is a multiple of it.
@@ -108,6 +109,7 @@ struct Group {
   bool ends = false;         // a plain group: of a sequence its first block, and the one that a token lies in
   std::int64_t index_dim = 0;
   std::int64_t ratio = 1;  // tokens to a row
+  bool aligned = false;
 
   std::int64_t rows() const { return ratio < kBlockTokens ? kBlockTokens / ratio : 1; }  // in a block
   std::int64_t k_head_bytes() const { return kv_row_bytes(dtype, k_dim) * rows(); }      // likewise
@@ -127,6 +129,7 @@ struct Group {
   std::int64_t first_seen(std::int64_t position) const {
     if (is_state()) return position > 0 ? position - 1 : 0;
     if (ends) return position / kBlockTokens * kBlockTokens;  // and block 0
+    if (aligned) return position / window * window;
     return window > 0 && position >= window ? position - window + 1 : 0;
   }
   friend bool operator==(const Group&, const Group&) = default;

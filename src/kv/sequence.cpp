@@ -74,8 +74,8 @@ bool SequenceState::lost_behind(std::size_t group, std::int64_t position) const 
 
 bool SequenceState::goes_on(std::int64_t position) const {
   for (std::size_t g = 0; g < tables_.size(); ++g) {
-    // Where a block begins, nothing of it is complete that a plain group might have lost.
-    const bool by_blocks = group(g).ends && position % kBlockTokens == 0;
+    // Where a block begins, nothing of it is complete that a plain group might have lost, and no run of tokens is open.
+    const bool by_blocks = (group(g).ends || group(g).aligned) && position % kBlockTokens == 0;
     if (lost_first(g, position) || (!by_blocks && lost_behind(g, position))) return false;
     const bool needs_state = group(g).is_state() && position > 0 && position != states_[g].at;
     if (needs_state && checkpoint_behind(g, position) == nullptr) return false;

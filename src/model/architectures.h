@@ -81,6 +81,8 @@ Expected<DecoderSpec> qwen35moe_spec(const modelfile::Model& file, const Hyperpa
 Expected<DecoderSpec> qwen3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> qwen3moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> qwen3next_spec(const modelfile::Model& file, const Hyperparameters& hp);
+/// Qwen3.8-Flash-Next.
+Expected<DecoderSpec> qwen4exp_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> qwen_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> seed_oss_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> smollm3_spec(const modelfile::Model& file, const Hyperparameters& hp);

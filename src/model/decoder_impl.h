@@ -29,9 +29,16 @@ struct StreamWeights {
   WeightRef first_scale;  // [model_dim], of what per-layer embeddings read
 };
 
-/// What makes the weights of connected streams, of all streams normalised as one: W x, then scales and bias.
+/// What makes the weights of connected streams, of all streams normalised as one: W x, then scales and bias. Of gated
+/// ones, each normalised: what weighs their channels, through `down` and `up`, and what writes to them.
 struct StreamWeigher {
   WeightRef matrix, scales, bias;
+  WeightRef norm, down, inject, up;
+};
+
+/// What n-grams add to the streams.
+struct NgramWeights {
+  WeightRef key, value, key_norm, query_norm, input_norm, taps;
 };
 
 /// A layer's weights; none() where the spec or the file has none.
@@ -59,6 +66,7 @@ struct LayerWeights {
   StreamWeights streams;               // predicted ones
   StreamWeigher mixer_weigher, feed_forward_weigher;  // of connected ones
   WeightRef laurel_down, laurel_up, laurel_norm;
+  NgramWeights ngrams;
   exec::Experts experts;
 };
 
@@ -137,6 +145,8 @@ class Decoder {
   void attend_latent(std::int64_t index);
   Act selected(std::int64_t index, Act low);
   Act selected_blocks(std::int64_t index);
+  Act selected_pools(std::int64_t index);
+  Act chosen_by_heads(std::int64_t index);
   void remember(std::int64_t index);
   void feed_forward(std::int64_t index);
   void activate_products(const LayerSpec& spec, Act hidden, WeightRef gate, WeightRef up, WeightRef up_bias = {});
@@ -150,12 +160,18 @@ class Decoder {
   void mix_beside(std::int64_t index);
   void add_of_layer(std::int64_t index);
   // decoder_streams.cpp
-  bool connects() const { return spec_.streams > 1 && spec_.stream_kind == Streams::connected; }
+  bool gates() const { return spec_.streams > 1 && spec_.stream_kind == Streams::gated; }
+  bool connects() const { return spec_.streams > 1 && spec_.stream_kind != Streams::predicted; }
   bool predicts() const { return spec_.streams > 1 && spec_.stream_kind == Streams::predicted; }
-  StreamWeigher list_weigher(UnitBuilder& units, const std::string& stem, std::int64_t columns) const;
+  StreamWeigher list_weigher(UnitBuilder& units, const std::string& stem, bool writes) const;
+  StreamWeigher list_gates(UnitBuilder& units, const std::string& stem, bool writes) const;
   void list_streams_end(UnitBuilder& units);
   void read_streams(const StreamWeigher& weigher);
+  void read_gated(const StreamWeigher& weigher);
   void write_streams(Act result);
+  // decoder_ngrams.cpp
+  void list_ngrams(UnitBuilder& units, int index, LayerWeights& weights) const;
+  void add_ngrams(std::int64_t index);
   std::vector<WeightRef> list_between_streams(UnitBuilder& units, const std::string& name) const;
   void list_prediction(UnitBuilder& units, int index, LayerWeights& weights) const;
   void list_correction(UnitBuilder& units, int index, LayerWeights& weights) const;
@@ -207,6 +223,8 @@ class Decoder {
   std::vector<WeightRef> opened_streams_, merged_streams_;  // a matrix for each predicted stream but the first
   StreamWeigher last_weigher_;                              // of what the head reads of connected ones
   std::vector<std::int64_t> besides_;  // by layer: what of it is kept besides (layers of the layout)
+  std::int64_t ngrams_besides_ = 0;    // likewise what n-grams keep
+  WeightRef ngrams_table_;
   Act streams_;    // in models of several: those between layers, one after the other; x is the first of them in a layer
   Act of_layers_;  // per-layer embeddings, one layer's channels behind the other's
 };

@@ -35,10 +35,10 @@ void Decoder::end_program(const OutputWeights& output) {
   const Act last = ops_.buffer("last", hp_.model_dim, Rows::logits);
   ops_.select_logit_rows(last, x_);
   ops_.begin_hidden();
-  if (!spec_.bare_states) normalize(x_, x_, output.norm, output.norm_bias);
+  if (!spec_.bare_states && !output.norm.none()) normalize(x_, x_, output.norm, output.norm_bias);
   ops_.hidden(x_);
   ops_.end_hidden();
-  normalize(last, last, output.norm, output.norm_bias);
+  if (!output.norm.none()) normalize(last, last, output.norm, output.norm_bias);
   if (shard_.whole()) return ops_.logits(output.head, output.head_bias, last, spec_.logit_scale, spec_.logit_cap);
   const RowRange rows = own(hp_.vocab);
   ops_.gather_logits(output.head, output.head_bias, ops_.buffer("own logits", rows.count, Rows::logits), last,
@@ -57,9 +57,12 @@ void Decoder::record() {
   besides_.assign(static_cast<std::size_t>(stage_.last), 0);
   for (std::int64_t index = stage_.first; index < stage_.last; ++index) {
     besides_[static_cast<std::size_t>(index)] = std::ssize(kept);
-    const LayerSpec& layer = spec_.layers[static_cast<std::size_t>(index)];
-    if (layer.mixer != Mixer::compressed_attention) continue;
-    const std::vector<kv::LayerKv> more = layer.compressed.kept_besides();
+    const std::vector<kv::LayerKv> more = spec_.layers[static_cast<std::size_t>(index)].kept_besides();
+    kept.insert(kept.end(), more.begin(), more.end());
+  }
+  if (spec_.ngrams.layer >= 0) {
+    ngrams_besides_ = std::ssize(kept);
+    const std::vector<kv::LayerKv> more = spec_.ngrams.kept(spec_.streams * hp_.model_dim);
     kept.insert(kept.end(), more.begin(), more.end());
   }
   begin_program(kept);
@@ -72,6 +75,7 @@ void Decoder::record() {
   for (std::int64_t index = stage_.first; index < stage_.last; ++index) {
     tap(index);
     ops_.begin_layer();
+    if (index == spec_.ngrams.layer) add_ngrams(index);
     mix_tokens(index);
     if (spec_.layers[static_cast<std::size_t>(index)].feeds_forward()) feed_forward(index);
     if (const LayerWeights& layer = layers_[static_cast<std::size_t>(index)]; !layer.control_sum.none())
@@ -190,7 +194,7 @@ void Decoder::remember(std::int64_t index) {
   const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
   ops_.begin_block();
   if (connects()) read_streams(layer.mixer_weigher);
-  ops_.rms_norm(h_, x_, layer.attn_norm, eps());
+  read_stream(spec, layer.attn_norm, layer.attn_norm_bias);
   if (spec.mixer == Mixer::compressed_attention)
     record_compressed_attention(ops_, index, spec.compressed, layer.compressed,
                                 besides_[static_cast<std::size_t>(index)], h_, eps());
@@ -295,12 +299,30 @@ void Decoder::attend(std::int64_t index) {
   if (spec.norms_rotated) normalize_heads(index, q, k);
   if (own) ops_.store_kv(index, k, v);
   const exec::Indexer& indexer = spec.index.indexer;
-  const Act chosen = indexer.top_k > 0 ? selected_blocks(index) : Act();
-  ops_.attention(
-      attended, q, index,
-      {heads, kv_heads, spec.head_dim, spec.scale, spec.window, layer.sinks, 0, spec.value_dim, indexer.keys(),
-       spec.score_cap, slopes(spec, heads), spec.causal, false, spec.whole_pictures, spec.chunks, -1, indexer.block},
-      chosen);
+  const Act chosen = chosen_by_heads(index);
+  exec::Attention attention = {heads,
+                               kv_heads,
+                               spec.head_dim,
+                               spec.scale,
+                               spec.window,
+                               layer.sinks,
+                               0,
+                               spec.value_dim,
+                               indexer.keys(),
+                               spec.score_cap,
+                               slopes(spec, heads),
+                               spec.causal,
+                               false,
+                               spec.whole_pictures,
+                               spec.chunks,
+                               -1,
+                               indexer.block};
+  if (spec.index.pools()) {
+    attention.selected_block = indexer.ratio;
+    attention.selected = indexer.top_k * indexer.ratio;
+    attention.sees_tail = true;
+  }
+  ops_.attention(attended, q, index, attention, chosen);
   if (spec.value_scale != 1) ops_.scale(attended, spec.value_scale);
   if (gated) ops_.sigmoid_gate(attended, gate);
   if (spec.gates_heads) ops_.sigmoid_gate(attended, head_gate);
@@ -399,6 +421,33 @@ Act Decoder::selected_blocks(std::int64_t index) {
   ops_.rope(k, 1, indexer.head_dim, spec.rope);
   ops_.store_index(index, k);
   ops_.select(chosen, q, {}, index, indexer);
+  return chosen;
+}
+
+/// What attention over keys and values sees; nothing where it sees all.
+Act Decoder::chosen_by_heads(std::int64_t index) {
+  const IndexerSpec& spec = spec_.layers[static_cast<std::size_t>(index)].attention.index;
+  if (spec.indexer.top_k == 0) return {};
+  return spec.pools() ? selected_pools(index) : selected_blocks(index);
+}
+
+/// Blocks of tokens, by the mean of their keys; h still is the layer's input.
+Act Decoder::selected_pools(std::int64_t index) {
+  const IndexerSpec& spec = spec_.layers[static_cast<std::size_t>(index)].attention.index;
+  const exec::Indexer& indexer = spec.indexer;
+  const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
+  const std::int64_t besides = besides_[static_cast<std::size_t>(index)];
+  const Act chosen = ops_.buffer("selected", indexer.top_k),
+            q = ops_.buffer("index q", indexer.heads * indexer.head_dim),
+            k = ops_.buffer("index key", indexer.head_dim);
+  const exec::Product products[] = {{q, layer.index_q, {}}, {k, layer.index_k, {}}};
+  ops_.matmul(products, h_);
+  ops_.rms_norm_heads(q, layer.index_q_norm, indexer.head_dim, eps());
+  ops_.rope(q, indexer.heads, indexer.head_dim, spec.rope);
+  exec::Compressor keys = spec.compressor(eps());
+  keys.inputs = besides + 1;
+  ops_.compress(k, {}, besides, layer.index_norm, {}, keys);
+  ops_.select(chosen, q, {}, besides, indexer);
   return chosen;
 }
 

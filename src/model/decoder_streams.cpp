@@ -44,8 +44,21 @@ void Decoder::list_correction(UnitBuilder& units, int index, LayerWeights& weigh
   weights.streams.first_scale = units.vector(name("altup_correct_scale.weight"), hp_.model_dim);
 }
 
-/// Of so many columns: STEM_fn, STEM_scale and STEM_base.
-StreamWeigher Decoder::list_weigher(UnitBuilder& units, const std::string& stem, std::int64_t columns) const {
+/// Of gated streams: STEM_norm, STEM_down, STEM_inject where it writes, STEM_up.
+StreamWeigher Decoder::list_gates(UnitBuilder& units, const std::string& stem, bool writes) const {
+  const std::int64_t all = spec_.streams * hp_.model_dim;
+  StreamWeigher weigher;
+  weigher.norm = units.vector(stem + "_norm.weight", all);
+  weigher.down = units.matrix(stem + "_down.weight", all, spec_.stream_rank);
+  if (writes) weigher.inject = units.matrix(stem + "_inject.weight", all, spec_.streams);
+  weigher.up = units.matrix(stem + "_up.weight", spec_.stream_rank, all);
+  return weigher;
+}
+
+/// STEM_fn, STEM_scale and STEM_base. writes: else what it makes is for reading alone.
+StreamWeigher Decoder::list_weigher(UnitBuilder& units, const std::string& stem, bool writes) const {
+  if (gates()) return list_gates(units, stem, writes);
+  const std::int64_t columns = writes ? spec_.weighing.whole() : spec_.streams;
   StreamWeigher weigher;
   weigher.matrix = units.unscaled(stem + "_fn.weight", spec_.streams * hp_.model_dim, columns);
   weigher.scales = units.vector(stem + "_scale.weight", columns == spec_.streams ? 1 : 3);
@@ -58,13 +71,14 @@ void Decoder::list_streams_end(UnitBuilder& units) {
   if (predicts()) merged_streams_ = list_between_streams(units, "altup_unembd_proj.weight");
   if (!connects()) return;
   units.begin(UnitKind::trunk);
-  last_weigher_ = list_weigher(units, "output_hc", spec_.streams);
+  last_weigher_ = list_weigher(units, "output_hc", false);
   units.end();
 }
 
 /// x = what a block reads of all streams, by weights that follow from them. With a weigher of a layer, the weights of
 /// what write_streams() does are left, too.
 void Decoder::read_streams(const StreamWeigher& weigher) {
+  if (gates()) return read_gated(weigher);
   const std::int64_t count = spec_.streams, dim = hp_.model_dim;
   const bool last = weigher.matrix == last_weigher_.matrix;
   const Act normed = ops_.buffer("normalised streams", count * dim);
@@ -79,9 +93,32 @@ void Decoder::read_streams(const StreamWeigher& weigher) {
   ops_.sum_streams(x_, streams_, reads, dim);
 }
 
-/// Each stream = a sum of all, + a weight times what the block gives.
+/// The same of gated ones: with u = norm(stream) of each, the mean of u * sigmoid(W_up silu(W_down u / streams)). The
+/// weights of writing are 2 sigmoid(W_inject u / streams).
+void Decoder::read_gated(const StreamWeigher& weigher) {
+  const std::int64_t count = spec_.streams, dim = hp_.model_dim;
+  const float each = 1.0f / static_cast<float>(count);
+  const Act normed = ops_.buffer("normalised streams", count * dim), by = ops_.buffer("gates of streams", count * dim);
+  const Act low = ops_.buffer("low streams", spec_.stream_rank), writes = ops_.buffer("writes of streams", count);
+  const exec::Product products[] = {{low, weigher.down, {}}, {writes, weigher.inject, {}}};
+  const bool is_last = weigher.inject.none();
+  ops_.copy(normed, streams_);
+  ops_.rms_norm_heads(normed, weigher.norm, dim, eps());
+  ops_.matmul(std::span(products).first(is_last ? 1 : 2), normed);
+  ops_.scale(low, each);
+  ops_.activate(low, kernels::Activation::silu);
+  ops_.matmul(by, weigher.up, low);
+  ops_.sigmoid_gate(normed, by);
+  ops_.sum_streams(x_, normed, {}, dim, each);
+  if (is_last) return;
+  ops_.scale(writes, each);
+  ops_.weigh_writes(writes);
+}
+
+/// Each stream = a sum of all (itself, of gated ones), + a weight times what the block gives.
 void Decoder::write_streams(Act result) {
   const std::int64_t count = spec_.streams, dim = hp_.model_dim;
+  if (gates()) return ops_.add_streams(streams_, result, ops_.buffer("writes of streams", count), dim, 0);
   const Act weights = ops_.buffer("weights of streams", spec_.weighing.whole()),
             writes = ops_.buffer("writes of streams", count), stays = ops_.buffer("what stays", count * count),
             before = ops_.buffer("normalised streams", count * dim);  // which nobody reads any more

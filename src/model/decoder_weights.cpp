@@ -24,9 +24,10 @@ struct RowsOf {
 /// Attention, or what stands in its place.
 void Decoder::list_mixer(UnitBuilder& units, int index, LayerWeights& weights) const {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
+  if (index == spec_.ngrams.layer) list_ngrams(units, index, weights);
   if (spec.mixer == Mixer::none) return;
   if (predicts()) list_prediction(units, index, weights);
-  if (connects()) weights.mixer_weigher = list_weigher(units, layer_tensor(index, "hc_attn"), spec_.weighing.whole());
+  if (connects()) weights.mixer_weigher = list_weigher(units, layer_tensor(index, "hc_attn"), true);
   if (spec.token_norm != nullptr)
     weights.token_norm = units.vector(layer_tensor(index, fmt::format("{}.weight", spec.token_norm)), hp_.model_dim);
   if (spec.norms_inputs && spec.norms_attended)
@@ -149,7 +150,7 @@ void Decoder::list_indexer(UnitBuilder& units, int index, LayerWeights& weights)
   const exec::Indexer& indexer = spec.index.indexer;
   const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
   const std::int64_t dim = hp_.model_dim;
-  if (indexer.block > 0) {
+  if (indexer.block > 0 || spec.index.pools()) {
     weights.index_q = units.matrix(name("indexer.q_proj.weight"), dim, indexer.heads * indexer.head_dim);
     weights.index_k = units.matrix(name("indexer.k_proj.weight"), dim, indexer.head_dim);
     weights.index_q_norm = units.vector(name("indexer.q_norm.weight"), indexer.head_dim);
@@ -167,7 +168,7 @@ void Decoder::list_indexer(UnitBuilder& units, int index, LayerWeights& weights)
 void Decoder::list_feed_forward(UnitBuilder& units, int index, LayerWeights& weights) const {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   if (spec.feeds_forward() && connects())
-    weights.feed_forward_weigher = list_weigher(units, layer_tensor(index, "hc_ffn"), spec_.weighing.whole());
+    weights.feed_forward_weigher = list_weigher(units, layer_tensor(index, "hc_ffn"), true);
   const bool shares_norm = spec.parallel && !units.has(layer_tensor(index, fmt::format("{}.weight", spec.ffn_norm)));
   if (spec.feeds_forward() && spec.norms_inputs && !shares_norm)
     list_norm(units, index, spec.ffn_norm, weights.ffn_norm, weights.ffn_norm_bias);
@@ -338,6 +339,8 @@ Status Decoder::list_units(const modelfile::Model& file, residency::UnitTable& t
   layers_.resize(static_cast<std::size_t>(stage_.last));
   for (auto index = static_cast<int>(stage_.first); index < stage_.last && units.status().ok(); ++index) {
     LayerWeights& weights = layers_[static_cast<std::size_t>(index)];
+    if (const NgramSpec& ngrams = spec_.ngrams; index == ngrams.layer)
+      ngrams_table_ = units.table("per_layer_token_embd.weight", ngrams.dim, ngrams.table_rows, ngrams.ngrams.rows());
     units.begin(UnitKind::trunk, index);
     list_mixer(units, index, weights);
     list_feed_forward(units, index, weights);

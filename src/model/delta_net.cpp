@@ -95,7 +95,7 @@ DeltaNetWeights list_delta_net(UnitBuilder& units, int layer, const DeltaNetSpec
 }
 
 /// With q, k, v = silu(convolution(W_qkv h)), heads of q and k of length 1: the delta rule with beta = sigmoid(W_beta
-/// h) and decay = e^(a softplus(W_alpha h + bias)), then W_out (silu(W_z h) * norm(its result)).
+/// h) and decay = e^(a softplus(W_alpha h + bias)), then W_out (silu(W_z h) * norm(its result)), or with a sigmoid.
 void record_delta_net(exec::Ops& ops, std::int64_t layer, const DeltaNetSpec& spec, const DeltaNetWeights& weights,
                       Act h, float eps) {
   if (spec.channel_decays) return record_kimi_delta(ops, layer, spec, weights, h, eps);
@@ -120,6 +120,10 @@ void record_delta_net(exec::Ops& ops, std::int64_t layer, const DeltaNetSpec& sp
   ops.l2_norm_heads(qkv, 2 * spec.key_heads, spec.key_dim, kL2Eps);
   ops.delta_rule(read, qkv, beta, alpha, layer, spec.rule());
   ops.rms_norm_heads(read, weights.norm, spec.value_dim, eps);
+  if (spec.sigmoid_gate) {
+    ops.sigmoid_gate(read, z);
+    return ops.matmul(h, weights.out, read);
+  }
   ops.gate(z, read, 0, kernels::Activation::silu);
   ops.matmul(h, weights.out, z);
 }

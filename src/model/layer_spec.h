@@ -46,10 +46,30 @@ struct LatentSpec {
 /// Which earlier tokens attention sees: exec::Indexer. Over latents, its queries are made of the queries' latent, and
 /// its keys go through a LayerNorm. Elsewhere each KV head has an index head that chooses blocks; queries and keys are
 /// made of the layer's input and normalised as the layer's are. The first channels of queries and keys are rotated.
+/// With Indexer::ratio it chooses, for all KV heads alike, blocks of so many tokens by the mean of their keys.
 struct IndexerSpec {
   exec::Indexer indexer;  // top_k 0: attention sees all
   int rope = 0;           // index into DecoderSpec::ropes
   bool own = true;        // else the layer sees what the last one before it that has an indexer has chosen
+
+  bool pools() const { return indexer.top_k > 0 && indexer.ratio > 1; }
+  /// Makes the keys of blocks.
+  exec::Compressor compressor(float eps) const {
+    exec::Compressor made;
+    made.ratio = indexer.ratio;
+    made.dim = indexer.head_dim;
+    made.mean = made.index = true;
+    made.rope = rope;
+    made.eps = eps;
+    return made;
+  }
+  /// What is kept of a layer besides where it pools: keys of blocks, and what the next one is made of.
+  std::vector<kv::LayerKv> kept_besides() const {
+    if (!pools()) return {};
+    const exec::Compressor of = compressor(0);
+    return {{kv::Keeps::latent, 1, 0, 0, 0, -1, {}, of.dim, of.ratio},
+            {kv::Keeps::inputs, 1, 0, of.kept(), of.window(), -1, {}, 0, 1, true}};
+  }
 };
 
 constexpr int kNoRope = -1;
@@ -86,7 +106,8 @@ struct AttentionSpec {
   std::int64_t kv_dim() const { return kv_heads * head_dim; }
   std::int64_t v_dim() const { return value_dim > 0 ? value_dim : head_dim; }
   kv::LayerKv kept() const {
-    const std::int64_t index_dim = index.indexer.top_k > 0 && index.own ? index.indexer.head_dim : 0;
+    const bool keyed = index.indexer.top_k > 0 && index.own && !index.pools();
+    const std::int64_t index_dim = keyed ? index.indexer.head_dim : 0;
     if (latent.rank > 0) return {kv::Keeps::latent, 1, 0, latent.kept(), window, reads, {}, index_dim};
     return {kv::Keeps::attention, kv_heads, head_dim, v_dim(), causal ? window : 0, reads, {}, index_dim};
   }
@@ -105,6 +126,7 @@ struct DeltaNetSpec {
   std::int64_t gate_rank = 0;  // channels between the two matrices that make the decays, and those that make the gate;
                                // 0: each is one matrix
   float decay_bound = 0;       // of the decays' logarithms, below 0; 0: none
+  bool sigmoid_gate = false;   // the output gate of the others goes through a sigmoid, too
 
   std::int64_t value_channels() const { return value_heads * value_dim; }
   std::int64_t decays() const { return channel_decays ? value_heads * key_dim : value_heads; }  // of a token
@@ -176,7 +198,7 @@ struct CompressedAttentionSpec {
   std::vector<kv::LayerKv> kept_besides() const {
     const auto inputs = [this](std::int64_t dim) {
       const exec::Compressor of = compressor(dim, 0);
-      return kv::LayerKv{kv::Keeps::inputs, 1, 0, 2 * of.given(), of.window()};
+      return kv::LayerKv{kv::Keeps::inputs, 1, 0, of.kept(), of.window()};
     };
     std::vector<kv::LayerKv> kept;
     if (ratio == 0) return kept;
@@ -274,6 +296,33 @@ struct LayerSpec {
     }
     return attention.kept();
   }
+  /// What is kept besides, in layers of the layout behind the model's.
+  std::vector<kv::LayerKv> kept_besides() const {
+    if (mixer == Mixer::compressed_attention) return compressed.kept_besides();
+    return mixer == Mixer::attention ? attention.index.kept_besides() : std::vector<kv::LayerKv>();
+  }
+};
+
+/// Before a layer: what the table has of the n-grams that end with a token makes a value, which all streams share, and
+/// a key for each stream; a stream takes as much of the value as its own state meets the key. To that comes what a
+/// causal convolution makes of the last values. Sources: Engram (arXiv:2601.07372), Qwen3.8-Flash-Next's model card
+/// (2026).
+struct NgramSpec {
+  std::int64_t layer = -1;  // -1: there are none
+  exec::Ngrams ngrams;
+  std::int64_t dim = 0;  // channels of a row of the table, and its rows
+  std::int64_t table_rows = 0;
+  std::int64_t taps = 0;  // of the convolution, as far apart as the longest n-gram has tokens
+
+  std::int64_t width() const { return ngrams.rows() * dim; }  // channels of a token
+  /// The tokens before the next one, and the convolution's last inputs.
+  std::vector<kv::LayerKv> kept(std::int64_t channels) const {
+    kv::LayerKv tokens, inputs;
+    tokens.keeps = inputs.keeps = kv::Keeps::state;
+    tokens.state = {ngrams.order() - 1, 1, 0, 0, 0};
+    inputs.state = {(taps - 1) * ngrams.order(), channels, 0, 0, 0};
+    return {tokens, inputs};
+  }
 };
 
 /// What residual streams are to a layer's parts (attention, or what stands in its place, and the feed-forward).
@@ -284,6 +333,9 @@ enum class Streams : std::uint8_t {
   // A layer predicts those behind it of all before it, works on the first, and corrects the predictions by what it
   // found. Source: AltUp (arXiv:2301.13310).
   predicted,
+  // Each part reads the mean of the normalised streams, each channel of each weighed by a sigmoid that follows from all
+  // streams through few channels; what it gives is added to all of them, by weights. Source: Qwen3.8-Flash-Next (2026).
+  gated,
 };
 
 struct DecoderSpec {
@@ -292,7 +344,9 @@ struct DecoderSpec {
   float embedding_scale = 1;    // multiplies the tokens' embeddings
   std::int64_t streams = 1;     // residual streams
   Streams stream_kind = Streams::predicted;
-  exec::StreamWeighing weighing;   // of connected streams
+  exec::StreamWeighing weighing;  // of connected streams
+  std::int64_t stream_rank = 0;   // the few channels of gated ones
+  NgramSpec ngrams;
   std::int64_t per_layer_dim = 0;  // channels of an embedding that each layer adds of its own (per-layer embeddings)
   const char* output_norm = "output_norm.weight";  // the name of the norm before the head; null: there is none
   bool head = true;                                // false: an encoder's, which gives its last states

@@ -104,6 +104,7 @@ constexpr std::array kArchitectures{
     Entry{"qwen3next", qwen3next_spec},
     Entry{"qwen3vl", qwen3_spec},
     Entry{"qwen3vlmoe", qwen3moe_spec},
+    Entry{"qwen4exp", qwen4exp_spec},
     Entry{"seed_oss", seed_oss_spec},
     Entry{"smollm3", smollm3_spec},
     Entry{"stablelm", stablelm_spec},

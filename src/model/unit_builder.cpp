@@ -206,7 +206,11 @@ WeightRef UnitBuilder::some_of_each(const std::string& name, std::int64_t size, 
 WeightRef UnitBuilder::taps(const std::string& name, std::int64_t count, std::int64_t channels) {
   const modelfile::TensorInfo* const found = file_.find(name);
   if (found != nullptr && found->shape.size() > 2) return elements(name, {count, 1, channels}, 0, count * channels);
-  return vectors(name, count, channels);
+  if (found == nullptr || (found->dtype != DType::f16 && found->dtype != DType::bf16))
+    return vectors(name, count, channels);
+  const modelfile::TensorInfo* const tensor = checked(name, {count, channels});
+  if (tensor == nullptr) return {};
+  return add({name, tensor->dtype, 1, count * channels, tensor->file, tensor->offset});
 }
 
 WeightRef UnitBuilder::elements(const std::string& name, std::initializer_list<std::int64_t> shape, std::int64_t first,
@@ -251,17 +255,22 @@ WeightRef UnitBuilder::embedding(std::int64_t model_dim, std::int64_t vocab, boo
   return table;
 }
 
-WeightRef UnitBuilder::table(const std::string& name, std::int64_t cols, std::int64_t rows) {
+WeightRef UnitBuilder::table(const std::string& name, std::int64_t cols, std::int64_t rows,
+                             std::int64_t rows_of_token) {
   begin(UnitKind::embedding);
   unit_.by_rows = true;
+  unit_.rows_of_token = rows_of_token;
   const WeightRef table = unscaled(name, cols, rows);
   end();
   return table;
 }
 
-OutputWeights UnitBuilder::output(const std::string& norm, std::int64_t model_dim, std::int64_t vocab,
-                                  WeightRef embedding) {
+OutputWeights UnitBuilder::output(const char* norm, std::int64_t model_dim, std::int64_t vocab, WeightRef embedding) {
   if (!ties_head()) return output_rows(norm, model_dim, vocab, 0, vocab);
+  if (norm == nullptr) {
+    refuse_unused_scales();
+    return {{}, {}, embedding, {}};
+  }
   begin(UnitKind::trunk);
   const WeightRef last_norm = vector(norm, model_dim), bias = optional_vector("output_norm.bias", model_dim),
                   head_bias = optional_elements("output.bias", vocab, 0, vocab);
@@ -282,11 +291,12 @@ OutputWeights UnitBuilder::last_norm(const char* norm, std::int64_t model_dim) {
   return output;
 }
 
-OutputWeights UnitBuilder::output_rows(const std::string& norm, std::int64_t model_dim, std::int64_t vocab,
-                                       std::int64_t first, std::int64_t rows) {
+OutputWeights UnitBuilder::output_rows(const char* norm, std::int64_t model_dim, std::int64_t vocab, std::int64_t first,
+                                       std::int64_t rows) {
   const bool tied = ties_head();
   begin(UnitKind::head);
-  const WeightRef last_norm = vector(norm, model_dim), bias = optional_vector("output_norm.bias", model_dim);
+  const WeightRef last_norm = norm == nullptr ? WeightRef{} : vector(norm, model_dim),
+                  bias = optional_vector("output_norm.bias", model_dim);
   // Before the head, because it is the head's input that is multiplied.
   const WeightRef scale = tied ? WeightRef{} : scale_for("output.weight");
   const WeightRef head = some_rows(tied ? "token_embd.weight" : "output.weight", model_dim, vocab, first, rows);

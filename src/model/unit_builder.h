@@ -73,7 +73,8 @@ class UnitBuilder {
   /// Elements [first, first + some) of each of them, `size` apart: one weight from the first such element to the last.
   residency::WeightRef some_of_each(const std::string& name, std::int64_t size, std::int64_t count, std::int64_t first,
                                     std::int64_t some);
-  /// A convolution's taps as one vector, `count` for each channel: [count, channels], or [count, 1, channels].
+  /// A convolution's taps as one vector, `count` for each channel: [count, channels], or [count, 1, channels]; of F32,
+  /// F16 or BF16.
   residency::WeightRef taps(const std::string& name, std::int64_t count, std::int64_t channels);
   /// The first row of a table of any number of rows, as a vector of any computable dtype.
   residency::WeightRef first_row(const std::string& name, std::int64_t cols);
@@ -97,16 +98,16 @@ class UnitBuilder {
   /// The embedding unit: token_embd.weight, `vocab` rows of `model_dim`; `as_head`: also as a whole, at the end of a
   /// pass.
   residency::WeightRef embedding(std::int64_t model_dim, std::int64_t vocab, bool as_head);
-  /// A unit of one table that is read by rows.
-  residency::WeightRef table(const std::string& name, std::int64_t cols, std::int64_t rows);
-  /// The last norm, named so, and the head, with biases where the file has them. They make the head
-  /// unit; a file without output.weight ties its head to `embedding`, and the norm then is the last unit in pass order,
-  /// because the head has no unit of its own.
-  OutputWeights output(const std::string& norm, std::int64_t model_dim, std::int64_t vocab,
-                       residency::WeightRef embedding);
+  /// A unit of one table that is read by rows, so many for a token.
+  residency::WeightRef table(const std::string& name, std::int64_t cols, std::int64_t rows,
+                             std::int64_t rows_of_token = 1);
+  /// The last norm, named so (null: there is none), and the head, with biases where the file has them. They make the
+  /// head unit; a file without output.weight ties its head to `embedding`, and the norm then is the last unit in pass
+  /// order, because the head has no unit of its own.
+  OutputWeights output(const char* norm, std::int64_t model_dim, std::int64_t vocab, residency::WeightRef embedding);
 
   /// The same of rows [first, first + rows) of the head, which is a unit of its own also where it is the embedding.
-  OutputWeights output_rows(const std::string& norm, std::int64_t model_dim, std::int64_t vocab, std::int64_t first,
+  OutputWeights output_rows(const char* norm, std::int64_t model_dim, std::int64_t vocab, std::int64_t first,
                             std::int64_t rows);
 
   /// The norm behind the last layer of a model without a head; null: there is none either.

@@ -56,8 +56,8 @@ Status check_fits(const std::string& mmproj_path, const modelfile::Model& model)
 bool belongs(Projector projector, std::string_view architecture) {
   switch (projector) {
     case Projector::qwen3vl:
-      return architecture == "qwen35" || architecture == "qwen35moe" || architecture == "qwen3vl" ||
-             architecture == "qwen3vlmoe";
+      return architecture == "qwen35" || architecture == "qwen35moe" || architecture == "qwen4exp" ||
+             architecture == "qwen3vl" || architecture == "qwen3vlmoe";
     case Projector::qwen2vl:
     case Projector::qwen25vl:
       return architecture == "qwen2vl";

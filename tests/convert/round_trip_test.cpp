@@ -34,6 +34,7 @@ const std::map<std::string, std::string> kRefused = {
     {"baichuan", "not exported"},
     {"codeshell", "not exported"},
     {"minicpm3", "not exported"},
+    {"qwen4exp", "not exported"},
     {"falcon-40b", "not written in the form of a checkpoint"},
     {"pangu-embedded", "not exported"},
     {"qwen", "not exported"},

@@ -156,6 +156,7 @@ constexpr Checkpoint kCheckpoints[] = {
     {"qwen3next", "Qwen3-Next", true},
     {"qwen35", "Qwen3.5, Qwen3.6"},
     {"qwen35moe", "Qwen3.5 and Qwen3.6 mixtures", true},
+    on_cpus("qwen4exp", "Qwen3.8-Flash-Next", true),
     {"lfm2", "LFM2"},
     {"lfm2moe", "LFM2 mixtures", true},
     {"mamba2", "Mamba-2, Codestral Mamba"},

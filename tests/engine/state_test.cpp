@@ -67,9 +67,11 @@ std::string model_name(const testing::TestParamInfo<const char*>& info) {
   return name;
 }
 INSTANTIATE_TEST_SUITE_P(Kinds, States,
-                         testing::Values("qwen35moe", "lfm2", "mamba2", "nemotron-h-moe", "kimi-linear", "bailingmoe3"),
+                         testing::Values("qwen35moe", "qwen4exp", "lfm2", "mamba2", "nemotron-h-moe", "kimi-linear",
+                                         "bailingmoe3"),
                          model_name);
-INSTANTIATE_TEST_SUITE_P(Kinds, FailedReads, testing::Values("qwen35moe", "nemotron-h-moe", "kimi-linear"), model_name);
+INSTANTIATE_TEST_SUITE_P(Kinds, FailedReads, testing::Values("qwen35moe", "qwen4exp", "nemotron-h-moe", "kimi-linear"),
+                         model_name);
 
 TEST(StateCost, IsWhatPredictionsCount) {
   const auto engine = make(hybrid());

@@ -188,8 +188,8 @@ TEST_P(Vision, PenaltiesAndDraftsPassOverPictures) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Reference, Vision,
-                         testing::Values("qwen35", "qwen3vl", "qwen2vl", "qwen2vl-quick", "mistral-nemo", "gemma3",
-                                         "gemma4", "gemma4-moe", "gemma4-moe-unified", "qwen2-internvl",
+                         testing::Values("qwen35", "qwen4exp", "qwen3vl", "qwen2vl", "qwen2vl-quick", "mistral-nemo",
+                                         "gemma3", "gemma4", "gemma4-moe", "gemma4-moe-unified", "qwen2-internvl",
                                          "qwen3-internvl", "llama-idefics3", "lfm2", "glm4v", "deepseek-v3-kimivl"),
                          [](const testing::TestParamInfo<const char*>& info) {
                            std::string name = info.param;

@@ -210,7 +210,7 @@ const std::vector<Known>& architectures() {
 
 /// Those that no launches are made of: with several residual streams, or keys and values of two sizes where the cache
 /// keeps them so.
-constexpr const char* kRefused[] = {"deepseek-v4", "gemma3n", "mimo2", "minimax-m3"};
+constexpr const char* kRefused[] = {"deepseek-v4", "gemma3n", "mimo2", "minimax-m3", "qwen4exp"};
 
 TEST(Fusion, OfEachArchitecture) {
   std::vector<std::string> seen;

@@ -300,8 +300,8 @@ class TinyModel {
   }
 
   /// The second layer attends; the first keeps a state: 2 heads of keys, 4 of values, all of 32 channels.
-  static TinyModel qwen35() {
-    TinyModel model = base("qwen35", true);
+  static TinyModel qwen35(const std::string& architecture = "qwen35") {
+    TinyModel model = base(architecture, true);
     model.set("feed_forward_length", 128u);
     model.set("full_attention_interval", 2u);
     model.set("ssm.conv_kernel", 4u);
@@ -329,6 +329,66 @@ class TinyModel {
     model.add(1, "attn_output.weight", {64, 64});
     model.add(1, "attn_q_norm.weight", {16});
     model.add(1, "attn_k_norm.weight", {16});
+    return model;
+  }
+
+  /// Three streams, mixtures of 4; the second layer attends to blocks of 4 tokens, of which 3 index heads of 16 choose
+  /// 2; before it 2- and 3-grams, of 2 heads each, of a table of 60 rows of 8.
+  static TinyModel qwen4exp() {
+    TinyModel model = qwen35("qwen4exp");
+    model.add("output.weight", {64, 96});
+    model.remove("output_norm.weight");
+    for (const char* layer : {"blk.0.", "blk.1."})
+      for (const char* none : {"attn_norm", "post_attention_norm", "ffn_gate", "ffn_up", "ffn_down"})
+        model.remove(layer + std::string(none) + ".weight");
+    for (const auto& [key, value] : {std::pair{"expert_count", 4u},
+                                     {"expert_used_count", 2u},
+                                     {"expert_feed_forward_length", 32u},
+                                     {"expert_shared_feed_forward_length", 32u},
+                                     {"hyper_connection.count", 3u},
+                                     {"hyper_connection.low_rank", 5u},
+                                     {"attention.indexer.head_count", 3u},
+                                     {"attention.indexer.key_length", 16u},
+                                     {"attention.indexer.top_k", 8u},
+                                     {"ple.ngram_size", 3u},
+                                     {"ple.heads_per_ngram", 2u},
+                                     {"ple.conv_kernel", 4u},
+                                     {"ple.eos_token_id", 2u},
+                                     {"embedding_length_per_layer_input", 8u}})
+      model.set(key, value);
+    model.set_of_layers("attention.compress_ratios", {0, 4});
+    model.set_of_layers("ple.layers", {1});
+    model.set_of_layers("ple.layer_multipliers", {101, 10007, 1000003});
+    model.set_of_layers("ple.head_vocab_sizes", {11, 13, 17, 19});
+    model.set_of_layers("ple.head_offsets", {0, 11, 24, 41});
+    const auto streams = [&](const std::string& stem, bool writes) {
+      model.add(stem + "_norm.weight", {192});
+      model.add(stem + "_down.weight", {192, 5});
+      if (writes) model.add(stem + "_inject.weight", {192, 3});
+      model.add(stem + "_up.weight", {5, 192});
+    };
+    for (int layer = 0; layer < 2; ++layer) {
+      streams("blk." + std::to_string(layer) + ".hc_attn", true);
+      streams("blk." + std::to_string(layer) + ".hc_ffn", true);
+      model.add(layer, "ffn_gate_inp.weight", {64, 4});
+      model.add(layer, "ffn_gate_inp_shexp.weight", {64});
+      for (const char* own : {"gate", "up"}) {
+        model.add(layer, std::string("ffn_") + own + "_shexp.weight", {64, 32});
+        model.add(layer, std::string("ffn_") + own + "_exps.weight", {64, 32, 4});
+      }
+      model.add(layer, "ffn_down_shexp.weight", {32, 64});
+      model.add(layer, "ffn_down_exps.weight", {32, 64, 4});
+    }
+    streams("output_hc", false);
+    model.add(1, "indexer.q_proj.weight", {64, 48});
+    model.add(1, "indexer.k_proj.weight", {64, 16});
+    model.add(1, "indexer.q_norm.weight", {16});
+    model.add(1, "indexer.k_norm.weight", {16});
+    model.add(1, "ple_key.weight", {32, 192});
+    model.add(1, "ple_value.weight", {32, 64});
+    for (const char* norm : {"key", "query", "conv"}) model.add(1, std::string("ple_norm_") + norm + ".weight", {192});
+    model.add(1, "ple_conv1d.weight", {4, 192});
+    model.add("per_layer_token_embd.weight", {8, 60});
     return model;
   }
 

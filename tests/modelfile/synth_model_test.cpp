@@ -200,6 +200,22 @@ TEST_F(SynthModel, WritesIndexersAndExpertsOfLatents) {
   EXPECT_EQ(model->require("blk.1.ffn_latent_up.weight").value()->shape, (std::vector<std::int64_t>{1024, 256}));
 }
 
+TEST_F(SynthModel, WritesStreamsAndATableOfNgrams) {
+  const std::string small = " --dim 256 --vocab 1000 --experts 16 --top-k 2 --expert-ff 64 --ngram-rows 50";
+  ASSERT_EQ(run(path("m.gguf") + " --preset qwen3.8-flash-next -d Q8_0 --layers 4" + small), 0) << log();
+  const auto model = Model::open(path("m.gguf"));
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  EXPECT_EQ(model->get_ints("qwen4exp.attention.compress_ratios").value(), (std::vector<std::int64_t>{0, 0, 0, 4}));
+  EXPECT_EQ(model->get_ints("qwen4exp.ple.head_offsets").value().back(), 15 * 50);
+  EXPECT_EQ(model->require("per_layer_token_embd.weight").value()->shape, (std::vector<std::int64_t>{160, 16 * 50}));
+  EXPECT_EQ(model->require("blk.1.ple_key.weight").value()->shape, (std::vector<std::int64_t>{2560, 4 * 256}));
+  EXPECT_EQ(model->require("blk.3.indexer.q_proj.weight").value()->shape, (std::vector<std::int64_t>{256, 4 * 128}));
+  EXPECT_EQ(model->require("output_hc_down.weight").value()->shape, (std::vector<std::int64_t>{4 * 256, 320}));
+  for (const char* none : {"output_norm.weight", "blk.0.attn_norm.weight", "blk.0.indexer.k_proj.weight",
+                           "blk.2.ple_key.weight", "blk.3.post_attention_norm.weight"})
+    EXPECT_EQ(model->find(none), nullptr) << none;
+}
+
 TEST_F(SynthModel, WritesCompressedAttentionAndExpertsOfTokens) {
   const std::string small = " --dim 256 --vocab 1000 --experts 16 --top-k 2 --expert-ff 64";
   ASSERT_EQ(run(path("m.gguf") + " --preset deepseek-v4-flash -d Q8_0 --layers 4" + small), 0) << log();

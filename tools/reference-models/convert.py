@@ -48,10 +48,14 @@ TOP = {
     "model.hc_head.hc_fn": "output_hc_fn.weight",
     "model.hc_head.hc_base": "output_hc_base.weight",
     "model.hc_head.hc_scale": "output_hc_scale.weight",
+    "model.hyper_connection_mixer.hc_norm.weight": "output_hc_norm.weight",
+    "model.hyper_connection_mixer.input_mix_weight_down.weight": "output_hc_down.weight",
+    "model.hyper_connection_mixer.input_mix_weight_up.weight": "output_hc_up.weight",
     "gpt_neox.embed_in.weight": "token_embd.weight",
     "gpt_neox.final_layer_norm.weight": "output_norm.weight",
     "gpt_neox.final_layer_norm.bias": "output_norm.bias",
 }
+SHIFTED = {"model.norm.weight", "model.hyper_connection_mixer.hc_norm.weight"}  # by Model.norm_shift
 LAYER = {
     "input_layernorm.weight": "attn_norm.weight",
     "self_attn.q_proj": "attn_q",
@@ -393,6 +397,11 @@ def weight_keys(model, weights):
         tensors = [f"model.layers.{layer}.mlp.act_fn.{name}" for layer in range(model.config.get("num_hidden_layers", 0))]
         if tensors and tensors[0] in weights:
             keys[f"{model.architecture}.xielu.{name}"] = [float(weights[tensor].reshape(-1)[0]) for tensor in tensors]
+    hashes = {"layer_multipliers": "layer_multipliers", "ngram_heads_vocab_sizes": "head_vocab_sizes",
+              "ngram_heads_offsets": "head_offsets"}
+    for name, values in weights.items():
+        if (key := hashes.get(name.rpartition(".")[2])) is not None:
+            keys[f"{model.architecture}.ple.{key}"] = [int(value) for value in values]
     return keys
 
 
@@ -579,10 +588,13 @@ def all_tensors(model, weights, unsplit):
         in_layer = re.fullmatch(r"(?:model|backbone|gpt_neox|transformer)\.(?:layers|h|blocks)\.(\d+)\.(.+)", name)
         if in_layer:
             layer, part = in_layer.groups()
+            if part == recurrent.NGRAM_TABLE:
+                tensors.append(("per_layer_token_embd.weight", values))
+                continue
             parts = layer_tensors(model, layer, part, values, unsplit)
             tensors += [(f"blk.{layer}.{own}", own_values) for own, own_values in parts]
         else:
-            shift = np.float32(model.norm_shift if name == "model.norm.weight" else 0)
+            shift = np.float32(model.norm_shift if name in SHIFTED else 0)
             tensors.append((TOP[name], values + shift))
     tensors += [(name, np.array(factors, np.float32)) for name, factors in rope_tensors(model)]
     if model.fused or model.architecture in ("bailingmoe2", "chatglm"):
@@ -595,7 +607,7 @@ def all_tensors(model, weights, unsplit):
 def tensor_type(name, values, mxfp4):
     if name.endswith("tid2eid.weight"):
         return gguf.TENSOR_I32
-    kept = (".ffn_gate_inp.", "hc_", "_ape.", ".altup_router.", "_coef.", ".indexer.proj.", ".ssm_conv1d", ".ssm_norm.", ".shortconv.conv.")
+    kept = (".ffn_gate_inp.", "_fn.", "_ape.", ".altup_router.", "_coef.", ".indexer.proj.", ".ssm_conv1d", ".ssm_norm.", ".shortconv.conv.", ".ple_conv1d.")
     if values.ndim == 1 or not name.endswith(".weight") or any(part in name for part in kept):
         return gguf.TENSOR_F32
     return gguf.TENSOR_MXFP4 if mxfp4 and "_exps." in name else gguf.TENSOR_F16

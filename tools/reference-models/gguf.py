@@ -5,7 +5,7 @@ import struct
 import numpy as np
 
 ALIGNMENT = 32
-U32, I32, F32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9  # ids of key types
+U32, I32, F32, BOOL, STRING, ARRAY, U64 = 4, 5, 6, 7, 8, 9, 10  # ids of key types
 TENSOR_F32, TENSOR_F16, TENSOR_I32, TENSOR_I64, TENSOR_MXFP4 = 0, 1, 26, 27, 39  # ids of tensor types
 MXFP4_BLOCK = 32
 MXFP4_VALUES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)  # E2M1; bit 3 of a code is the sign
@@ -31,7 +31,9 @@ def _value(value):
     if not isinstance(value, list):
         return _scalar(value)
     if all(isinstance(item, int) and not isinstance(item, bool) for item in value):  # int32, as converters write them
-        kind, parts = I32, [struct.pack("<i", item) for item in value]
+        kind, parts = I32, [struct.pack("<i", item) for item in value] if max(value, default=0) < 2**31 else None
+        if parts is None:
+            kind, parts = U64, [struct.pack("<Q", item) for item in value]
     else:
         kinds, parts = zip(*(_scalar(item) for item in value))
         kind = kinds[0]

@@ -147,6 +147,9 @@ def load(net, weights):
 # --- weights ----------------------------------------------------------------------------------------------------------
 
 
+# Whole numbers that follow from the configuration: of hashed n-grams.
+HASHES = ("layer_multipliers", "ngram_heads_vocab_sizes", "ngram_heads_offsets")
+
 # Drawn a little larger: what writes into the residual stream, and routers.
 LARGER = ("o_proj", "out_proj", "down_proj", "output_linear", "feed_forward.w2", "gate.weight", "router")
 
@@ -196,12 +199,18 @@ def draw_all(model, seed):
     random = np.random.default_rng([zlib.crc32(model.name.encode()), seed])
     weights = {}
     for name, tensor in own_state(build(model, {})).items():
+        if name.endswith(HASHES):
+            weights[name] = tensor.numpy()
+            continue
         values = draw(model, name, tuple(tensor.shape), random).astype(np.float16).astype(np.float32)
         if model.mxfp4 and values.ndim == 3:  # its blocks run along a row's inputs
             values = gguf.round_to_mxfp4(values.swapaxes(-1, -2)).swapaxes(-1, -2)
         weights[name] = np.ascontiguousarray(values).reshape(values.shape)  # which makes a number a vector
     tokens = random.integers(FIRST_WORD, zoo.VOCABULARY, (4, zoo.PROMPT))
     factor = np.float32(model.logit_std / Model(model, weights).logits(tokens).std())
+    if not FINAL_NORMS & weights.keys():  # the head itself then, by what F16 holds
+        weights["lm_head.weight"] *= np.float32(2.0 ** np.round(np.log2(factor)))
+        return weights
     (final,) = FINAL_NORMS & weights.keys()
     last = weights[final]
     weights[final] = (last + np.float32(model.norm_shift)) * factor - np.float32(model.norm_shift)
@@ -210,7 +219,7 @@ def draw_all(model, seed):
 
 def noisy(weights, random):
     return {
-        name: values if name.endswith("tid2eid")
+        name: values if name.endswith(("tid2eid", *HASHES))
         else np.asarray(values * (1 + NOISE * random.standard_normal(values.shape)), np.float32)
         for name, values in weights.items()
     }
@@ -308,6 +317,8 @@ def tensors_felt(model, weights, tokens, positions, logits):
     felt = {}
     whole = Model(model, weights)
     for name, values in weights.items():
+        if name.endswith(HASHES):
+            continue
         parts = range(len(values)) if values.ndim == 3 and "conv" not in name else [None]
         for part in parts:
             wrong = values.copy()

@@ -7,8 +7,8 @@ the checkpoint has h / (value heads a key head).
 
 import numpy as np
 
-QWEN = {"qwen3next", "qwen35", "qwen35moe"}
-TILED = {"qwen35", "qwen35moe"}
+QWEN = {"qwen3next", "qwen35", "qwen35moe", "qwen4exp"}
+TILED = {"qwen35", "qwen35moe", "qwen4exp"}
 MAMBA = {"mamba2", "nemotron_h", "nemotron_h_moe", "granitehybrid"}
 SHORT_CONVOLUTION = {"lfm2", "lfm2moe"}
 ARCHITECTURES = QWEN | MAMBA | SHORT_CONVOLUTION
@@ -78,7 +78,20 @@ LAYER = {
     "mixer.shared_experts.down_proj": "ffn_down_shexp",
     "mixer.fc1_latent_proj": "ffn_latent_down",
     "mixer.fc2_latent_proj": "ffn_latent_up",
+    # Qwen3.8-Flash-Next: residual streams, n-grams and the choice of blocks.
+    **{f"{part}_hyper_connection.{name}": f"hc_{own}_{short}" for part, own in (("attn", "attn"), ("mlp", "ffn"))
+       for name, short in (("hc_norm", "norm"), ("input_mix_weight_down", "down"), ("input_mix_weight_up", "up"),
+                           ("block_inject_weight", "inject"))},
+    "ple.key_proj": "ple_key",
+    "ple.value_proj": "ple_value",
+    "ple.norm_key": "ple_norm_key",
+    "ple.norm_query": "ple_norm_query",
+    "ple.norm_conv": "ple_norm_conv",
+    "ple.conv1d": "ple_conv1d",
+    "self_attn.indexer.q_layernorm": "indexer.q_norm",
+    "self_attn.indexer.k_layernorm": "indexer.k_norm",
 }
+NGRAM_TABLE = "ple.ple_embedding.ngram_embedding.weight"
 KIMI_DELTA = {
     "forget_gate.f_a_proj": "ssm_f_a",
     "forget_gate.f_b_proj": "ssm_f_b",
@@ -114,9 +127,30 @@ def delta_net_keys(model):
     if "moe_intermediate_size" in config:
         keys["expert_feed_forward_length"] = config["moe_intermediate_size"]
         keys["expert_shared_feed_forward_length"] = config["shared_expert_intermediate_size"]
+    if model.architecture == "qwen4exp":
+        keys |= qwen4exp_keys(config, attends)
     if model.architecture == "qwen35moe":
         keys |= {"block_count": config["num_hidden_layers"] + 1, "nextn_predict_layers": 1}
     return keys
+
+
+def qwen4exp_keys(config, attends):
+    heads = (config["ngram_size"] - 1) * config["heads_per_ngram"]
+    return {
+        "hyper_connection.count": config["hc_count"],
+        "hyper_connection.low_rank": config["hc_lowrank"],
+        "attention.indexer.head_count": config["indexer_n_heads"],
+        "attention.indexer.key_length": config["indexer_head_dim"],
+        "attention.indexer.top_k": config["indexer_budget"],
+        "attention.compress_ratios": [config["indexer_compress_ratio"] if own else 0 for own in attends],
+        "ple.layers": [layer - 1 for layer in config["ple_layer_ids"]],
+        "ple.ngram_size": config["ngram_size"],
+        "ple.heads_per_ngram": config["heads_per_ngram"],
+        "ple.conv_kernel": config["ple_conv_kernel_size"],
+        "ple.eos_token_id": config["eos_token_id"],
+        "ple.image_token_id": config["vocab_size"] - 1,  # vision.IMAGE
+        "embedding_length_per_layer_input": config["ple_embed_dim"] // heads,
+    }
 
 
 def mamba2_keys(config):
@@ -285,6 +319,11 @@ def layer_tensors(model, part, values):
         own = part.removeprefix(prefix)
         if own != part and (own in MIXER or own.rpartition(".")[0] in MIXER or own == "in_proj_qkvz.weight"):
             return mixer_tensors(model, own, values)
+    if part.startswith("ple.ple_embedding."):
+        return []  # numbers of convert.weight_keys()
+    if part == "self_attn.indexer.index_qk_proj.weight":
+        queries = model.config["indexer_n_heads"] * model.config["indexer_head_dim"]
+        return [("indexer.q_proj.weight", values[:queries]), ("indexer.k_proj.weight", values[queries:])]
     if part.endswith(GATES_AND_UPS):
         return gates_and_ups(part, values)
     if part.endswith(EXPERTS_DOWN) and "mixer" not in part:
@@ -295,8 +334,10 @@ def layer_tensors(model, part, values):
     if part in LAYER:
         return [(LAYER[part], values)]
     stem, _, ending = part.rpartition(".")
-    if part.endswith("norm.weight"):
+    if part.endswith("norm.weight") or part.startswith("ple.norm_"):
         values = values + np.float32(model.norm_shift)
+    if part == "ple.conv1d.weight":
+        values = values.reshape(values.shape[0], -1)
     if part == "conv.conv.weight":
         values = values.reshape(values.shape[0], -1)
     if part == "mlp.shared_expert_gate.weight":

@@ -351,6 +351,8 @@ SIGLIP_VISION = {"num_hidden_layers": 2, "hidden_size": WIDTH, "intermediate_siz
 MODELS = [
     Vision("qwen35", zoo.QWEN35, "Qwen3_5Config", "Qwen3_5ForConditionalGeneration", QWEN_VISION, TOKENS, QWEN_KEYS,
            qwen_tensors, qwen_inputs, SIZES),
+    Vision("qwen4exp", zoo.QWEN4EXP, "Qwen4ExpConfig", "Qwen4ExpForConditionalGeneration", QWEN_VISION, TOKENS, QWEN_KEYS,
+           qwen_tensors, qwen_inputs, SIZES),
     Vision("qwen3vl", relatives.QWEN3VL, "Qwen3VLConfig", "Qwen3VLForConditionalGeneration", QWEN_VISION | {"deepstack_visual_indexes": DEEPSTACK}, TOKENS,
            QWEN_KEYS | {"clip.vision.is_deepstack_layers": [False, True]}, qwen_tensors, qwen_inputs, SIZES),
     Vision("qwen2vl", relatives.QWEN2VL, "Qwen2_5_VLConfig", "Qwen2_5_VLForConditionalGeneration",
@@ -508,8 +510,9 @@ def text_weights(vision):
         weights = make.draw_all(vision.text, seed)
         ((name, content),) = convert.files(vision.text, weights).items()
         kept = (REFERENCES / name).read_bytes()
-        if kept != content and len(kept) == len(content):
-            (final,) = make.FINAL_NORMS & weights.keys()
+        finals = make.FINAL_NORMS & weights.keys()
+        if kept != content and len(kept) == len(content) and finals:
+            (final,) = finals
             shift = np.float32(vision.text.norm_shift)
             stored = (weights[final] + shift).astype("<f4").tobytes()
             at = content.find(stored)

@@ -590,6 +590,27 @@ QWEN35MOE = Model(
     norm_shift=1.0, embedding_std=TIED_STD,
 )
 
+# Qwen3.8-Flash-Next: three residual streams; before the second layer n-grams of a table of eight primes' rows, none of
+# which reaches behind token 40; the third layer attends to 8 of up to 20 blocks of 4 tokens, and to those behind them.
+# Eight index heads, as DeepSeek-V4 has them here.
+QWEN4EXP = Model(
+    "qwen4exp", "qwen4exp", "qwen4_exp", "Qwen4ExpTextConfig", "Qwen4ExpForCausalLM",
+    without(delta_net(3, 3, rope_parameters=qwen35_rope(), num_attention_heads=4, num_key_value_heads=2, hc_count=3,
+                      hc_lowrank=8, ple_layer_ids=[2], ple_embed_dim=64, ple_conv_kernel_size=4, ngram_size=3,
+                      heads_per_ngram=4, ngram_vocab_size_base=24, make_ngram_vocab_size_divisible_by=8,
+                      split_ngram_parts=1, indexer_n_heads=8, indexer_kv_heads=1, indexer_head_dim=64,
+                      indexer_budget=32, indexer_compress_ratio=4, output_gate_type="sigmoid", eos_token_id=40,
+                      **SHARED_MIXTURE | {"moe_intermediate_size": 16, "shared_expert_intermediate_size": 16}),
+            "intermediate_size"),
+    variants={
+        "one expert": {"num_experts_per_tok": 1}, "all keys": {"indexer_budget": 512},
+        "one block less": {"indexer_budget": 28}, "blocks of two": {"indexer_compress_ratio": 2},
+        "SiLU as the gate": {"output_gate_type": "silu"}, "theta": {"rope_parameters": qwen35_rope(theta=1e4)},
+        "no end": {"eos_token_id": 0},
+    },
+    norm_shift=1.0,
+)
+
 # transformers' norm behind the scan is one group, whatever n_groups is: so there is one.
 MAMBA2 = Model(
     "mamba2", "mamba2", "mamba2", "Mamba2Config", "Mamba2ForCausalLM",
@@ -681,7 +702,7 @@ GRANITE_HYBRID = Model(
 
 
 MODELS = [LLAMA, LLAMA3, LLAMA4, MIXTRAL, NEMO, QWEN2, QWEN3, QWEN3MOE, GEMMA3, GEMMA3N, GEMMA4, GEMMA4_MOE, GPT_OSS, GLM4MOE, MISTRAL3,
-          PHI3, GRANITE, MINIMAX_M2, MINIMAX_M3, DEEPSEEK_V2_LITE, DEEPSEEK_V3, GLM4_MOE_LITE, QWEN3NEXT, QWEN35, QWEN35MOE, MAMBA2,
+          PHI3, GRANITE, MINIMAX_M2, MINIMAX_M3, DEEPSEEK_V2_LITE, DEEPSEEK_V3, GLM4_MOE_LITE, QWEN3NEXT, QWEN35, QWEN35MOE, QWEN4EXP, MAMBA2,
           LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, NEMOTRON_H_LATENT, GRANITE_HYBRID, MISTRAL4, STEP35, MIMO2, DEEPSEEK_V32,
           GLM_DSA, KIMI_LINEAR, LING3, DEEPSEEK_V4, *RELATIVES, *OLDER]
 

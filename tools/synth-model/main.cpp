@@ -32,7 +32,8 @@ void add_shape_flags(CLI::App& app, Shape& flags) {
   app.add_option(
       "--arch", flags.architecture,
       "llama, qwen3, qwen3moe, qwen35, qwen35moe, gemma3, gemma4, gpt-oss or glm4moe; deepseek2, "
-      "deepseek32, deepseek4, glm-dsa, mistral4, nemotron_h_moe, kimi-linear, bailingmoe3 and minimax-m3 by --preset");
+      "deepseek32, deepseek4, glm-dsa, mistral4, nemotron_h_moe, kimi-linear, bailingmoe3, minimax-m3 and qwen4exp by "
+      "--preset");
   app.add_option("--layers", flags.layers, "transformer layers");
   app.add_option("--dim", flags.dim, "width of the residual stream");
   app.add_option("--ff", flags.ff, "width of a dense feed-forward layer");
@@ -45,8 +46,11 @@ void add_shape_flags(CLI::App& app, Shape& flags) {
   app.add_option("--expert-ff", flags.expert_ff, "width of an expert");
   app.add_option("--ctx", flags.context, "context length");
   app.add_option("--rope-theta", flags.rope_theta, "base of the rotary frequencies");
-  app.add_option("--state-heads", flags.state_heads,
-                 "heads of values in a layer that keeps a state (qwen35*, nemotron_h_moe, kimi-linear, bailingmoe3)");
+  app.add_option(
+      "--state-heads", flags.state_heads,
+      "heads of values in a layer that keeps a state (qwen35*, qwen4exp, nemotron_h_moe, kimi-linear, bailingmoe3)");
+  app.add_option("--ngram-rows", flags.engram.head_rows,
+                 "rows of each of the 16 heads of a table of n-grams (qwen4exp)");
   app.add_flag("--tie", flags.tied, "use the embedding as the head");
 }
 
@@ -72,6 +76,7 @@ Expected<Shape> merged(const CLI::App& app, const Arguments& arguments) {
   if (given("--ctx")) shape.context = flags.context;
   if (given("--rope-theta")) shape.rope_theta = flags.rope_theta;
   if (given("--state-heads")) shape.state_heads = flags.state_heads;
+  if (given("--ngram-rows")) shape.engram.head_rows = flags.engram.head_rows;
   if (given("--tie")) shape.tied = true;
   if (shape.architecture == "llama" && shape.experts > 0 && shape.expert_ff == 0) shape.expert_ff = shape.ff;
   MR_RETURN_IF_ERROR(check(shape));

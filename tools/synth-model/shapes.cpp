@@ -78,7 +78,8 @@ class Builder {
 
 constexpr std::int64_t kStateKeyHeads = 16, kStateDim = 128, kStateTaps = 4, kStateInterval = 4;
 
-bool is_hybrid(const Shape& s) { return s.architecture == "qwen35" || s.architecture == "qwen35moe"; }
+bool is_qwen4exp(const Shape& s) { return s.architecture == "qwen4exp"; }
+bool is_hybrid(const Shape& s) { return s.architecture == "qwen35" || s.architecture == "qwen35moe" || is_qwen4exp(s); }
 
 // Gemma 4's mixture: every sixth layer attends to all tokens. The others attend to a window, with heads half as wide.
 constexpr std::int64_t kGemma4Interval = 6, kGemma4Window = 1024, kGemma4LocalOfGlobalKv = 4;
@@ -91,7 +92,7 @@ std::int64_t gemma4_kv_heads(const Shape& s, std::int64_t layer) {
 
 void add_delta_net(Builder& out, const Shape& s, const std::string& layer) {
   const std::int64_t values = s.state_heads * kStateDim, channels = 2 * kStateKeyHeads * kStateDim + values;
-  out.plain(layer + "attn_norm.weight", {s.dim}, Fill::norm);
+  if (!is_qwen4exp(s)) out.plain(layer + "attn_norm.weight", {s.dim}, Fill::norm);
   out.matrix(layer + "attn_qkv.weight", s.dim, channels);
   out.matrix(layer + "attn_gate.weight", s.dim, values);
   out.matrix(layer + "ssm_beta.weight", s.dim, s.state_heads);
@@ -202,7 +203,7 @@ void add_attention(Builder& out, const Shape& s, const std::string& layer) {
     if (gpt_oss || (s.architecture == "glm4moe" && name != "attn_output"))
       out.plain(layer + name + ".bias", {rows}, Fill::bias);
   };
-  out.plain(layer + "attn_norm.weight", {s.dim}, Fill::norm);
+  if (!is_qwen4exp(s)) out.plain(layer + "attn_norm.weight", {s.dim}, Fill::norm);
   projection("attn_q", s.dim, is_hybrid(s) ? 2 * q : q);  // with the output's gate
   projection("attn_k", s.dim, kv);
   projection("attn_v", s.dim, kv);
@@ -215,9 +216,10 @@ void add_attention(Builder& out, const Shape& s, const std::string& layer) {
   if (gemma) out.plain(layer + "post_attention_norm.weight", {s.dim}, Fill::norm);
 }
 
-/// Of a head for each KV head, which chooses blocks.
+/// Of a head for each KV head, which chooses blocks; or of heads that choose together.
 void add_block_indexer(Builder& out, const Shape& s, const std::string& layer) {
-  out.matrix(layer + "indexer.q_proj.weight", s.dim, s.kv_heads * s.index.dim);
+  const std::int64_t heads = is_qwen4exp(s) ? s.index.heads : s.kv_heads;
+  out.matrix(layer + "indexer.q_proj.weight", s.dim, heads * s.index.dim);
   out.matrix(layer + "indexer.k_proj.weight", s.dim, s.index.dim);
   out.plain(layer + "indexer.q_norm.weight", {s.index.dim}, Fill::norm);
   out.plain(layer + "indexer.k_norm.weight", {s.index.dim}, Fill::norm);
@@ -327,8 +329,8 @@ void add_latent_attention(Builder& out, const Shape& s, std::int64_t index, cons
 void add_feed_forward(Builder& out, const Shape& s, std::int64_t index, const std::string& layer) {
   const bool gpt_oss = s.architecture == "gpt-oss", glm = s.architecture == "glm4moe";
   const bool shares = glm || s.latent.rank > 0 || is_hybrid(s) || is_minimax_m3(s);
-  out.plain(layer + (gpt_oss || glm || is_hybrid(s) ? "post_attention_norm.weight" : "ffn_norm.weight"), {s.dim},
-            Fill::norm);
+  const char* const norm = gpt_oss || glm || is_hybrid(s) ? "post_attention_norm.weight" : "ffn_norm.weight";
+  if (!is_qwen4exp(s)) out.plain(layer + norm, {s.dim}, Fill::norm);
   if (s.architecture == "gemma3") out.plain(layer + "post_ffw_norm.weight", {s.dim}, Fill::norm);
   const Mixing mixing = is_hybrid(s) ? Mixing{0, 1, 1, 1, false, 1} : s.mixing;
   if (s.experts == 0 || (shares && index < mixing.leading)) {
@@ -361,6 +363,61 @@ void add_feed_forward(Builder& out, const Shape& s, std::int64_t index, const st
   biases("ffn_up_exps", {s.expert_ff, s.experts});
   out.experts(layer + "ffn_down_exps.weight", s.expert_ff, s.dim);
   biases("ffn_down_exps", {s.dim, s.experts});
+}
+
+// Qwen3.8-Flash-Next: n-grams of 2 and of 3 tokens, 8 heads each, before the second layer.
+constexpr std::int64_t kNgramLayer = 1, kNgramSize = 3, kNgramHeads = 8, kNgramTaps = 4;
+constexpr std::int64_t kNgramRows = (kNgramSize - 1) * kNgramHeads;  // of a token
+
+/// What gates residual streams: STEM_norm, _down, _up and, where something is written, _inject.
+void add_gated_streams(Builder& out, const Shape& s, const std::string& stem, bool writes) {
+  const std::int64_t all = s.engram.streams * s.dim;
+  out.plain(stem + "_norm.weight", {all}, Fill::norm);
+  out.matrix(stem + "_down.weight", all, s.engram.rank);
+  if (writes) out.matrix(stem + "_inject.weight", all, s.engram.streams);
+  out.matrix(stem + "_up.weight", s.engram.rank, all);
+}
+
+/// What a layer of qwen4exp has beside a hybrid's.
+void add_qwen4exp_parts(Builder& out, const Shape& s, std::int64_t index, const std::string& layer) {
+  const std::int64_t all = s.engram.streams * s.dim, width = kNgramRows * s.engram.channels;
+  if (index == kNgramLayer) {
+    out.matrix("per_layer_token_embd.weight", s.engram.channels, kNgramRows * s.engram.head_rows);
+    out.matrix(layer + "ple_key.weight", width, all);
+    out.matrix(layer + "ple_value.weight", width, s.dim);
+    for (const char* norm : {"key", "query", "conv"})
+      out.plain(fmt::format("{}ple_norm_{}.weight", layer, norm), {all}, Fill::norm);
+    out.plain(layer + "ple_conv1d.weight", {kNgramTaps, all}, Fill::weights);
+  }
+  add_gated_streams(out, s, layer + "hc_attn", true);
+  add_gated_streams(out, s, layer + "hc_ffn", true);
+}
+
+Status add_qwen4exp_keys(const Shape& s, modelfile::Writer& writer) {
+  const auto add = [&](std::string_view key, Value value) {
+    return writer.add(fmt::format("{}.{}", s.architecture, key), std::move(value));
+  };
+  std::vector<std::int32_t> blocks;
+  for (std::int64_t i = 0; i < s.layers; ++i)
+    blocks.push_back((i + 1) % kStateInterval == 0 ? static_cast<std::int32_t>(s.engram.block) : 0);
+  std::vector<std::uint64_t> sizes(kNgramRows, static_cast<std::uint64_t>(s.engram.head_rows)), offsets;
+  for (std::int64_t head = 0; head < kNgramRows; ++head)
+    offsets.push_back(static_cast<std::uint64_t>(head * s.engram.head_rows));
+  MR_RETURN_IF_ERROR(add("attention.compress_ratios", modelfile::array_value(std::move(blocks))));
+  MR_RETURN_IF_ERROR(add("ple.layers", modelfile::array_value(std::vector<std::int32_t>{kNgramLayer})));
+  MR_RETURN_IF_ERROR(add("ple.layer_multipliers", modelfile::array_value(std::vector<std::uint64_t>{
+                                                      23703573157769, 20109073645365, 8052911324071})));
+  MR_RETURN_IF_ERROR(add("ple.head_vocab_sizes", modelfile::array_value(std::move(sizes))));
+  MR_RETURN_IF_ERROR(add("ple.head_offsets", modelfile::array_value(std::move(offsets))));
+  for (const auto& [key, value] : {std::pair{"hyper_connection.count", s.engram.streams},
+                                   {"hyper_connection.low_rank", s.engram.rank},
+                                   {"ple.ngram_size", kNgramSize},
+                                   {"ple.heads_per_ngram", kNgramHeads},
+                                   {"ple.conv_kernel", kNgramTaps},
+                                   {"ple.eos_token_id", std::int64_t{2}},
+                                   {"embedding_length_per_layer_input", s.engram.channels}})
+    MR_RETURN_IF_ERROR(add(key, Value(static_cast<std::uint32_t>(value))));
+  return {};
 }
 
 void add_nemotron_layer(Builder& out, const Shape& s, std::int64_t index, const std::string& layer) {
@@ -469,15 +526,15 @@ Expected<Types> types_from_name(std::string_view name) {
 
 Status check(const Shape& s) {
   const auto bad = [](std::string_view why) { return error(Code::invalid_argument, "{}", why); };
-  constexpr std::string_view kKnown[] = {"llama",      "qwen3",       "qwen3moe",  "qwen35",         "qwen35moe",
-                                         "gemma3",     "gemma4",      "gpt-oss",   "glm4moe",        "deepseek2",
-                                         "deepseek32", "glm-dsa",     "mistral4",  "nemotron_h_moe", "kimi-linear",
-                                         "deepseek4",  "bailingmoe3", "minimax-m3"};
+  constexpr std::string_view kKnown[] = {"llama",      "qwen3",       "qwen3moe",   "qwen35",         "qwen35moe",
+                                         "gemma3",     "gemma4",      "gpt-oss",    "glm4moe",        "deepseek2",
+                                         "deepseek32", "glm-dsa",     "mistral4",   "nemotron_h_moe", "kimi-linear",
+                                         "deepseek4",  "bailingmoe3", "minimax-m3", "qwen4exp"};
   constexpr std::string_view kLatents[] = {"deepseek2", "deepseek32",  "glm-dsa",
                                            "mistral4",  "kimi-linear", "bailingmoe3"};
-  constexpr std::string_view kMixtures[] = {"qwen3moe",    "gemma4",     "qwen35moe",   "gpt-oss",   "glm4moe",
-                                            "deepseek2",   "deepseek32", "glm-dsa",     "mistral4",  "nemotron_h_moe",
-                                            "kimi-linear", "deepseek4",  "bailingmoe3", "minimax-m3"};
+  constexpr std::string_view kMixtures[] = {"qwen3moe",    "gemma4",     "qwen35moe",   "gpt-oss",    "glm4moe",
+                                            "deepseek2",   "deepseek32", "glm-dsa",     "mistral4",   "nemotron_h_moe",
+                                            "kimi-linear", "deepseek4",  "bailingmoe3", "minimax-m3", "qwen4exp"};
   if (std::find(std::begin(kKnown), std::end(kKnown), s.architecture) == std::end(kKnown))
     return error(Code::invalid_argument, "--arch {} is none of {}", s.architecture, fmt::join(kKnown, ", "));
   for (const auto& [flag, value] :
@@ -493,7 +550,8 @@ Status check(const Shape& s) {
   if (s.heads % s.kv_heads != 0) return bad("--heads must be a multiple of --kv-heads");
   if (std::find(std::begin(kLatents), std::end(kLatents), s.architecture) != std::end(kLatents) && s.latent.rank == 0)
     return error(Code::invalid_argument, "{} has presets alone: see --preset", s.architecture);
-  if ((is_deepseek4(s) && s.compressed.window == 0) || (is_minimax_m3(s) && s.index.block == 0))
+  if ((is_deepseek4(s) && s.compressed.window == 0) || (is_minimax_m3(s) && s.index.block == 0) ||
+      (is_qwen4exp(s) && s.engram.streams == 0))
     return error(Code::invalid_argument, "{} has presets alone: see --preset", s.architecture);
   if (s.head_dim % 2 != 0) return bad("--head-dim must be even");
   if (is_gemma4(s) && s.head_dim % 4 != 0) return bad("gemma4's --head-dim must be a multiple of 4");
@@ -507,6 +565,8 @@ Status check(const Shape& s) {
     return bad("--state-heads must be a multiple of 16");
   if (is_nemotron(s) && (s.state_heads < kScanGroups || s.state_heads % kScanGroups != 0 || s.state_heads > 4096))
     return bad("--state-heads must be a multiple of 8");
+  if (is_qwen4exp(s) && (s.layers < kStateInterval || s.engram.head_rows < 1 || s.engram.head_rows > 1 << 26))
+    return bad("qwen4exp has 4 layers or more, and --ngram-rows between 1 and 67108864");
   if (is_nemotron(s) && s.layers < 6) return bad("the first layer that attends is the sixth: --layers 6 or more");
   if (is_nemotron(s) && s.mixing.latent > 0 && s.layers < 10)
     return bad("the first layer that attends is the tenth: --layers 10 or more");
@@ -540,6 +600,7 @@ std::vector<Tensor> tensors(const Shape& shape, const Types& types) {
       add_deepseek4_layer(out, shape, i, layer);
       continue;
     }
+    if (is_qwen4exp(shape)) add_qwen4exp_parts(out, shape, i, layer);
     if (is_hybrid(shape) && (i + 1) % kStateInterval != 0)
       add_delta_net(out, shape, layer);
     else if (has_kimi_delta(shape) && !kimi_attends(shape, i))
@@ -548,11 +609,16 @@ std::vector<Tensor> tensors(const Shape& shape, const Types& types) {
       add_latent_attention(out, shape, i, layer);
     else
       add_attention(out, shape, layer);
-    if (is_minimax_m3(shape) && indexes(shape, i)) add_block_indexer(out, shape, layer);
+    const bool attends = !is_qwen4exp(shape) || (i + 1) % kStateInterval == 0;
+    if ((is_minimax_m3(shape) || is_qwen4exp(shape)) && indexes(shape, i) && attends)
+      add_block_indexer(out, shape, layer);
     add_feed_forward(out, shape, i, layer);
   }
   if (is_deepseek4(shape)) add_streams(out, shape, "output_hc", shape.compressed.streams);
-  out.plain("output_norm.weight", {shape.dim}, Fill::norm);
+  if (is_qwen4exp(shape))
+    add_gated_streams(out, shape, "output_hc", false);
+  else
+    out.plain("output_norm.weight", {shape.dim}, Fill::norm);
   if (!shape.tied) out.head("output.weight", shape.dim, shape.vocab);
   return out.take();
 }
@@ -654,6 +720,7 @@ Status add_hyperparameters(const Shape& s, const Types& types, modelfile::Writer
     MR_RETURN_IF_ERROR(real("rope.scaling.factor", 8));
   }
   if (is_gemma4(s)) MR_RETURN_IF_ERROR(add_gemma4_keys(s, writer));
+  if (is_qwen4exp(s)) MR_RETURN_IF_ERROR(add_qwen4exp_keys(s, writer));
   if (is_deepseek4(s)) MR_RETURN_IF_ERROR(add_deepseek4_keys(s, writer));
   if (s.architecture == "gpt-oss") {
     MR_RETURN_IF_ERROR(number("attention.sliding_window", 128));

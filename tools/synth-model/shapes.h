@@ -39,6 +39,12 @@ struct Compressed {
   std::int64_t ratio(std::int64_t layer) const { return layer < 2 ? first_ratio : layer % 2 == 0 ? 4 : 128; }
 };
 
+/// Of qwen4exp: residual streams and the channels between their gates' matrices; tokens to a block of which Index's
+/// indexer chooses; and before the second layer a table of n-grams, of 16 heads of so many rows, with their channels.
+struct Engram {
+  std::int64_t streams = 0, rank = 0, block = 0, head_rows = 0, channels = 0;
+};
+
 /// A mixture beside its experts: layers without one, shared experts, groups of which some are used, and whether the
 /// router takes sigmoids, chooses with a bias and renormalises (else it takes a softmax).
 struct Mixing {
@@ -50,9 +56,9 @@ struct Mixing {
 
 /// Hyperparameters, under the field's names. Experts are 0 in a dense model.
 struct Shape {
-  // llama, qwen3, qwen3moe, qwen35, qwen35moe, gemma3, gemma4, gpt-oss, glm4moe, deepseek2, deepseek32, glm-dsa,
-  // deepseek4, mistral4, nemotron_h_moe, kimi-linear, bailingmoe3, minimax-m3. Of gemma4, head_dim is that of layers
-  // that attend to all tokens, kv_heads that of layers with a window.
+  // llama, qwen3, qwen3moe, qwen35, qwen35moe, qwen4exp, gemma3, gemma4, gpt-oss, glm4moe, deepseek2, deepseek32,
+  // glm-dsa, deepseek4, mistral4, nemotron_h_moe, kimi-linear, bailingmoe3, minimax-m3. Of gemma4, head_dim is that of
+  // layers that attend to all tokens, kv_heads that of layers with a window.
   std::string architecture = "llama";
   std::string name = "custom";
   std::int64_t layers = 22, dim = 2048, ff = 5632, heads = 32, kv_heads = 4, head_dim = 64, vocab = 32000;
@@ -62,12 +68,13 @@ struct Shape {
   bool tied = false;   // the head is the embedding
   Latent latent = {};  // of those that have one
   Mixing mixing = {};  // glm4moe, nemotron_h_moe, minimax-m3, those with a latent
-  // In a layer that keeps a state. qwen35, qwen35moe: heads of values for 16 of keys, all of 128 channels.
+  // In a layer that keeps a state. qwen35, qwen35moe, qwen4exp: heads of values for 16 of keys, all of 128 channels.
   // nemotron_h_moe: heads of 64 channels in 8 groups. kimi-linear, bailingmoe3: as many heads of 128 as attend
   // elsewhere.
   std::int64_t state_heads = 0;
   Index index = {};
   Compressed compressed = {};
+  Engram engram = {};
 };
 
 /// What the random numbers of a tensor look like.

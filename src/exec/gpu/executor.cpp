@@ -374,10 +374,15 @@ Status check_gpu(const Program& program, const residency::UnitTable& units, cons
     if (step.kind == Step::Kind::delta_rule || step.kind == Step::Kind::scan) MR_RETURN_IF_ERROR(check_states(step));
     if (step.kind == Step::Kind::select) MR_RETURN_IF_ERROR(check_indexer(step.indexer));
     if (step.kind == Step::Kind::add_streams || step.kind == Step::Kind::statistical_top_k ||
-        step.kind == Step::Kind::match_rms || step.kind == Step::Kind::cap || step.kind == Step::Kind::weigh_streams)
+        step.kind == Step::Kind::match_rms || step.kind == Step::Kind::cap || step.kind == Step::Kind::weigh_streams ||
+        step.kind == Step::Kind::gate_streams)
       return error(Code::unsupported, "the GPU part has no layers with several residual streams yet; use --device cpu");
     if (step.kind == Step::Kind::compress || (step.kind == Step::Kind::attention && step.attention.rows >= 0))
       return error(Code::unsupported, "the GPU part has no compressed attention yet; use --device cpu");
+    if (step.kind == Step::Kind::embed_ngrams)
+      return error(Code::unsupported, "the GPU part has no embeddings of n-grams yet; use --device cpu");
+    if (step.kind == Step::Kind::convolve && step.convolution.dilation > 1)
+      return error(Code::unsupported, "the GPU part has no dilated convolutions yet; use --device cpu");
     if (step.kind == Step::Kind::rope && step.back)
       return error(Code::unsupported, "the GPU part turns no heads back yet; use --device cpu");
     if (step.kind == Step::Kind::decay && step.least != 0)
