@@ -50,15 +50,64 @@ constexpr std::string_view kDeepSeek4 = R"J(
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<｜Assistant｜>' ~ ('<think>' if thinks else '</think>') }}{%- endif %})J";
 
+/// DeepSeek-V3.2 (its model card's "encoding"): a question ends where the answer's thought begins, or ends where the
+/// model does not think or the question is an old one; so do the results of an answer's calls, which stand in one
+/// block.
+constexpr std::string_view kDeepSeek32 = R"J(
+{%- set thinks = thinking if thinking is defined else enable_thinking if enable_thinking is defined else false %}
+{%- set said = namespace(system='', last=-1, open=false) %}
+{%- for m in messages %}
+  {%- if m.role == 'system' %}{%- set said.system = said.system ~ ('\n\n' if said.system) ~ (m.content or '') %}
+  {%- elif m.role != 'assistant' and m.role != 'tool' %}{%- set said.last = loop.index0 %}
+  {%- endif %}
+{%- endfor %}
+{{- bos_token ~ said.system }}
+{%- if tools %}
+  {{- '\n\n## Tools\n\nYou have access to a set of tools you can use to answer the user\'s question.\nYou can invoke functions by writing a "<｜DSML｜function_calls>" block like the following as part of your reply to the user:\n<｜DSML｜function_calls>\n<｜DSML｜invoke name="$FUNCTION_NAME">\n<｜DSML｜parameter name="$PARAMETER_NAME" string="true|false">$PARAMETER_VALUE</｜DSML｜parameter>\n...\n</｜DSML｜invoke>\n<｜DSML｜invoke name="$FUNCTION_NAME2">\n...\n</｜DSML｜invoke>\n</｜DSML｜function_calls>\n\n' }}
+  {{- 'String and scalar parameters should be specified as is without any escaping or quotes, while lists and objects should use JSON format. The "string" attribute should be set to "true" for string type parameters and "false" for other types (numbers, booleans, arrays, objects).\n\nIf the thinking_mode is enabled, then after function results you should strongly consider outputting a thinking block. Here is an example:\n\n<｜DSML｜function_calls>\n...\n</｜DSML｜function_calls>\n\n<function_results>\n...\n</function_results>\n\n<think>...thinking about results</think>\n\nHere are the functions available in JSONSchema format:\n<functions>\n' }}
+  {%- for tool in tools %}{{- tool.function | tojson ~ '\n' }}{%- endfor %}
+  {{- '</functions>\n' }}
+{%- endif %}
+{%- for m in messages %}
+  {%- set goes_on = add_generation_prompt or not loop.last %}
+  {%- if m.role == 'assistant' %}
+    {%- if thinks and loop.index0 > said.last %}{{- (m.reasoning_content or '') ~ '</think>' }}{%- endif %}
+    {{- m.content or '' }}
+    {%- if m.tool_calls %}
+      {{- '\n\n<｜DSML｜function_calls>\n' }}
+      {%- for call in m.tool_calls %}
+        {{- '<｜DSML｜invoke name="' ~ call.function.name ~ '">\n' }}
+        {%- for key, value in call.function.arguments.items() %}
+          {{- ('' if loop.first else '\n') ~ '<｜DSML｜parameter name="' ~ key ~ '" string="' ~ ('true">' ~ value if value is string else 'false">' ~ value | tojson) ~ '</｜DSML｜parameter>' }}
+        {%- endfor %}
+        {{- '\n</｜DSML｜invoke>\n' }}
+      {%- endfor %}
+      {{- '</｜DSML｜function_calls>' }}
+    {%- endif %}
+    {{- eos_token }}
+  {%- elif m.role == 'tool' %}
+    {{- ('' if said.open else '\n\n<function_results>') ~ '\n<result>' ~ (m.content or '') ~ '</result>' }}
+    {%- set said.open = not loop.last and messages[loop.index].role == 'tool' %}
+    {%- if not said.open %}
+      {{- '\n</function_results>' ~ ('\n\n' ~ ('<think>' if thinks and loop.index0 > said.last else '</think>') if goes_on else '') }}
+    {%- endif %}
+  {%- elif m.role != 'system' %}
+    {{- '<｜User｜>' ~ (m.content or '') ~ ('<｜Assistant｜>' ~ ('<think>' if thinks and loop.index0 == said.last else '</think>') if goes_on else '') }}
+  {%- endif %}
+{%- endfor %})J";
+
 }  // namespace
 
 std::string_view default_template(const modelfile::Model& model) {
   const auto architecture = model.get_string("general.architecture");
-  if (!architecture.ok() || *architecture != "deepseek4") return {};
+  if (!architecture.ok()) return {};
+  const std::string_view own = *architecture == "deepseek4"    ? kDeepSeek4
+                               : *architecture == "deepseek32" ? kDeepSeek32
+                                                               : std::string_view();
+  if (own.empty()) return {};
   const auto tokens = model.get_strings("tokenizer.ggml.tokens");
-  return tokens.ok() && std::find(tokens->begin(), tokens->end(), "<｜Assistant｜>") != tokens->end()
-             ? kDeepSeek4
-             : std::string_view();
+  const bool can = tokens.ok() && std::find(tokens->begin(), tokens->end(), "<｜Assistant｜>") != tokens->end();
+  return can ? own : std::string_view();
 }
 
 }  // namespace millrace::text

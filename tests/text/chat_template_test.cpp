@@ -454,6 +454,53 @@ TEST(ChatTemplate, AnArchitectureWhoseFilesHaveNoneHasOneOfTheProgram) {
   EXPECT_TRUE(continues_text(**ChatTemplate::from_model(*other.model())));
 }
 
+/// So does V3.2's: a question and the results of calls end where a thought begins.
+TEST(ChatTemplate, DeepSeekV32HasOneOfTheProgram) {
+  auto image =
+      test::bpe_image("gpt-2", {"<s>", "</s>", "<｜User｜>", "<｜Assistant｜>"}, {3, 3, 3, 3}, {"a b"}, "deepseek32");
+  image.number("tokenizer.ggml.bos_token_id", 256).number("tokenizer.ggml.eos_token_id", 257);
+  const auto model = image.model();
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  const auto chat = ChatTemplate::from_model(*model);
+  ASSERT_TRUE(chat.ok()) << chat.status().message();
+  EXPECT_TRUE((*chat)->features().tools && (*chat)->features().thinking);
+  EXPECT_EQ((*chat)->answer_format(true).calls->name, "deepseek-v3.2");
+  const auto tokenizer = test::make_tokenizer(image);
+  ASSERT_NE(tokenizer, nullptr);
+  const auto said = [&](const char* messages, std::optional<bool> on, const char* tools = "[]") {
+    Conversation talk;
+    talk.messages = Json::parse(messages);
+    talk.tools = Json::parse(tools);
+    talk.thinking.on = on;
+    const auto text = (*chat)->text(*tokenizer, talk);
+    return text.ok() ? *text : "error: " + text.status().message();
+  };
+  const char* const turns = R"([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"},
+      {"role": "assistant", "content": "Yes?", "reasoning_content": "hm"}, {"role": "user", "content": "So"}])";
+  const std::string before = "<s>Be brief.<｜User｜>Hi<｜Assistant｜></think>Yes?</s><｜User｜>So<｜Assistant｜>";
+  EXPECT_EQ(said(turns, {}), before + "</think>");
+  EXPECT_EQ(said(turns, true), before + "<think>");
+  const char* const calls = R"([{"role": "user", "content": "Hi"},
+      {"role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls":
+          [{"id": "a", "function": {"name": "f", "arguments": {"s": "x", "n": [1, true]}}},
+           {"id": "b", "function": {"name": "g", "arguments": {}}}]},
+      {"role": "tool", "tool_call_id": "b", "content": "2"}, {"role": "tool", "tool_call_id": "a", "content": "1"}])";
+  const std::string called = said(calls, true, R"([{"type": "function", "function": {"name": "f"}}])");
+  const std::size_t at = called.find("<｜User｜>");
+  EXPECT_TRUE(called.starts_with("<s>\n\n## Tools\n\nYou have access") &&
+              called.find("<functions>\n{\"name\": \"f\"}\n</functions>\n<｜User｜>") < at)
+      << called;
+  EXPECT_EQ(called.substr(at),
+            "<｜User｜>Hi<｜Assistant｜><think>hm</think>\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n"
+            "<｜DSML｜parameter name=\"s\" string=\"true\">x</｜DSML｜parameter>\n"
+            "<｜DSML｜parameter name=\"n\" string=\"false\">[1, true]</｜DSML｜parameter>\n</｜DSML｜invoke>\n"
+            "<｜DSML｜invoke name=\"g\">\n\n</｜DSML｜invoke>\n</｜DSML｜function_calls></s>"
+            "\n\n<function_results>\n<result>1</result>\n<result>2</result>\n</function_results>\n\n<think>");
+  const std::string silent = said(calls, false);
+  EXPECT_TRUE(silent.starts_with("<s><｜User｜>Hi<｜Assistant｜></think>\n\n<｜DSML｜function_calls>")) << silent;
+  EXPECT_TRUE(silent.ends_with("</function_results>\n\n</think>")) << silent;
+}
+
 TEST(ChatTemplate, NamedTemplatesOfTheFileAreFound) {
   auto image = test::bpe_image("gpt-2", {"<s>", "</s>"}, {3, 3}, {"a b"});
   image.text("tokenizer.chat_template.default", "{{ bos_token }}plain")
