@@ -53,11 +53,16 @@ Status multiply_by_scales(const Source& source, std::int64_t row, std::int64_t c
                           Scratch& scratch, float* out) {
   const Scales& scales = source.scales;
   const std::int64_t first = col / scales.cols_each, last = (col + count - 1) / scales.cols_each;
-  const std::int64_t at = row / scales.rows_each * scales.cols + first, each = row_bytes(scales.dtype, 1);
+  const std::int64_t each = scales.exponents ? 1 : row_bytes(scales.dtype, 1);
+  const std::int64_t at = row / scales.rows_each * scales.cols + first;
   const auto bytes = room(scratch, (last - first + 1) * each);
   MR_RETURN_IF_ERROR(scales.file->read_at(scales.offset + static_cast<std::uint64_t>(at * each), bytes));
   scratch.scales.resize(static_cast<std::size_t>(last - first + 1));
-  decode_row(scales.dtype, bytes.data(), last - first + 1, scratch.scales.data());
+  if (!scales.exponents) decode_row(scales.dtype, bytes.data(), last - first + 1, scratch.scales.data());
+  for (std::size_t i = 0; scales.exponents && i < bytes.size(); ++i) {
+    if (bytes[i] == std::byte{0xff}) return not_finite(source);
+    scratch.scales[i] = std::ldexp(1.0F, std::to_integer<int>(bytes[i]) - 127);
+  }
   for (std::int64_t i = 0; i < count; ++i)
     out[i] *= scratch.scales[static_cast<std::size_t>((col + i) / scales.cols_each - first)];
   return {};

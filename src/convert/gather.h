@@ -20,16 +20,17 @@
 namespace millrace::convert {
 
 /// How a source stores its numbers: elements or blocks of its dtype; 8-bit floats with separate scales; MXFP4 as
-/// gpt-oss publishes it (nibbles in one tensor, exponents in another); NVFP4 as published (nibbles, an 8-bit float per
+/// published (nibbles in one tensor, exponents in another); NVFP4 as published (nibbles, an 8-bit float per
 /// 16 numbers, and a factor); or integers in groups.
 enum class Packing : std::uint8_t { plain, e4m3, e5m2, mxfp4, nvfp4, integers };
 
-/// Scales of a matrix's blocks, floats in a file. The scale of (row, col) is [row / rows_each, col / cols_each].
+/// Scales of a matrix's blocks in a file. The scale of (row, col) is [row / rows_each, col / cols_each].
 struct Scales {
   const modelfile::File* file = nullptr;  // nullptr: none
   std::uint64_t offset = 0;
   DType dtype = DType::f32;  // f32, f16 or bf16; ignored for MXFP4 and NVFP4, which have one byte
   std::int64_t rows_each = 1, cols_each = 1, cols = 1;
+  bool exponents = false;  // bytes e that mean 2^(e - 127), instead of floats
 };
 
 /// A tensor as a matrix [rows, cols], contiguous in a file that outlives the object.

@@ -76,7 +76,7 @@ Status IntegerLayouts::check_config() {
   Config quantization = config_.within("quantization_config");
   method_ = quantization.text("quant_method", "");
   MR_RETURN_IF_ERROR(quantization.status());
-  constexpr std::array<std::string_view, 7> kKnown = {"",         "fp8",  "mxfp4", "compressed-tensors",
+  constexpr std::array<std::string_view, 8> kKnown = {"",         "fp8",  "mxfp4", "mxfp8", "compressed-tensors",
                                                       "modelopt", "gptq", "awq"};
   if (std::find(kKnown.begin(), kKnown.end(), method_) == kKnown.end())
     return error(
@@ -215,7 +215,8 @@ Expected<std::optional<NamedTensor>> IntegerLayouts::read(const Tensor& tensor) 
   if (name.ends_with(kPacked) && is_word(tensor.element)) return result(read_packed(tensor, without(name, kPacked)));
   if (!name.ends_with(kWeight)) return std::optional<NamedTensor>();
   if (is_word(tensor.element)) return result(read_mlx(tensor, without(name, kWeight)));
-  if (tensor.element == Element::i8) return result(read_int8(tensor, without(name, kWeight)));
+  if (tensor.element == Element::i8 && !has(without(name, kWeight), ".scale"))  // otherwise pairs of 4-bit floats
+    return result(read_int8(tensor, without(name, kWeight)));
   return std::optional<NamedTensor>();
 }
 

@@ -18,7 +18,8 @@ using modelfile::Checkpoint;
 using modelfile::CheckpointTensor;
 using modelfile::Element;
 
-constexpr std::string_view kPacked = "_packed";  // compressed-tensors' word behind the name of what is NVFP4
+constexpr std::string_view kPacked = "_packed";  // compressed-tensors' word behind the name of what has 4 bits
+constexpr std::string_view kWeight = ".weight", kScale = ".scale";  // DeepSeek V4 has NAME.weight and NAME.scale
 constexpr std::string_view kBlocks = "_blocks", kExponents = "_scales", kMark = "_mxfp4";
 
 std::optional<DType> dtype_of(Element element) {
@@ -85,6 +86,13 @@ class Reader {
       MR_RETURN_IF_ERROR(read_nvfp4(tensor, named));
       return named;
     }
+    if (tensor.element == Element::u8 || tensor.element == Element::i8) {
+      if (const CheckpointTensor* exponents = scales_of(stem_of(tensor));
+          exponents != nullptr && is_exponents(*exponents)) {
+        MR_RETURN_IF_ERROR(read_pairs(tensor, *exponents, named));
+        return named;
+      }
+    }
     return error(
         Code::unsupported,
         "tensor '{}' holds {}: weights quantized in such a way are not read; download the model in BF16, F16, FP8, "
@@ -99,6 +107,9 @@ class Reader {
       const std::string stem = tensor.name.substr(0, tensor.name.size() - ending.size());
       return checkpoint_.find(stem) != nullptr || checkpoint_.find(stem + std::string(kPacked)) != nullptr;
     }
+    if (tensor.name.ends_with(kScale) && is_exponents(tensor))
+      return checkpoint_.find(tensor.name.substr(0, tensor.name.size() - kScale.size()) + std::string(kWeight)) !=
+             nullptr;
     if (!tensor.name.ends_with(kExponents)) return false;
     const std::string stem = tensor.name.substr(0, tensor.name.size() - kExponents.size());
     return checkpoint_.find(stem + std::string(kBlocks)) != nullptr;
@@ -110,23 +121,42 @@ class Reader {
     return files_[static_cast<std::size_t>(tensor.file)];
   }
 
-  /// NAME_scale_inv: per block; NAME_scale: per tensor, row or block. Weights are multiplied by both.
+  /// Scales without a mantissa: a byte e means 2^(e - 127).
+  static bool is_exponents(const CheckpointTensor& tensor) {
+    return tensor.element == Element::f8_e8m0 || tensor.element == Element::u8;
+  }
+  /// NAME_scale_inv: per block; NAME_scale, or .scale for .weight: per tensor, row or block. Weights are multiplied by
+  /// all of these. nullptr: none.
+  const CheckpointTensor* scales_of(const std::string& name) const {
+    const CheckpointTensor* found = checkpoint_.find(name + "_scale_inv");
+    if (found == nullptr) found = checkpoint_.find(name + "_scale");
+    if (found != nullptr || !name.ends_with(kWeight)) return found;
+    found = checkpoint_.find(name.substr(0, name.size() - kWeight.size()) + std::string(kScale));
+    return found != nullptr && is_exponents(*found) ? found : nullptr;
+  }
+
   Status find_scales(const CheckpointTensor& tensor, Source& source) const {
-    const CheckpointTensor* found = checkpoint_.find(tensor.name + "_scale_inv");
-    if (found == nullptr) found = checkpoint_.find(tensor.name + "_scale");
+    const CheckpointTensor* found = scales_of(tensor.name);
     if (found == nullptr)
       return error(Code::corrupt, "tensor '{}' holds 8-bit floats, but no tensor has their scales ({}_scale_inv)",
                    shown(tensor), shown(tensor));
-    const auto dtype = dtype_of(found->element);
+    const bool exponents = is_exponents(*found);
+    const auto dtype = exponents ? DType::f32 : dtype_of(found->element);
     if (!dtype || *dtype == DType::f64)
       return error(Code::unsupported, "tensor '{}' holds {}, which are not scales", shown(*found),
                    element_name(found->element));
-    source.scales = {&file_of(*found), found->offset, *dtype, source.rows, source.cols, 1};
+    source.scales = {&file_of(*found), found->offset, *dtype, source.rows, source.cols, 1, exponents};
     const std::int64_t count = found->elements(), cols = found->shape.empty() ? 1 : found->shape.back();
     if (count == 1) return {};
     const auto parts = [](std::int64_t whole, std::int64_t each) { return (whole + each - 1) / each; };
     if (count == source.rows && cols == 1) {
       source.scales.rows_each = 1;
+      return {};
+    }
+    if (exponents && count == source.rows * cols && cols * kBlock == source.cols) {  // MXFP8
+      source.scales.rows_each = 1;
+      source.scales.cols_each = kBlock;
+      source.scales.cols = cols;
       return {};
     }
     // If a tensor holds several matrices, each has its own blocks.
@@ -166,14 +196,33 @@ class Reader {
     return {};
   }
 
+  /// MXFP4 as DeepSeek V4 and compressed-tensors have it: two numbers per byte, and an exponent for each 32.
+  Status read_pairs(const CheckpointTensor& tensor, const CheckpointTensor& exponents, NamedTensor& named) const {
+    std::vector<std::int64_t> shape = tensor.shape, groups = tensor.shape;
+    if (!groups.empty()) groups.back() /= kBlock / 2;
+    if (shape.size() < 2 || shape.back() % (kBlock / 2) != 0 || exponents.shape != groups)
+      return error(Code::corrupt, "tensor '{}' must hold MXFP4, 32 numbers in 16 bytes with an exponent each in '{}'",
+                   shown(tensor), shown(exponents));
+    shape.back() *= 2;
+    named.name = stem_of(tensor);
+    named.stored.shape = shape;
+    Source& source = named.stored.source;
+    source.packing = Packing::mxfp4;
+    source.dtype = DType::mxfp4;
+    source.cols = shape.back();
+    source.scales.file = &file_of(exponents);
+    source.scales.offset = exponents.offset;
+    return {};
+  }
+
   /// "model.layers.0.mlp.up_proj.weight" from the name in the checkpoint.
-  static std::string nvfp4_stem(const CheckpointTensor& tensor) {
+  static std::string stem_of(const CheckpointTensor& tensor) {
     const std::string_view name = tensor.name;
     return std::string(name.substr(0, name.size() - (name.ends_with(kPacked) ? kPacked.size() : 0)));
   }
   /// The scales of NVFP4, one 8-bit float per 16 numbers. nullptr: none.
   const CheckpointTensor* nvfp4_scales(const CheckpointTensor& tensor) const {
-    const CheckpointTensor* scales = checkpoint_.find(nvfp4_stem(tensor) + "_scale");
+    const CheckpointTensor* scales = checkpoint_.find(stem_of(tensor) + "_scale");
     return scales != nullptr && scales->element == Element::f8_e4m3 ? scales : nullptr;
   }
   /// ModelOpt's factor of all numbers, or the inverse of compressed-tensors' divisor; 1 if there is none.
@@ -198,7 +247,7 @@ class Reader {
     if (shape.size() < 2 || shape.back() % 16 != 0 || scales.shape != groups)
       return error(Code::corrupt, "tensor '{}' must hold NVFP4, 16 numbers in 8 bytes with a scale each in '{}'",
                    shown(tensor), shown(scales));
-    named.name = nvfp4_stem(tensor);
+    named.name = stem_of(tensor);
     named.stored.shape = shape;
     Source& source = named.stored.source;
     source.packing = Packing::nvfp4;

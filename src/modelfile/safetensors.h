@@ -23,6 +23,7 @@ enum class Element : std::uint8_t {
   i8,
   f8_e4m3,
   f8_e5m2,
+  f8_e8m0,  // a power of two alone
   u16,
   i16,
   f16,

@@ -20,10 +20,10 @@ struct ElementInfo {
   std::int64_t bytes;
 };
 constexpr std::array kElements = {  // in the enum's order
-    ElementInfo{"BOOL", 1},    ElementInfo{"U8", 1},  ElementInfo{"I8", 1},  ElementInfo{"F8_E4M3", 1},
-    ElementInfo{"F8_E5M2", 1}, ElementInfo{"U16", 2}, ElementInfo{"I16", 2}, ElementInfo{"F16", 2},
-    ElementInfo{"BF16", 2},    ElementInfo{"U32", 4}, ElementInfo{"I32", 4}, ElementInfo{"F32", 4},
-    ElementInfo{"U64", 8},     ElementInfo{"I64", 8}, ElementInfo{"F64", 8}};
+    ElementInfo{"BOOL", 1},    ElementInfo{"U8", 1},      ElementInfo{"I8", 1},  ElementInfo{"F8_E4M3", 1},
+    ElementInfo{"F8_E5M2", 1}, ElementInfo{"F8_E8M0", 1}, ElementInfo{"U16", 2}, ElementInfo{"I16", 2},
+    ElementInfo{"F16", 2},     ElementInfo{"BF16", 2},    ElementInfo{"U32", 4}, ElementInfo{"I32", 4},
+    ElementInfo{"F32", 4},     ElementInfo{"U64", 8},     ElementInfo{"I64", 8}, ElementInfo{"F64", 8}};
 
 std::optional<Element> element_of(std::string_view name) {
   for (std::size_t i = 0; i < kElements.size(); ++i)

@@ -138,6 +138,42 @@ class Convert(Case):
         checkpoints.write_safetensors(path, tensors | {name: ("F8_E4M3", [rows, cols], weights)})
         self.cannot_convert("scales")
 
+    def test_scales_that_are_exponents(self):
+        """DeepSeek V4's .weight and .scale, MXFP8, and MXFP4 as compressed-tensors packs it."""
+        stem, rows, cols = "model.layers.0.mlp.down_proj", checkpoints.WIDTH, 64
+        shapes = checkpoints.dense_shapes() | {stem.replace("down", name) + ".weight": [cols, rows] for name in ("gate", "up")} | {stem + ".weight": [rows, cols]}
+        checkpoints.write_checkpoint(self.source, shapes=shapes, intermediate_size=cols,
+                                     quantization_config={"quant_method": "fp8", "weight_block_size": [8, 16], "scale_fmt": "ue8m0"})
+        path = self.source / "model.safetensors"
+        tensors = checkpoints.read_safetensors(path)
+        del tensors[f"{stem}.weight"]
+        eights = bytes((i * 7) % 127 | (i & 1) << 7 for i in range(rows * cols))
+        pairs = bytes(i * 37 % 256 for i in range(rows * cols // 2))
+        bytes_of = lambda count: bytes(120 + i * 5 % 16 for i in range(count))
+        blocks, rows_of_32 = [rows // 8, cols // 16], [rows, cols // 32]
+
+        def check(weight, kind, values, scale, kind_of_scale, shape):
+            exponents = bytes_of(shape[0] * shape[1])
+            checkpoints.write_safetensors(path, tensors | {weight: (kind, [rows, len(values) // rows], values), scale: (kind_of_scale, shape, exponents)})
+            gguf = self.convert()
+            number = (lambda i: e4m3(values[i])) if kind == "F8_E4M3" else lambda i: checkpoints.MXFP4_LEVELS[values[i // 2] >> i % 2 * 4 & 15]
+            power = lambda r, c: 2.0 ** (exponents[(r // 8 * shape[1] + c // 16) if shape == blocks else r * shape[1] + c // 32] - 127)
+            tensor = gguf.tensors["blk.0.ffn_down.weight"]
+            self.assertEqual(tensor[0], checkpoints.BF16 if kind == "F8_E4M3" else checkpoints.MXFP4)
+            self.assertEqual(checkpoints.floats_of(tensor[0], tensor[2]), [number(r * cols + c) * power(r, c) for r in range(rows) for c in range(cols)])
+
+        check(f"{stem}.weight", "F8_E4M3", eights, f"{stem}.scale", "F8_E8M0", blocks)
+        check(f"{stem}.weight", "F8_E4M3", eights, f"{stem}.weight_scale_inv", "F8_E8M0", blocks)
+        check(f"{stem}.weight", "F8_E4M3", eights, f"{stem}.weight_scale_inv", "U8", rows_of_32)
+        check(f"{stem}.weight", "I8", pairs, f"{stem}.scale", "F8_E8M0", rows_of_32)
+        check(f"{stem}.weight", "U8", pairs, f"{stem}.weight_scale", "U8", rows_of_32)
+        check(f"{stem}.weight_packed", "U8", pairs, f"{stem}.weight_scale", "U8", rows_of_32)
+        for kind, values, shape, scales, says in (("F8_E4M3", eights, blocks, b"\xff" * (rows * cols // 128), "NaN"), ("F8_E4M3", eights, [1, 3], bytes(3), "3 scales"),
+                                                  ("I8", pairs, rows_of_32, b"\xff" * (rows * cols // 32), "NaN"), ("I8", pairs, [rows, 3], bytes(3 * rows), "must hold MXFP4")):
+            own = {f"{stem}.weight": (kind, [rows, len(values) // rows], values), f"{stem}.scale": ("F8_E8M0", shape, scales)}
+            checkpoints.write_safetensors(path, tensors | own)
+            self.cannot_convert(says)
+
     def test_bad_checkpoints_are_named_in_a_line(self):
         checkpoints.write_checkpoint(self.source)
         path, config = self.source / "model.safetensors", self.source / "config.json"
