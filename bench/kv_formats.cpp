@@ -4,7 +4,6 @@
 //
 //   millrace_kv_formats MODEL TEXT CONTEXT [QUESTIONS [cpu|cuda]]
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +16,7 @@
 
 #include "app/measure/quality.h"
 #include "base/json.h"
+#include "base/os/process.h"
 #include "engine/engine.h"
 #include "modelfile/gguf.h"
 
@@ -97,7 +97,8 @@ int main(int count, char** words) {
   const auto tokenizer = take(text::Tokenizer::from_model(take(modelfile::Model::open(options.model.path))));
   const auto windows = take(
       measure::TextWindows::cut(*tokenizer, take(measure::read_text(words[2])), {.context = std::atoll(words[3])}));
-  const std::string saved = (std::filesystem::temp_directory_path() / fmt::format("kv-formats-{}", getpid())).string();
+  const std::string saved =
+      (std::filesystem::temp_directory_path() / fmt::format("kv-formats-{}", os::process_id())).string();
   engine::EngineOptions whole = options;
   whole.kv.dtype = DType::f32;
   {

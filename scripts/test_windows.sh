@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds for Windows with mingw-w64 and runs in Wine, with a time limit each and without a display but for Direct3D's: the unit
 # tests; the C library's test (room `capi`); the Go package's (room `go`); the zip (room `zip`, tests/e2e/windows_zip_check.py);
-# millrace.exe (room `program`, tests/e2e/windows_check.py, beside Linux's program, which is built for that); and some of Linux's end-to-end tests
-# (room `e2e`). Prints how many tests passed beside how many Linux's program of the same name has, where that is built (make test). Tests that cannot pass there are named with the
+# millrace.exe (room `program`, tests/e2e/windows_check.py, beside Linux's program, which is built for that); some of Linux's end-to-end tests
+# (room `e2e`); npm's clients, which run on Linux, against millrace.exe (room `clients`; MILLRACE_CLIENTS=1: PyPI's, too). Prints how many tests passed beside how many Linux's program of the same name has, where that is built (make test). Tests that cannot pass there are named with the
 # reason in scripts/windows_skips.txt and are not run. Exit status 1: a test failed.
 # Usage: scripts/test_windows.sh [ROOM...]; without rooms: all that the Windows build has
 set -euo pipefail
@@ -14,12 +14,12 @@ rooms=("$@")
 if [ ${#rooms[@]} -eq 0 ]; then  # those that cmake/windows_port.cmake does not leave out
   TESTS=ON scripts/build.sh windows build.ninja
   mapfile -t rooms < <(ninja -C "$build" -t targets all | sed -n 's/^millrace_\(.*\)_test: .*/\1/p' | sort)
-  rooms+=(go zip program e2e)
+  rooms+=(go zip program e2e clients)
 fi
 targets=()
 for room in "${rooms[@]}"; do
   case "$room" in
-    program | e2e) targets+=(millrace) ;;
+    program | e2e | clients) targets+=(millrace) ;;
     go) targets+=(millrace_shared) ;;
     zip) targets+=(millrace millrace_shared) ;;
     modelfile) targets+=(millrace_modelfile_test synth-model) ;;
@@ -27,7 +27,7 @@ for room in "${rooms[@]}"; do
   esac
 done
 TESTS=ON scripts/build.sh windows "${targets[@]}"
-[[ ! " ${rooms[*]} " =~ \ (program|e2e)\  ]] || scripts/build.sh release millrace synth-model
+[[ ! " ${rooms[*]} " =~ \ (program|e2e|clients)\  ]] || scripts/build.sh release millrace synth-model
 
 wine=$(command -v wine64 || echo /usr/lib/wine/wine64)
 server=$(command -v wineserver || echo /usr/lib/wine/wineserver)
@@ -75,6 +75,7 @@ test_e2e() {
   local name
   for name in pull server embeddings rerank chat_shapes image_urls; do test_with_python "$name" "tests/e2e/test_$name.py"; done
 }
+test_clients() { test_with_python clients tests/e2e/test_clients.py; }
 test_zip() {
   packaging/make_windows_zip.sh https://downloads.invalid/millrace >"$build/tests/zip.log"
   test_with_python zip tests/e2e/windows_zip_check.py
@@ -131,7 +132,7 @@ test_unit() {  # ROOM
 row room passed skipped failed Linux
 for room in "${rooms[@]}"; do
   case "$room" in
-    program | e2e | capi | go | zip) "test_$room" ;;
+    program | e2e | clients | capi | go | zip) "test_$room" ;;
     *) test_unit "$room" ;;
   esac
 done
