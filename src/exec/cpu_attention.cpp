@@ -315,6 +315,30 @@ CpuExecutor::AttentionPair CpuExecutor::attention_pair(const AttentionCall& call
   return pair;
 }
 
+/// Of a chunk of the pair's keys, all but which keys these are and what of them its rows see.
+kernels::AttentionArgs CpuExecutor::chunk_args(const AttentionCall& call, const AttentionPair& pair,
+                                               std::int64_t chunk) const {
+  const kv::SequenceState& sequence = *batch_->sequences[static_cast<std::size_t>(pair.tile.sequence)];
+  const kv::Group& kv = sequence.layout().group_of(call.layer);
+  kernels::AttentionArgs args;
+  args.head_dim = call.attention.head_dim;
+  args.group = call.group;
+  args.q = call.q + pair.tile.first_row * call.q_stride + pair.head * call.group * args.head_dim;
+  args.q_row_stride = call.q_stride;
+  args.q_head_stride = args.head_dim;
+  args.rows = pair.tile.rows;
+  args.scale = call.attention.scale;
+  args.cap = call.attention.cap;
+  args.kv_dtype = kv.dtype;
+  args.rotation = kv.rotation();
+  args.chunk = pair.first_chunk + chunk;
+  args.v_dim = call.attention.v_dim();
+  args.acc = pair.acc + chunk * pair.queries * args.v_dim;
+  args.max = pair.max + chunk * pair.queries;
+  args.sum = pair.sum + chunk * pair.queries;
+  return args;
+}
+
 void CpuExecutor::attend_chunk(const AttentionCall& call, const AttentionPair& pair, std::int64_t chunk,
                                int thread) const {
   const kv::SequenceState& sequence = *batch_->sequences[static_cast<std::size_t>(pair.tile.sequence)];
@@ -323,7 +347,7 @@ void CpuExecutor::attend_chunk(const AttentionCall& call, const AttentionPair& p
   const std::byte* v_blocks[kChunkBlocks] = {};
   const std::int64_t first = (pair.first_chunk + chunk) * kChunkBlocks;
   const bool has_plain = sequence.layout().plain_group(call.layer) != kv::Place::kNowhere;
-  kernels::AttentionArgs args;
+  kernels::AttentionArgs args = chunk_args(call, pair, chunk);
   for (std::int64_t b = std::max(first, pair.first_block); b <= std::min(first + kChunkBlocks - 1, pair.last_block);
        ++b) {
     if (has_plain && (b == 0 || b == pair.last_block)) {
@@ -335,29 +359,13 @@ void CpuExecutor::attend_chunk(const AttentionCall& call, const AttentionPair& p
     if (!latents) k_blocks[b - first] = sequence.k(b, call.layer, pair.head);
     v_blocks[b - first] = sequence.v(b, call.layer, pair.head);
   }
-  args.head_dim = call.attention.head_dim;
-  args.group = call.group;
-  args.q = call.q + pair.tile.first_row * call.q_stride + pair.head * call.group * args.head_dim;
-  args.q_row_stride = call.q_stride;
-  args.q_head_stride = args.head_dim;
-  args.rows = pair.tile.rows;
   args.positions = (call.ends != nullptr ? call.ends : at<std::int32_t>(layout_.positions)) + pair.tile.first_row;
   if (call.newest != nullptr) args.newest = call.newest + pair.tile.first_row;
   args.window = pair.tile.segment > 0 ? pair.tile.segment : call.attention.window;
-  args.scale = call.attention.scale;
-  args.cap = call.attention.cap;
   if (!call.attention.slopes.empty()) args.slopes = call.attention.slopes.data() + pair.head * call.group;
-  const kv::Group& kv = sequence.layout().group_of(call.layer);
-  args.kv_dtype = kv.dtype;
-  args.rotation = kv.rotation();
-  args.chunk = pair.first_chunk + chunk;
   args.k_blocks = latents ? nullptr : k_blocks;
   args.v_blocks = v_blocks;
-  args.v_dim = call.attention.v_dim();
   args.latents = reinterpret_cast<float*>(thread_memory(thread) + layout_.thread_latents);
-  args.acc = pair.acc + chunk * pair.queries * args.v_dim;
-  args.max = pair.max + chunk * pair.queries;
-  args.sum = pair.sum + chunk * pair.queries;
   table_.attention_chunk(args);
 }
 

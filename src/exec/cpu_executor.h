@@ -211,6 +211,7 @@ class CpuExecutor final : public Executor {
   const std::int32_t* find_chunk_ends(std::int64_t chunk);
   std::int64_t make_attention_tiles(std::int64_t tile_rows, bool by_blocks, bool segments, std::int64_t most_keys);
   AttentionPair attention_pair(const AttentionCall& call, std::int64_t index, std::int64_t slot) const;
+  kernels::AttentionArgs chunk_args(const AttentionCall& call, const AttentionPair& pair, std::int64_t chunk) const;
   void attend_chunk(const AttentionCall& call, const AttentionPair& pair, std::int64_t chunk, int thread) const;
   void merge_chunks(const AttentionCall& call, const AttentionPair& pair) const;
   /// Computes all chunks of `pairs` pairs and merges them. pair_of(i, slot) returns a pair whose results go to that

@@ -11,7 +11,7 @@ namespace millrace::exec {
 
 /// Starts reading all rows that the pass needs.
 void CpuExecutor::begin_ngrams() {
-  if (failed() || rows_ == 0) return;
+  if (failed() || rows_ == 0 || shape_.ngram_rows == 0) return;
   for (const Step& step : program_.steps) {
     if (step.kind != Step::Kind::embed_ngrams) continue;
     find_ngrams(step);

@@ -266,23 +266,10 @@ void CpuExecutor::attend_gathered_chunk(const AttentionCall& call, const Attenti
                 i % kv::kBlockTokens);
   }
   const auto last = static_cast<std::int32_t>(keys.count - 1);
-  kernels::AttentionArgs args;
-  args.head_dim = call.attention.head_dim;
-  args.group = call.group;
-  args.q = call.q + pair.tile.first_row * call.q_stride;
-  args.q_row_stride = call.q_stride;
-  args.q_head_stride = args.head_dim;
-  args.rows = 1;
+  kernels::AttentionArgs args = chunk_args(call, pair, chunk);
   args.positions = &last;
-  args.scale = call.attention.scale;
-  args.kv_dtype = kv.dtype;
-  args.chunk = chunk;
   args.v_blocks = blocks;
-  args.v_dim = call.attention.v_dim();
   args.latents = reinterpret_cast<float*>(thread_memory(thread) + layout_.thread_latents);
-  args.acc = pair.acc + chunk * pair.queries * args.v_dim;
-  args.max = pair.max + chunk * pair.queries;
-  args.sum = pair.sum + chunk * pair.queries;
   table_.attention_chunk(args);
 }
 
@@ -317,7 +304,6 @@ void CpuExecutor::attend_block_chunk(const AttentionCall& call, const AttentionP
                                      std::int64_t chunk) const {
   const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(pair.tile.first_row)];
   const kv::SequenceState& sequence = *batch_->sequences[static_cast<std::size_t>(row.sequence)];
-  const kv::Group& kv = sequence.layout().group_of(call.layer);
   const bool has_plain = sequence.layout().plain_group(call.layer) != kv::Place::kNowhere;
   const Attention& attention = call.attention;
   const std::int64_t block = attention.selected_block, parts = block / kv::kBlockTokens,
@@ -328,7 +314,7 @@ void CpuExecutor::attend_block_chunk(const AttentionCall& call, const AttentionP
   const auto last = static_cast<std::int32_t>(attention.selected - behind - 1);
   const std::byte* k_blocks[kChunkBlocks] = {};
   const std::byte* v_blocks[kChunkBlocks] = {};
-  kernels::AttentionArgs args;
+  kernels::AttentionArgs args = chunk_args(call, pair, chunk);
   for (std::int64_t b = 0; b < kChunkBlocks && chunk * kChunkBlocks + b <= last / kv::kBlockTokens; ++b) {
     const std::int64_t number = chunk * kChunkBlocks + b, from = chosen[number / parts] * parts + number % parts;
     if (has_plain && (from == 0 || from == own)) {
@@ -340,24 +326,9 @@ void CpuExecutor::attend_block_chunk(const AttentionCall& call, const AttentionP
     k_blocks[b] = sequence.k(from, call.layer, pair.head);
     v_blocks[b] = sequence.v(from, call.layer, pair.head);
   }
-  args.head_dim = attention.head_dim;
-  args.group = call.group;
-  args.q = call.q + pair.tile.first_row * call.q_stride + pair.head * call.group * args.head_dim;
-  args.q_row_stride = call.q_stride;
-  args.q_head_stride = args.head_dim;
-  args.rows = 1;
   args.positions = &last;
-  args.scale = attention.scale;
-  args.cap = attention.cap;
-  args.kv_dtype = kv.dtype;
-  args.rotation = kv.rotation();
-  args.chunk = chunk;
   args.k_blocks = k_blocks;
   args.v_blocks = v_blocks;
-  args.v_dim = attention.v_dim();
-  args.acc = pair.acc + chunk * pair.queries * args.v_dim;
-  args.max = pair.max + chunk * pair.queries;
-  args.sum = pair.sum + chunk * pair.queries;
   table_.attention_chunk(args);
 }
 

@@ -99,25 +99,10 @@ void CpuExecutor::attend_shared_chunk(const AttentionCall& call, const Attention
     key += count;
   }
   const auto last = static_cast<std::int32_t>(keys - 1);
-  kernels::AttentionArgs args;
-  args.head_dim = attention.head_dim;
-  args.group = call.group;
-  args.q = call.q + pair.tile.first_row * call.q_stride + pair.head * call.group * args.head_dim;
-  args.q_row_stride = call.q_stride;
-  args.q_head_stride = args.head_dim;
-  args.rows = 1;
+  kernels::AttentionArgs args = chunk_args(call, pair, chunk);
   args.positions = &last;
-  args.scale = attention.scale;
-  args.cap = attention.cap;
-  args.kv_dtype = kv.dtype;
-  args.rotation = kv.rotation();
-  args.chunk = chunk;
   args.k_blocks = k_blocks;
   args.v_blocks = v_blocks;
-  args.v_dim = attention.v_dim();
-  args.acc = pair.acc + chunk * pair.queries * args.v_dim;
-  args.max = pair.max + chunk * pair.queries;
-  args.sum = pair.sum + chunk * pair.queries;
   table_.attention_chunk(args);
 }
 
