@@ -409,38 +409,53 @@ TEST(ChatTemplate, WhatRendersTellsHowTheModelAnswers) {
   EXPECT_EQ(make(mistral)->prompt(*test::demo_tokenizer(), talk)->format.calls, &call_format("mistral"));
 }
 
-/// DeepSeek-V4's publisher describes the prompt in a program.
-TEST(ChatTemplate, AnArchitectureWhoseFilesHaveNoneHasOneOfTheProgram) {
-  auto image =
-      test::bpe_image("gpt-2", {"<s>", "</s>", "<｜User｜>", "<｜Assistant｜>"}, {3, 3, 3, 3}, {"a b"}, "deepseek4");
-  image.number("tokenizer.ggml.bos_token_id", 256).number("tokenizer.ggml.eos_token_id", 257);
-  const auto model = image.model();
-  ASSERT_TRUE(model.ok()) << model.status().message();
-  const auto chat = ChatTemplate::from_model(*model);
-  ASSERT_TRUE(chat.ok()) << chat.status().message();
-  EXPECT_TRUE((*chat)->features().tools && (*chat)->features().thinking);
-  EXPECT_EQ((*chat)->answer_format(true).calls->name, "deepseek-v4");
-  const auto tokenizer = test::make_tokenizer(image);
-  ASSERT_NE(tokenizer, nullptr);
-  const auto said = [&](const char* messages, std::optional<bool> on, const char* tools = "[]") {
+/// A file without a template, whose vocabulary has DeepSeek's control tokens, and the prompts that it gets.
+struct WithoutTemplate {
+  void open(const char* architecture) {
+    auto image =
+        test::bpe_image("gpt-2", {"<s>", "</s>", "<｜User｜>", "<｜Assistant｜>"}, {3, 3, 3, 3}, {"a b"}, architecture);
+    image.number("tokenizer.ggml.bos_token_id", 256).number("tokenizer.ggml.eos_token_id", 257);
+    const auto model = image.model();
+    ASSERT_TRUE(model.ok()) << model.status().message();
+    auto made = ChatTemplate::from_model(*model);
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    chat = std::move(*made);
+    tokenizer = test::make_tokenizer(image);
+    ASSERT_NE(tokenizer, nullptr);
+  }
+  std::string said(const char* messages, std::optional<bool> on, const char* tools = "[]") const {
     Conversation talk;
     talk.messages = Json::parse(messages);
     talk.tools = Json::parse(tools);
     talk.thinking.on = on;
-    const auto text = (*chat)->text(*tokenizer, talk);
+    const auto text = chat->text(*tokenizer, talk);
     return text.ok() ? *text : "error: " + text.status().message();
-  };
-  const char* const turns = R"([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"},
+  }
+
+  std::unique_ptr<ChatTemplate> chat;
+  std::shared_ptr<const Tokenizer> tokenizer;
+};
+
+/// Both begin so; then a thought does, or its end stands there.
+constexpr const char* kTwoTurns = R"([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"},
       {"role": "assistant", "content": "Yes?", "reasoning_content": "hm"}, {"role": "user", "content": "So"}])";
-  const std::string before = "<s>Be brief.<｜User｜>Hi<｜Assistant｜></think>Yes?</s><｜User｜>So<｜Assistant｜>";
-  EXPECT_EQ(said(turns, {}), before + "</think>");
-  EXPECT_EQ(said(turns, true), before + "<think>");
-  const std::string called = said(
-      R"([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls":
+const std::string kTwoTurnsSaid = "<s>Be brief.<｜User｜>Hi<｜Assistant｜></think>Yes?</s><｜User｜>So<｜Assistant｜>";
+constexpr const char* kTwoCalls = R"([{"role": "user", "content": "Hi"},
+      {"role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls":
           [{"id": "a", "function": {"name": "f", "arguments": {"s": "x", "n": [1, true]}}},
            {"id": "b", "function": {"name": "g", "arguments": {}}}]},
-          {"role": "tool", "tool_call_id": "b", "content": "2"}, {"role": "tool", "tool_call_id": "a", "content": "1"}])",
-      true, R"([{"type": "function", "function": {"name": "f"}}])");
+      {"role": "tool", "tool_call_id": "b", "content": "2"}, {"role": "tool", "tool_call_id": "a", "content": "1"}])";
+constexpr const char* kOneTool = R"([{"type": "function", "function": {"name": "f"}}])";
+
+/// DeepSeek-V4's publisher describes the prompt in a program.
+TEST(ChatTemplate, AnArchitectureWhoseFilesHaveNoneHasOneOfTheProgram) {
+  WithoutTemplate own;
+  ASSERT_NO_FATAL_FAILURE(own.open("deepseek4"));
+  EXPECT_TRUE(own.chat->features().tools && own.chat->features().thinking);
+  EXPECT_EQ(own.chat->answer_format(true).calls->name, "deepseek-v4");
+  EXPECT_EQ(own.said(kTwoTurns, {}), kTwoTurnsSaid + "</think>");
+  EXPECT_EQ(own.said(kTwoTurns, true), kTwoTurnsSaid + "<think>");
+  const std::string called = own.said(kTwoCalls, true, kOneTool);
   const std::size_t at = called.find("<｜User｜>");
   EXPECT_TRUE(called.starts_with("<s>## Tools\n") && called.find("\n{\"name\": \"f\"}\n") < at) << called;
   EXPECT_EQ(called.substr(at),
@@ -456,36 +471,13 @@ TEST(ChatTemplate, AnArchitectureWhoseFilesHaveNoneHasOneOfTheProgram) {
 
 /// So does V3.2's: a question and the results of calls end where a thought begins.
 TEST(ChatTemplate, DeepSeekV32HasOneOfTheProgram) {
-  auto image =
-      test::bpe_image("gpt-2", {"<s>", "</s>", "<｜User｜>", "<｜Assistant｜>"}, {3, 3, 3, 3}, {"a b"}, "deepseek32");
-  image.number("tokenizer.ggml.bos_token_id", 256).number("tokenizer.ggml.eos_token_id", 257);
-  const auto model = image.model();
-  ASSERT_TRUE(model.ok()) << model.status().message();
-  const auto chat = ChatTemplate::from_model(*model);
-  ASSERT_TRUE(chat.ok()) << chat.status().message();
-  EXPECT_TRUE((*chat)->features().tools && (*chat)->features().thinking);
-  EXPECT_EQ((*chat)->answer_format(true).calls->name, "deepseek-v3.2");
-  const auto tokenizer = test::make_tokenizer(image);
-  ASSERT_NE(tokenizer, nullptr);
-  const auto said = [&](const char* messages, std::optional<bool> on, const char* tools = "[]") {
-    Conversation talk;
-    talk.messages = Json::parse(messages);
-    talk.tools = Json::parse(tools);
-    talk.thinking.on = on;
-    const auto text = (*chat)->text(*tokenizer, talk);
-    return text.ok() ? *text : "error: " + text.status().message();
-  };
-  const char* const turns = R"([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"},
-      {"role": "assistant", "content": "Yes?", "reasoning_content": "hm"}, {"role": "user", "content": "So"}])";
-  const std::string before = "<s>Be brief.<｜User｜>Hi<｜Assistant｜></think>Yes?</s><｜User｜>So<｜Assistant｜>";
-  EXPECT_EQ(said(turns, {}), before + "</think>");
-  EXPECT_EQ(said(turns, true), before + "<think>");
-  const char* const calls = R"([{"role": "user", "content": "Hi"},
-      {"role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls":
-          [{"id": "a", "function": {"name": "f", "arguments": {"s": "x", "n": [1, true]}}},
-           {"id": "b", "function": {"name": "g", "arguments": {}}}]},
-      {"role": "tool", "tool_call_id": "b", "content": "2"}, {"role": "tool", "tool_call_id": "a", "content": "1"}])";
-  const std::string called = said(calls, true, R"([{"type": "function", "function": {"name": "f"}}])");
+  WithoutTemplate own;
+  ASSERT_NO_FATAL_FAILURE(own.open("deepseek32"));
+  EXPECT_TRUE(own.chat->features().tools && own.chat->features().thinking);
+  EXPECT_EQ(own.chat->answer_format(true).calls->name, "deepseek-v3.2");
+  EXPECT_EQ(own.said(kTwoTurns, {}), kTwoTurnsSaid + "</think>");
+  EXPECT_EQ(own.said(kTwoTurns, true), kTwoTurnsSaid + "<think>");
+  const std::string called = own.said(kTwoCalls, true, kOneTool);
   const std::size_t at = called.find("<｜User｜>");
   EXPECT_TRUE(called.starts_with("<s>\n\n## Tools\n\nYou have access") &&
               called.find("<functions>\n{\"name\": \"f\"}\n</functions>\n<｜User｜>") < at)
@@ -496,7 +488,7 @@ TEST(ChatTemplate, DeepSeekV32HasOneOfTheProgram) {
             "<｜DSML｜parameter name=\"n\" string=\"false\">[1, true]</｜DSML｜parameter>\n</｜DSML｜invoke>\n"
             "<｜DSML｜invoke name=\"g\">\n\n</｜DSML｜invoke>\n</｜DSML｜function_calls></s>"
             "\n\n<function_results>\n<result>1</result>\n<result>2</result>\n</function_results>\n\n<think>");
-  const std::string silent = said(calls, false);
+  const std::string silent = own.said(kTwoCalls, false);
   EXPECT_TRUE(silent.starts_with("<s><｜User｜>Hi<｜Assistant｜></think>\n\n<｜DSML｜function_calls>")) << silent;
   EXPECT_TRUE(silent.ends_with("</function_results>\n\n</think>")) << silent;
 }
