@@ -199,9 +199,12 @@ function(millrace_host_kernels list)
     get_filename_component(name ${source} NAME)
     list(APPEND launchers ${folder}/kernels/cuda/${name}.cpp)
   endforeach()
+  foreach(header IN LISTS headers)
+    get_filename_component(name ${header} NAME)
+    list(APPEND launchers ${folder}/kernels/cuda/${name})
+  endforeach()
   add_custom_command(OUTPUT ${launchers} DEPENDS ${${list}} ${headers} ${script}
-    COMMAND ${Python3_EXECUTABLE} ${script} launchers ${folder} ${${list}} ${headers}
-    COMMAND ${CMAKE_COMMAND} -E touch ${launchers} COMMENT "Leaving GPU functions out of launchers")
+    COMMAND ${Python3_EXECUTABLE} ${script} launchers ${folder} ${${list}} ${headers} COMMENT "Leaving GPU functions out of launchers")
   separate_arguments(flags UNIX_COMMAND "${CMAKE_CXX_FLAGS}")
   list(APPEND flags -std=c++20 -O1 -DNDEBUG -ffp-contract=off -DMILLRACE_HAS_GPU -DNOMINMAX -DWIN32_LEAN_AND_MEAN
     "-D__launch_bounds__(...)=" -D__noinline__= -I${folder} -I${CMAKE_SOURCE_DIR}/src -isystem ${MILLRACE_WINDOWS_LIBS}/include

@@ -26,10 +26,10 @@ fi
 
 options=(-DMILLRACE_CUDA="$cuda" ${VULKAN:+-DMILLRACE_VULKAN="$VULKAN"} ${nvcc:+-DMILLRACE_NVCC="$nvcc"} ${PORTABLE:+-DMILLRACE_PORTABLE="$PORTABLE"})
 if [ "$preset" = windows ] && [ "$cuda" != OFF ]; then  # nvcc drives no mingw-w64 (cmake/cuda.cmake)
-  kernels=kernels
-  [ "$cuda" != PTX ] || [ -e /proc/driver/nvidia/version ] || kernels=release  # as make kernels has it
-  TESTS=OFF CUDA=$cuda scripts/build.sh "$kernels" millrace_cuda
-  options+=(-DMILLRACE_CUDA_OBJECTS="$PWD/build/$kernels/CMakeFiles/millrace_cuda.dir/src/kernels/cuda")
+  linux=kernels
+  [ "$cuda" != PTX ] || [ -e /proc/driver/nvidia/version ] || linux=release  # as make kernels has it
+  TESTS=OFF CUDA=$cuda scripts/build.sh "$linux" millrace_cuda
+  options+=(-DMILLRACE_CUDA_OBJECTS="$PWD/build/$linux/CMakeFiles/millrace_cuda.dir/src/kernels/cuda")
 fi
 if [ "${TESTS:-}" = ON ] || grep -qs -- -DMILLRACE_TESTS=ON "$build/options"; then options+=(-DMILLRACE_TESTS=ON); fi
 if [ ! -f "$build/build.ninja" ] || [ "$(cat "$build/options" 2>/dev/null)" != "${options[*]}" ]; then

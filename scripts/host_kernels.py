@@ -119,12 +119,11 @@ def launchers(out, names):
         target.write_text(text, encoding="utf-8")
 
 
-def section(object_file, *names):
-    """The bytes of these sections, one behind the other; * at the end of a name: all that begin so."""
+def image_of(object_file):
+    """The GPU's code, as the driver loads it."""
     with tempfile.NamedTemporaryFile() as out:
-        only = [f"--only-section={name}" for name in names]
-        subprocess.run(["objcopy", "-O", "binary", "--set-section-flags", ".nv_fatbin=alloc,readonly", *only, object_file, out.name],
-                       check=True)
+        subprocess.run(["objcopy", "-O", "binary", "--set-section-flags", ".nv_fatbin=alloc,readonly", "--only-section=.nv_fatbin",
+                        object_file, out.name], check=True)
         return Path(out.name).read_bytes()
 
 
@@ -181,7 +180,7 @@ def assembly(host, object_file, out):
             sys.exit(f"host_kernels: {len(standing)} functions stand for the kernel {name} of {object_file}")
         rows.append((standing[0], name))
     image = out.with_suffix(".fatbin")
-    image.write_bytes(section(object_file, ".nv_fatbin") if rows else b"\0")  # a file may hold launchers alone
+    image.write_bytes(image_of(object_file) if rows else b"\0")  # a file may hold launchers alone
     if rows and image.stat().st_size == 0:
         sys.exit(f"host_kernels: {object_file} holds no GPU code")
     file = out.stem

@@ -13,10 +13,6 @@
 using namespace millrace;
 using namespace millrace::device;
 
-extern "C" void** CUDARTAPI __cudaRegisterFatBinary(void*);
-extern "C" void CUDARTAPI __cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*,
-                                                 dim3*, int*);
-
 namespace {
 
 /// What a file hands over (NVIDIA's fatbinary_section.h).
@@ -47,6 +43,17 @@ struct Registry {
 Registry& registry() {
   static Registry* const made = new Registry;  // never deleted: threads may still launch
   return *made;
+}
+
+Image* add_image(const void* data) {
+  registry().images.push_back(std::make_unique<Image>(Image{data}));
+  return registry().images.back().get();
+}
+
+void add_kernel(Image* image, const void* function, const char* name) {
+  Kernel& kernel = registry().kernels[function];
+  kernel.image = image;
+  kernel.name = name;
 }
 
 /// A load while a pass is recorded is no part of it.
@@ -99,11 +106,8 @@ cudaError_t enter_with_kernel(const void* function, CUkernel& kernel) {
 
 KernelRegistration::KernelRegistration(const void* image, const HostKernel* kernels) {
   if (kernels->function == nullptr) return;
-  FatBinary binary = {0, 0, image, nullptr};
-  void** const handle = __cudaRegisterFatBinary(&binary);
-  for (; kernels->function != nullptr; ++kernels)
-    __cudaRegisterFunction(handle, static_cast<const char*>(kernels->function), nullptr, kernels->name, -1, nullptr,
-                           nullptr, nullptr, nullptr, nullptr);
+  Image* const made = add_image(image);
+  for (; kernels->function != nullptr; ++kernels) add_kernel(made, kernels->function, kernels->name);
 }
 
 cudaError_t millrace::device::load_all_kernels(const CudaDriver& driver) {
@@ -120,17 +124,12 @@ cudaError_t millrace::device::load_all_kernels(const CudaDriver& driver) {
 extern "C" {
 
 void** CUDARTAPI __cudaRegisterFatBinary(void* binary) {
-  auto image = std::make_unique<Image>();
-  image->data = static_cast<const FatBinary*>(binary)->image;
-  registry().images.push_back(std::move(image));
-  return reinterpret_cast<void**>(registry().images.back().get());
+  return reinterpret_cast<void**>(add_image(static_cast<const FatBinary*>(binary)->image));
 }
 
 void CUDARTAPI __cudaRegisterFunction(void** image, const char* function, char*, const char* name, int, uint3*, uint3*,
                                       dim3*, dim3*, int*) {
-  Kernel& kernel = registry().kernels[function];
-  kernel.image = reinterpret_cast<Image*>(image);
-  kernel.name = name;
+  add_kernel(reinterpret_cast<Image*>(image), function, name);
 }
 
 void CUDARTAPI __cudaRegisterFatBinaryEnd(void**) {}
