@@ -221,7 +221,8 @@ class Heads {
     store.v = reinterpret_cast<const float*>(v_.data());
     store.heads = static_cast<std::int32_t>(heads());
     store.cos_sin = reinterpret_cast<const float*>(q_.data());  // of which no pair is read
-    return gpu::rope_store(store, {});
+    MR_RETURN_IF_ERROR(gpu::rope_store(store, {}));
+    return device::synchronise_gpu();  // attention reads keys of earlier passes while its predecessor runs
   }
 
   /// Whether rows' results are near: all in tiles, or the last ones singly.
