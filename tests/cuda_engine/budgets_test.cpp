@@ -20,6 +20,7 @@ TEST_P(BudgetsOnGpu, ServeTheirContextWhereThePlanAcceptsThem) {
   options.device.threads = 2;
   options.demand.context_tokens = 1500;
   options.demand.batch_tokens = 512;
+  if (lacks_shared_memory(options)) options.kv.dtype = DType::q8_0;
   expect_budgets_to_serve(options, &MemoryOptions::vram_bytes, "--vram", 8'000'000);
 }
 

@@ -12,6 +12,7 @@
 #include "device/device.h"
 #include "device/gpu.h"
 #include "engine/support.h"
+#include "kernels/gpu/gates.h"
 
 namespace millrace::engine::test {
 
@@ -39,6 +40,15 @@ class OnGpu : public ::testing::Test {
     ASSERT_TRUE(stream->synchronise().ok());
   }
 };
+
+/// Whether the GPU refuses the model for want of shared memory, of which 7.5 has 64 KiB.
+inline bool lacks_shared_memory(const EngineOptions& options) {
+  const auto gpu = device::gpu(0);
+  if (!gpu.ok() || gpu->block_shared_bytes >= kernels::gpu::kLeastBlockShared) return false;
+  const Status status = Engine::create(options).status();
+  return status.code() == Code::unsupported &&
+         status.message().find("of shared memory, and this GPU gives") != std::string::npos;
+}
 
 /// Logits of `prompt` tokens of text and of what is decoded after them.
 inline std::vector<float> logits_of(const EngineOptions& options, std::size_t prompt, std::int64_t decoded) {

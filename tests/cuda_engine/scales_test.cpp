@@ -22,6 +22,9 @@ TEST_P(ScalesOnGpu, MultiplyTheirProducts) {
     options.device.fuse = options.device.graphs = fuse;
     if (place.place == Place::gpu_ram && checkpoint.mixture) options.experts.vram_slots = 2;
     if (place.place == Place::gpu_ram && !checkpoint.mixture) options.memory.pins = *parse_pins("0-=ram");
+    EngineOptions here = options;
+    here.kv.dtype = checkpoint.kv;
+    if (lacks_shared_memory(here)) GTEST_SKIP();
     expect_the_reference(options, checkpoint);
   }
 }
@@ -46,6 +49,8 @@ TEST_P(ScalesOnGpu, OfNvfp4AreCloseToTheProcessors) {
     drain(*engine);
     return logits;
   };
+  options.device.choice = DeviceChoice::cuda;
+  if (lacks_shared_memory(options)) GTEST_SKIP();
   const std::vector<float> on_cpu = logits_on(DeviceChoice::cpu);
   if (place.place == Place::gpu_ram && checkpoint.mixture) options.experts.vram_slots = 2;
   if (place.place == Place::gpu_ram && !checkpoint.mixture) options.memory.pins = *parse_pins("0-=ram");

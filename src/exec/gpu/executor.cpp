@@ -224,11 +224,18 @@ Status GpuExecutor::takes_pictures(bool sees_ahead) const {
                        "several GPUs have no pictures whose rows see each other, as this model's do; use one, or "
                        "--device cpu")
                : Status();
-  for (const Attention& attention : programs_[0].sights())
+  for (const Attention& attention : programs_[0].sights()) {
     if (attention.head_dim > gpu::kMostTileHeadDim)
       return error(Code::unsupported,
                    "the GPU part has no pictures whose rows see each other with heads of {} channels; use --device cpu",
                    attention.head_dim);
+    if (!gpu::has_attention_tiles(attention.head_dim, traits_.kv_dtype, traits_.block_shared_bytes))
+      return error(Code::unsupported,
+                   "pictures whose rows see each other, with heads of {} channels over KV in {}, take {} KiB of shared "
+                   "memory, and this GPU gives {} KiB; use {}--device cpu",
+                   attention.head_dim, info(traits_.kv_dtype).name, gpu::kLeastBlockShared / kKiB,
+                   traits_.block_shared_bytes / kKiB, attention.head_dim <= 128 ? "--kv f16, or " : "");
+  }
   return {};
 }
 

@@ -935,27 +935,30 @@ cudaError_t attention_few(const AttentionCall& call, const Workspace& w, int chu
   });
 }
 
-/// Whether the tiles' kernels take such heads: wider ones are too many registers, and of 7.5's shared memory, K or V in
-/// floats, and of heads of 256, too much.
 bool has_tiles(int head_dim, DType dtype) {
   if (gpu::does_without(gpu::Family::attention_tiles)) return false;
-  return has_small_blocks() ? dtype != DType::f32 && head_dim <= 128 : head_dim <= 256;
+  return gpu::has_attention_tiles(head_dim, dtype, has_small_blocks() ? kSmallBlockShared : kLeastBlockShared);
 }
 
-/// Rows in tiles that the tiles' kernels do not take: one by one, as many at once as the workspace takes.
-cudaError_t attention_wide(const AttentionCall& call, float* out, Q8 q8, cudaStream_t stream) {
-  const std::int64_t cols = std::int64_t{call.heads} * call.kv.head_dim;
+/// Rows in tiles that the tiles' kernels do not take: one by one, as many at once as the workspace takes. later: q8 is
+/// made of the floats when they are there.
+cudaError_t attention_wide(const AttentionCall& call, Q8 q8, bool later, cudaStream_t stream) {
+  const int cols = call.heads * call.kv.head_dim;
   const int chunks = most_chunks(call.max_position, call.window);
   for (std::int32_t first = 0; first < call.rows.rows; first += kWideRows) {
     AttentionCall some = call;
     some.rows.rows = std::min(kWideRows, call.rows.rows - first);
     some.rows.sequence += first;
     some.rows.position += first;
-    some.q += first * cols;
-    Q8 some_q8 = q8;
-    if (q8.q != nullptr) some_q8 = {q8.q + first * cols, q8.scale + first * cols / 32};
-    const cudaError_t error = attention_few(some, workspace_of(some.rows.rows, call.heads, call.kv.head_dim, chunks),
-                                            chunks, out == nullptr ? nullptr : out + first * cols, some_q8, stream);
+    const std::int64_t at = std::int64_t{first} * cols;
+    some.q += at;
+    const Workspace w = workspace_of(some.rows.rows, call.heads, call.kv.head_dim, chunks);
+    float* out = call.out != nullptr ? call.out + at
+                 : later             ? reinterpret_cast<float*>(call.workspace + w.result)
+                                     : nullptr;
+    const Q8 some_q8 = q8.q != nullptr ? Q8{q8.q + at, q8.scale + at / 32} : Q8{};
+    cudaError_t error = attention_few(some, w, chunks, out, later ? Q8{} : some_q8, stream);
+    if (error == cudaSuccess && later) error = quantize_q8(out, cols, some.rows.rows, cols, some_q8, stream);
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
@@ -988,15 +991,15 @@ cudaError_t attention(const AttentionCall& call, cudaStream_t stream) {
   float* out = later && !call.out ? reinterpret_cast<float*>(call.workspace + w.result) : call.out;
   const Q8 q8 = later || rotated ? Q8{} : call.out_q8;
   const bool wide = call.tiles && !tiles;
-  const cudaError_t error = wide                          ? attention_wide(call, out, q8, stream)
-                            : !call.tiles                 ? attention_few(call, w, chunks, out, q8, stream)
-                            : quantized                   ? attention_q8_tiles(call, out, q8, stream)
+  const cudaError_t error = wide          ? attention_wide(call, later ? call.out_q8 : q8, later, stream)
+                            : !call.tiles ? attention_few(call, w, chunks, out, q8, stream)
+                            : quantized   ? attention_q8_tiles(call, out, q8, stream)
                             : call.kv.dtype == DType::f16 ? attention_half_tiles(call, out, q8, stream)
                                                           : attention_tiles(call, out, q8, stream);
   if (error != cudaSuccess) return error;
   if (rotated)
     return rotate_heads(out, rows * call.heads, head_dim, call.kv.rotation, call.floats, call.out_q8, stream);
-  if (!later) return error;
+  if (!later || wide) return error;
   const int cols = call.heads * head_dim;
   return quantize_q8(out, cols, rows, cols, call.out_q8, stream);
 }

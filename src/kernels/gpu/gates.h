@@ -57,6 +57,13 @@ constexpr std::size_t attention_shared_bytes(std::int64_t head_dim, DType kv_dty
     return head_dim >= 256 ? kWideHeadShared : head_dim > 96 ? kLeastBlockShared : kSmallBlockShared;
   return kv_dtype == DType::f16 && head_dim >= 256 ? kLeastBlockShared : kSmallBlockShared;
 }
+/// Whether attention() works heads of so many channels in tiles (AttentionCall::tiles): wider ones are too many
+/// registers, and K or V in floats, and heads of 256, too much for the shared memory of 7.5. Else rows in tiles go
+/// singly, and may not see keys behind them (AttentionCall::seen).
+constexpr bool has_attention_tiles(std::int64_t head_dim, DType kv_dtype, std::size_t block_shared_bytes) {
+  if (block_shared_bytes < kLeastBlockShared) return kv_dtype != DType::f32 && head_dim <= 128;
+  return head_dim <= kMostTileHeadDim;
+}
 
 /// Tokens that candidates() and the sampler behind it can choose among; fewer with a block's 64 KiB of shared memory
 /// of 7.5.
