@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "cuda/on_device.h"
+#include "environment.h"
 #include "kernels/cuda/launchers.h"
 
 namespace millrace::kernels::cuda {
@@ -18,7 +19,7 @@ using test::same_bits;
 using test::sync;
 
 // A kernel that is loaded while another waits might wait for it.
-const bool kernels_come_first = setenv("CUDA_MODULE_LOADING", "EAGER", 1) == 0;
+const bool kernels_come_first = (test::set_variable("CUDA_MODULE_LOADING", "EAGER"), true);
 
 /// Whether all goes in words, as through the host's memory.
 class CudaGather : public test::OnDevice, public testing::WithParamInterface<bool> {

@@ -17,6 +17,7 @@
 #include "cuda_engine/on_gpu.h"
 #include "engine/support.h"
 #include "engine/synth_file.h"
+#include "environment.h"
 #include "simulated/device.h"
 
 namespace millrace::engine {
@@ -45,15 +46,15 @@ class PacedGpu : public OnGpu, public testing::WithParamInterface<Case> {
  protected:
   void SetUp() override {
     if (const char* const before = std::getenv(kGpus)) gpus_before_ = before;
-    setenv(kGpus, std::to_string(GetParam().gpus).c_str(), 1);
+    millrace::test::set_variable(kGpus, std::to_string(GetParam().gpus).c_str());
     OnGpu::SetUp();
   }
   void TearDown() override {
     set_rates({});
     if (gpus_before_.empty())
-      unsetenv(kGpus);
+      millrace::test::unset_variable(kGpus);
     else
-      setenv(kGpus, gpus_before_.c_str(), 1);
+      millrace::test::set_variable(kGpus, gpus_before_.c_str());
   }
 
   static void set_rates(const simulated::DeviceRates& rates) {

@@ -10,6 +10,7 @@
 #include "cuda_engine/on_gpu.h"
 #include "engine/support.h"
 #include "engine/synth_file.h"
+#include "environment.h"
 
 namespace millrace::engine {
 namespace {
@@ -17,10 +18,10 @@ namespace {
 using namespace test;
 
 // One GPU that plays two loads a kernel while another waits for the one that is loaded.
-const bool kernels_come_first = setenv("CUDA_MODULE_LOADING", "EAGER", 1) == 0;
+const bool kernels_come_first = (millrace::test::set_variable("CUDA_MODULE_LOADING", "EAGER"), true);
 // And streams of both that share one of the GPU's eight queues wait for each other: what one copies would stand behind
 // a kernel of the other that waits for it.
-const bool streams_have_queues = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1) == 0;
+const bool streams_have_queues = (millrace::test::set_variable("CUDA_DEVICE_MAX_CONNECTIONS", "32"), true);
 
 class Shards : public OnGpu {};
 

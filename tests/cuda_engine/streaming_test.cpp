@@ -19,6 +19,7 @@
 #include "device/device.h"
 #include "device/gpu.h"
 #include "engine/support.h"
+#include "environment.h"
 #include "synth-model/write.h"
 
 namespace millrace::engine {
@@ -182,22 +183,22 @@ class StreamingCaps : public OnGpu {
     shape.vocab = kVocab;
     const auto written = synth::write(made_, shape, {});
     ASSERT_TRUE(written.ok()) << written.status().message();
-    setenv(kModelVariable, made_.c_str(), 1);
+    millrace::test::set_variable(kModelVariable, made_.c_str());
     draft_ = made_ + ".draft";
     shape.layers = 4, shape.dim = 256, shape.ff = 512, shape.heads = 4;
     const auto draft = synth::write(draft_, shape, {});
     ASSERT_TRUE(draft.ok()) << draft.status().message();
-    setenv(kDraftVariable, draft_.c_str(), 1);
+    millrace::test::set_variable(kDraftVariable, draft_.c_str());
     // What the driver takes of host memory differs from version to version, by more than a layer.
     ASSERT_TRUE(device::use_gpu(0).ok());
-    setenv(kDriverVariable, std::to_string(device::resident_bytes() - kBareResident).c_str(), 1);
+    millrace::test::set_variable(kDriverVariable, std::to_string(device::resident_bytes() - kBareResident).c_str());
   }
   void TearDown() override {
     if (made_.empty()) return;
     fs::remove(made_);
     fs::remove(draft_);
-    unsetenv(kModelVariable);
-    unsetenv(kDraftVariable);
+    millrace::test::unset_variable(kModelVariable);
+    millrace::test::unset_variable(kDraftVariable);
   }
   std::string made_, draft_;
 };
@@ -242,7 +243,7 @@ TEST_F(StreamingCaps, AMachineThatWasNeverCalibratedIsMeasuredAtTheStart) {
   options.memory.pins = *parse_pins("0-=ram");
   options.planning.find_rates = true;
   const auto folder = std::filesystem::temp_directory_path() / fmt::format("millrace-rates-{}", getpid());
-  setenv("XDG_CACHE_HOME", folder.c_str(), 1);  // where no rates are kept
+  millrace::test::set_variable("XDG_CACHE_HOME", folder.string().c_str());  // where no rates are kept
   const auto begin = std::chrono::steady_clock::now();
   const auto planned = plan_only(options);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -271,7 +272,7 @@ TEST_F(StreamingCaps, AMachineThatWasNeverCalibratedIsMeasuredAtTheStart) {
   ASSERT_TRUE(unknown.ok());
   EXPECT_EQ(unknown->saved.rates.host_to_device, 0);
   EXPECT_EQ(unknown->plan.cpu_permille, 0);
-  unsetenv("XDG_CACHE_HOME");
+  millrace::test::unset_variable("XDG_CACHE_HOME");
   std::filesystem::remove_all(folder);
 }
 
