@@ -240,7 +240,7 @@ constexpr Checkpoint kCheckpoints[] = {
     latents("glm-4.7-flash", "GLM-4.7-Flash"),
     latents("mistral4", "Mistral Small 4"),
     latents("kimi-linear", "Kimi Linear"),
-    on_cpus("bailingmoe3", "Ling 3", true),
+    latents("bailingmoe3", "Ling 3"),
     {"minimax-m3", "MiniMax-M3", true, "minimax-m3", 512, DType::f32, false},
     latents("deepseek-v3.2", "DeepSeek V3.2"),
     on_cpus("deepseek-v4", "DeepSeek V4", true),

@@ -392,8 +392,6 @@ Status check_gpu(const Program& program, const residency::UnitTable& units, cons
       return error(Code::unsupported, "the GPU part has no dilated convolutions yet; use --device cpu");
     if (step.kind == Step::Kind::rope && step.back)
       return error(Code::unsupported, "the GPU part turns no heads back yet; use --device cpu");
-    if (step.kind == Step::Kind::decay && step.least != 0)
-      return error(Code::unsupported, "the GPU part has no decays with a bound yet; use --device cpu");
     if (step.kind == Step::Kind::moe && has_limits(step.experts.activation) && !step.experts.gated())
       return error(Code::unsupported, "the GPU part has no limits of experts without a gate; use --device cpu");
     const bool by_erf = step.activation == Activation::gelu_erf && step.kind != Step::Kind::activate;
