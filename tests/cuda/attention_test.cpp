@@ -462,7 +462,7 @@ class Pass {
         const Digits& digits = groups[static_cast<std::size_t>(g)];
         std::int64_t sum = 0;
         for (int i = 0; i < 32; ++i) sum += digits.integers[static_cast<std::size_t>(i)] * k.value(32 * g + i);
-        s = std::fma(static_cast<float>(sum), digits.unit * k.scale(g), s);
+        s = test::fused(static_cast<float>(sum), digits.unit * k.scale(g), s);
       }
       scores[key % kAttentionChunk] = s * scale_();
     }
@@ -512,7 +512,7 @@ class Pass {
     }
     if (!c_.leans) return score;
     const int distance = std::abs(position_[static_cast<std::size_t>(r)] - key);
-    return std::fma(static_cast<T>(slopes_[static_cast<std::size_t>(h)]), -static_cast<T>(distance), score);
+    return test::fused(static_cast<T>(slopes_[static_cast<std::size_t>(h)]), -static_cast<T>(distance), score);
   }
 
   void attend(int r, int h, float* out) const {
@@ -528,7 +528,7 @@ class Pass {
       if (quantized) score_quantized(r, h, begin, end, e);
       for (int key = begin; key < end; ++key) {
         float s = 0;
-        for (int d = 0; d < c_.head_dim && !quantized; ++d) s = std::fma(q[d], key_at(r, key, kv)[d], s);
+        for (int d = 0; d < c_.head_dim && !quantized; ++d) s = test::fused(q[d], key_at(r, key, kv)[d], s);
         if (!quantized) e[key % kAttentionChunk] = s * scale_();
         e[key % kAttentionChunk] = bent(e[key % kAttentionChunk], r, h, key);
         m = std::max(m, e[key % kAttentionChunk]);
@@ -541,7 +541,7 @@ class Pass {
         lanes[key % 32] += weight;
         for (int d = 0; d < c_.head_dim && !quantized; ++d) {
           acc[static_cast<std::size_t>(d)] =
-              std::fma(weight, value_at(r, key, kv)[d], acc[static_cast<std::size_t>(d)]);
+              test::fused(weight, value_at(r, key, kv)[d], acc[static_cast<std::size_t>(d)]);
         }
       }
       if (quantized) add_quantized(r, h, begin, end, e, acc);
@@ -549,8 +549,8 @@ class Pass {
         for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
       }
       const float now = std::max(most, m), before = exp_f32(most - now), joins = exp_f32(m - now);
-      total = std::fma(total, before, lanes[0] * joins);
-      for (std::size_t d = 0; d < sum.size(); ++d) sum[d] = std::fma(sum[d], before, acc[d] * joins);
+      total = test::fused(total, before, lanes[0] * joins);
+      for (std::size_t d = 0; d < sum.size(); ++d) sum[d] = test::fused(sum[d], before, acc[d] * joins);
       most = now;
     }
     for (std::size_t d = 0; d < sum.size(); ++d) out[d] = sum[d] / total;

@@ -246,7 +246,7 @@ TEST_F(CudaHeads, NormalisesPartsByWeightsOfTheirOwn) {
         float* const from = x.data() + part * dim;
         const float* const by = weight.data() + part % groups * dim;
         float sums[kThreads] = {}, total = 0;
-        for (std::int64_t i = 0; i < dim; ++i) sums[i % kThreads] = std::fmaf(from[i], from[i], sums[i % kThreads]);
+        for (std::int64_t i = 0; i < dim; ++i) sums[i % kThreads] = test::fused(from[i], from[i], sums[i % kThreads]);
         for (int warp = 0; warp < kThreads; warp += kLanes) {
           for (int step = kLanes / 2; step > 0; step /= 2)
             for (int l = 0; l < step; ++l) sums[warp + l] += sums[warp + l + step];

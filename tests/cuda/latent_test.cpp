@@ -63,7 +63,7 @@ TEST_F(CudaLatent, HeadProducts) {
         for (int r = 0; r < s.rows; ++r) {
           const float* from = x.data() + (r * s.heads + h) * s.x_head;
           float lanes[32] = {};
-          for (int e = 0; e < s.k; ++e) lanes[e % 32] = std::fma(decoded[e], from[e], lanes[e % 32]);
+          for (int e = 0; e < s.k; ++e) lanes[e % 32] = test::fused(decoded[e], from[e], lanes[e % 32]);
           want[(r * s.heads + h) * out_head + n] = tree_of(lanes);
         }
       }
@@ -118,9 +118,9 @@ TEST_F(CudaLatent, ProductsOfHeadsWhoseMatricesLieApart) {
           for (int e = 0; e < s.k; ++e) {
             const float w = decoded[static_cast<std::size_t>(e)];
             if (s.transposed)
-              to[e] = std::fma(w, from[n], to[e]);
+              to[e] = test::fused(w, from[n], to[e]);
             else
-              lanes[e % 32] = std::fma(w, from[e], lanes[e % 32]);
+              lanes[e % 32] = test::fused(w, from[e], lanes[e % 32]);
           }
           if (!s.transposed) to[n] = tree_of(lanes);
         }
@@ -163,8 +163,8 @@ TEST_F(CudaLatent, TurnsAndStores) {
         const float cos = angles[row * kRotary + 2 * i], sin = angles[row * kRotary + 2 * i + 1];
         float &near = x[neox ? i : 2 * i], &far = x[neox ? i + kRotary / 2 : 2 * i + 1];
         const float a = near, b = far;
-        near = std::fma(a, cos, -(b * sin));
-        far = std::fma(a, sin, b * cos);
+        near = test::fused(a, cos, -(b * sin));
+        far = test::fused(a, sin, b * cos);
       }
     };
     const Array<float> q_at(q), c_at(c), key_at(key), angles_at(angles);
@@ -211,8 +211,8 @@ struct Sums {
   std::vector<float> values;
   void merge(float m, float l, const std::vector<float>& acc) {
     const float now = std::max(most, m), before = exp_f32(most - now), joins = exp_f32(m - now);
-    total = std::fma(total, before, l * joins);
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = std::fma(values[i], before, acc[i] * joins);
+    total = test::fused(total, before, l * joins);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = test::fused(values[i], before, acc[i] * joins);
     most = now;
   }
 };
@@ -229,14 +229,14 @@ std::vector<float> attended(const float* q, const std::vector<float>& latents, i
       float most = kMinusInfinity, lanes[32] = {};
       for (int j = 0; j < count; ++j) {
         float s = 0;
-        for (int d = 0; d < dim; ++d) s = std::fma(q[d], latents[(first + j) * dim + d], s);
+        for (int d = 0; d < dim; ++d) s = test::fused(q[d], latents[(first + j) * dim + d], s);
         scores[j] = s * scale;
         most = std::max(most, scores[j]);
       }
       for (int j = 0; j < count; ++j) {
         const float e = exp_f32(scores[j] - most);
         lanes[j % 32] += e;
-        for (int d = 0; d < v_dim; ++d) acc[d] = std::fma(e, latents[(first + j) * dim + d], acc[d]);
+        for (int d = 0; d < v_dim; ++d) acc[d] = test::fused(e, latents[(first + j) * dim + d], acc[d]);
       }
       of_span.merge(most, tree_of(lanes), acc);
     }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cuda/contract.h"
+#include "cuda/on_device.h"
 #include "cuda/weights.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/kernels.h"
@@ -120,10 +121,10 @@ float dot(const Quantized& w, const Input& x, int r) {
     }
     const auto g = static_cast<std::size_t>(k / w.group);
     const float product = w.scale[g] * scale.d;
-    acc = std::fma(product, static_cast<float>(integer), acc);
+    acc = test::fused(product, static_cast<float>(integer), acc);
     if (w.has_min) {
       const float ds = scale.d * static_cast<float>(sum);
-      acc = std::fma(-w.min[g], ds, acc);
+      acc = test::fused(-w.min[g], ds, acc);
     }
     const int end = k + w.group;
     if (end % kSegment == 0 || end == x.cols) total += acc;

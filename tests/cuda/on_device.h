@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -13,6 +14,8 @@
 #include <random>
 #include <type_traits>
 #include <vector>
+
+#include "kernels/cpu/fused.h"
 
 namespace millrace::test {
 
@@ -28,6 +31,10 @@ class OnDevice : public ::testing::Test {
     if (!has_device()) GTEST_SKIP() << "no CUDA device";
   }
 };
+
+/// a * b + c, rounded once (kernels/cpu/fused.h says why no library's).
+inline float fused(float a, float b, float c) { return kernels::fused(a, b, c); }
+inline double fused(double a, double b, double c) { return std::fma(a, b, c); }
 
 inline void ok(cudaError_t error) { ASSERT_EQ(error, cudaSuccess) << cudaGetErrorString(error); }
 /// Waits for the device; kernels' errors come up here.

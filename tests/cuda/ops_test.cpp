@@ -115,7 +115,7 @@ float sum_of_squares(const float* x, int cols) {
   std::vector<float> sums(static_cast<std::size_t>(threads)), warps;
   for (int i = 0; i < cols; ++i) {
     float& sum = sums[static_cast<std::size_t>((vectors ? i / 4 : i) % threads)];
-    sum = std::fma(x[i], x[i], sum);
+    sum = test::fused(x[i], x[i], sum);
   }
   for (auto warp = sums.begin(); warp != sums.end(); warp += 32) warps.push_back(tree({warp, warp + 32}));
   float total = 0;
@@ -352,7 +352,7 @@ void CudaOps::check_rope_store(const RopeCase& c) {
         std::vector<float> lanes(32);
         for (int d = 0; d < c.head_dim; ++d) {
           float& sum = lanes[static_cast<std::size_t>(d / 4 % 32)];
-          sum = std::fma(head[d], head[d], sum);
+          sum = test::fused(head[d], head[d], sum);
         }
         const float scale = 1.0f / std::sqrt(tree(lanes) / static_cast<float>(c.head_dim) + 1e-6f);
         for (int d = 0; d < c.head_dim; ++d) head[d] = head[d] * scale * norm[static_cast<std::size_t>(d)];
@@ -560,8 +560,8 @@ TEST_F(CudaOps, CombineExperts) {
         float acc = 0;
         for (int k = 0; k < top_k; ++k) {
           const int entry = i / cols * top_k + k;
-          acc = std::fma(weights[static_cast<std::size_t>(entry)],
-                         expert_out[static_cast<std::size_t>(entry * cols + i % cols)], acc);
+          acc = test::fused(weights[static_cast<std::size_t>(entry)],
+                            expert_out[static_cast<std::size_t>(entry * cols + i % cols)], acc);
         }
         float& to = want[static_cast<std::size_t>(i)];
         to = residual ? to + acc : acc;

@@ -152,7 +152,7 @@ class Matrix {
     float lanes[8][2] = {};
     for (std::int64_t k = 0; k < keys_; ++k) {
       float& lane = lanes[k / 4 % 8][k % 2];
-      lane = std::fmaf(at(k, value), v[k], lane);
+      lane = test::fused(at(k, value), v[k], lane);
     }
     float sums[8];
     for (int l = 0; l < 8; ++l) sums[l] = lanes[l][0] + lanes[l][1];
@@ -169,7 +169,7 @@ class Matrix {
     add(value, factor, v);
   }
   void add(std::int64_t value, float factor, const float* v) {
-    for (std::int64_t k = 0; k < keys_; ++k) at(k, value) = std::fmaf(factor, v[k], at(k, value));
+    for (std::int64_t k = 0; k < keys_; ++k) at(k, value) = test::fused(factor, v[k], at(k, value));
   }
   std::int64_t values() const { return values_; }
 
@@ -680,7 +680,7 @@ TEST_F(CudaRecurrent, ScanKeepsItsContract) {
                      for (std::int64_t v = 0; v < shape.head_dim; ++v) {
                        state.forget_and_add(v, in.decay[gate], in.step[gate] * value[v], b);
                        want[static_cast<std::size_t>(row * shape.inner() + h * shape.head_dim + v)] =
-                           std::fmaf(in.skip[static_cast<std::size_t>(h)], value[v], state.sum(v, c));
+                           test::fused(in.skip[static_cast<std::size_t>(h)], value[v], state.sum(v, c));
                      }
                    });
       }

@@ -131,8 +131,8 @@ TEST_F(CudaWholeRows, TurnsHeads) {
           float* const head = want.data() + h * s.head_dim + s.first;
           float &a = head[neox ? i : 2 * i], &b = head[neox ? i + half : 2 * i + 1];
           const float was = a;
-          a = std::fma(was, turn[0], -(b * turn[1]));
-          b = std::fma(was, turn[1], b * turn[0]);
+          a = test::fused(was, turn[0], -(b * turn[1]));
+          b = test::fused(was, turn[1], b * turn[0]);
         }
       }
       EXPECT_TRUE(same_bits(x_at.host(), want)) << s.rows << " x " << s.heads << " x " << s.head_dim;
