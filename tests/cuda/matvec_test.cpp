@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cuda/contract.h"
+#include "kernels/cuda/capability.h"
 #include "kernels/cuda/float_matmul.cuh"
 #include "kernels/cuda/launchers.h"
 #include "kernels/kernels.h"
@@ -277,7 +278,7 @@ void Matvec::check_products(const std::vector<DType>& dtypes, const std::vector<
   call.x_q8 = x.device_q8();
   // Where biases are asked for, some products have addends in their place, if they may.
   const auto adds = [&](std::size_t p) {
-    return with_bias && !many && p % 2 == 0 && gpu::has_addends(dtypes[p], cols);
+    return with_bias && !many && p % 2 == 0 && gpu::has_addends(dtypes[p], cols, block_shared_bytes());
   };
   for (int p = 0; p < std::ssize(dtypes); ++p) {
     const auto i = static_cast<std::size_t>(p);

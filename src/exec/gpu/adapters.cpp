@@ -81,8 +81,8 @@ Adapted GpuExecutor::adapted(WeightRef weight, bool before) const {
   const bool any = std::any_of(options_.rows.adapters->begin(), options_.rows.adapters->end(),
                                [&](const Adapter& adapter) { return adapter.find(weight) != nullptr; });
   if (!any) return Adapted::no;
-  const bool takes =
-      gpu::has_addends(part(weight).dtype, part(weight).cols) && !biased_.contains({weight.unit, weight.part});
+  const bool takes = gpu::has_addends(part(weight).dtype, part(weight).cols, traits_.block_shared_bytes) &&
+                     !biased_.contains({weight.unit, weight.part});
   return before && takes ? Adapted::before : Adapted::behind;
 }
 

@@ -268,8 +268,6 @@ cudaError_t matvec_rows(const MatmulCall& call, const Product* const* picked, in
                : matvec_rows(call, picked, products, effect, first + half, count - half, nullptr, stream);
   }
   if (effect == MatvecArgs::kGated) return error;  // whose gate is computed already
-  if (std::any_of(call.products, call.products + call.count, [](const Product& p) { return p.addend != nullptr; }))
-    return cudaErrorInvalidValue;
   MatmulCall one = call;
   one.x_rows = 1;
   one.x = a.x;
@@ -279,6 +277,8 @@ cudaError_t matvec_rows(const MatmulCall& call, const Product* const* picked, in
     one.count = products;
     for (int i = 0; i < products; ++i) one.products[i] = *picked[i];
   }
+  if (std::any_of(one.products, one.products + one.count, [](const Product& p) { return p.addend != nullptr; }))
+    return cudaErrorInvalidValue;
   for (int i = 0; i < one.count; ++i)
     if (one.products[i].y != nullptr) one.products[i].y += first * one.products[i].y_stride;
   return matmul(one, stream);

@@ -65,6 +65,13 @@ constexpr bool has_attention_tiles(std::int64_t head_dim, DType kv_dtype, std::s
   return head_dim <= kMostTileHeadDim;
 }
 
+/// Whether products of such inputs take addends (Product::addend): a block's shared memory holds a row of theirs.
+constexpr bool has_addends(DType weight, std::int64_t cols, std::size_t block_shared_bytes) {
+  const bool floats = weight == DType::f32 || weight == DType::f16 || weight == DType::bf16;
+  const std::int64_t most = floats ? 16384 : 32768;
+  return cols <= (block_shared_bytes < kLeastBlockShared ? most / 2 : most);
+}
+
 /// Tokens that candidates() and the sampler behind it can choose among; fewer with a block's 64 KiB of shared memory
 /// of 7.5.
 constexpr std::int32_t kMostVocab = 768'000;

@@ -107,11 +107,6 @@ struct Product {
   /// For matvec, where has_addends() and there is no bias: [x_rows, weight rows], dense; or none.
   const float* addend = nullptr;
 };
-/// Whether products of such inputs take addends: any GPU's shared memory holds a row of theirs.
-constexpr bool has_addends(DType weight, std::int64_t cols) {
-  const bool floats = weight == DType::f32 || weight == DType::f16 || weight == DType::bf16;
-  return cols <= (floats ? 16384 : 32768);
-}
 
 constexpr int kMostGpus = 8;
 
