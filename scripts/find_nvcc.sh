@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 toolchain=build/toolchain
-# What belongs together (nvtx names ranges for profilers); the runtime is linked in statically, its newest patch is the one that matters.
+# What belongs together (nvtx names ranges for profilers); of the runtime the headers alone.
 packages=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85 nvidia-nvtx==13.0.85)
 least_driver=580  # for CUDA 13
 

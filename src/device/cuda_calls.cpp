@@ -125,16 +125,6 @@ cudaError_t CUDARTAPI cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
   return within([&](const CudaDriver& d) { return d.cuCtxEnablePeerAccess(other, flags); });
 }
 
-cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
-                                                       unsigned long long flags,
-                                                       cudaDriverEntryPointQueryResult* result) {
-  if (const cudaError_t error = start_driver(); error != cudaSuccess) return error;
-  CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-  const CUresult code = driver().cuGetProcAddress(name, function, static_cast<int>(version), flags, &found);
-  if (result != nullptr) *result = static_cast<cudaDriverEntryPointQueryResult>(found);
-  return told(code);
-}
-
 // ---------------------------------------------------------------------------------------------------------------------
 // Memory
 

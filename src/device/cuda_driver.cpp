@@ -27,7 +27,6 @@ static_assert(static_cast<int>(cudaStreamNonBlocking) == CU_STREAM_NON_BLOCKING)
 static_assert(static_cast<int>(cudaEventDisableTiming) == CU_EVENT_DISABLE_TIMING);
 static_assert(static_cast<int>(cudaHostRegisterPortable) == CU_MEMHOSTREGISTER_PORTABLE);
 static_assert(static_cast<int>(cudaLaunchAttributeClusterDimension) == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION);
-static_assert(static_cast<int>(cudaDriverEntryPointSuccess) == CU_GET_PROC_ADDRESS_SUCCESS);
 
 constexpr int kMostDevices = 64;
 #ifdef _WIN32
@@ -48,11 +47,13 @@ const CudaDriver* load() {
   bool complete = true;
 #define MR_TEXT_OF(name) #name
 #define MR_TEXT(name) MR_TEXT_OF(name)
-#define MR_FUNCTION(name)                    \
-  library->find(MR_TEXT(name), driver.name); \
-  complete = complete && driver.name != nullptr;
-  MR_DRIVER_FUNCTIONS(MR_FUNCTION)
-#undef MR_FUNCTION
+#define MR_FIND(name) library->find(MR_TEXT(name), driver.name);
+#define MR_ASK(name) complete = complete && driver.name != nullptr;
+  MR_DRIVER_FUNCTIONS(MR_FIND)
+  MR_OPTIONAL_DRIVER_FUNCTIONS(MR_FIND)
+  MR_DRIVER_FUNCTIONS(MR_ASK)
+#undef MR_ASK
+#undef MR_FIND
 #undef MR_TEXT
 #undef MR_TEXT_OF
   return complete ? &driver : nullptr;

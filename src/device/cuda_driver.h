@@ -1,5 +1,6 @@
 // NVIDIA's driver library (libcuda.so.1, nvcuda.dll), loaded at run time: its functions, and each GPU's primary
-// context. For the files beside this one that stand in for CUDA's runtime library; all others call that runtime.
+// context. For the files beside this one: those that stand in for CUDA's runtime library, which all others call, and
+// those that do what the runtime has no functions for.
 // Thread-safety: all from any thread.
 #pragma once
 
@@ -8,13 +9,12 @@
 
 namespace millrace::device {
 
-/// The driver's functions by which the runtime's are made. cuda.h may rename one to a newer version of it, here too.
+/// The driver's functions that every device takes. cuda.h may rename one to a newer version of it, here too.
 #define MR_DRIVER_FUNCTIONS(X)         \
   X(cuInit)                            \
   X(cuDriverGetVersion)                \
   X(cuGetErrorName)                    \
   X(cuGetErrorString)                  \
-  X(cuGetProcAddress)                  \
   X(cuDeviceGet)                       \
   X(cuDeviceGetCount)                  \
   X(cuDeviceGetName)                   \
@@ -28,6 +28,14 @@ namespace millrace::device {
   X(cuCtxSynchronize)                  \
   X(cuCtxEnablePeerAccess)             \
   X(cuMemGetInfo)                      \
+  X(cuMemAddressReserve)               \
+  X(cuMemAddressFree)                  \
+  X(cuMemCreate)                       \
+  X(cuMemRelease)                      \
+  X(cuMemMap)                          \
+  X(cuMemUnmap)                        \
+  X(cuMemSetAccess)                    \
+  X(cuMemGetAllocationGranularity)     \
   X(cuMemAlloc)                        \
   X(cuMemFree)                         \
   X(cuMemAllocAsync)                   \
@@ -75,9 +83,17 @@ namespace millrace::device {
   X(cuKernelSetAttribute)              \
   X(cuLaunchKernelEx)
 
+/// Those that a driver may lack: of heaps of Direct3D, which Windows' has.
+#define MR_OPTIONAL_DRIVER_FUNCTIONS(X) \
+  X(cuDeviceGetLuid)                    \
+  X(cuImportExternalMemory)             \
+  X(cuExternalMemoryGetMappedBuffer)    \
+  X(cuDestroyExternalMemory)
+
 struct CudaDriver {
 #define MR_FUNCTION(name) decltype(&::name) name = nullptr;
   MR_DRIVER_FUNCTIONS(MR_FUNCTION)
+  MR_OPTIONAL_DRIVER_FUNCTIONS(MR_FUNCTION)
 #undef MR_FUNCTION
 
   /// Null: there is no library, or an older one than CUDA 12's.

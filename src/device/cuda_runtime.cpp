@@ -380,17 +380,4 @@ Status clear_device(const DeviceBuffer& memory) {
   return {};
 }
 
-void* driver_call(const char* name) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-  constexpr unsigned kSince = 12000;  // the interface that this program was written for
-  const cudaError_t code = cudaGetDriverEntryPointByVersion(name, &found, kSince, cudaEnableDefault, &result);
-#else
-  const cudaError_t code = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result);
-#endif
-  if (code != cudaSuccess) cudaGetLastError();
-  return code == cudaSuccess && result == cudaDriverEntryPointSuccess ? found : nullptr;
-}
-
 }  // namespace millrace::device

@@ -18,15 +18,6 @@ Status cuda_status(cudaError_t code, const char* call);
       return mr_cuda_status;                                                                                      \
   } while (false)
 
-/// The driver's function of that name, looked for at run time; null: this driver has none.
-void* driver_call(const char* name);
-/// Whether there is one; it is in `function` then.
-template <typename Function>
-bool find_driver_call(const char* name, Function& function) {
-  function = reinterpret_cast<Function>(driver_call(name));
-  return function != nullptr;
-}
-
 inline cudaStream_t cuda_stream(StreamRef stream) { return static_cast<cudaStream_t>(stream.native); }
 inline cudaEvent_t cuda_event(EventRef event) { return static_cast<cudaEvent_t>(event.native); }
 

@@ -1,41 +1,17 @@
-// Heaps of Direct3D 12 as CUDA sees them (the driver's external memory). The driver's calls are looked for at run time.
+// Heaps of Direct3D 12 as CUDA sees them (the driver's external memory).
 // Compiled with the GPU part; never run on Windows.
-
-#include <cuda.h>
 
 #include <array>
 #include <cstring>
 #include <utility>
 
+#include "device/cuda_driver.h"
 #include "device/cuda_runtime.h"
 #include "device/device.h"
 #include "device/shared_heap.h"
 
 namespace millrace::device {
 namespace {
-
-/// The driver's calls, found once.
-struct Driver {
-  decltype(&cuImportExternalMemory) import_memory = nullptr;
-  decltype(&cuExternalMemoryGetMappedBuffer) map_buffer = nullptr;
-  decltype(&cuDestroyExternalMemory) destroy_memory = nullptr;
-  decltype(&cuDeviceGetLuid) luid = nullptr;
-
-  /// Null where one is missing; cuDeviceGetLuid is on Windows alone.
-  static const Driver* get() {
-    static const Driver driver;
-    return driver.complete_ ? &driver : nullptr;
-  }
-
- private:
-  Driver() {
-    complete_ = find_driver_call("cuImportExternalMemory", import_memory) &&
-                find_driver_call("cuExternalMemoryGetMappedBuffer", map_buffer) &&
-                find_driver_call("cuDestroyExternalMemory", destroy_memory) &&
-                find_driver_call("cuDeviceGetLuid", luid);
-  }
-  bool complete_ = false;
-};
 
 Status refused(CUresult code, const char* call) {
   if (code == CUDA_SUCCESS) return {};
@@ -48,34 +24,35 @@ Status refused(CUresult code, const char* call) {
 
 class CudaHeap final : public HeapImporter::Imported {
  public:
-  CudaHeap(const Driver& driver, CUexternalMemory memory) : driver_(driver), memory_(memory) {}
+  CudaHeap(const CudaDriver& driver, CUexternalMemory memory) : driver_(driver), memory_(memory) {}
   // A mapped buffer is freed as other device memory is, before the heap that it lies on.
   ~CudaHeap() override {
     if (address_ != 0) cudaFree(reinterpret_cast<void*>(address_));
-    driver_.destroy_memory(memory_);
+    driver_.cuDestroyExternalMemory(memory_);
   }
   Status map(std::uint64_t bytes) {
     CUDA_EXTERNAL_MEMORY_BUFFER_DESC buffer{};
     buffer.size = bytes;
-    return refused(driver_.map_buffer(&address_, memory_, &buffer), "cuExternalMemoryGetMappedBuffer");
+    return refused(driver_.cuExternalMemoryGetMappedBuffer(&address_, memory_, &buffer),
+                   "cuExternalMemoryGetMappedBuffer");
   }
   const std::byte* data() const override { return reinterpret_cast<const std::byte*>(address_); }
 
  private:
-  const Driver& driver_;
+  const CudaDriver& driver_;
   const CUexternalMemory memory_;
   CUdeviceptr address_ = 0;
 };
 
 class CudaImporter final : public HeapImporter {
  public:
-  CudaImporter(const Driver& driver, int device, Stream stream)
+  CudaImporter(const CudaDriver& driver, int device, Stream stream)
       : driver_(driver), device_(device), stream_(std::move(stream)) {}
 
   Expected<AdapterLuid> adapter() const override {
     std::array<char, 8> luid{};
     unsigned nodes = 0;
-    MR_RETURN_IF_ERROR(refused(driver_.luid(luid.data(), &nodes, device_), "cuDeviceGetLuid"));
+    MR_RETURN_IF_ERROR(refused(driver_.cuDeviceGetLuid(luid.data(), &nodes, device_), "cuDeviceGetLuid"));
     AdapterLuid found;
     std::memcpy(&found.low, luid.data(), sizeof(found.low));
     std::memcpy(&found.high, luid.data() + sizeof(found.low), sizeof(found.high));
@@ -89,7 +66,7 @@ class CudaImporter final : public HeapImporter {
     description.handle.win32.handle = heap.handle;
     description.size = heap.bytes;
     CUexternalMemory memory{};
-    MR_RETURN_IF_ERROR(refused(driver_.import_memory(&memory, &description), "cuImportExternalMemory"));
+    MR_RETURN_IF_ERROR(refused(driver_.cuImportExternalMemory(&memory, &description), "cuImportExternalMemory"));
     auto imported = std::make_unique<CudaHeap>(driver_, memory);
     MR_RETURN_IF_ERROR(imported->map(heap.bytes));
     return std::unique_ptr<Imported>(std::move(imported));
@@ -102,7 +79,7 @@ class CudaImporter final : public HeapImporter {
   Status wait() override { return stream_.synchronise(); }
 
  private:
-  const Driver& driver_;
+  const CudaDriver& driver_;
   const int device_;
   const Stream stream_;
 };
@@ -111,8 +88,10 @@ class CudaImporter final : public HeapImporter {
 
 Expected<std::unique_ptr<HeapImporter>> make_cuda_importer(int index) {
   MR_RETURN_IF_ERROR(use_gpu(index));
-  const Driver* const driver = Driver::get();
-  if (driver == nullptr)
+  const CudaDriver* const driver = CudaDriver::get();
+  const auto has = [](const auto&... functions) { return ((functions != nullptr) && ...); };
+  if (driver == nullptr || !has(driver->cuDeviceGetLuid, driver->cuImportExternalMemory,
+                                driver->cuExternalMemoryGetMappedBuffer, driver->cuDestroyExternalMemory))
     return error(Code::unsupported, "the driver of GPU {} imports no memory of Direct3D; on Windows, a newer one does",
                  index);
   MR_ASSIGN_OR_RETURN(Stream stream, Stream::create());
