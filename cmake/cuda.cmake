@@ -2,9 +2,8 @@
 set(MILLRACE_CUDA OFF CACHE STRING "Build for NVIDIA GPUs: ON, OFF, or PTX, which compiles every kernel only to check it")
 set(MILLRACE_NVCC nvcc CACHE STRING "NVIDIA's compiler (scripts/find_nvcc.sh prints where it is)")
 # Code for 8.0 runs on 8.6 and 8.9 as it is, and no kernel differs for these. PTX for 8.0 and 12.0 is for devices that have no
-# code of their own (10.0, later ones); PTX for 9.0a suits no other device. Code for 7.5 is the preset gpu75's alone, until all
-# tests have passed with it.
-set(every_architecture "80;90a-real;120")
+# code of their own (10.0, later ones); PTX for 9.0a suits no other device.
+set(every_architecture "75-real;80;90a-real;120")
 set(MILLRACE_CUDA_ARCHITECTURES "${every_architecture}" CACHE STRING
   "Compute capabilities to build for; NATIVE: those of this machine's GPUs, or all where it has none")
 
@@ -15,7 +14,9 @@ function(millrace_native_architectures out)
   string(REGEX MATCHALL "[0-9]+\\.[0-9]+" capabilities "${found}")
   set(native)
   foreach(capability IN LISTS capabilities)
-    if(capability MATCHES "^8\\.")
+    if(capability STREQUAL "7.5")
+      list(APPEND native 75-real)
+    elseif(capability MATCHES "^8\\.")
       list(APPEND native 80-real)
     elseif(capability STREQUAL "9.0")
       list(APPEND native 90a-real)

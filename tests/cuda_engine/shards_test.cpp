@@ -37,6 +37,7 @@ EngineOptions on_one(const std::string& path, DType kv_dtype = DType::f16) {
   options.kv.dtype = kv_dtype;
   options.memory.vram_bytes = 4'000'000'000;
   options.demand.context_tokens = 2048;
+  if (lacks_shared_memory(options)) options.kv.dtype = DType::q8_0;
   return options;
 }
 

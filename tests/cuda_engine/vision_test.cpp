@@ -11,6 +11,10 @@ using namespace test;
 
 class VisionOnGpu : public OnGpu, public testing::WithParamInterface<const char*> {
  protected:
+  void SetUp() override {
+    OnGpu::SetUp();
+    if (!IsSkipped() && lacks_shared_memory(on_gpu())) GTEST_SKIP();
+  }
   static EngineOptions on_gpu() {
     EngineOptions options = sees(GetParam());
     options.memory.ram_bytes = 0;
