@@ -1,5 +1,5 @@
 // How a file that is not compiled by nvcc registers its kernels with our CUDA runtime, before main()
-// (scripts/host_kernels.py). Compiled only with that runtime (MILLRACE_CUDA_RUNTIME=OWN).
+// (scripts/host_kernels.py).
 #pragma once
 
 namespace millrace::device {
