@@ -25,20 +25,27 @@ bool ask(HANDLE file, FILE_INFO_BY_HANDLE_CLASS which, Info& info) {
   return GetFileInformationByHandleEx(file, which, &info, sizeof(info)) != 0;
 }
 
-/// Errors: io_error (the system's words).
-Expected<FileIdentity> identity_of(HANDLE file) {
+/// What can change of an open file, into `identity`: it stays on its volume and keeps its number, which take ten times
+/// as long to ask for. Errors: io_error (the system's words).
+Status look_again(HANDLE file, FileIdentity& identity) {
   FILE_STANDARD_INFO size{};
   FILE_BASIC_INFO times{};
-  BY_HANDLE_FILE_INFORMATION short_names{};
-  if (!ask(file, FileStandardInfo, size) || !ask(file, FileBasicInfo, times) ||
-      GetFileInformationByHandle(file, &short_names) == 0)
-    return Status(Code::io_error, system_words(GetLastError()));
+  if (!ask(file, FileStandardInfo, size) || !ask(file, FileBasicInfo, times))
+    return {Code::io_error, system_words(GetLastError())};
   constexpr std::int64_t kTicksTo1970 = 116'444'736'000'000'000;  // of 100 ns, since 1601
-  FileIdentity identity{
-      .bytes = static_cast<std::uint64_t>(size.EndOfFile.QuadPart),
-      .volume = short_names.dwVolumeSerialNumber,
-      .number = {static_cast<std::uint64_t>(short_names.nFileIndexHigh) << 32 | short_names.nFileIndexLow, 0},
-      .modified_ns = (times.LastWriteTime.QuadPart - kTicksTo1970) * 100};
+  identity.bytes = static_cast<std::uint64_t>(size.EndOfFile.QuadPart);
+  identity.modified_ns = (times.LastWriteTime.QuadPart - kTicksTo1970) * 100;
+  return {};
+}
+
+/// Errors: io_error (the system's words).
+Expected<FileIdentity> identity_of(HANDLE file) {
+  FileIdentity identity;
+  MR_RETURN_IF_ERROR(look_again(file, identity));
+  BY_HANDLE_FILE_INFORMATION short_names{};
+  if (GetFileInformationByHandle(file, &short_names) == 0) return Status(Code::io_error, system_words(GetLastError()));
+  identity.volume = short_names.dwVolumeSerialNumber;
+  identity.number = {static_cast<std::uint64_t>(short_names.nFileIndexHigh) << 32 | short_names.nFileIndexLow, 0};
   // File systems with file numbers of 128 bits (ReFS) have them here, and older ones do not have this call.
   if (FILE_ID_INFO id{}; ask(file, FileIdInfo, id)) {
     identity.volume = id.VolumeSerialNumber;
@@ -147,11 +154,10 @@ Expected<FileSet::File> FileSet::open_one(const std::string& path, Access access
 
 Status FileSet::health() const {
   for (const File& file : files_) {
-    auto now = identity_of(native(file.handle.get()));
-    if (now.ok()) now->volume = file.identity.volume;  // an open file stays on it, and Wine forgets it with the name
-    if (!now.ok())
-      return error(Code::io_error, "{} can no longer be reached ({}): start again", file.path, now.status().message());
-    if (*now != file.identity)
+    FileIdentity now = file.identity;
+    if (const Status asked = look_again(native(file.handle.get()), now); !asked.ok())
+      return error(Code::io_error, "{} can no longer be reached ({}): start again", file.path, asked.message());
+    if (now != file.identity)
       return error(Code::io_error, "{} changed while it was being read: start again", file.path);
   }
   return {};
