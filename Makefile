@@ -107,7 +107,7 @@ test-clients: setup-dev ## published clients of PyPI and npm, and coding agents,
 test-windows: ## build for Windows with mingw-w64 and run the unit tests in Wine, beside Linux's counts (on Debian 12)
 	@scripts/test_windows.sh
 
-package-windows: ## make the zip for Windows and its installer script in build/packages-windows (on Debian 12)
+package-windows: ## make the zip for Windows and its installer script in build/packages-windows (on Debian 12; CUDA=OFF: without the GPU part)
 	@packaging/make_windows_zip.sh
 
 fuzz: setup-dev ## a minute of libFuzzer a parser (FUZZ_SECONDS=60)

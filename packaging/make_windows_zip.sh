@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Makes of the Windows build in build/packages-windows the zip, its checksum, and beside them install.ps1, which knows the sum. With
-# the address that the zip will be published under, also winget's manifest.
+# the address that the zip will be published under, also winget's manifest. The GPU part is in it, unless CUDA=OFF is in the environment.
 # Usage: packaging/make_windows_zip.sh [ADDRESS]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build windows
 packaging/windows_libs.sh
-scripts/build.sh windows millrace millrace_shared
+CUDA=${CUDA:-ON} scripts/build.sh windows millrace millrace_shared
 build=build/windows packages=build/packages-windows
 rm -rf "$packages"
 (cd "$build" && cpack >cpack.log 2>&1) || { tail -n 20 "$build/cpack.log" >&2; exit 1; }

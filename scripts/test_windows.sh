@@ -77,7 +77,7 @@ test_e2e() {
 }
 test_clients() { test_with_python clients tests/e2e/test_clients.py; }
 test_zip() {
-  packaging/make_windows_zip.sh https://downloads.invalid/millrace >"$build/tests/zip.log"
+  CUDA=${CUDA:-OFF} packaging/make_windows_zip.sh https://downloads.invalid/millrace >"$build/tests/zip.log"
   test_with_python zip tests/e2e/windows_zip_check.py
 }
 
