@@ -47,7 +47,7 @@ CLASSES = {
     "glm": ("glm", "GlmConfig"), "cohere": ("cohere", "CohereConfig"), "cohere2": ("cohere2", "Cohere2Config"),
     "stablelm": ("stablelm", "StableLmConfig"), "starcoder2": ("starcoder2", "Starcoder2Config"),
     "nemotron": ("nemotron", "NemotronConfig"), "phi": ("phi", "PhiConfig"), "phimoe": ("phimoe", "PhimoeConfig"),
-    "afmoe": ("afmoe", "AfmoeConfig"),
+    "afmoe": ("afmoe", "AfmoeConfig"), "laguna": ("laguna", "LagunaConfig"),
     "mistral4": ("mistral4", "Mistral4Config"), "deepseek_v32": ("deepseek_v32", "DeepseekV32Config"),
     "deepseek_v4": ("deepseek_v4", "DeepseekV4Config"),
     "glm_moe_dsa": ("glm_moe_dsa", "GlmMoeDsaConfig"), "mimo_v2_flash": ("mimo_v2_flash", "MiMoV2FlashConfig"),

@@ -794,6 +794,24 @@ constexpr ConfigClass kClasses[] = {
         "num_dense_layers", "num_experts", "num_experts_per_tok", "num_hidden_layers", "num_key_value_heads",
         "num_shared_experts", "rms_norm_eps", "route_scale", "sliding_window", "vocab_size"])",
      .partial_by_default = false},
+    {.model_type = "laguna",
+     .defaults = R"({"attention_bias": false, "attention_dropout": 0.0, "bos_token_id": null, "eos_token_id": null, "gating":
+        true, "head_dim": 128, "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 8192, "layer_types":
+        null, "max_position_embeddings": 131072, "mlp_layer_types": null, "moe_apply_router_weight_on_input": false,
+        "moe_intermediate_size": 512, "moe_routed_scaling_factor": 1.0, "moe_router_logit_softcapping": 0.0,
+        "num_attention_heads": 48, "num_attention_heads_per_layer": null, "num_experts": 256, "num_experts_per_tok":
+        8, "num_hidden_layers": 40, "num_key_value_heads": 8, "output_router_logits": false, "pad_token_id": null,
+        "rms_norm_eps": 1e-06, "rope_parameters": {"full_attention": {"partial_rotary_factor": 0.5, "rope_theta":
+        500000.0, "rope_type": "default"}, "sliding_attention": {"partial_rotary_factor": 1.0, "rope_theta":
+        10000.0, "rope_type": "default"}}, "router_aux_loss_coef": 0.001, "shared_expert_intermediate_size": 512,
+        "sliding_window": 512, "tie_word_embeddings": false, "use_cache": true, "vocab_size": 100352})",
+     .aliases = R"({})",
+     .felt = R"(["attention_bias", "gating", "head_dim", "hidden_act", "hidden_size", "intermediate_size", "layer_types",
+        "mlp_layer_types", "moe_apply_router_weight_on_input", "moe_intermediate_size", "moe_routed_scaling_factor",
+        "moe_router_logit_softcapping", "num_attention_heads", "num_attention_heads_per_layer", "num_experts",
+        "num_experts_per_tok", "num_hidden_layers", "num_key_value_heads", "rms_norm_eps",
+        "shared_expert_intermediate_size", "sliding_window", "vocab_size"])",
+     .partial_by_default = false},
     {.model_type = "mistral4",
      .defaults = R"({"attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
         "first_k_dense_replace": 0, "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 12288,

@@ -153,7 +153,7 @@ extern const Family kSmolLm3, kArcee, kErnie45, kGlm4, kGlm4v, kChatGlm, kGemma,
 extern const Family kCohere, kCohere2, kCohere2Moe, kStableLm, kStarCoder2, kNemotron, kPhi2, kJais2;
 extern const Family kGpt2, kGptBigCode, kGptNeox, kFalcon, kBloom, kMpt;
 extern const Family kOlmoe, kErnie45Moe, kDots1, kDeepSeek, kBailingMoe2, kHunyuanMoe, kHyV3, kExaoneMoe, kAfmoe,
-    kPhiMoe;
+    kLaguna, kPhiMoe;
 extern const Family kQwen2, kQwen2Vl, kQwen2Moe, kQwen3, kQwen3Moe, kQwen3Vl, kQwen3VlMoe, kSeedOss;
 extern const Family kQwen3Next, kQwen35, kQwen35Moe;
 extern const Family kGemma2, kGemma3, kGemma3n, kGemma4;

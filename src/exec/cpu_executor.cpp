@@ -134,6 +134,8 @@ void CpuExecutor::do_step(const Step& step) {
       return multiply(step.out, step.b);
     case Kind::sigmoid_gate:
       return sigmoid_gate(step.out, step.b);
+    case Kind::softplus_gate:
+      return softplus_gate(step.out, step.b);
     case Kind::l2_norm_heads:
       return l2_norm_heads(step.out, step.heads, step.head_dim, step.eps);
     case Kind::decay:

@@ -259,6 +259,7 @@ class CpuExecutor final : public Executor {
   void pick_heads(Act out, Act x, std::int64_t heads, std::int64_t head_dim, std::int64_t first);
   void multiply(Act x, Act y);
   void sigmoid_gate(Act x, Act gate);
+  void softplus_gate(Act x, Act gate);
   void l2_norm_heads(Act x, std::int64_t heads, std::int64_t head_dim, float eps);
   void convolve(Act out, Act x, WeightRef taps, std::int64_t layer, const Convolution& convolution);
   void convolve_dilated(Act out, Act x, const std::vector<StateRun>& runs, std::int64_t layer,

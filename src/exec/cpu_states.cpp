@@ -75,6 +75,19 @@ void CpuExecutor::sigmoid_gate(Act x, Act gate) {
   });
 }
 
+void CpuExecutor::softplus_gate(Act x, Act gate) {
+  if (!ready()) return;
+  const std::int64_t cols = cols_of(x), gates_of_row = cols_of(gate), together = cols / gates_of_row;
+  float* const to = data(x);
+  const float* const gates = data(gate);
+  for_rows(rows_of(x), cols, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t g = begin * gates_of_row; g < end * gates_of_row; ++g) {
+      const float factor = kernels::softplus_f32(gates[g]);
+      for (std::int64_t i = g * together; i < (g + 1) * together; ++i) to[i] *= factor;
+    }
+  });
+}
+
 void CpuExecutor::l2_norm_heads(Act x, std::int64_t heads, std::int64_t head_dim, float eps) {
   if (!ready()) return;
   const std::int64_t cols = cols_of(x);

@@ -170,6 +170,7 @@ class Fuser {
       case Kind::gate_streams:
       case Kind::compress:
       case Kind::embed_ngrams:
+      case Kind::softplus_gate:
       case Kind::moe:  // experts() has taken it
         break;
       case Kind::select_rows:

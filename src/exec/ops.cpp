@@ -317,6 +317,12 @@ void Ops::sigmoid_gate(Act x, Act gate) {
   step.b = gate;
 }
 
+void Ops::softplus_gate(Act x, Act gate) {
+  Step& step = record(Kind::softplus_gate);
+  step.out = step.a = x;
+  step.b = gate;
+}
+
 void Ops::l2_norm_heads(Act x, std::int64_t heads, std::int64_t head_dim, float eps) {
   Step& step = record(Kind::l2_norm_heads);
   step.out = step.a = x;

@@ -133,6 +133,8 @@ class Ops {
   void multiply(Act x, Act y);  // x *= y, element by element
   /// x *= 1 / (1 + e^-gate); gate has x's cols, or fewer, each of as many neighbours: a head's, or the whole row's.
   void sigmoid_gate(Act x, Act gate);
+  /// x *= ln(1 + e^gate); gate likewise.
+  void softplus_gate(Act x, Act gate);
   /// The first `heads` heads of each row, in place: divided by sqrt(sum of squares + eps).
   void l2_norm_heads(Act x, std::int64_t heads, std::int64_t head_dim, float eps);
   /// x = e^(a * ln(1 + e^(x + bias))): what a state keeps of itself. bias: float32 of x's cols; a: likewise, or fewer,

@@ -36,15 +36,15 @@ class Written {
 
 std::string_view name(Step::Kind kind) {
   static constexpr std::string_view names[] = {
-      "embed",       "norm",         "heads' norm",     "layer norm",   "add",           "scale",
-      "copy",        "matmul",       "matmul by heads", "gated",        "gate",          "temper",
-      "rope",        "store kv",     "store latent",    "store index",  "select",        "attention",
-      "moe",         "heads",        "multiply",        "sigmoid gate", "l2 norm",       "decay",
-      "convolution", "delta rule",   "time step",       "scan",         "activation",    "rows",
-      "logits",      "states",       "given",           "join",         "gather",        "picture",
-      "merge rows",  "mean of rows", "clamp",           "standardize",  "cap",           "top k",
-      "match",       "add streams",  "largest",         "compress",     "weigh streams", "n-grams",
-      "gate streams"};
+      "embed",        "norm",         "heads' norm",     "layer norm",   "add",           "scale",
+      "copy",         "matmul",       "matmul by heads", "gated",        "gate",          "temper",
+      "rope",         "store kv",     "store latent",    "store index",  "select",        "attention",
+      "moe",          "heads",        "multiply",        "sigmoid gate", "l2 norm",       "decay",
+      "convolution",  "delta rule",   "time step",       "scan",         "activation",    "rows",
+      "logits",       "states",       "given",           "join",         "gather",        "picture",
+      "merge rows",   "mean of rows", "clamp",           "standardize",  "cap",           "top k",
+      "match",        "add streams",  "largest",         "compress",     "weigh streams", "n-grams",
+      "gate streams", "softplus gate"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -342,7 +342,8 @@ Status Program::check() const {
           buffer(step.out).cols != wide * buffer(step.a).cols)
         return wrong("what it merges is not what it writes");
     }
-    if (step.kind == Kind::sigmoid_gate && buffer(step.a).cols % buffer(step.b).cols != 0)
+    if ((step.kind == Kind::sigmoid_gate || step.kind == Kind::softplus_gate) &&
+        buffer(step.a).cols % buffer(step.b).cols != 0)
       return wrong("its gates do not share its buffer evenly");
     if (step.kind == Kind::attention && step.attention.chunks &&
         (step.attention.window <= 0 || !step.attention.causal || step.attention.whole_pictures))

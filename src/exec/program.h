@@ -317,6 +317,7 @@ struct Step {
     weigh_streams,
     embed_ngrams,
     gate_streams,
+    softplus_gate,
   };
   Kind kind = Kind::embed;
   bool for_hidden = false;  // only in passes whose final states are wanted (kv::Batch::wants_hidden)

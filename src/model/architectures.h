@@ -51,6 +51,7 @@ Expected<DecoderSpec> hunyuan_moe_spec(const modelfile::Model& file, const Hyper
 Expected<DecoderSpec> hy_v3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> jina_bert_v2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> kimi_linear_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> laguna_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> lfm2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> lfm2moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> llama_spec(const modelfile::Model& file, const Hyperparameters& hp);

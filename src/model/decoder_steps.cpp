@@ -324,8 +324,10 @@ void Decoder::attend(std::int64_t index) {
   }
   ops_.attention(attended, q, index, attention, chosen);
   if (spec.value_scale != 1) ops_.scale(attended, spec.value_scale);
-  if (gated) ops_.sigmoid_gate(attended, gate);
-  if (spec.gates_heads) ops_.sigmoid_gate(attended, head_gate);
+  if (const Act by = gated ? gate : head_gate; spec.softplus_gates)
+    ops_.softplus_gate(attended, by);
+  else if (gated || spec.gates_heads)
+    ops_.sigmoid_gate(attended, by);
   const Act all =
       heads_.whole() ? attended : gathered("all attended", spec.heads * spec.v_dim(), out_dim * heads_.index, attended);
   if (spec_.layers[static_cast<std::size_t>(index)].parallel)  // the feed-forward reads the same, and adds both

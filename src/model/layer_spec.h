@@ -99,6 +99,7 @@ struct AttentionSpec {
   bool gated = false;            // attn_q has each head's query and behind it a gate of what its attention gives
   bool own_gate = false;         // such a gate comes from a matrix of its own (attn_gate)
   bool gates_heads = false;      // or one number for each head
+  bool softplus_gates = false;   // gates go through ln(1 + e^gate) in the sigmoid's place
   LatentSpec latent;
   IndexerSpec index;
 

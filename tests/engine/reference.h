@@ -234,6 +234,8 @@ constexpr Checkpoint kCheckpoints[] = {
     {"xverse", "XVERSE"},
     {"baichuan", "Baichuan 7B, Baichuan 2 7B"},
     {"afmoe", "Trinity (AFMoE)", true},
+    on_cpus("laguna", "Laguna XS, S", true),
+    on_cpus("laguna-channels", "Laguna M.1", true),
     latents("deepseek-v2-lite", "DeepSeek V2 Lite"),
     latents("deepseek-v2-lite-unsplit", "DeepSeek V2 Lite, files of 2024", "deepseek-v2-lite"),
     latents("deepseek-v3", "DeepSeek V3, R1, Kimi K2"),

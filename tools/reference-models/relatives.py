@@ -456,7 +456,52 @@ AFMOE = Model(
 )
 
 
+def laguna_rope(local=rope(1e4), partial=0.5, **changes):
+    whole = rope(1e6, rope_type="yarn", factor=4.0, original_max_position_embeddings=32, beta_fast=16.0, beta_slow=1.0)
+    return {GLOBAL: whole | {"partial_rotary_factor": partial} | changes, LOCAL: local | {"partial_rotary_factor": 1.0}}
+
+
+LAGUNA_KEYS = {"leading_dense_block_count": 1, "expert_feed_forward_length": "moe_intermediate_size",
+               "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+               "expert_weights_scale": "moe_routed_scaling_factor", "expert_weights_norm": True,
+               "expert_gating_func": SIGMOID, "vocab_size": VOCABULARY}
+
+
+def laguna(**changes):
+    layers = changes.get("num_hidden_layers", 4)
+    return small(**({"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64, "num_experts": 3,
+                     "num_experts_per_tok": 2, "moe_routed_scaling_factor": 2.5, "sliding_window": 16,
+                     "mlp_layer_types": ["dense"] + ["sparse"] * (layers - 1)} | changes))
+
+
+# A number for each head, through a softplus, multiplies what attention gives. The first layer of four sees all, with
+# fewer heads, half of whose channels rotate by YaRN. The file does not say which layers do, as published ones.
+LAGUNA = Model(
+    "laguna", "laguna", "laguna", "LagunaConfig", "LagunaForCausalLM",
+    laguna(num_hidden_layers=5, layer_types=[GLOBAL, LOCAL, LOCAL, LOCAL, GLOBAL], gating=True,
+           num_attention_heads_per_layer=[1, 2, 2, 2, 1], rope_parameters=laguna_rope()),
+    variants={"experts not scaled": {"moe_routed_scaling_factor": 1.0}, "one expert": {"num_experts_per_tok": 1},
+              "window of 17": {"sliding_window": 17}, "no YaRN": {"rope_parameters": laguna_rope(rope_type="default")},
+              "all channels rotated": {"rope_parameters": laguna_rope(partial=1.0)},
+              "one theta": {"rope_parameters": laguna_rope(local=rope(1e6))},
+              "local layers elsewhere": {"layer_types": [GLOBAL, LOCAL, LOCAL, GLOBAL, LOCAL],
+                                         "num_attention_heads_per_layer": [1, 2, 2, 2, 1]}},
+    keys=LAGUNA_KEYS | {"attention.head_count": "num_attention_heads_per_layer", "attention.sliding_window": "sliding_window",
+                        "rope.dimension_count": 32, "rope.dimension_count_swa": 64},
+)
+
+# M.1: a gate for each channel, and no windows.
+LAGUNA_CHANNELS = Model(
+    "laguna-channels", "laguna", "laguna", "LagunaConfig", "LagunaForCausalLM",
+    laguna(num_hidden_layers=2, gating="per-element", rope_parameters=laguna_rope(partial=1.0)),
+    variants={"experts not scaled": {"moe_routed_scaling_factor": 1.0},
+              "no YaRN": {"rope_parameters": laguna_rope(partial=1.0, rope_type="default")}},
+    keys=LAGUNA_KEYS | {"rope.dimension_count": 64, "attention.gate_per_head": False},
+)
+
+
 MODELS = [QWEN2VL, QWEN3VL, QWEN3VLMOE, QWEN2MOE, SEED_OSS, SMOLLM3, INTERNLM2, EXAONE, ARCEE, MINICPM, GRANITEMOE, ERNIE,
           GLM4, GLM4V, GEMMA, OLMOE, ERNIE_MOE, DEEPSEEK, BAILINGMOE, DOTS1, BAILINGMOE2, HUNYUAN_DENSE, HUNYUAN_MOE, HY_V3,
           EXAONE_MOE, EXAONE4, OLMO2, OLMO3, COMMAND_R, COHERE2, STABLELM, STABLELM_PARALLEL, STARCODER2, NEMOTRON, GEMMA2,
-          CHATGLM, PHI2, ORION, XVERSE, BAICHUAN, AFMOE]
+          CHATGLM, PHI2, ORION, XVERSE, BAICHUAN, AFMOE,
+          LAGUNA, LAGUNA_CHANNELS]

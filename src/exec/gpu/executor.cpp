@@ -386,6 +386,9 @@ Status check_gpu(const Program& program, const residency::UnitTable& units, cons
       return error(Code::unsupported, "the GPU part has no layers with several residual streams yet; use --device cpu");
     if (step.kind == Step::Kind::compress || (step.kind == Step::Kind::attention && step.attention.rows >= 0))
       return error(Code::unsupported, "the GPU part has no compressed attention yet; use --device cpu");
+    if (step.kind == Step::Kind::softplus_gate)
+      return error(Code::unsupported,
+                   "the GPU part has no attention whose gates go through a softplus yet; use --device cpu");
     if (step.kind == Step::Kind::embed_ngrams)
       return error(Code::unsupported, "the GPU part has no embeddings of n-grams yet; use --device cpu");
     if (step.kind == Step::Kind::convolve && step.convolution.dilation > 1)
