@@ -179,9 +179,10 @@ struct WatchOptions {
 /// A drafter that is part of the model, or reads what its layers read.
 enum class Within : std::uint8_t {
   none,
-  self,    // the model's first layers and the head (engine/self_drafter.h)
-  mtp,     // the block after the last layer that was trained for multi-token prediction (engine/mtp_drafter.h)
-  eagle3,  // likewise, a head in a file of its own, draft_model, which was trained for the model (model/eagle3.h)
+  self,       // the model's first layers and the head (engine/self_drafter.h)
+  mtp,        // the block after the last layer that was trained for multi-token prediction (engine/mtp_drafter.h)
+  eagle3,     // likewise, a head in a file of its own, draft_model, which was trained for the model (model/eagle3.h)
+  assistant,  // likewise, one that reads the model's keys and values (model/gemma4_assistant.h)
 };
 constexpr int kMostSelfLayers = 1 << 16;
 

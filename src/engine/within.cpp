@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "device/host_memory.h"
+#include "engine/assistant_drafter.h"
 #include "engine/host_draft.h"
 #include "engine/model_drafter.h"
 #include "engine/mtp_drafter.h"
@@ -14,6 +15,7 @@
 #include "engine/setup.h"
 #include "engine/step_cost.h"
 #include "model/eagle3.h"
+#include "model/gemma4_assistant.h"
 
 namespace millrace::engine {
 namespace {
@@ -78,6 +80,8 @@ std::string home_words(const EngineOptions& options, const Parts& parts) {
     return fmt::format("the block behind the layers and the head stay in memory ({})", home);
   if (options.speculate.within == Within::eagle3)
     return fmt::format("its layer and the model's head stay in memory ({})", home);
+  if (options.speculate.within == Within::assistant)
+    return fmt::format("its layers and its head stay in memory ({})", home);
   return fmt::format("the first {} of {} layers and the head stay in {} ({})", parts.plan.front_layers,
                      parts.model->program().layer_count(), on_gpu(parts) ? "VRAM" : "memory", home);
 }
@@ -94,6 +98,8 @@ const char* name_of(Within within) {
       return "multi-token prediction";
     case Within::eagle3:
       return "the head of EAGLE-3";
+    case Within::assistant:
+      return "Gemma 4's assistant";
     default:
       return "self-speculation";
   }
@@ -106,6 +112,7 @@ EngineOptions with_head(EngineOptions options) {
   outline.outline = true;
   const auto file = modelfile::Model::open(speculate.draft_model, outline);
   if (file.ok() && model::is_eagle3(*file)) speculate.within = Within::eagle3;
+  if (file.ok() && model::is_gemma4_assistant(*file)) speculate.within = Within::assistant;
   return options;
 }
 
@@ -114,7 +121,12 @@ Expected<std::unique_ptr<model::Model>> load_with_drafter(const EngineOptions& o
                                                           std::vector<std::string>& paths) {
   how.draft_block = true;
   how.draft_apart = place == DraftUnits::apart;
-  if (options.speculate.within != Within::eagle3) return model::load(file, how);
+  if (options.speculate.within == Within::mtp) return model::load(file, how);
+  if (options.speculate.within == Within::assistant && place == DraftUnits::apart)
+    return error(
+        Code::unsupported,
+        "an assistant of Gemma 4 reads the model's keys and values, which lie in VRAM here, and this version has "
+        "it on the processor alone; use --device cpu, or another drafter");
   const std::string& path = options.speculate.draft_model;
   MR_ASSIGN_OR_RETURN(const modelfile::Model head, modelfile::Model::open(path));
   if (head.has(kVocabularyKey)) MR_RETURN_IF_ERROR(check_vocabulary(options.model.path, path).status());
@@ -158,6 +170,8 @@ std::uint64_t draft_pass_bytes(const EngineOptions& options, const Parts& parts,
   const auto passes = [&](const exec::Program& program, const exec::PassLimits& limits) {
     return exec::cpu_activation_bytes(exec::pass_shape(program, units, limits), threads, {isa, true});
   };
+  if (draft.reads_model)
+    return passes(draft.program, self_draft_limits(parts.limits)) + assistant_bytes(parts.limits, *parts.model);
   const kv::Layout layout = draft.program.layout.with(options.kv.dtype, kv::kOnHost, options.kv.rotation);
   const std::uint64_t fusion = draft.fusion ? passes(*draft.fusion, mtp_fusion_limits()) : 0;
   return passes(draft.program, mtp_limits(parts.limits)) + fusion + mtp_waiting_bytes(parts.limits, *parts.model) +
@@ -194,6 +208,8 @@ Expected<std::shared_ptr<Drafter>> make_within(const EngineOptions& options, Par
   std::shared_ptr<Drafter> drafter;
   if (options.speculate.within == Within::self) {
     MR_ASSIGN_OR_RETURN(drafter, SelfDrafter::make(parts.plan.front_layers, parts));
+  } else if (options.speculate.within == Within::assistant) {
+    MR_ASSIGN_OR_RETURN(drafter, AssistantDrafter::make(parts));
   } else {
     std::unique_ptr<HostDraft> host;
     if (parts.model->draft_passes()->units) {

@@ -18,7 +18,7 @@ namespace millrace::engine {
 
 struct Parts;
 
-/// The same options; Within::eagle3 where what they name as a draft model is such a head.
+/// The same options; Within::eagle3 or assistant where what they name as a draft model is such a head or assistant.
 EngineOptions with_head(EngineOptions options);
 /// Whether part of the model is to guess for it.
 bool drafts_within(const EngineOptions& options);

@@ -226,13 +226,17 @@ void CpuExecutor::begin_pass(const kv::Batch& batch) {
   begin_guesses();
   if (options_.record != nullptr) options_.record->begin_pass(batch.rows);
   auto* positions = at<std::int32_t>(layout_.positions);
+  // Rows whose angles are of the next position read what that one sees, and store nothing: of a window, keys that the
+  // row's own position would see may be gone.
+  std::int64_t ahead = 0;
+  for (const Rope& rope : program_.ropes) ahead = std::max(ahead, rope.offset);
   for (std::int64_t r = 0; r < rows_; ++r) {
     const kv::BatchRow& row = batch.rows[static_cast<std::size_t>(r)];
     positions[r] = row.position;
     logit_rows_ += row.wants_logits ? 1 : 0;
     const bool known = row.sequence >= 0 && static_cast<std::size_t>(row.sequence) < batch.sequences.size();
     if (!known || row.position < 0 || row.position >= shape_.max_positions ||
-        !batch.sequences[static_cast<std::size_t>(row.sequence)]->holds(row.position)) {
+        !batch.sequences[static_cast<std::size_t>(row.sequence)]->holds(row.position + ahead)) {
       fail(error(Code::internal, "row {} of the pass has no room at position {}", r, row.position));
       return;
     }

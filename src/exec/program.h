@@ -63,6 +63,7 @@ struct Rope {
   bool last = false;            // a head's last channels are rotated instead of its first
   /// [rotary / 2]: by which of a row's places each angle goes (kv::PictureRow::shift); empty: all go by its position.
   std::vector<std::uint8_t> axes = {};
+  std::int64_t offset = 0;  // angles and keys are those of so many positions behind the row's
 };
 constexpr std::uint8_t kRopeAxes = 3;
 

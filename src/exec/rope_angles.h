@@ -10,9 +10,9 @@
 
 namespace millrace::exec {
 
-/// Cosine and sine of a pair at a place, times the rotation's magnitude, to `to`.
+/// Cosine and sine of a pair at a place (Rope::offset behind it), times the rotation's magnitude, to `to`.
 inline void put_angle(const Rope& rope, std::int64_t pair, double place, float* to) {
-  const double angle = place * rope.inv_freq[static_cast<std::size_t>(pair)];
+  const double angle = (place + static_cast<double>(rope.offset)) * rope.inv_freq[static_cast<std::size_t>(pair)];
   to[0] = static_cast<float>(std::cos(angle) * rope.magnitude);
   to[1] = static_cast<float>(std::sin(angle) * rope.magnitude);
 }

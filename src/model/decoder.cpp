@@ -7,6 +7,7 @@
 
 #include "model/decoder_impl.h"
 #include "model/eagle3.h"
+#include "model/gemma4_assistant.h"
 #include "model/keys.h"
 
 namespace millrace::model {
@@ -157,6 +158,20 @@ Expected<DraftPasses> draft_passes(const modelfile::Model& file, const Eagle3& h
   return passes;
 }
 
+/// The same of an assistant.
+Expected<DraftPasses> assistant_passes(const modelfile::Model& file, const Gemma4Assistant& assistant, int first_file,
+                                       std::int64_t model_dim, const Decoder& decoder, DraftTable& table) {
+  exec::Ops ops;
+  Decoder own(assistant.hp, assistant.spec, Stage{0, assistant.hp.layers}, Shard(), ops);
+  MR_RETURN_IF_ERROR(own.list_assistant(file, first_file, decoder, table));
+  own.record_assistant(decoder);
+  DraftPasses passes;
+  MR_ASSIGN_OR_RETURN(passes.program, ops.finish());
+  passes.dim = model_dim;
+  passes.reads_model = true;
+  return passes;
+}
+
 }  // namespace
 
 Expected<std::unique_ptr<Model>> make_decoder(const modelfile::Model& file, const LoadOptions& options,
@@ -169,11 +184,14 @@ Expected<std::unique_ptr<Model>> make_decoder(const modelfile::Model& file, cons
   MR_RETURN_IF_ERROR(check_shard(options.shard, hp, spec));
   MR_RETURN_IF_ERROR(check_causal(file, hp, spec));
   std::optional<Eagle3> head;
+  std::optional<Gemma4Assistant> assistant;
   if (options.draft_block) {
     if (!options.stage.whole() || !options.shard.whole())
       return error(Code::unsupported,
                    "the block that guesses more tokens works with the whole model, not with parts of it");
-    if (options.draft_head != nullptr) {
+    if (options.draft_head != nullptr && is_gemma4_assistant(*options.draft_head)) {
+      MR_ASSIGN_OR_RETURN(assistant.emplace(), read_gemma4_assistant(*options.draft_head, hp, spec));
+    } else if (options.draft_head != nullptr) {
       MR_RETURN_IF_ERROR(check_taps(hp, spec));
       MR_ASSIGN_OR_RETURN(head.emplace(), read_eagle3(*options.draft_head, hp));
       all.taps = head->taps;
@@ -189,8 +207,11 @@ Expected<std::unique_ptr<Model>> make_decoder(const modelfile::Model& file, cons
   std::optional<DraftPasses> draft;
   residency::UnitTable own_units;
   DraftTable table(units, options.draft_apart ? &own_units : nullptr);
-  if (head) {
-    const auto first_file = static_cast<int>(file.paths().size());
+  const auto first_file = static_cast<int>(file.paths().size());
+  if (assistant) {
+    MR_ASSIGN_OR_RETURN(draft.emplace(),
+                        assistant_passes(*options.draft_head, *assistant, first_file, hp.model_dim, decoder, table));
+  } else if (head) {
     MR_ASSIGN_OR_RETURN(draft.emplace(),
                         draft_passes(*options.draft_head, *head, first_file, hp.model_dim, decoder, table));
   } else if (options.draft_block) {
@@ -205,7 +226,8 @@ Expected<std::unique_ptr<Model>> make_decoder(const modelfile::Model& file, cons
     own_units.cut(options.tile_bytes);
     draft->units = std::move(own_units);
   }
-  std::vector<residency::Unit> draft_blocks = decoder.list_draft_blocks(file, options.draft_block && !head ? 1 : 0);
+  std::vector<residency::Unit> draft_blocks =
+      decoder.list_draft_blocks(file, options.draft_block && !head && !assistant ? 1 : 0);
   return std::make_unique<Model>(std::move(hp), std::move(units), std::move(program), std::move(draft_blocks),
                                  std::move(draft), options.stage);
 }

@@ -76,6 +76,7 @@ constexpr std::int64_t kShardStep = 32;  // rows: a block of quantized activatio
 /// two, or of the taps, which states_norm normalises where a head's file has it.
 struct DraftWeights {
   WeightRef embedding, embedding_norm, states_norm, joined, norm, head;
+  WeightRef given_back;  // of an assistant: makes of its states what stands in the model's place
 };
 
 /// The table that lists the units of what guesses: the model's, or one of their own.
@@ -123,10 +124,14 @@ class Decoder {
   /// UnitBuilder. `tap_dim`: of all taps together.
   Status list_draft_head(const modelfile::Model& file, int first_file, const Decoder& target, std::int64_t tap_dim,
                          DraftTable& table);
+  /// Of an assistant that guesses for `target`, whose embedding it takes.
+  Status list_assistant(const modelfile::Model& file, int first_file, const Decoder& target, DraftTable& table);
   void record();
   void record_draft();
   void record_draft_head();
   void record_fusion(std::int64_t tap_dim);
+  /// Over the sequences of `target`.
+  void record_assistant(const Decoder& target);
 
  private:
   void begin_program(std::span<const kv::LayerKv> kept);
@@ -223,6 +228,7 @@ class Decoder {
   std::vector<WeightRef> opened_streams_, merged_streams_;  // a matrix for each predicted stream but the first
   StreamWeigher last_weigher_;                              // of what the head reads of connected ones
   std::vector<std::int64_t> besides_;  // by layer: what of it is kept besides (layers of the layout)
+  bool over_model_ = false;            // an assistant's: layers read those of the model's layout
   std::int64_t ngrams_besides_ = 0;    // likewise what n-grams keep
   WeightRef ngrams_table_;
   Act streams_;    // in models of several: those between layers, one after the other; x is the first of them in a layer

@@ -15,7 +15,7 @@ void Decoder::begin_program(std::span<const kv::LayerKv> kept) {
   ops_.keep(kv::Layout(kept));
   for (const auto& [weight, scale] : scales_) ops_.scale_products(weight, scale);
   for (const RopeSpec& rope : spec_.ropes)
-    ops_.add_rope({rope.inv_freq, rope.rotary, rope.neox, rope.magnitude, rope.last, rope.axes});
+    ops_.add_rope({rope.inv_freq, rope.rotary, rope.neox, rope.magnitude, rope.last, rope.axes, rope.offset});
 }
 
 /// What follows the layers.
@@ -161,6 +161,39 @@ void Decoder::record_fusion(std::int64_t tap_dim) {
   if (!draft_.states_norm.none()) ops_.rms_norm(taps, taps, draft_.states_norm, eps());
   ops_.matmul(fused, draft_.joined, taps);
   ops_.hidden(fused);
+}
+
+/// x = W [embedding of the token | states], layers over the model's keys and values, then the head; and of the final
+/// states, by another matrix, what stands in the model's place.
+void Decoder::record_assistant(const Decoder& target) {
+  std::vector<kv::LayerKv> kept;
+  for (std::int64_t index = 0; index < target.hp_.layers; ++index) kept.push_back(target.kept_here(index));
+  over_model_ = true;
+  begin_program(kept);
+  const std::int64_t dim = target.hp_.model_dim;
+  const Act embedded = ops_.buffer("embedded", dim, Rows::whole), states = ops_.buffer("states", dim, Rows::whole),
+            joined = ops_.buffer("joined", 2 * dim);
+  ops_.embed(embedded, draft_.embedding, spec_.embedding_scale);
+  ops_.given(states);
+  ops_.join(joined, embedded, states);
+  ops_.matmul(x_, draft_.joined, joined);
+  for (std::int64_t index = 0; index < hp_.layers; ++index) {
+    ops_.begin_layer();
+    mix_tokens(index);
+    feed_forward(index);
+  }
+  ops_.begin_layer();
+  ops_.begin_block();
+  const Act last = ops_.buffer("last", hp_.model_dim, Rows::logits),
+            given_back = ops_.buffer("given back", dim, Rows::whole);
+  ops_.select_logit_rows(last, x_);
+  ops_.begin_hidden();
+  ops_.rms_norm(x_, x_, draft_.norm, eps());
+  ops_.matmul(given_back, draft_.given_back, x_);
+  ops_.hidden(given_back);
+  ops_.end_hidden();
+  ops_.rms_norm(last, last, draft_.norm, eps());
+  ops_.logits(draft_.head, {}, last);
 }
 
 /// Of each token, for every layer: (sqrt(d) * embedding + norm(W x / sqrt(model_dim))) / sqrt(2), d channels each.
@@ -322,7 +355,7 @@ void Decoder::attend(std::int64_t index) {
     attention.selected = indexer.top_k * indexer.ratio;
     attention.sees_tail = true;
   }
-  ops_.attention(attended, q, index, attention, chosen);
+  ops_.attention(attended, q, over_model_ ? spec.reads : index, attention, chosen);
   if (spec.value_scale != 1) ops_.scale(attended, spec.value_scale);
   if (const Act by = gated ? gate : head_gate; spec.softplus_gates)
     ops_.softplus_gate(attended, by);

@@ -439,6 +439,31 @@ Status Decoder::list_draft_head(const modelfile::Model& file, int first_file, co
   return units.status();
 }
 
+Status Decoder::list_assistant(const modelfile::Model& file, int first_file, const Decoder& target, DraftTable& table) {
+  UnitBuilder units(file, table.table(), first_file);
+  units.begin_aside();
+  const std::int64_t dim = hp_.model_dim, model_dim = target.hp_.model_dim;
+  draft_.embedding = table.take(target.embedding_);
+  scales_ = table.take_scales(target.scales_);
+  units.begin(UnitKind::trunk, static_cast<int>(target.hp_.layers));
+  draft_.joined = units.matrix("nextn.pre_projection.weight", 2 * model_dim, dim);
+  draft_.given_back = units.matrix("nextn.post_projection.weight", dim, model_dim);
+  draft_.norm = units.vector("output_norm.weight", dim);
+  draft_.head = units.matrix("token_embd.weight", dim, hp_.vocab);
+  for (std::int64_t index = 0; index < hp_.layers; ++index) {
+    const auto number = static_cast<int>(index);
+    LayerWeights& weights = layers_.emplace_back();
+    if (index > 0) units.begin(UnitKind::trunk, static_cast<int>(target.hp_.layers));
+    list_mixer(units, number, weights);
+    list_feed_forward(units, number, weights);
+    units.refuse_unused(number);
+  }
+  units.refuse_unused(static_cast<int>(hp_.layers));
+  units.refuse_unused_of({""}, {"blk.", "token_embd.", "nextn.", "output_norm.", "rope_freqs.", "masked_embd_"});
+  scales_.insert(scales_.end(), units.scales().begin(), units.scales().end());
+  return units.status();
+}
+
 std::vector<residency::Unit> Decoder::list_draft_blocks(const modelfile::Model& file, std::int64_t first) const {
   residency::UnitTable none;
   const UnitBuilder units(file, none);

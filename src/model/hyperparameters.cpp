@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/gemma4_assistant.h"
+
 namespace millrace::model {
 namespace {
 
@@ -162,7 +164,8 @@ Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file, std
 
   Keys keys(file);
   hp.layers = keys.required("block_count", 1, kMostLayers);
-  hp.draft_blocks = keys.optional("nextn_predict_layers", 0, 0, hp.layers - 1);
+  // All layers of an assistant guess, as the key says there.
+  if (hp.architecture != kGemma4Assistant) hp.draft_blocks = keys.optional("nextn_predict_layers", 0, 0, hp.layers - 1);
   hp.layers -= hp.draft_blocks;
   hp.model_dim = keys.required("embedding_length", 1, kMostDim);
   hp.context_length = keys.required("context_length", 1, kMostContext);

@@ -23,6 +23,7 @@ struct RopeSpec {
   bool last = false;                    // a head's last channels are rotated instead of its first
   std::vector<std::uint8_t> axes = {};  // [rotary / 2], or empty: exec::Rope::axes
   float score_growth = 1;               // what all scores are multiplied by (YaRN as DeepSeek has it)
+  std::int64_t offset = 0;              // exec::Rope::offset
 };
 
 enum class HeadNorm : std::uint8_t {

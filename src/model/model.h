@@ -70,12 +70,17 @@ struct Shard {
 struct DraftPasses {
   /// A row is a token and, given (exec::Ops::given()), `dim` numbers of the position before it, which is the row's
   /// position: the model's final states, or what `fusion` made of its taps. What it gives are logits of the token
-  /// behind, and states that stand in place of those numbers for one guess more. Its layout is of its own layer alone.
+  /// behind, and states that stand in place of those numbers for one guess more. Its layout is of its own layer alone,
+  /// unless reads_model.
   exec::Program program;
   /// Of a head in a file of its own: given what the model's tapped layers read, [rows, taps * model_dim], its states
   /// are `dim` numbers a row. It keeps nothing of a sequence.
   std::optional<exec::Program> fusion;
   std::int64_t dim = 0, taps = 0;
+  /// The program's layers read the model's keys and values (model/gemma4_assistant.h): its passes are over the model's
+  /// sequences and write nothing to them. A row stands at the last position that the sequence has, and its token is the
+  /// one behind it, or a guess behind that.
+  bool reads_model = false;
   std::vector<std::int32_t> tokens = {};  // the model's token of each logit; empty: all, in their order
   /// LoadOptions::draft_apart: all units of these passes, the model's among them.
   std::optional<residency::UnitTable> units = std::nullopt;
@@ -132,8 +137,8 @@ struct LoadOptions {
                                     // block, or one that cannot be run)
   Stage stage = {};  // only these layers: units and program have nothing of the others. Errors then: invalid_argument
                      // (there are no such layers), unsupported (more than the residual stream crosses its borders)
-  // draft_block: the head to guess with in the block's place (model/eagle3.h), whose files come behind the model's in
-  // the units' numbers. Errors then: also those of read_eagle3().
+  // draft_block: the head to guess with in the block's place (model/eagle3.h, model/gemma4_assistant.h), whose files
+  // come behind the model's in the units' numbers. Errors then: also those of read_eagle3() or read_gemma4_assistant().
   const modelfile::Model* draft_head = nullptr;
   bool draft_apart =
       false;         // draft_block: fills in DraftPasses::units, because other memory holds them than the model's

@@ -6,6 +6,7 @@
 #include "model/architectures.h"
 #include "model/decoder.h"
 #include "model/eagle3.h"
+#include "model/gemma4_assistant.h"
 #include "model/hyperparameters.h"
 #include "model/model.h"
 #include "modelfile/escape.h"
@@ -171,6 +172,10 @@ Expected<std::unique_ptr<Model>> load(const modelfile::Model& file, const LoadOp
     return error(Code::unsupported,
                  "this file is a head that guesses for a larger model (EAGLE-3) and writes nothing by itself; give it "
                  "to --draft beside that model");
+  if (is_gemma4_assistant(file))
+    return error(Code::unsupported,
+                 "this file is an assistant that guesses for a larger Gemma 4 and writes nothing by itself; give it to "
+                 "--draft beside that model");
   return unknown(name, file, options);
 }
 

@@ -61,8 +61,9 @@ inline void expect_no_change(const EngineOptions& options, const std::string& wh
   const int layers = engine->plan().front_layers;
   EXPECT_EQ(load.drafts[0].drafter, who.starts_with("self")
                                         ? fmt::format("self {} layer{}", layers, layers == 1 ? "" : "s")
-                                    : who == "mtp" ? who
-                                                   : "eagle3");
+                                    : who == "mtp"                               ? who
+                                    : who.find("assistant") != std::string::npos ? "assistant"
+                                                                                 : "eagle3");
   EXPECT_GT(load.drafts[0].drafted, 0u);
   EXPECT_EQ(plain->load().drafts.size(), 0u);
   if (streams) {  // how often more than once depends on how long passes take

@@ -3,85 +3,22 @@
 #include "model/eagle3.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <functional>
-#include <map>
-#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "model/model.h"
-#include "modelfile/gguf_writer.h"
+#include "model/head_file.h"
 
 namespace millrace::model {
 namespace {
 
-using modelfile::Value;
+using test::HeadFile;
 
-std::string data(const std::string& name) { return MILLRACE_TEST_DATA "/" + name + ".gguf"; }
-
-/// A head's file whose keys and tensors a test changes.
-class HeadFile {
- public:
-  struct Tensor {
-    DType dtype = DType::f32;
-    std::vector<std::int64_t> shape;
-    std::vector<std::int64_t> integers = {};  // of I64; other tensors are zeros, which no test reads
-  };
-  std::map<std::string, Value, std::less<>> keys;
-  std::map<std::string, Tensor> tensors;
-
-  explicit HeadFile(const std::string& name = "eagle3") {
-    const auto file = modelfile::Model::open(data("heads/" + name));
-    EXPECT_TRUE(file.ok());
-    keys = file->metadata();
-    for (const modelfile::TensorInfo& tensor : file->tensors()) {
-      if (tensor.name == "rope_freqs.weight") continue;  // zeros are refused
-      Tensor& own = tensors[tensor.name] = {tensor.dtype, tensor.shape};
-      if (tensor.dtype == DType::i64)
-        for (std::int64_t i = 0; i < tensor.cols(); ++i) own.integers.push_back(i);
-    }
-  }
-  ~HeadFile() { std::filesystem::remove(path_); }
-  HeadFile(const HeadFile&) = delete;
-  HeadFile& operator=(const HeadFile&) = delete;
-
-  void set(const std::string& key, Value value) { keys["eagle3." + key] = std::move(value); }
-  void set_layers(std::vector<std::int32_t> layers) { set("target_layers", modelfile::array_value(std::move(layers))); }
-
-  /// What loading it beside the model answers.
-  Expected<std::unique_ptr<Model>> beside(const std::string& target, bool apart = false) const {
-    modelfile::Writer writer(path_);
-    for (const auto& [key, value] : keys) EXPECT_TRUE(writer.add(key, value).ok());
-    for (const auto& [name, tensor] : tensors) EXPECT_TRUE(writer.declare(name, tensor.dtype, tensor.shape).ok());
-    EXPECT_TRUE(writer.begin().ok());
-    for (const auto& [name, tensor] : tensors) {
-      std::vector<std::byte> bytes(bytes_of(tensor));
-      const auto given = std::as_bytes(std::span(tensor.integers));
-      std::copy(given.begin(), given.end(), bytes.begin());
-      EXPECT_TRUE(writer.write_tensor_data(bytes).ok());
-    }
-    EXPECT_TRUE(writer.finish().ok());
-    const auto file = modelfile::Model::open(data("reference/" + target)), head = modelfile::Model::open(path_);
-    EXPECT_TRUE(file.ok() && head.ok()) << head.status().message();
-    LoadOptions how;
-    how.draft_block = true;
-    how.draft_head = &*head;
-    how.draft_apart = apart;
-    return load(*file, how);
-  }
-
- private:
-  static std::size_t bytes_of(const Tensor& tensor) {
-    std::int64_t rows = 1;
-    for (std::size_t i = 1; i < tensor.shape.size(); ++i) rows *= tensor.shape[i];
-    return static_cast<std::size_t>(rows * row_bytes(tensor.dtype, tensor.shape.front()));
-  }
-  const std::string path_ =
-      (std::filesystem::temp_directory_path() / ("millrace-head-" + std::to_string(getpid()) + ".gguf")).string();
-};
+void set_layers(HeadFile& head, std::vector<std::int32_t> layers) {
+  head.set("target_layers", modelfile::array_value(std::move(layers)));
+}
 
 void expect_refused(Code code, const std::string& word, const std::function<void(HeadFile&)>& change,
                     const std::string& head = "eagle3", const std::string& target = "llama3") {
@@ -100,7 +37,7 @@ TEST(Eagle3Head, OfAnotherModelIsRefusedByName) {
   expect_refused(Code::invalid_argument, "is for a model of 64 channels, and this one has 32",
                  [](HeadFile& head) { head.set("target_hidden_size", std::uint32_t{64}); });
   expect_refused(Code::invalid_argument, "reads layer 9 of a model, and this one has", [](HeadFile& head) {
-    head.set_layers({0, 1, 9});
+    set_layers(head, {0, 1, 9});
   });
   expect_refused(Code::invalid_argument, "guesses token 80, and the model has 80",
                  [](HeadFile& head) { head.tensors["d2t"].integers.back() = 80; });
@@ -124,9 +61,9 @@ TEST(Eagle3Head, OfAModelWithoutOneStreamOfStatesIsRefused) {
 TEST(Eagle3Head, ThatIsDamagedIsRefusedByName) {
   expect_refused(Code::unsupported, "a head of 2 layers",
                  [](HeadFile& head) { head.set("block_count", std::uint32_t{2}); });
-  expect_refused(Code::corrupt, "has 2 layers, not 3", [](HeadFile& head) { head.set_layers({0, 1}); });
-  expect_refused(Code::corrupt, "not in their order", [](HeadFile& head) { head.set_layers({1, 0, 2}); });
-  expect_refused(Code::corrupt, "not in their order", [](HeadFile& head) { head.set_layers({-1, 0, 2}); });
+  expect_refused(Code::corrupt, "has 2 layers, not 3", [](HeadFile& head) { set_layers(head, {0, 1}); });
+  expect_refused(Code::corrupt, "not in their order", [](HeadFile& head) { set_layers(head, {1, 0, 2}); });
+  expect_refused(Code::corrupt, "not in their order", [](HeadFile& head) { set_layers(head, {-1, 0, 2}); });
   expect_refused(Code::corrupt, "eagle3.norm_before_fc", [](HeadFile& head) { head.set("norm_before_fc", true); });
   expect_refused(
       Code::corrupt, "eagle3.norm_before_fc", [](HeadFile& head) { head.tensors.erase("enc.output_norm.weight"); },
@@ -151,7 +88,7 @@ TEST(Eagle3Head, ThatIsDamagedIsRefusedByName) {
 
 /// Its units stand behind the model's, or in a table of their own with copies of those that it shares.
 TEST(Eagle3Head, HasItsUnitsAsideOrApart) {
-  const auto plain = load(*modelfile::Model::open(data("reference/llama3")), {});
+  const auto plain = load(*modelfile::Model::open(test::data_file("reference/llama3")), {});
   ASSERT_TRUE(plain.ok());
   const std::size_t own = (*plain)->units().units().size();
   for (const bool wide : {false, true}) {

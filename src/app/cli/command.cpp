@@ -138,8 +138,9 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command.add_option(
       "--draft", flags.draft,
       "Drafter: a small model of the same vocabulary (a name or a GGUF file), in VRAM under --vram if that is "
-      "predicted to pay, else on the CPU; the GGUF file of an EAGLE-3 head, on the CPU; self: the model's own first "
-      "layers, which stay in memory (self:K: K of them); mtp: the file's block for multi-token prediction, on the CPU");
+      "predicted to pay, else on the CPU; the GGUF file of an EAGLE-3 head or of a Gemma 4's assistant, on the CPU; "
+      "self: the model's own first layers, which stay in memory (self:K: K of them); mtp: the file's block for "
+      "multi-token prediction, on the CPU");
   command.add_option("--mmproj", flags.mmproj,
                      "The vision tower: an mmproj file (default: the one in the model's folder that fits), or off");
   add_adapter_option(command, flags.adapters);
