@@ -399,6 +399,43 @@ class Convert(Case):
                         (folder / "config.json").write_text(json.dumps(config | wrong))
                         self.refused("convert", folder, "-o", self.out, says="layer_types" if "moe_layer_freq" in wrong else next(iter(wrong)))
 
+    def test_laguna_as_published(self):
+        """Gates by a flag, a word or a list; windows in the usual layers and in others; one rotation for all layers."""
+        for name in ("laguna", "laguna-channels"):
+            both, folder = self.exported(name), self.folder / f"{name}-0"
+            before = checkpoints.Gguf(ROOT / f"tests/data/reference/{name}.gguf")
+            layers, heads = len(both["layer_types"]), name == "laguna"
+            keys = {key: value for key, value in before.keys.items() if key.startswith("laguna.")}
+            word = "per-head" if heads else "per-element"
+            forms = [both, both | {"gating_types": [word.replace("-", "_")] * layers},
+                     both | {"mlp_only_layers": [0], "norm_topk_prob": True, "moe_router_logit_softcapping": 0.0}]
+            if heads:
+                forms += [both | {"gating": True}]
+            for config in forms:
+                (folder / "config.json").write_text(json.dumps(config))
+                self.ok("convert", folder, "-o", self.out)
+                after = checkpoints.Gguf(self.out)
+                self.assertEqual(after.tensors, before.tensors)
+                self.assertEqual({key: after.keys[key] for key in keys}, keys)
+                self.assertNotIn("laguna.attention.sliding_window_pattern", after.keys)
+            if heads:
+                other = both["layer_types"][:3] + both["layer_types"][:1] + both["layer_types"][1:2]
+                (folder / "config.json").write_text(json.dumps(both | {"layer_types": other}))
+                self.ok("convert", folder, "-o", self.out)
+                self.assertEqual(checkpoints.Gguf(self.out).keys["laguna.attention.sliding_window_pattern"], [kind == "sliding_attention" for kind in other])
+            else:
+                (folder / "config.json").write_text(json.dumps(both | {"rope_parameters": both["rope_parameters"]["full_attention"]}))
+                self.ok("convert", folder, "-o", self.out)
+                self.assertEqual({key: value for key, value in keys.items() if not key.endswith("_swa")},
+                                 {key: value for key, value in checkpoints.Gguf(self.out).keys.items() if key.startswith("laguna.")})
+            mixed = ["per_head", "per_element"] + ["per_head"] * (layers - 2)
+            for wrong, says in (({"gating_types": mixed}, "gating"), ({"gating": "per-token"}, "gating"), ({"gating": False}, "gating"),
+                                ({"moe_router_logit_softcapping": 30.0}, "moe_router_logit_softcapping"), ({"layer_types": ["full_attention"]}, "layer_types"),
+                                ({"moe_apply_router_weight_on_input": True}, "moe_apply_router_weight_on_input"),
+                                ({"num_attention_heads_per_layer": [2]}, "num_attention_heads_per_layer")):
+                (folder / "config.json").write_text(json.dumps(both | wrong))
+                self.refused("convert", folder, "-o", self.out, says=says)
+
     def test_step_35_as_published_and_as_transformers_saves_it(self):
         """Published files have lists of layers, which go on with the blocks that guess; transformers has a rotation for each kind, and overrides."""
         both, folder = self.exported("step35"), self.folder / "step35-0"
