@@ -9,7 +9,7 @@ target_compile_options(millrace_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false -DFMT_USE_CONSTEXPR=1 -Xcompiler=-Wall $<$<BOOL:${MILLRACE_WERROR}>:-Werror=all-warnings>>
   # Kernels of one template and many dtypes repeat one another: packed as small as it goes they take a third of the room.
   $<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:$<$<VERSION_GREATER_EQUAL:$<CUDA_COMPILER_VERSION>,12.8>:--compress-mode=size>>)
-target_compile_options(millrace_flags INTERFACE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O$<IF:$<BOOL:$<TARGET_PROPERTY:MILLRACE_OPTIMIZE>>,$<TARGET_PROPERTY:MILLRACE_OPTIMIZE>,3>>)
+target_compile_options(millrace_flags INTERFACE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O$<IF:$<BOOL:$<TARGET_PROPERTY:MILLRACE_OPTIMIZE>>,$<TARGET_PROPERTY:MILLRACE_OPTIMIZE>,${MILLRACE_LEVEL}>>)
 target_include_directories(millrace_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
 if(MILLRACE_SANITIZE)
   target_compile_options(millrace_flags INTERFACE

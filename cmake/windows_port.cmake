@@ -62,6 +62,7 @@ target_sources(millrace_flags INTERFACE $<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXE
 target_compile_definitions(millrace_flags INTERFACE NOMINMAX WIN32_LEAN_AND_MEAN UNICODE _UNICODE)
 # Sockets, and waiting on a word of memory; what CMake names by itself has files, consoles and permissions.
 set(millrace_system_libraries ws2_32 synchronization)
-# An archive does not name the system's libraries that it needs.
-find_package(OpenSSL REQUIRED COMPONENTS Crypto)
-target_link_libraries(OpenSSL::Crypto INTERFACE ws2_32 crypt32)
+if(MILLRACE_PROGRAM)  # an archive does not name the system's libraries that it needs
+  find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+  target_link_libraries(OpenSSL::Crypto INTERFACE ws2_32 crypt32)
+endif()

@@ -10,7 +10,7 @@ build=build/$preset
 
 cuda=${CUDA:-AUTO} nvcc=
 [ "${VULKAN:-OFF}" = OFF ] || cuda=${CUDA:-OFF}
-case "$preset" in asan | tsan | fuzz | coverage) cuda=OFF ;; windows) cuda=${CUDA:-OFF} ;; esac  # sanitizers of host code and CUDA do not go together
+case "$preset" in asan | tsan | fuzz | coverage) cuda=OFF ;; windows | windows-core) cuda=${CUDA:-OFF} ;; esac  # sanitizers of host code and CUDA do not go together
 if [ "$cuda" = AUTO ]; then
   cuda=OFF
   if [ ! -e /proc/driver/nvidia/version ] && [ ! -e /usr/lib/wsl/lib/libcuda.so.1 ]; then
@@ -25,7 +25,7 @@ elif [ "$cuda" != OFF ]; then
 fi
 
 options=(-DMILLRACE_CUDA="$cuda" ${VULKAN:+-DMILLRACE_VULKAN="$VULKAN"} ${nvcc:+-DMILLRACE_NVCC="$nvcc"} ${PORTABLE:+-DMILLRACE_PORTABLE="$PORTABLE"})
-if [ "$preset" = windows ] && [ "$cuda" != OFF ]; then  # nvcc drives no mingw-w64 (cmake/cuda.cmake)
+if [[ "$preset" = windows* ]] && [ "$cuda" != OFF ]; then  # nvcc drives no mingw-w64 (cmake/cuda.cmake)
   linux=kernels
   [ "$cuda" != PTX ] || [ -e /proc/driver/nvidia/version ] || linux=release  # as make kernels has it
   TESTS=OFF CUDA=$cuda scripts/build.sh "$linux" millrace_cuda

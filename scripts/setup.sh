@@ -41,17 +41,20 @@ if [ -r /etc/os-release ] && ! grep -q 'VERSION_CODENAME=bookworm' /etc/os-relea
   for i in "${!wanted[@]}"; do [ "${wanted[$i]}" = libclang-rt-14-dev ] && unset 'wanted[i]'; done
 fi
 
-missing=()
-for package in "${wanted[@]}"; do
-  # A tool that is there by another road counts too.
-  case "$package" in
-    g++|make|cmake|clang|clang-tidy|clang-format|codespell|python3|git|tmux) command -v "$package" >/dev/null && continue ;;
-    python3-pip) python3 -m pip --version >/dev/null 2>&1 && continue ;;
-    python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null && continue ;;
-    ninja-build) command -v ninja >/dev/null && continue ;;
-  esac
-  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
-done
+find_missing() {
+  missing=()
+  for package in "${wanted[@]}"; do
+    # A tool that is there by another road counts too.
+    case "$package" in
+      g++|make|cmake|clang|clang-tidy|clang-format|codespell|python3|git|tmux) command -v "$package" >/dev/null && continue ;;
+      python3-pip) python3 -m pip --version >/dev/null 2>&1 && continue ;;
+      python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null && continue ;;
+      ninja-build) command -v ninja >/dev/null && continue ;;
+    esac
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
+  done
+}
+find_missing
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 sudo=""
@@ -62,10 +65,15 @@ if [ "$(id -u)" -ne 0 ]; then
   fi
   sudo=sudo
 fi
+# Two scripts that install at the same time would fail at apt's locks: the second one waits, and may find all that it wants.
+exec 9<"$0"
+flock 9
+find_missing
+[ ${#missing[@]} -eq 0 ] && exit 0
 echo "Installing ${#missing[@]} packages with apt: ${missing[*]}"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-if ! { $sudo apt-get update -qq && $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+if ! { $sudo apt-get update -qq && $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=600 "${missing[@]}"; } >"$log" 2>&1 9<&-; then
   tail -n 15 "$log" >&2
   echo "setup: apt could not install the packages above; see its last lines." >&2
   exit 1
