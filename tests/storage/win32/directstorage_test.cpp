@@ -8,26 +8,15 @@
 #include <random>
 #include <thread>
 
-#include "storage/storage_fixture.h"
 #include "storage/win32/direct3d.h"
+#include "storage/win32/directstorage_fixture.h"
 #include "storage/win32/directstorage_library.h"
-#include "storage/win32/fake_dstorage.h"
 #include "storage/win32/system.h"
 
 namespace millrace::storage {
 namespace {
 
 namespace fs = std::filesystem;
-
-FakeDirectStorage& fake() {
-  static FakeDirectStorage* const state = [] {
-    const HMODULE library = load_system_library(L"dstorage.dll");
-    const auto get = reinterpret_cast<FakeDirectStorage* (*)()>(
-        reinterpret_cast<void*>(GetProcAddress(library, "fake_dstorage_state")));
-    return get();
-  }();
-  return *state;
-}
 
 std::string program_folder() {
   std::array<wchar_t, 1024> path{};
@@ -50,29 +39,6 @@ class Folder {
 
  private:
   fs::path path_;
-};
-
-class DirectStorageTest : public testing::Test {
- protected:
-  void SetUp() override { fake().reset(); }
-  void TearDown() override {
-    backend_.reset();
-    EXPECT_EQ(fake().queues, 0);
-    EXPECT_EQ(fake().files, 0);
-  }
-  void open(const std::string& path, const DirectStorageOptions& options = {}) {
-    auto opened = open_directstorage({path}, options);
-    ASSERT_TRUE(opened.ok()) << opened.status().message();
-    backend_ = std::move(*opened);
-  }
-  void expect_right(std::uint64_t offset, std::uint64_t bytes) {
-    const Destination to(offset, bytes);
-    const Status status = read_now(*backend_, to.read());
-    ASSERT_TRUE(status.ok()) << status.message();
-    EXPECT_EQ(to.first_wrong(), bytes);
-    EXPECT_TRUE(to.guards_stand());
-  }
-  std::unique_ptr<Backend> backend_;
 };
 
 // ---- the library
