@@ -78,9 +78,10 @@ fi
 # Direct3D 12, through which the storage's tests read to a device, needs a display and a Vulkan driver.
 display=
 if command -v Xvfb >/dev/null; then
+  rm -f "$build/display"  # an earlier run's would be read before this one's is there
   Xvfb -displayfd 3 -screen 0 640x480x24 3>"$build/display" >/dev/null 2>&1 &
   trap 'kill %1 2>/dev/null || true' EXIT
-  for _ in $(seq 50); do [ -s "$build/display" ] && break || sleep 0.1; done
+  for _ in $(seq 200); do [ -s "$build/display" ] && break || sleep 0.1; done
   display=:$(cat "$build/display")
 fi
 
