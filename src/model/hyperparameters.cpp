@@ -94,17 +94,21 @@ Expected<std::vector<std::int64_t>> read_kv_heads(const modelfile::Model& file, 
 }
 
 Expected<std::vector<std::int64_t>> read_windows(const modelfile::Model& file, const Hyperparameters& hp,
-                                                 std::int64_t period) {
+                                                 std::int64_t period, SeesAll sees_all) {
+  constexpr std::string_view kPattern = "attention.sliding_window_pattern";
   Keys keys(file);
   std::vector<std::int64_t> windows(static_cast<std::size_t>(hp.layers), 0);
   const std::int64_t window = keys.optional("attention.sliding_window", 0, 0, 1 << 28);
-  // A period is longer than 1, a flag is not.
-  const auto pattern = keys.of_layers("attention.sliding_window_pattern", hp.layers, period, 0, 1 << 16);
+  const auto pattern = keys.of_layers(kPattern, hp.layers, period, 0, 1 << 16);
   MR_RETURN_IF_ERROR(keys.status());
-  const bool flags = std::all_of(pattern.begin(), pattern.end(), [](std::int64_t each) { return each <= 1; });
+  // A period is longer than 1, a flag is not.
+  const auto is_flag = [](std::int64_t each) { return each <= 1; };
+  const bool flags = std::all_of(pattern.begin(), pattern.end(), is_flag);
+  if (!flags && std::any_of(pattern.begin(), pattern.end(), is_flag))
+    return error(Code::corrupt, "{} has both flags (0 and 1) and periods", arch_key(file, kPattern));
   for (std::size_t index = 0; index < windows.size(); ++index) {
-    const bool local =
-        flags ? pattern[index] == 1 : static_cast<std::int64_t>(index) % pattern[index] < pattern[index] - 1;
+    const std::int64_t length = pattern[index], all = sees_all == SeesAll::first ? 0 : length - 1;
+    const bool local = flags ? length == 1 : static_cast<std::int64_t>(index) % length != all;
     windows[index] = local ? window : 0;
   }
   return windows;

@@ -29,11 +29,14 @@ exec::Temperature read_temperature(Keys& keys);
 /// KV heads by layer; 0: it does not attend. Errors: corrupt (the key, named: heads cannot share them evenly).
 Expected<std::vector<std::int64_t>> read_kv_heads(const modelfile::Model& file, const Hyperparameters& hp);
 
+/// Which layer of a period sees all keys.
+enum class SeesAll { first, last };
+
 /// The window of each layer, 0 for those that see all keys. All see all where attention.sliding_window is absent or 0.
-/// Which layers have one attention.sliding_window_pattern says, as a list of flags or as a period, the last of which
-/// sees all; `period`: where it is absent. Errors: corrupt (a key, named).
+/// Which layers have one attention.sliding_window_pattern says, as a list of flags or as a period, one of which sees
+/// all; `period`: where it is absent. Errors: corrupt (a key, named).
 Expected<std::vector<std::int64_t>> read_windows(const modelfile::Model& file, const Hyperparameters& hp,
-                                                 std::int64_t period);
+                                                 std::int64_t period, SeesAll sees_all = SeesAll::last);
 
 /// Of models some of whose layers have a window: the others have no rotation.
 void leave_unrotated_where_all_is_seen(DecoderSpec& spec);

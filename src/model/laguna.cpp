@@ -2,8 +2,6 @@
 // rotate by YaRN, in some models half of a head's channels; those that see a window have a rotation of their own, and
 // may have more heads. Behind dense layers come mixtures with one that all tokens share, whose router takes sigmoids
 // and chooses with a bias. Sources: the model cards of Laguna XS.2, S.2.1 and M.1 (2026).
-#include <algorithm>
-
 #include "model/architectures.h"
 #include "model/hyperparameters.h"
 #include "model/rope.h"
@@ -11,21 +9,6 @@
 
 namespace millrace::model {
 namespace {
-
-/// The window of each layer, 0 for those that see all. Every fourth layer does, from the first on, where the file names
-/// no others: published files don't.
-std::vector<std::int64_t> read_local_layers(Keys& keys, const Hyperparameters& hp) {
-  constexpr std::int64_t kPeriod = 4;
-  const std::int64_t window = keys.optional("attention.sliding_window", 0, 0, 1 << 28);
-  std::vector<std::int64_t> pattern =
-      keys.of_layers("attention.sliding_window_pattern", hp.layers, kPeriod, 0, 1 << 16);
-  const bool flags = std::all_of(pattern.begin(), pattern.end(), [](std::int64_t each) { return each <= 1; });
-  for (std::size_t index = 0; index < pattern.size(); ++index) {
-    const bool local = flags ? pattern[index] == 1 : static_cast<std::int64_t>(index) % pattern[index] != 0;
-    pattern[index] = local ? window : 0;
-  }
-  return pattern;
-}
 
 /// Whether the layer has a gate for each head, and not for each channel: by its tensor's rows, as no key says it.
 Expected<bool> has_gates_of_heads(const modelfile::Model& file, int index, const AttentionSpec& attention) {
@@ -39,8 +22,10 @@ Expected<bool> has_gates_of_heads(const modelfile::Model& file, int index, const
 }  // namespace
 
 Expected<DecoderSpec> laguna_spec(const modelfile::Model& file, const Hyperparameters& hp) {
+  // Every fourth layer sees all, from the first on, where the file names no others: published files don't.
+  constexpr std::int64_t kPeriod = 4;
+  MR_ASSIGN_OR_RETURN(const std::vector<std::int64_t> windows, read_windows(file, hp, kPeriod, SeesAll::first));
   Keys keys(file);
-  const std::vector<std::int64_t> windows = read_local_layers(keys, hp);
   const auto heads = keys.of_layers("attention.head_count", hp.layers, 0, 1, hp.heads);
   const std::int64_t leading = keys.optional("leading_dense_block_count", 0, 0, hp.layers);
   const double local_theta = keys.optional_float("rope.freq_base_swa", hp.rope_theta, 0, 1e12);

@@ -63,7 +63,9 @@ TEST(Gemma4Assistant, HasItsUnitsAside) {
   ASSERT_EQ(units.size(), own + 3) << "one for each of its layers";
   for (std::size_t u = 0; u < units.size(); ++u) {
     EXPECT_EQ(units[u].aside, u >= own) << u;
-    if (u >= own) EXPECT_EQ(units[u].layer, (*plain)->hyperparameters().layers) << u;
+    if (u >= own) {
+      EXPECT_EQ(units[u].layer, (*plain)->hyperparameters().layers) << u;
+    }
   }
   EXPECT_TRUE((*beside)->draft_passes()->reads_model);
   EXPECT_EQ((*beside)->draft_passes()->dim, 32);

@@ -534,6 +534,26 @@ TEST(Load, NoContextIsLongerThanATableOfPositions) {
   EXPECT_NE(longer.status().message().find("--ctx 256"), std::string::npos) << longer.status().message();
 }
 
+TEST(Load, OneLayerOfAPeriodSeesAllAndFlagsAreNoPeriods) {
+  using Windows = std::vector<std::int64_t>;
+  TinyModel tiny = TinyModel::llama(true);
+  Hyperparameters hp;
+  hp.layers = 5;
+  const auto windows = [&](SeesAll sees_all) {
+    const modelfile::Model file = tiny.open("model_test");
+    return read_windows(file, hp, 4, sees_all);
+  };
+  tiny.set("attention.sliding_window", 8u);
+  EXPECT_EQ(*windows(SeesAll::last), (Windows{8, 8, 8, 0, 8})) << "by the period that the reader names";
+  EXPECT_EQ(*windows(SeesAll::first), (Windows{0, 8, 8, 8, 0}));
+  tiny.set("attention.sliding_window_pattern", 2u);
+  EXPECT_EQ(*windows(SeesAll::last), (Windows{8, 0, 8, 0, 8}));
+  tiny.set_of_layers("attention.sliding_window_pattern", {1, 0, 1, 1, 0});
+  EXPECT_EQ(*windows(SeesAll::first), (Windows{8, 0, 8, 8, 0}));
+  tiny.set_of_layers("attention.sliding_window_pattern", {0, 3, 3, 3, 3});
+  EXPECT_EQ(windows(SeesAll::last).status().code(), Code::corrupt) << "nothing is divided by 0";
+}
+
 TEST(Load, HyperparametersThatDisagreeAreErrors) {
   TinyModel tiny = TinyModel::llama(true);
   tiny.set("attention.head_count_kv", 3u);
