@@ -25,6 +25,7 @@ CLASSES = {
     "qwen2": ("qwen2", "Qwen2Config"), "qwen3": ("qwen3", "Qwen3Config"), "qwen3_moe": ("qwen3_moe", "Qwen3MoeConfig"),
     "qwen3_next": ("qwen3_next", "Qwen3NextConfig"), "qwen3_5_text": ("qwen3_5", "Qwen3_5TextConfig"),
     "qwen3_5_moe_text": ("qwen3_5_moe", "Qwen3_5MoeTextConfig"), "gemma3_text": ("gemma3", "Gemma3TextConfig"),
+    "qwen4_exp_text": ("qwen4_exp", "Qwen4ExpTextConfig"),
     "gemma3n_text": ("gemma3n", "Gemma3nTextConfig"), "gemma4_text": ("gemma4", "Gemma4TextConfig"),
     "gpt_oss": ("gpt_oss", "GptOssConfig"), "granite": ("granite", "GraniteConfig"),
     "granitemoehybrid": ("granitemoehybrid", "GraniteMoeHybridConfig"), "phi3": ("phi3", "Phi3Config"),

@@ -109,6 +109,7 @@ class Converter {
   Status check_head(bool tied);
   Status check_labels() const;
   Status plan_group(const Group& group, const std::vector<NamedTensor>& tensors, const Geometry& geometry);
+  Status read_key(std::string_view key, const Source& source);
   Expected<DType> kept_dtype(const Target& target, const std::vector<Stored>& parts) const;
   void plan_factors();
   Status write_header(modelfile::Writer& writer);
@@ -265,7 +266,7 @@ Status Converter::check_labels() const {
 Status check_numbers(const NameRule& rule, const std::vector<Stored>& parts) {
   for (const Stored& part : parts) {
     const bool whole = part.source.dtype == DType::i64 || part.source.dtype == DType::i32;
-    if (whole == (rule.form == Form::integers)) continue;
+    if (whole == (rule.form == Form::integers || rule.form == Form::key)) continue;
     return error(Code::unsupported, "tensor '{}' holds {}, and {} is expected; download the model in BF16, F16 or FP8",
                  modelfile::escape(part.source.name, 120), info(part.source.dtype).name,
                  whole ? "floats" : "whole numbers");
@@ -278,11 +279,31 @@ Status Converter::plan_group(const Group& group, const std::vector<NamedTensor>&
   for (const std::size_t part : group.parts) parts.push_back(tensors[part].stored);
   Planned planned;
   MR_RETURN_IF_ERROR(check_numbers(*group.rule, parts));
+  if (group.rule->form == Form::key) return read_key(group.rule->ours, parts.front().source);
   MR_ASSIGN_OR_RETURN(planned.target, build(*group.rule, geometry, parts, sources_));
   planned.target.name = our_name(*group.rule, group.layer);
   MR_RETURN_IF_ERROR(check_target(planned.target, sources_));
   MR_ASSIGN_OR_RETURN(planned.dtype, kept_dtype(planned.target, parts));
   planned_.push_back(std::move(planned));
+  return {};
+}
+
+/// Takes a few whole numbers from a tensor.
+Status Converter::read_key(std::string_view key, const Source& source) {
+  constexpr std::int64_t kMost = 4096;
+  const std::int64_t count = source.rows * source.cols;
+  if (count > kMost)
+    return error(Code::corrupt, "tensor '{}' has {} numbers, and {} at most are expected",
+                 modelfile::escape(source.name, 120), count, kMost);
+  std::vector<std::int64_t> numbers(static_cast<std::size_t>(count));
+  if (source.dtype == DType::i64) {
+    MR_RETURN_IF_ERROR(source.file->read_at(source.offset, std::as_writable_bytes(std::span(numbers))));
+  } else {
+    std::vector<std::int32_t> narrow(numbers.size());
+    MR_RETURN_IF_ERROR(source.file->read_at(source.offset, std::as_writable_bytes(std::span(narrow))));
+    std::copy(narrow.begin(), narrow.end(), numbers.begin());
+  }
+  header_.set_integers(key, numbers);
   return {};
 }
 

@@ -44,10 +44,11 @@ struct Wanted {
   Change change = Change::none;
   std::vector<std::int32_t> columns;
   std::int64_t columns_each = 1;
-  std::size_t declared = 0;  // index of its first tensor in the checkpoint; MXFP4 and NVFP4 have several
-  Target target;             // its rows, from those of the file
-  float factor = 1;          // of NVFP4
-  std::int64_t lanes = 1;    // Target::lanes
+  std::size_t declared = 0;                // index of its first tensor in the checkpoint; MXFP4 and NVFP4 have several
+  Target target;                           // its rows, from those of the file
+  float factor = 1;                        // of NVFP4
+  std::int64_t lanes = 1;                  // Target::lanes
+  std::vector<std::int64_t> numbers = {};  // of a key, in place of all this
 
   std::int64_t rows() const {
     return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()) / cols;
@@ -78,6 +79,7 @@ class Exporter {
   Status open();
   Status plan();
   Status plan_tensor(std::size_t index, const Geometry& geometry);
+  void plan_keys();
   Status plan_target(Wanted& wanted);
   Expected<bool> take_factors(std::size_t index);
   const NameRule* rule_for(std::size_t index, std::int64_t& layer) const;
@@ -137,7 +139,7 @@ const NameRule* Exporter::rule_for(std::size_t index, std::int64_t& layer) const
   for (const OurName& name : rules_of(tensor.name, *family_)) {
     const bool mxfp4 = name.rule->theirs.ends_with("_mxfp4");
     if (mxfp4 && tensor.dtype != DType::mxfp4) continue;
-    layer = name.layer;
+    layer = name.layer < 0 && family_->layer_of != nullptr ? family_->layer_of(*header_) : name.layer;
     return name.rule;
   }
   return nullptr;
@@ -199,6 +201,21 @@ Status Exporter::plan_tensor(std::size_t index, const Geometry& geometry) {
     wanted.columns_each = target.columns_each;
   }
   return {};
+}
+
+/// Keys that checkpoints have as tensors.
+void Exporter::plan_keys() {
+  for (const Names& names : family_->names)
+    for (const NameRule& rule : names) {
+      if (rule.form != Form::key) continue;
+      std::vector<std::int64_t> numbers = header_->integers(rule.ours);
+      if (numbers.empty()) continue;
+      Wanted wanted;
+      wanted.name = their_name(rule, *family_, header_->layers(), family_->layer_of(*header_), -1);
+      wanted.shape = {std::ssize(numbers)};
+      wanted.numbers = std::move(numbers);
+      wanted_.push_back(std::move(wanted));
+    }
 }
 
 /// True if the tensor is NAME.scale, the factors of NAME.weight's matrices, or a scale of activations, which is not
@@ -278,6 +295,7 @@ Status Exporter::plan() {
     if (info(tensor.dtype).block_elements > 1 && dtype_for(tensor) != tensor.dtype) ++report_.decoded;
   }
   for (Wanted& wanted : wanted_) MR_RETURN_IF_ERROR(plan_target(wanted));
+  plan_keys();
   return {};
 }
 
@@ -341,16 +359,15 @@ Expected<json> Exporter::config() const {
   config["use_qk_norm"] = model_.find("blk.0.attn_q_norm.weight") != nullptr;
   if (const modelfile::TensorInfo* const low = model_.find("blk.0.laurel_l.weight"); low != nullptr)
     config["laurel_rank"] = low->rows();
+  if (const modelfile::TensorInfo* const rows = model_.find("per_layer_token_embd.weight");
+      rows != nullptr && header_->has("ple.layers"))
+    config["make_ngram_vocab_size_divisible_by"] = rows->rows();
   if (any_values_are_keys()) config["attention_k_eq_v"] = true;
   if (const json quantization = quantization_config(); !quantization.is_null())
     config["quantization_config"] = quantization;
   config["torch_dtype"] = torch_dtype();
   MR_RETURN_IF_ERROR(write_rotations(
       *header_, [&](std::string_view name) { return factors(name); }, config));
-  if (family_->write != nullptr) MR_RETURN_IF_ERROR(family_->write(*header_, config));
-  // transformers 5 takes rope_scaling before rope_parameters, older versions know it alone: both say the same.
-  if (const json rope = config.value("rope_parameters", json()); config.contains("rope_scaling"))
-    config["rope_scaling"] = rope.contains("full_attention") ? rope["full_attention"] : rope;
   for (const auto& [ours, theirs] : {std::pair("tokenizer.ggml.bos_token_id", "bos_token_id"),
                                      std::pair("tokenizer.ggml.eos_token_id", "eos_token_id"),
                                      std::pair("tokenizer.ggml.padding_token_id", "pad_token_id")})
@@ -358,6 +375,10 @@ Expected<json> Exporter::config() const {
       config[theirs] = *id;
     else
       config[theirs] = nullptr;  // the class's default id may lie outside this vocabulary
+  if (family_->write != nullptr) MR_RETURN_IF_ERROR(family_->write(*header_, config));
+  // transformers 5 takes rope_scaling before rope_parameters, older versions know it alone: both say the same.
+  if (const json rope = config.value("rope_parameters", json()); config.contains("rope_scaling"))
+    config["rope_scaling"] = rope.contains("full_attention") ? rope["full_attention"] : rope;
   return config;
 }
 
@@ -412,7 +433,9 @@ Status Exporter::declare(modelfile::CheckpointWriter& writer) {
   for (Wanted& wanted : wanted_) {
     wanted.declared = declared;
     std::vector<std::int64_t> shape = wanted.shape;
-    if (wanted.dtype == DType::nvfp4) {
+    if (!wanted.numbers.empty()) {
+      MR_RETURN_IF_ERROR(declare_one(wanted.name, Element::i64, shape));
+    } else if (wanted.dtype == DType::nvfp4) {
       shape.back() /= 2;
       MR_RETURN_IF_ERROR(declare_one(wanted.name, Element::u8, shape));
       shape.back() = wanted.shape.back() / kNvfp4Group;
@@ -488,6 +511,7 @@ Status Exporter::write_decay(const Wanted& wanted, const modelfile::CheckpointWr
 }
 
 Status Exporter::write_one(const Wanted& wanted, Work& work, const modelfile::CheckpointWriter& writer) {
+  if (!wanted.numbers.empty()) return writer.write(wanted.declared, 0, std::as_bytes(std::span(wanted.numbers)));
   if (wanted.change == Change::log_of_minus || wanted.change == Change::log) return write_decay(wanted, writer);
   if (wanted.dtype == DType::nvfp4)
     MR_RETURN_IF_ERROR(writer.write(wanted.declared + 2, 0, std::as_bytes(std::span(&wanted.factor, 1))));

@@ -25,6 +25,7 @@ enum class Form : std::uint8_t {
                // separates them
   keys,        // the same for KV heads
   experts,     // one matrix per expert (* in the name), joined to [experts, rows, cols]
+  pieces,      // runs of a matrix's rows, in order (* in the name); export writes one
   padded,      // as many rows as the vocabulary: missing rows repeat the first
   first_half,  // of the rows of each expert's matrix, or of one matrix: gates before ups
   second_half,
@@ -39,6 +40,7 @@ enum class Form : std::uint8_t {
   behind_padding,  // a table without its first two rows: RoBERTa counts positions from its padding id, 1
   taps,            // a convolution's [channels, 1, taps], or MLX's [channels, taps, 1], as [channels, taps]
   integers,        // whole numbers, as I32
+  key,             // whole numbers, as the key `ours`
   column,          // [n] as [n, 1]
   groups,          // [n] as [groups, n / groups]
   decay,           // -exp(x)
@@ -57,6 +59,8 @@ enum class Form : std::uint8_t {
   tiled_each,   // one row or element per value head
   tiled_decay,
   tiled_columns,
+  index_queries,  // an indexer's rows: those of its heads' queries
+  index_key,      // and those of the one key behind them
 };
 
 /// Maps the checkpoint's tensor `theirs` (# is the layer's number, * an expert's) to GGUF's `ours`. If several rules
@@ -82,7 +86,7 @@ struct Family {
   std::string_view architecture;  // GGUF's
   std::string_view mixture = "";  // GGUF's for models with experts, if it differs
   std::span<const Names> names;
-  std::array<Keys, 3> keys = {};       // in addition to common_keys()
+  std::array<Keys, 4> keys = {};       // in addition to common_keys()
   std::string_view config_class = "";  // the transformers class that reads its config.json; empty: that of model_type
   bool neighbours = false;             // RoPE pairs channels (2i, 2i + 1) in GGUF, (i, i + n / 2) in the checkpoint
   bool halves = false;                 // the opposite, for the n rotated channels
@@ -98,6 +102,8 @@ struct Family {
   void (*prepare)(Config& config) = nullptr;
   /// For two rules of one tensor of the checkpoint: whether a layer has the rule's. nullptr: every layer has both.
   bool (*takes)(const NameRule& rule, std::int64_t layer, const Header& header) = nullptr;
+  /// The layer of tensors whose names in GGUF have no number. nullptr: there are none in layers.
+  std::int64_t (*layer_of)(const Header& header) = nullptr;
   /// The family for models without experts, if their tensors have other names.
   const Family* dense = nullptr;
   /// The family for models with a classification head, whose class ends in "ForSequenceClassification".
@@ -155,7 +161,7 @@ extern const Family kGpt2, kGptBigCode, kGptNeox, kFalcon, kBloom, kMpt;
 extern const Family kOlmoe, kErnie45Moe, kDots1, kDeepSeek, kBailingMoe2, kHunyuanMoe, kHyV3, kExaoneMoe, kAfmoe,
     kLaguna, kPhiMoe;
 extern const Family kQwen2, kQwen2Vl, kQwen2Moe, kQwen3, kQwen3Moe, kQwen3Vl, kQwen3VlMoe, kSeedOss;
-extern const Family kQwen3Next, kQwen35, kQwen35Moe;
+extern const Family kQwen3Next, kQwen35, kQwen35Moe, kQwen4Exp;
 extern const Family kGemma2, kGemma3, kGemma3n, kGemma4;
 extern const Family kGptOss;
 extern const Family kGranite, kGraniteMoe, kGraniteMoeShared, kGraniteHybrid, kGraniteHybridDense, kMiniCpm;

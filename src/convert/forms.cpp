@@ -86,6 +86,8 @@ class Builder {
   Status form();
   Status heads(std::int64_t count);
   Status joined();
+  Status pieces();
+  Status indexed(bool key);
   Status half(std::int64_t offset_halves, std::int64_t step);
   Status turned(std::int64_t first, std::int64_t step, std::int64_t parts);
   Status transposed();
@@ -134,6 +136,29 @@ Status Builder::joined() {
     if (parts_[i].shape != shape()) return wrong_shape(parts_[i], "the first expert's has another shape");
     target_.runs.push_back({first_ + static_cast<std::int32_t>(i), 0, 1, rows()});
   }
+  return {};
+}
+
+Status Builder::pieces() {
+  std::int64_t all = 0;
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    if (parts_[i].shape.size() != 2 || parts_[i].source.cols != cols())
+      return wrong_shape(parts_[i], fmt::format("rows of {} are expected", cols()));
+    target_.runs.push_back({first_ + static_cast<std::int32_t>(i), 0, 1, parts_[i].source.rows});
+    all += parts_[i].source.rows;
+  }
+  is({all, cols()}, all, cols());
+  return {};
+}
+
+Status Builder::indexed(bool key) {
+  const std::int64_t queries = g_.index_heads * g_.index_dim;
+  if (rows() != queries + g_.index_dim)
+    return wrong_shape(
+        part(), fmt::format("{} heads of {} rows and a key of as many are expected", g_.index_heads, g_.index_dim));
+  const std::int64_t taken = key ? g_.index_dim : queries;
+  is({taken, cols()}, taken, cols());
+  take(key ? queries : 0, taken);
   return {};
 }
 
@@ -262,6 +287,7 @@ Status Builder::form() {
   switch (rule_.form) {
     case Form::same:
     case Form::integers:
+    case Form::key:
       return whole(shape());
     case Form::norm:
       return whole(shape(), g_.norm_shift == 0 ? Change::none : Change::plus_one);
@@ -271,6 +297,8 @@ Status Builder::form() {
       return heads(g_.kv_heads);
     case Form::experts:
       return joined();
+    case Form::pieces:
+      return pieces();
     case Form::padded:
       return padded();
     case Form::first_half:
@@ -330,6 +358,9 @@ Status Builder::form() {
       return tiled(0, 1, shape());
     case Form::tiled_decay:
       return tiled(0, 1, shape(), Change::minus_exp);
+    case Form::index_queries:
+    case Form::index_key:
+      return indexed(rule_.form == Form::index_key);
     case Form::tiled_columns:
       break;
   }
@@ -362,6 +393,8 @@ Geometry geometry_of(const Header& header, const Family& family) {
   g.groups = g.key_heads;
   g.value_heads = header.integer("ssm.time_step_rank");
   g.state_keys = header.integer("ssm.state_size");
+  g.index_heads = header.integer("attention.indexer.head_count");
+  g.index_dim = header.integer("attention.indexer.key_length");
   g.state_values = g.value_heads == 0 ? 0 : header.integer("ssm.inner_size") / g.value_heads;
   return g;
 }
@@ -403,6 +436,9 @@ Expected<Shape> their_shape(const NameRule& rule, const Geometry& g, std::span<c
     case Form::mixed_qkv:
     case Form::mixed_z:
       return Shape{2 * (g.key_heads * g.state_keys + g.value_heads * g.state_values), shape.back()};
+    case Form::index_queries:
+    case Form::index_key:
+      return Shape{(g.index_heads + 1) * g.index_dim, shape.back()};
     case Form::transposed:
       return Shape{shape[1], shape[0]};
     case Form::turned:

@@ -22,8 +22,9 @@ struct Geometry {
   std::int64_t heads = 0, kv_heads = 0, experts = 0, vocab = 0;
   std::int64_t nope = 0, value_dim = 0, rank = 0;  // latent attention: unrotated key channels, value channels, latent
   std::int64_t key_heads = 0, value_heads = 0, state_keys = 0,
-               state_values = 0;  // delta nets: heads, channels of one
-  std::int64_t groups = 1;        // of Mamba-2's norm
+               state_values = 0;                // delta nets: heads, channels of one
+  std::int64_t groups = 1;                      // of Mamba-2's norm
+  std::int64_t index_heads = 0, index_dim = 0;  // of an indexer
 };
 Geometry geometry_of(const Header& header, const Family& family);
 
@@ -33,8 +34,9 @@ struct Stored {
   std::vector<std::int64_t> shape;
 };
 
-/// The tensor that `rule` makes of `parts` (one; for Form::experts one per expert, in order). Appends the sources that
-/// it reads to `sources`. Errors: corrupt (a shape that the form does not allow; names the tensor), unsupported.
+/// The tensor that `rule` makes of `parts` (one; for Form::experts one per expert, for Form::pieces each, in order).
+/// Appends the sources that it reads to `sources`. Errors: corrupt (a shape that the form does not allow; names the
+/// tensor), unsupported.
 Expected<Target> build(const NameRule& rule, const Geometry& geometry, std::span<const Stored> parts,
                        std::vector<Source>& sources);
 

@@ -32,7 +32,10 @@ const Value* Header::find(std::string_view key) const {
 }
 
 void Header::set_integers(std::string_view key, const std::vector<std::int64_t>& values) {
-  set(key, modelfile::array_value(std::vector<std::int32_t>(values.begin(), values.end())));
+  const bool narrow = std::all_of(values.begin(), values.end(),
+                                  [](std::int64_t value) { return value == static_cast<std::int32_t>(value); });
+  set(key, narrow ? modelfile::array_value(std::vector<std::int32_t>(values.begin(), values.end()))
+                  : modelfile::array_value(values));
 }
 
 std::int64_t Header::integer(std::string_view key, std::int64_t fallback) const {

@@ -28,6 +28,7 @@ class Header {
   void set(std::string_view key, modelfile::Value value) { (*metadata_)[name(key)] = std::move(value); }
   void set_integer(std::string_view key, std::int64_t value) { set(key, static_cast<std::uint32_t>(value)); }
   void set_number(std::string_view key, double value) { set(key, static_cast<float>(value)); }
+  /// As int32, or as int64 where one of them is larger.
   void set_integers(std::string_view key, const std::vector<std::int64_t>& values);
 
   /// Return the fallback if the key is absent or has another type.

@@ -43,6 +43,9 @@ std::string with_number(std::string name, char mark, std::int64_t number) {
 
 constexpr std::string_view kDraftRule = "model.layers.#.mtp.", kLayerRule = "model.layers.#.";
 
+/// Whether several of the checkpoint's tensors make one.
+bool joins(Form form) { return form == Form::experts || form == Form::pieces; }
+
 using RuleTable = std::unordered_map<std::string_view, std::vector<std::pair<std::size_t, const NameRule*>>>;
 
 /// Rules by pattern, each with its index in the tables.
@@ -80,7 +83,7 @@ ParsedName parse_name(std::string_view given, const Family& family, std::int64_t
     for (const std::string_view stem : {"layers.", ".h.", ".blocks.", "encoder.layer."})
       if (parsed.layer = take_number(name, stem, '#'); parsed.layer >= 0) break;
   }
-  for (const std::string_view stem : {"experts.", ".altup_projections.", ".altup_unembed_projections."})
+  for (const std::string_view stem : {"experts.", ".altup_projections.", ".altup_unembed_projections.", ".shard_"})
     if (parsed.expert = take_number(name, stem, '*'); parsed.expert >= 0) break;
   parsed.pattern = std::move(name);
   return parsed;
@@ -163,9 +166,9 @@ Expected<Mapping> map_names(const std::vector<std::string>& names, const Family&
       Group& group = groups[key];
       group.rule = rule;
       group.layer = parsed.layer;
-      if (rule->form == Form::experts ? !experts[key].emplace(parsed.expert, i).second : !group.parts.empty())
+      if (joins(rule->form) ? !experts[key].emplace(parsed.expert, i).second : !group.parts.empty())
         return error(Code::corrupt, "tensor '{}' appears twice, by two names", shown);
-      if (rule->form != Form::experts) group.parts.push_back(i);
+      if (!joins(rule->form)) group.parts.push_back(i);
     }
   }
   for (auto& [key, of_each] : experts) {

@@ -16,7 +16,7 @@ namespace millrace::convert {
 /// A checkpoint's tensor name with placeholders for its numbers: "model.layers.#.mlp.experts.*.up_proj.weight".
 struct ParsedName {
   std::string pattern;
-  std::int64_t layer = -1, expert = -1;  // -1: none
+  std::int64_t layer = -1, expert = -1;  // or a piece; -1: none
 };
 /// Multimodal models have several prefixes for the language model; the result always has "model.". `layers`: the number
 /// of layers; if Family::draft_apart, the blocks of "mtp." are numbered after them.
@@ -41,7 +41,7 @@ Duty duty_of(std::string_view name);
 struct Group {
   const NameRule* rule = nullptr;
   std::int64_t layer = -1;
-  std::vector<std::size_t> parts;  // for experts: in order
+  std::vector<std::size_t> parts;  // experts and pieces: in order
 };
 
 struct Mapping {

@@ -503,6 +503,7 @@ void read_kimi_vl(TowerConfig& config, Header& header) {
 constexpr TowerFamily kTowerFamilies[] = {
     {"qwen3_5", Projector::qwen3vl, kQwen3Tower, read_qwen3},
     {"qwen3_5_moe", Projector::qwen3vl, kQwen3Tower, read_qwen3},
+    {"qwen4_exp", Projector::qwen3vl, kQwen3Tower, read_qwen3},
     {"qwen3_vl", Projector::qwen3vl, kQwen3Tower, read_qwen3},
     {"qwen3_vl_moe", Projector::qwen3vl, kQwen3Tower, read_qwen3},
     {"qwen2_5_vl", Projector::qwen25vl, kQwen2Tower, read_qwen25},

@@ -101,6 +101,27 @@ inline constexpr KeyRule kMixtureKeys[] = {
     {"moe_intermediate_size", "expert_feed_forward_length"},
 };
 
+/// Delta nets since Qwen3.5, whose value heads GGUF orders otherwise, and their keys.
+inline constexpr NameRule kTiledNet[] = {
+    {"model.layers.#.linear_attn.conv1d.weight", "blk.#.ssm_conv1d.weight", Form::tiled_taps},
+    {"model.layers.#.linear_attn.dt_bias", "blk.#.ssm_dt.bias", Form::tiled_each},
+    {"model.layers.#.linear_attn.A_log", "blk.#.ssm_a", Form::tiled_decay},
+    {"model.layers.#.linear_attn.norm.weight", "blk.#.ssm_norm.weight"},
+    {"model.layers.#.linear_attn.out_proj.weight", "blk.#.ssm_out.weight", Form::tiled_columns},
+    {"model.layers.#.linear_attn.in_proj_qkv.weight", "blk.#.attn_qkv.weight", Form::tiled_qkv},
+    {"model.layers.#.linear_attn.in_proj_z.weight", "blk.#.attn_gate.weight", Form::tiled_heads},
+    {"model.layers.#.linear_attn.in_proj_b.weight", "blk.#.ssm_beta.weight", Form::tiled_each},
+    {"model.layers.#.linear_attn.in_proj_a.weight", "blk.#.ssm_alpha.weight", Form::tiled_each},
+};
+
+inline constexpr KeyRule kQwen35Keys[] = {{"linear_conv_kernel_dim", "ssm.conv_kernel"},
+                                          {"linear_key_head_dim", "ssm.state_size"},
+                                          {"linear_num_key_heads", "ssm.group_count"},
+                                          {"linear_num_value_heads", "ssm.time_step_rank"},
+                                          {"full_attention_interval", "full_attention_interval"}};
+inline constexpr KeyRule kQwen35MoeKeys[] = {{"shared_expert_intermediate_size", "expert_shared_feed_forward_length"},
+                                             {"norm_topk_prob", "expert_weights_norm", KeyRule::Kind::flag}};
+
 /// Values of expert_gating_func.
 inline constexpr std::int64_t kSoftmaxGating = 1, kSigmoidGating = 2;
 

@@ -1,5 +1,7 @@
 // Qwen3-Next, Qwen3.5 and 3.6, dense and with experts: gated delta nets but for each fourth layer. Norms' weights count
 // from 1, but for those of the delta nets. The block that guesses further tokens stands apart, as "mtp.".
+#include "convert/qwen35.h"
+
 #include <algorithm>
 
 #include "convert/names.h"
@@ -17,17 +19,6 @@ constexpr NameRule kNet[] = {
     {"model.layers.#.linear_attn.in_proj_qkvz.weight", "blk.#.attn_gate.weight", Form::mixed_z},
     {"model.layers.#.linear_attn.in_proj_ba.weight", "blk.#.ssm_ba.weight"},
 };
-constexpr NameRule kTiledNet[] = {
-    {"model.layers.#.linear_attn.conv1d.weight", "blk.#.ssm_conv1d.weight", Form::tiled_taps},
-    {"model.layers.#.linear_attn.dt_bias", "blk.#.ssm_dt.bias", Form::tiled_each},
-    {"model.layers.#.linear_attn.A_log", "blk.#.ssm_a", Form::tiled_decay},
-    {"model.layers.#.linear_attn.norm.weight", "blk.#.ssm_norm.weight"},
-    {"model.layers.#.linear_attn.out_proj.weight", "blk.#.ssm_out.weight", Form::tiled_columns},
-    {"model.layers.#.linear_attn.in_proj_qkv.weight", "blk.#.attn_qkv.weight", Form::tiled_qkv},
-    {"model.layers.#.linear_attn.in_proj_z.weight", "blk.#.attn_gate.weight", Form::tiled_heads},
-    {"model.layers.#.linear_attn.in_proj_b.weight", "blk.#.ssm_beta.weight", Form::tiled_each},
-    {"model.layers.#.linear_attn.in_proj_a.weight", "blk.#.ssm_alpha.weight", Form::tiled_each},
-};
 // "mtp.NAME" counts as "model.layers.N.mtp.NAME", "mtp.layers.0.NAME" as "model.layers.N.NAME".
 constexpr NameRule kDraft[] = {
     {"model.layers.#.mtp.fc.weight", "blk.#.nextn.eh_proj.weight"},
@@ -41,15 +32,9 @@ constexpr Names kDenseNetNames[] = {kTopNames, kAttentionNames, kPostAttentionNo
 constexpr Names kMoeNetNames[] = {kTopNames,          kAttentionNames, kPostAttentionNorm, kTiledNet, kExpertNames,
                                   kSharedExpertNames, kDraft};
 
-constexpr KeyRule kQwen35Keys[] = {{"linear_conv_kernel_dim", "ssm.conv_kernel"},
-                                   {"linear_key_head_dim", "ssm.state_size"},
-                                   {"linear_num_key_heads", "ssm.group_count"},
-                                   {"linear_num_value_heads", "ssm.time_step_rank"},
-                                   {"full_attention_interval", "full_attention_interval"}};
-constexpr KeyRule kQwen35MoeKeys[] = {{"shared_expert_intermediate_size", "expert_shared_feed_forward_length"},
-                                      {"norm_topk_prob", "expert_weights_norm", KeyRule::Kind::flag}};
-
 constexpr std::int64_t kUsualInterval = 4;
+
+}  // namespace
 
 void read_qwen35(Config& config, Header& header) {
   header.set_integer("ssm.inner_size", config.required("linear_num_value_heads", 1, 1 << 14) *
@@ -80,8 +65,6 @@ Status write_qwen35(const Header& header, nlohmann::json& config) {
   config["attn_output_gate"] = true;
   return {};
 }
-
-}  // namespace
 
 const Family kQwen3Next{.model_type = "qwen3_next",
                         .model_class = "Qwen3NextForCausalLM",

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -16,7 +17,10 @@
 #include "convert/export.h"
 #include "convert/folder.h"
 #include "engine/scaled_file.h"
+#include "modelfile/file_io.h"
 #include "modelfile/gguf.h"
+#include "modelfile/safetensors.h"
+#include "modelfile/safetensors_writer.h"
 #include "modelfile/verify.h"
 
 namespace millrace::convert {
@@ -34,7 +38,6 @@ const std::map<std::string, std::string> kRefused = {
     {"baichuan", "not exported"},
     {"codeshell", "not exported"},
     {"minicpm3", "not exported"},
-    {"qwen4exp", "not exported"},
     {"falcon-40b", "not written in the form of a checkpoint"},
     {"pangu-embedded", "not exported"},
     {"qwen", "not exported"},
@@ -153,6 +156,92 @@ TEST(RoundTripOfPhiMoe, RefusesWhatTheFileCannotHold) {
     const auto converted = convert(checkpoint, folder.file("again.gguf"), {});
     ASSERT_FALSE(converted.ok()) << word;
     EXPECT_NE(converted.status().message().find(word), std::string::npos) << converted.status().message();
+  }
+}
+
+/// Writes the checkpoint's tensors anew, each as what `pieces` has for it: names, each with a part of its rows.
+using Pieces = std::vector<std::pair<std::string, std::int64_t>>;
+void rewrite(const std::string& folder, const std::function<Pieces(const modelfile::CheckpointTensor&)>& pieces) {
+  const auto checkpoint = modelfile::Checkpoint::open(folder);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  const auto files = modelfile::open_files(checkpoint->paths());
+  ASSERT_TRUE(files.ok());
+  const std::string other = folder + ".rewritten";
+  fs::create_directories(other);
+  modelfile::CheckpointWriter writer(other, UINT64_MAX);
+  std::vector<std::vector<std::byte>> blobs;
+  for (const modelfile::CheckpointTensor& tensor : checkpoint->tensors()) {
+    std::uint64_t offset = tensor.offset;
+    for (const auto& [name, rows] : pieces(tensor)) {
+      std::vector<std::int64_t> shape = tensor.shape;
+      shape.front() = rows;
+      ASSERT_TRUE(writer.declare(name, tensor.element, shape).ok()) << name;
+      blobs.emplace_back(tensor.bytes / static_cast<std::uint64_t>(tensor.shape.front()) *
+                         static_cast<std::uint64_t>(rows));
+      ASSERT_TRUE((*files)[static_cast<std::size_t>(tensor.file)].read_at(offset, blobs.back()).ok());
+      offset += blobs.back().size();
+    }
+  }
+  ASSERT_TRUE(writer.begin().ok());
+  for (std::size_t i = 0; i < blobs.size(); ++i) ASSERT_TRUE(writer.write(i, 0, blobs[i]).ok());
+  ASSERT_TRUE(writer.finish().ok());
+  for (const std::string& path : checkpoint->paths()) fs::remove(path);
+  for (const auto& entry : fs::directory_iterator(other))
+    fs::rename(entry.path(), fs::path(folder) / entry.path().filename());
+}
+
+/// As published: the table in pieces, a block that guesses, and what the hashes multiply by in the config alone.
+TEST(RoundTripOfQwen4Exp, TakesTheTableInPiecesAndNumbersFromTheConfig) {
+  const Folder folder;
+  const std::string checkpoint = folder.file("checkpoint");
+  ASSERT_TRUE(export_checkpoint(reference("qwen4exp"), checkpoint, {}).ok());
+  std::set<std::string> left_out;
+  const auto publish = [&](const modelfile::CheckpointTensor& tensor) -> Pieces {
+    const std::int64_t rows = tensor.shape.front();
+    const std::string& name = tensor.name;
+    if (name.ends_with("layer_multipliers") || name.find("ngram_heads_") != std::string::npos) {
+      left_out.insert(name);
+      return {};
+    }
+    if (name == "model.norm.weight" || name.ends_with("hyper_connection_mixer.hc_norm.weight"))
+      return {{name, rows}, {"mtp.norm.weight", rows}};
+    const std::size_t at = name.find("shard_0");
+    if (at == std::string::npos) return {{name, rows}};
+    const std::string stem = name.substr(0, at + std::string("shard_").size());
+    return {{stem + "0.weight", 100}, {stem + "1.weight", 100}, {stem + "2.weight", rows - 200}};
+  };
+  rewrite(checkpoint, publish);
+  EXPECT_EQ(left_out.size(), 3U);
+  const auto converted = convert(checkpoint, folder.file("again.gguf"), {});
+  ASSERT_TRUE(converted.ok()) << converted.status().message();
+  EXPECT_EQ(converted->left_out.size(), 1U);
+  expect_same(reference("qwen4exp"), folder.file("again.gguf"));
+
+  rewrite(checkpoint, [](const modelfile::CheckpointTensor& tensor) -> Pieces {
+    if (tensor.name.find("shard_1") != std::string::npos) return {};
+    return {{tensor.name, tensor.shape.front()}};
+  });
+  const auto lacking = convert(checkpoint, folder.file("lacking.gguf"), {});
+  ASSERT_FALSE(lacking.ok());
+  EXPECT_NE(lacking.status().message().find("shard_1"), std::string::npos) << lacking.status().message();
+}
+
+TEST(RoundTripOfQwen4Exp, RefusesWhatThisVersionDoesNotCompute) {
+  const Folder folder;
+  const std::string checkpoint = folder.file("checkpoint"), path = checkpoint + "/config.json";
+  ASSERT_TRUE(export_checkpoint(reference("qwen4exp"), checkpoint, {}).ok());
+  const auto config = nlohmann::json::parse(std::ifstream(path));
+  const std::pair<const char*, nlohmann::json> changes[] = {
+      {"output_gate_type", "silu"}, {"output_gate_type", nullptr}, {"ple_layer_ids", {1, 2}},
+      {"ple_layer_ids", {9}},       {"ple_embed_dim", 65},         {"indexer_kv_heads", 2},
+      {"eos_token_id", "end"},      {"indexer_compress_ratio", 0}, {"layer_types", {"full_attention", "x", "y"}}};
+  for (const auto& [key, value] : changes) {
+    nlohmann::json changed = config;
+    changed[key] = value;
+    std::ofstream(path) << changed.dump();
+    const auto converted = convert(checkpoint, folder.file("again.gguf"), {});
+    ASSERT_FALSE(converted.ok()) << key;
+    EXPECT_NE(converted.status().message().find(key), std::string::npos) << converted.status().message();
   }
 }
 
