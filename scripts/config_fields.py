@@ -59,7 +59,7 @@ CLASSES = {
     "falcon": ("falcon", "FalconConfig"), "bloom": ("bloom", "BloomConfig"), "mpt": ("mpt", "MptConfig"),
     "bert": ("bert", "BertConfig"), "xlm-roberta": ("xlm_roberta", "XLMRobertaConfig"), "roberta": ("roberta", "RobertaConfig"),
     "nomic_bert": ("nomic_bert", "NomicBertConfig"), "modernbert": ("modernbert", "ModernBertConfig"),
-    "eurobert": ("eurobert", "EuroBertConfig"), "step3p5": ("step3p7", "Step3p7TextConfig"),
+    "eurobert": ("eurobert", "EuroBertConfig"), "jina_embeddings_v3": ("jina_embeddings_v3", "JinaEmbeddingsV3Config"), "step3p5": ("step3p7", "Step3p7TextConfig"),
 }
 
 # Read by the modelling code, but only to train, to initialise weights, to choose among kernels or to return more.

@@ -1136,6 +1136,17 @@ constexpr ConfigClass kClasses[] = {
      .felt = R"(["attention_bias", "classifier_pooling", "head_dim", "hidden_act", "hidden_size", "intermediate_size",
         "mlp_bias", "num_attention_heads", "num_hidden_layers", "num_key_value_heads", "rms_norm_eps", "vocab_size"])",
      .partial_by_default = false},
+    {.model_type = "jina_embeddings_v3",
+     .defaults = R"({"attention_probs_dropout_prob": 0.1, "bos_token_id": 0, "classifier_dropout": null, "eos_token_id": 2,
+        "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 1024, "intermediate_size": 4096,
+        "layer_norm_eps": 1e-05, "max_position_embeddings": 8194, "num_attention_heads": 16, "num_hidden_layers":
+        24, "pad_token_id": 1, "rope_theta": 20000.0, "tie_word_embeddings": true, "type_vocab_size": 1,
+        "use_cache": true, "vocab_size": 250002})",
+     .aliases = R"({})",
+     .felt = R"(["attention_probs_dropout_prob", "classifier_dropout", "hidden_act", "hidden_dropout_prob", "hidden_size",
+        "intermediate_size", "layer_norm_eps", "num_attention_heads", "num_hidden_layers", "type_vocab_size",
+        "vocab_size"])",
+     .partial_by_default = false},
     {.model_type = "step3p5",
      .defaults = R"({"attention_bias": false, "attention_dropout": 0.0, "bos_token_id": null, "eos_token_id": null, "head_dim":
         128, "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 11264, "layer_types": null,

@@ -19,7 +19,7 @@ constexpr NameRule kBertTop[] = {
     {"embeddings.LayerNorm.gamma", "token_embd_norm.weight"},  // of before PyTorch's own LayerNorm
     {"embeddings.LayerNorm.beta", "token_embd_norm.bias"},
 };
-constexpr NameRule kPositions[] = {{"embeddings.position_embeddings.weight", "position_embd.weight"}};
+constexpr NameRule kPositions[] = {{"embeddings.position_embeddings.weight", "position_embd.weight", Form::positions}};
 constexpr NameRule kPositionsBehindPadding[] = {
     {"embeddings.position_embeddings.weight", "position_embd.weight", Form::behind_padding}};
 constexpr NameRule kBertLayers[] = {
@@ -127,6 +127,26 @@ void read_nomic(Config& config, Header& header) {
   config.disregard({"attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_dropout", "type_vocab_size"});
   header.set("attention.causal", false);
 }
+
+constexpr NameRule kJinaLayers[] = {
+    {"layers.#.self_attn.q_proj.weight", "blk.#.attn_q.weight"},
+    {"layers.#.self_attn.q_proj.bias", "blk.#.attn_q.bias"},
+    {"layers.#.self_attn.k_proj.weight", "blk.#.attn_k.weight"},
+    {"layers.#.self_attn.k_proj.bias", "blk.#.attn_k.bias"},
+    {"layers.#.self_attn.v_proj.weight", "blk.#.attn_v.weight"},
+    {"layers.#.self_attn.v_proj.bias", "blk.#.attn_v.bias"},
+    {"layers.#.self_attn.o_proj.weight", "blk.#.attn_output.weight"},
+    {"layers.#.self_attn.o_proj.bias", "blk.#.attn_output.bias"},
+    {"layers.#.post_attention_layernorm.weight", "blk.#.attn_output_norm.weight"},
+    {"layers.#.post_attention_layernorm.bias", "blk.#.attn_output_norm.bias"},
+    {"layers.#.mlp.fc1.weight", "blk.#.ffn_up.weight"},
+    {"layers.#.mlp.fc1.bias", "blk.#.ffn_up.bias"},
+    {"layers.#.mlp.fc2.weight", "blk.#.ffn_down.weight"},
+    {"layers.#.mlp.fc2.bias", "blk.#.ffn_down.bias"},
+    {"layers.#.post_mlp_layernorm.weight", "blk.#.layer_output_norm.weight"},
+    {"layers.#.post_mlp_layernorm.bias", "blk.#.layer_output_norm.bias"},
+};
+constexpr Names kJinaNames[] = {kBertTop, kJinaLayers};
 
 constexpr NameRule kModernNames[] = {
     {"embeddings.tok_embeddings.weight", "token_embd.weight"},
@@ -306,6 +326,16 @@ const Family kNomicBert{.model_type = "nomic_bert",
                         .prepare = prepare_nomic,
                         .read = read_nomic,
                         .matches = never};
+const Family kJinaV3{.model_type = "jina_embeddings_v3",
+                     .model_class = "JinaEmbeddingsV3Model",
+                     .architecture = "jina-bert-v3",
+                     .names = kJinaNames,
+                     .keys = {kBertKeys},
+                     .wrapper = "roberta.",
+                     .unused = kBertUnused,
+                     .has_head = false,
+                     .read = read_bert,
+                     .matches = never};
 const Family kEuroBert{.model_type = "eurobert",
                        .model_class = "EuroBertModel",
                        .architecture = "eurobert",

@@ -37,7 +37,8 @@ enum class Form : std::uint8_t {
   first_half_turned,  // of the columns
   second_half_turned,
   vector,          // [1, n] as [n]
-  behind_padding,  // a table without its first two rows: RoBERTa counts positions from its padding id, 1
+  positions,       // a table of positions: a row for each of the context, which the texts' limit may shorten
+  behind_padding,  // the same without its first two rows: RoBERTa counts positions from its padding id, 1
   taps,            // a convolution's [channels, 1, taps], or MLX's [channels, taps, 1], as [channels, taps]
   integers,        // whole numbers, as I32
   key,             // whole numbers, as the key `ours`
@@ -172,7 +173,7 @@ extern const Family kDeepSeekV32, kGlmMoeDsa, kMistral4;
 extern const Family kKimiLinear, kLing3;
 extern const Family kDeepSeekV4, kStep35;
 extern const Family kLfm2, kLfm2Moe;
-extern const Family kBert, kXlmRoberta, kRoberta, kNomicBert, kModernBert, kEuroBert;
+extern const Family kBert, kXlmRoberta, kRoberta, kNomicBert, kModernBert, kEuroBert, kJinaV3;
 extern const Family kMamba2;
 extern const Family kNemotronH;
 

@@ -91,7 +91,7 @@ class Builder {
   Status half(std::int64_t offset_halves, std::int64_t step);
   Status turned(std::int64_t first, std::int64_t step, std::int64_t parts);
   Status transposed();
-  Status behind_padding();
+  Status positions(std::int64_t before);
   Status padded();
   Status grouped();
   Status latent(bool keys);
@@ -196,11 +196,11 @@ Status Builder::transposed() {
   return {};
 }
 
-Status Builder::behind_padding() {
-  constexpr std::int64_t kBefore = 2;
-  if (shape().size() != 2 || rows() <= kBefore) return wrong_shape(part(), "a table of positions is expected");
-  is({rows() - kBefore, cols()}, rows() - kBefore, cols());
-  take(kBefore, rows() - kBefore);
+Status Builder::positions(std::int64_t before) {
+  if (shape().size() != 2 || rows() <= before) return wrong_shape(part(), "a table of positions is expected");
+  const std::int64_t taken = g_.context > 0 ? std::min(rows() - before, g_.context) : rows() - before;
+  is({taken, cols()}, taken, cols());
+  take(before, taken);
   return {};
 }
 
@@ -321,8 +321,10 @@ Status Builder::form() {
       return turned(1, 1, 2);
     case Form::vector:
       return whole({numbers});
+    case Form::positions:
+      return positions(0);
     case Form::behind_padding:
-      return behind_padding();
+      return positions(2);
     case Form::taps:
       return whole(taps);
     case Form::column:
@@ -385,6 +387,7 @@ Geometry geometry_of(const Header& header, const Family& family) {
   for (const std::int64_t heads : header.of_layers("attention.head_count_kv")) g.kv_heads = std::max(g.kv_heads, heads);
   g.experts = header.integer("expert_count", header.integer("altup.num_inputs", 1) - 1);
   g.vocab = header.integer("vocab_size");
+  g.context = header.integer("context_length");
   g.rank = header.integer("attention.kv_lora_rank");
   g.value_dim = header.integer("attention.value_length_mla", header.integer("attention.value_length"));
   g.nope = header.integer("attention.key_length_mla", header.integer("attention.key_length")) -
@@ -448,6 +451,7 @@ Expected<Shape> their_shape(const NameRule& rule, const Geometry& g, std::span<c
       return Shape{shape[0], shape[2], rule.form == Form::turned ? shape[1] : 2 * shape[1]};
     case Form::first_half_turned:
     case Form::second_half_turned:
+    case Form::positions:
     case Form::behind_padding:
       return error(Code::unsupported, "{} is not written in the form of a checkpoint", rule.ours);
     default:

@@ -19,7 +19,7 @@ struct Geometry {
   bool neighbours = false;
   std::int64_t halves = 0;  // rotated channels of a head to de-interleave; 0: none
   float norm_shift = 0;
-  std::int64_t heads = 0, kv_heads = 0, experts = 0, vocab = 0;
+  std::int64_t heads = 0, kv_heads = 0, experts = 0, vocab = 0, context = 0;
   std::int64_t nope = 0, value_dim = 0, rank = 0;  // latent attention: unrotated key channels, value channels, latent
   std::int64_t key_heads = 0, value_heads = 0, state_keys = 0,
                state_values = 0;                // delta nets: heads, channels of one

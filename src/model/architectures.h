@@ -50,6 +50,7 @@ Expected<DecoderSpec> hunyuan_dense_spec(const modelfile::Model& file, const Hyp
 Expected<DecoderSpec> hunyuan_moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> hy_v3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> jina_bert_v2_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> jina_bert_v3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> kimi_linear_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> laguna_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> lfm2_spec(const modelfile::Model& file, const Hyperparameters& hp);

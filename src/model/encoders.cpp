@@ -1,9 +1,10 @@
 // Encoders, whose tokens see the whole text and which give its states instead of a next token. BERT and the models
 // made of it (MiniLM, BGE, E5, XLM-RoBERTa): learned positions, a norm behind each addition to the residual stream,
-// biases everywhere. Jina's second has ALiBi and gates. Nomic's rotates, has gates and no biases. ModernBERT is a
-// pre-norm model whose layers see a window on both sides, but for each third. EuroBERT is Llama and EmbeddingGemma is
-// Gemma 3, not causal. Sources: BERT (arXiv:1810.04805), Jina Embeddings 2 (arXiv:2310.19923), Nomic Embed
-// (arXiv:2402.01613), ModernBERT (arXiv:2412.13663), EuroBERT (arXiv:2503.05500), EmbeddingGemma (arXiv:2509.20354).
+// biases everywhere. Jina's second has ALiBi and gates, its third is XLM-RoBERTa that rotates. Nomic's rotates, has
+// gates and no biases. ModernBERT is a pre-norm model whose layers see a window on both sides, but for each third.
+// EuroBERT is Llama and EmbeddingGemma is Gemma 3, not causal. Sources: BERT (arXiv:1810.04805), Jina Embeddings 2 and
+// 3 (arXiv:2310.19923, 2409.10173), Nomic Embed (arXiv:2402.01613), ModernBERT (arXiv:2412.13663), EuroBERT
+// (arXiv:2503.05500), EmbeddingGemma (arXiv:2509.20354).
 #include "model/architectures.h"
 #include "model/hyperparameters.h"
 #include "model/rope.h"
@@ -28,22 +29,36 @@ Expected<DecoderSpec> encoder(const modelfile::Model& file, const Hyperparameter
   return spec;
 }
 
+/// BERT's layers without what says where tokens stand.
+Expected<DecoderSpec> bert_layers(const modelfile::Model& file, const Hyperparameters& hp) {
+  MR_ASSIGN_OR_RETURN(DecoderSpec spec, encoder(file, hp));
+  for (LayerSpec& layer : spec.layers) {
+    layer.attention.may_have_biases = true;
+    layer.activation = kernels::Activation::gelu_erf;
+    layer.gated = false;
+    layer.ff_biases = true;
+  }
+  return spec;
+}
+
 }  // namespace
 
 Expected<DecoderSpec> bert_spec(const modelfile::Model& file, const Hyperparameters& hp) {
   if (file.find("position_embd.weight") == nullptr)
     return error(Code::not_found, "the file has no tensor position_embd.weight");
-  MR_ASSIGN_OR_RETURN(DecoderSpec spec, encoder(file, hp));
+  MR_ASSIGN_OR_RETURN(DecoderSpec spec, bert_layers(file, hp));
   spec.position_table = true;
   const modelfile::TensorInfo* types = file.find("token_types.weight");
   spec.pair_types = types != nullptr && types->rows() == 2;
-  for (LayerSpec& layer : spec.layers) {
-    layer.attention.may_have_biases = true;
-    layer.attention.rope = kNoRope;
-    layer.activation = kernels::Activation::gelu_erf;
-    layer.gated = false;
-    layer.ff_biases = true;
-  }
+  for (LayerSpec& layer : spec.layers) layer.attention.rope = kNoRope;
+  return spec;
+}
+
+/// With a rotation in the place of a table of positions. What its tasks add are LoRA adapters in files of their own.
+Expected<DecoderSpec> jina_bert_v3_spec(const modelfile::Model& file, const Hyperparameters& hp) {
+  MR_ASSIGN_OR_RETURN(DecoderSpec spec, bert_layers(file, hp));
+  MR_ASSIGN_OR_RETURN(spec.ropes.emplace_back(), read_rope(file, hp));
+  spec.ropes.front().neox = true;
   return spec;
 }
 

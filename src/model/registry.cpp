@@ -67,6 +67,7 @@ constexpr std::array kArchitectures{
     Entry{"internlm2", llama_spec},
     Entry{"jais2", nemotron_spec},
     Entry{"jina-bert-v2", jina_bert_v2_spec},
+    Entry{"jina-bert-v3", jina_bert_v3_spec},
     Entry{"kimi-linear", kimi_linear_spec},
     Entry{"laguna", laguna_spec},
     Entry{"lfm2", lfm2_spec},

@@ -257,10 +257,11 @@ MixtureContext mixture_context(std::span<const TensorInfo> tensors) {
 
 bool stays_float(const TensorInfo& tensor) {
   return tensor.shape.size() < 2 || !tensor.name.ends_with(".weight") || contains(tensor.name, "norm") ||
-         contains(tensor.name, "ffn_gate_inp") || contains(tensor.name, "ssm_conv1d") ||
+         contains(tensor.name, "ffn_gate_inp") || contains(tensor.name, "conv1d") ||
          contains(tensor.name, "shortconv.conv") || contains(tensor.name, "indexer.proj") ||
          contains(tensor.name, "altup_router") || contains(tensor.name, "_coef.") || contains(tensor.name, "_fn.") ||
-         contains(tensor.name, "_ape.");
+         contains(tensor.name, "_ape.") || contains(tensor.name, "position_embd") ||
+         contains(tensor.name, "token_types");
 }
 
 bool may_have_scale(std::string_view name) {

@@ -78,7 +78,8 @@ struct MixtureContext {
 /// Of a whole model's tensors.
 MixtureContext mixture_context(std::span<const TensorInfo> tensors);
 
-/// True for what stays F32 in every mixture: one-dimensional tensors, norms, biases, routers, short convolutions.
+/// True for what stays F32 in every mixture: one-dimensional tensors, norms, biases, routers, short convolutions,
+/// tables of positions and of token types.
 bool stays_float(const TensorInfo& tensor);
 
 /// Whether readers multiply the products of a matrix called so by the number beside it, NAME.scale for NAME.weight (of

@@ -100,6 +100,12 @@ def nomic_bert(folder, texts):
     save(folder, transformers.NomicBertModel(config).eval(), tokenizer, "mean_tokens")
 
 
+def jina_v3(folder, texts):
+    tokenizer = word_piece(texts, True)
+    config = transformers.JinaEmbeddingsV3Config(vocab_size=tokenizer.get_vocab_size() + 3, max_position_embeddings=300, type_vocab_size=1, **SHAPE)
+    save(folder, transformers.JinaEmbeddingsV3Model(config).eval(), tokenizer, "mean_tokens")
+
+
 def modern_bert(folder, texts):
     tokenizer = byte_pairs(texts, composes=True)
     config = transformers.ModernBertConfig(vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=300, local_attention=32,
@@ -114,4 +120,5 @@ MAKERS = {
     "roberta": roberta,
     "nomic-bert": nomic_bert,
     "modern-bert": modern_bert,
+    "jina-v3": jina_v3,
 }

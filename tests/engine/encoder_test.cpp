@@ -151,7 +151,8 @@ INSTANTIATE_TEST_SUITE_P(Reference, Encoders,
                                          Encoder{"xlm-roberta", Pooling::first}, Encoder{"eurobert", Pooling::mean},
                                          Encoder{"gemma-embedding", Pooling::mean},
                                          Encoder{"jina-bert-v2", Pooling::mean},
-                                         Encoder{"nomic-bert-moe", Pooling::mean}),
+                                         Encoder{"nomic-bert-moe", Pooling::mean},
+                                         Encoder{"jina-bert-v3", Pooling::mean}),
                          [](const auto& info) {
                            std::string name = info.param.name;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -235,9 +235,9 @@ TEST(Fusion, OfEachArchitecture) {
     seen.push_back(model->hyperparameters().architecture);
     EXPECT_FALSE(fuse(model->program(), model->units(), {}).ok()) << fixture;
   }
-  for (const char* fixture :
-       {"../encoders/bert", "../encoders/eurobert", "../encoders/gemma-embedding", "../encoders/jina-bert-v2",
-        "../encoders/modern-bert", "../encoders/nomic-bert", "../encoders/nomic-bert-moe"}) {
+  for (const char* fixture : {"../encoders/bert", "../encoders/eurobert", "../encoders/gemma-embedding",
+                              "../encoders/jina-bert-v2", "../encoders/modern-bert", "../encoders/nomic-bert",
+                              "../encoders/nomic-bert-moe", "../encoders/jina-bert-v3"}) {
     const auto model = load(fixture);
     seen.push_back(model->hyperparameters().architecture);
     EXPECT_FALSE(model->program().is_causal()) << fixture << ": the executor refuses it for that";

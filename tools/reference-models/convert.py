@@ -607,7 +607,7 @@ def all_tensors(model, weights, unsplit):
 def tensor_type(name, values, mxfp4):
     if name.endswith("tid2eid.weight"):
         return gguf.TENSOR_I32
-    kept = (".ffn_gate_inp.", "_fn.", "_ape.", ".altup_router.", "_coef.", ".indexer.proj.", ".ssm_conv1d", ".ssm_norm.", ".shortconv.conv.", ".ple_conv1d.")
+    kept = (".ffn_gate_inp.", "_fn.", "_ape.", ".altup_router.", "_coef.", ".indexer.proj.", ".ssm_conv1d", ".ssm_norm.", ".shortconv.conv.", ".ple_conv1d.", "position_embd")
     if values.ndim == 1 or not name.endswith(".weight") or any(part in name for part in kept):
         return gguf.TENSOR_F32
     return gguf.TENSOR_MXFP4 if mxfp4 and "_exps." in name else gguf.TENSOR_F16

@@ -303,6 +303,24 @@ def nomic_bert():
                    })
 
 
+JINA_LAYER = NOMIC_LAYER | {"mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down"}
+
+
+def jina_bert_v3(folder):
+    model = trained_unigram(folder)
+    pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
+    config = transformers.JinaEmbeddingsV3Config(
+        vocab_size=pieces.get_piece_size(), hidden_size=48, num_hidden_layers=2, num_attention_heads=3, intermediate_size=96,
+        max_position_embeddings=160, type_vocab_size=1, layer_norm_eps=1e-3, pad_token_id=1, bos_token_id=0, eos_token_id=2,
+        rope_parameters={"rope_theta": 1000.0, "rope_type": "default"})
+    keys = common_keys("jina-bert-v3", config, 1e-3, MEAN) | {"jina-bert-v3.rope.freq_base": 1000.0} | unigram_keys(model)
+    return Encoder("jina-bert-v3", config, lambda config: transformers.JinaEmbeddingsV3Model(config, add_pooling_layer=False),
+                   lambda name: layer_name(name, NOMIC_TOP, JINA_LAYER), keys,
+                   tokenize=lambda text: [0, *pieces.encode(text), 2], texts=UNIGRAM_TEXTS,
+                   variants={"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-12,
+                             "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}})
+
+
 MODERN_TOP = {
     "embeddings.tok_embeddings.weight": "token_embd.weight",
     "embeddings.norm.weight": "token_embd_norm.weight",
@@ -612,7 +630,7 @@ def main():
     torch.set_num_threads(1)
     out = Path(sys.argv[1])
     out.mkdir(parents=True, exist_ok=True)
-    for model in [*MODELS, xlm_roberta(out)]:
+    for model in [*MODELS, xlm_roberta(out), jina_bert_v3(out)]:
         if not wanted or model.name in wanted:
             make(model, out)
         if model.name in CROSS and (not wanted or f"cross-{model.name}" in wanted):

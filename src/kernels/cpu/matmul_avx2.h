@@ -148,6 +148,20 @@ struct V256 {
     const __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
     return _mm_cvtss_f32(_mm_add_ss(s2, _mm_movehdup_ps(s2)));
   }
+  /// The same of lanes[0] and lanes[step], next to each other.
+  static void add_lanes_of_rows(const F (*lanes)[4], int step, float* out) {
+    F s8[kFloatRows];
+#pragma GCC unroll 2
+    for (int n = 0; n < kFloatRows; ++n) {
+      const F* const v = lanes[n * step];
+      s8[n] = _mm256_add_ps(_mm256_add_ps(v[0], v[2]), _mm256_add_ps(v[1], v[3]));
+    }
+    const F s4 = _mm256_add_ps(_mm256_permute2f128_ps(s8[0], s8[1], 0x20), _mm256_permute2f128_ps(s8[0], s8[1], 0x31));
+    const F s2 = _mm256_add_ps(s4, _mm256_permute_ps(s4, 0x4e));
+    const F s1 = _mm256_add_ps(s2, _mm256_permute_ps(s2, 0xb1));
+    out[0] = _mm256_cvtss_f32(s1);
+    out[1] = _mm_cvtss_f32(_mm256_extractf128_ps(s1, 1));
+  }
 };
 
 }  // namespace

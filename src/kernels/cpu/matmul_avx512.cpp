@@ -120,6 +120,21 @@ struct V512 {
     const __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
     return _mm_cvtss_f32(_mm_add_ss(s2, _mm_movehdup_ps(s2)));
   }
+  /// The same of lanes[0], [step], [2 step] and [3 step], next to each other.
+  static void add_lanes_of_rows(const F (*lanes)[2], int step, float* out) {
+    F s16[kFloatRows];
+#pragma GCC unroll 4
+    for (int n = 0; n < kFloatRows; ++n) s16[n] = _mm512_add_ps(lanes[n * step][0], lanes[n * step][1]);
+    const auto halves_of = [](F a, F b) {  // [a's halves added | b's]
+      return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    };
+    const F a = halves_of(s16[0], s16[1]), b = halves_of(s16[2], s16[3]);
+    const F s4 = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    const F s2 = _mm512_add_ps(s4, _mm512_permute_ps(s4, 0x4e));
+    const F s1 = _mm512_add_ps(s2, _mm512_permute_ps(s2, 0xb1));
+    const I firsts = _mm512_castsi128_si512(_mm_setr_epi32(0, 4, 8, 12));
+    _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, s1)));
+  }
 };
 
 }  // namespace

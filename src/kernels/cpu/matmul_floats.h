@@ -62,9 +62,12 @@ template <class V, class Format, int kW, int kX>
 void tile(const std::byte* w, std::int64_t w_stride, const float* const* x, const Stretch& stretch, float* const* y) {
   using F = typename V::F;
   constexpr int kVectors = 32 / V::kRows;
+  static_assert(kW == V::kFloatRows || kW == 1);
   constexpr int kTogether = kVectors * kW * kX <= V::kRegisters * 3 / 4 ? kVectors : kVectors / 2;
   const std::int64_t whole = stretch.to / 32 * 32;
+  const bool first = stretch.first, last = stretch.last;
   F lanes[kW * kX][kVectors];
+#pragma GCC unroll 4
   for (int pass = 0; pass < kVectors; pass += kTogether) {
     const auto saved = [&](int i) {
       return stretch.sums + ((i / kTogether) * kVectors + pass + i % kTogether) * V::kRows;
@@ -72,7 +75,7 @@ void tile(const std::byte* w, std::int64_t w_stride, const float* const* x, cons
     F sum[kW * kX * kTogether];
 #pragma GCC unroll 32
     for (int i = 0; i < kW * kX * kTogether; ++i) {
-      sum[i] = stretch.first ? V::set1_float(0) : V::load_float(saved(i));
+      sum[i] = first ? V::set1_float(0) : V::load_float(saved(i));
     }
     for (std::int64_t k = stretch.from + pass * V::kRows; k < whole; k += 32) {
       if (Format::kBytes == 2 && pass == 0) {
@@ -103,26 +106,32 @@ void tile(const std::byte* w, std::int64_t w_stride, const float* const* x, cons
     }
 #pragma GCC unroll 32
     for (int i = 0; i < kW * kX * kTogether; ++i) {
-      if (stretch.last) {
+      if (last) {
         lanes[i / kTogether][pass + i % kTogether] = sum[i];
       } else {
         V::store_float(saved(i), sum[i]);
       }
     }
   }
-  if (!stretch.last) return;
-#pragma GCC unroll 16
-  for (int pair = 0; pair < kW * kX; ++pair) {
-    const int n = pair / kX, i = pair % kX;
-    if (whole < stretch.to) add_rest<V, Format>(w + n * w_stride, x[i], whole, stretch.to, lanes[pair]);
-    y[i][n] = V::add_32_lanes(lanes[pair]);
+  if (!last) return;
+  if (whole < stretch.to) {
+    for (int pair = 0; pair < kW * kX; ++pair)
+      add_rest<V, Format>(w + pair / kX * w_stride, x[pair % kX], whole, stretch.to, lanes[pair]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < kX; ++i) {
+    if constexpr (kW == V::kFloatRows) {
+      V::add_lanes_of_rows(lanes + i, kX, y[i]);
+    } else {
+      y[i][0] = V::add_32_lanes(lanes[i]);
+    }
   }
 }
 
 constexpr int kMaxX = 3;
 constexpr std::int64_t kNarrow = 9;  // x rows for which weights are widened anew each time; for more a copy is cheaper
 constexpr std::int64_t kStretch = 1024;  // columns
-constexpr std::int64_t kPass = 96;       // x rows that pass by at a time
+constexpr std::int64_t kPass = 168;      // x rows that pass by at a time
 
 /// Weight rows [n0, n0 + kW), lying at `w`, with x rows [r0, r1). sums: (r1 - r0) x kW x 32 floats if there are more
 /// than kMaxX x rows: then a stretch of the weights stays in the L1 cache while all x rows pass by.
