@@ -56,7 +56,7 @@ CLASSES = {
     "bailing_hybrid": ("bailing_hybrid", "BailingHybridConfig"),
     "cohere2_moe": ("cohere2_moe", "Cohere2MoeConfig"), "gpt2": ("gpt2", "GPT2Config"),
     "gpt_bigcode": ("gpt_bigcode", "GPTBigCodeConfig"), "gpt_neox": ("gpt_neox", "GPTNeoXConfig"),
-    "falcon": ("falcon", "FalconConfig"), "bloom": ("bloom", "BloomConfig"), "mpt": ("mpt", "MptConfig"),
+    "falcon": ("falcon", "FalconConfig"), "falcon_h1": ("falcon_h1", "FalconH1Config"), "bloom": ("bloom", "BloomConfig"), "mpt": ("mpt", "MptConfig"),
     "bert": ("bert", "BertConfig"), "xlm-roberta": ("xlm_roberta", "XLMRobertaConfig"), "roberta": ("roberta", "RobertaConfig"),
     "nomic_bert": ("nomic_bert", "NomicBertConfig"), "modernbert": ("modernbert", "ModernBertConfig"),
     "eurobert": ("eurobert", "EuroBertConfig"), "jina_embeddings_v3": ("jina_embeddings_v3", "JinaEmbeddingsV3Config"), "step3p5": ("step3p7", "Step3p7TextConfig"),

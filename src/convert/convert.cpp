@@ -110,6 +110,7 @@ class Converter {
   Status check_labels() const;
   Status plan_group(const Group& group, const std::vector<NamedTensor>& tensors, const Geometry& geometry);
   Status read_key(std::string_view key, const Source& source);
+  Status multiply(const NameRule& rule, Target& target);
   Expected<DType> kept_dtype(const Target& target, const std::vector<Stored>& parts) const;
   void plan_factors();
   Status write_header(modelfile::Writer& writer);
@@ -282,10 +283,33 @@ Status Converter::plan_group(const Group& group, const std::vector<NamedTensor>&
   if (group.rule->form == Form::key) return read_key(group.rule->ours, parts.front().source);
   MR_ASSIGN_OR_RETURN(planned.target, build(*group.rule, geometry, parts, sources_));
   planned.target.name = our_name(*group.rule, group.layer);
+  if (family_->multiply != nullptr) MR_RETURN_IF_ERROR(multiply(*group.rule, planned.target));
   MR_RETURN_IF_ERROR(check_target(planned.target, sources_));
   MR_ASSIGN_OR_RETURN(planned.dtype, kept_dtype(planned.target, parts));
   planned_.push_back(std::move(planned));
   return {};
+}
+
+/// By Family::multiply: parts of a tensor become sources of their own, which have its rows.
+Status Converter::multiply(const NameRule& rule, Target& target) {
+  const std::vector<Part> parts = family_->multiply(rule.theirs, *config_, header_);
+  MR_RETURN_IF_ERROR(config_->status());
+  if (parts.empty()) return {};
+  const Run whole = target.runs.front();
+  const Source source = sources_[static_cast<std::size_t>(whole.source)];
+  std::int64_t rows = 0;
+  target.runs.clear();
+  for (const Part& part : parts) {
+    Source own = source;
+    own.factor *= static_cast<float>(part.factor);
+    const std::int64_t count = part.rows > 0 ? part.rows : whole.rows;
+    target.runs.push_back({static_cast<std::int32_t>(sources_.size()), rows, 1, count});
+    sources_.push_back(std::move(own));
+    rows += count;
+  }
+  if (rows == whole.rows) return {};
+  return error(Code::corrupt, "tensor '{}' has {} rows, but {} are expected", modelfile::escape(source.name, 120),
+               whole.rows, rows);
 }
 
 /// Takes a few whole numbers from a tensor.

@@ -27,9 +27,9 @@ constexpr std::array kFamilies{&kLlama,       &kLlama4,       &kMixtral,    &kMi
                                &kDeepSeek,    &kBailingMoe2,  &kHunyuanMoe, &kHyV3,          &kExaoneMoe,
                                &kDeepSeekV32, &kGlmMoeDsa,    &kMistral4,   &kMimoV2,        &kKimiLinear,
                                &kLing3,       &kCohere2Moe,   &kJais2,      &kGpt2,          &kGptBigCode,
-                               &kGptNeox,     &kFalcon,       &kBloom,      &kMpt,           &kBert,
-                               &kXlmRoberta,  &kRoberta,      &kNomicBert,  &kModernBert,    &kEuroBert,
-                               &kJinaV3};
+                               &kGptNeox,     &kFalcon,       &kFalconH1,   &kBloom,         &kMpt,
+                               &kBert,        &kXlmRoberta,   &kRoberta,    &kNomicBert,     &kModernBert,
+                               &kEuroBert,    &kJinaV3};
 
 /// Model types of the language model within multimodal ones, and aliases.
 struct Alias {

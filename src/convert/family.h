@@ -81,6 +81,12 @@ struct KeyRule {
 };
 using Keys = std::span<const KeyRule>;
 
+/// So many rows of a tensor, in order, and what their numbers are multiplied by. `rows` 0: all there are.
+struct Part {
+  std::int64_t rows = 0;
+  double factor = 1;
+};
+
 struct Family {
   std::string_view model_type;    // in config.json
   std::string_view model_class;   // written to "architectures" by export
@@ -103,6 +109,8 @@ struct Family {
   void (*prepare)(Config& config) = nullptr;
   /// For two rules of one tensor of the checkpoint: whether a layer has the rule's. nullptr: every layer has both.
   bool (*takes)(const NameRule& rule, std::int64_t layer, const Header& header) = nullptr;
+  /// What the numbers of a tensor, by the checkpoint's name, are multiplied by; empty: nothing. nullptr: none are.
+  std::vector<Part> (*multiply)(std::string_view theirs, Config& config, const Header& header) = nullptr;
   /// The layer of tensors whose names in GGUF have no number. nullptr: there are none in layers.
   std::int64_t (*layer_of)(const Header& header) = nullptr;
   /// The family for models without experts, if their tensors have other names.
@@ -158,7 +166,7 @@ extern const Family kLlama, kLlama4, kMistral, kMinistral3, kMixtral;
 extern const Family kSmolLm3, kArcee, kErnie45, kGlm4, kGlm4v, kChatGlm, kGemma, kHunyuanDense, kOlmo2, kOlmo3,
     kExaone4;
 extern const Family kCohere, kCohere2, kCohere2Moe, kStableLm, kStarCoder2, kNemotron, kPhi2, kJais2;
-extern const Family kGpt2, kGptBigCode, kGptNeox, kFalcon, kBloom, kMpt;
+extern const Family kGpt2, kGptBigCode, kGptNeox, kFalcon, kFalconH1, kBloom, kMpt;
 extern const Family kOlmoe, kErnie45Moe, kDots1, kDeepSeek, kBailingMoe2, kHunyuanMoe, kHyV3, kExaoneMoe, kAfmoe,
     kLaguna, kPhiMoe;
 extern const Family kQwen2, kQwen2Vl, kQwen2Moe, kQwen3, kQwen3Moe, kQwen3Vl, kQwen3VlMoe, kSeedOss;

@@ -23,13 +23,18 @@ std::vector<std::uint64_t> bytes_by_layer(const model::Model& model) {
 }
 
 /// What a sequence takes elsewhere must be bounded on rank 0: by a layer that keeps all of it, where others do, and by
-/// one that keeps a state. There drafts must be taken as a whole, too, where others keep a state.
-Status check_first_stage(const kv::Layout& layout, const model::Stage& first) {
+/// one that keeps a state. There drafts must be taken as a whole, too, where others keep a state. What layers keep
+/// besides lies behind the model's `layers`; if each keeps as much, in their order.
+Status check_first_stage(const kv::Layout& layout, std::int64_t layers, const model::Stage& first) {
+  const std::int64_t besides = layout.layers() - layers, each = besides % layers == 0 ? besides / layers : 0;
+  const auto owner = [&](std::int64_t layer) {
+    return layer < layers ? layer : each > 0 ? (layer - layers) / each : layers;
+  };
   bool some_keep_all = false, first_keeps_all = false, some_have_states = false, first_has_states = false;
   for (std::int64_t layer = 0; layer < layout.layers(); ++layer) {
     if (!layout.keeps(layer)) continue;
     const kv::Group& group = layout.group_of(layer);
-    const bool in_first = layer < first.last;
+    const bool in_first = owner(layer) < first.last;
     some_keep_all = some_keep_all || group.keeps_all();
     first_keeps_all = first_keeps_all || (in_first && group.keeps_all());
     some_have_states = some_have_states || group.is_state();
@@ -131,7 +136,7 @@ Expected<std::vector<model::Stage>> Opening::meet() {
   MR_RETURN_IF_ERROR(link_.send_others(message_));
   MR_RETURN_IF_ERROR(collect());
   MR_ASSIGN_OR_RETURN(std::vector<model::Stage> stages, share(*whole));
-  MR_RETURN_IF_ERROR(check_first_stage(whole->program().layout, stages[0]));
+  MR_RETURN_IF_ERROR(check_first_stage(whole->program().layout, whole->hyperparameters().layers, stages[0]));
   const std::vector<std::uint64_t> bytes = bytes_by_layer(*whole);
   for (int rank = 0; rank < link_.size(); ++rank) {
     const auto [first, last] = stages[static_cast<std::size_t>(rank)];

@@ -31,6 +31,7 @@ Expected<DecoderSpec> eurobert_spec(const modelfile::Model& file, const Hyperpar
 Expected<DecoderSpec> exaone4_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> exaone_moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> falcon_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> falcon_h1_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> gemma_embedding_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> gemma2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> gemma3_spec(const modelfile::Model& file, const Hyperparameters& hp);

@@ -123,7 +123,8 @@ Expected<Stage> check_stage(const Stage& stage, const Hyperparameters& hp, const
 Status check_causal(const modelfile::Model& file, const Hyperparameters& hp, const DecoderSpec& spec) {
   if (hp.causal) return {};
   const bool can = std::all_of(spec.layers.begin(), spec.layers.end(), [](const LayerSpec& layer) {
-    return layer.mixer == Mixer::attention && layer.attention.latent.rank == 0 && !layer.attention.causal;
+    return layer.mixer == Mixer::attention && !layer.scans && layer.attention.latent.rank == 0 &&
+           !layer.attention.causal;
   });
   if (can) return {};
   return error(

@@ -363,8 +363,14 @@ void Decoder::attend(std::int64_t index) {
     ops_.sigmoid_gate(attended, by);
   const Act all =
       heads_.whole() ? attended : gathered("all attended", spec.heads * spec.v_dim(), out_dim * heads_.index, attended);
-  if (spec_.layers[static_cast<std::size_t>(index)].parallel)  // the feed-forward reads the same, and adds both
-    return project(ops_.buffer("of attention", hp_.model_dim), layer.attn_out, layer.attn_out_bias, all);
+  if (const LayerSpec& whole = spec_.layers[static_cast<std::size_t>(index)]; whole.parallel || whole.scans) {
+    const Act given = ops_.buffer("of attention", hp_.model_dim);
+    project(given, layer.attn_out, layer.attn_out_bias, all);
+    if (whole.parallel) return;  // the feed-forward reads the same, and adds both
+    record_mamba2(ops_, besides_[static_cast<std::size_t>(index)], whole.mamba2, layer.mamba2, h_, eps());
+    ops_.add(x_, given);
+    return add_result(whole, h_, {});
+  }
   project(h_, layer.attn_out, layer.attn_out_bias, all);
   add_result(spec_.layers[static_cast<std::size_t>(index)], h_, layer.attn_result_norm);
   if (!layer.attn_sum_norm.none()) normalize(x_, x_, layer.attn_sum_norm, layer.attn_sum_bias);

@@ -44,14 +44,16 @@ void Decoder::list_mixer(UnitBuilder& units, int index, LayerWeights& weights) c
     list_latent_attention(units, index, weights);
   else
     list_attention(units, index, weights);
+  if (spec.scans) weights.mamba2 = list_mamba2(units, index, spec.mamba2, hp_.model_dim);
   if (spec.norms_results)
     weights.attn_result_norm = units.vector(layer_tensor(index, "post_attention_norm.weight"), hp_.model_dim);
   if (spec.norms_sums) list_norm(units, index, "attn_output_norm", weights.attn_sum_norm, weights.attn_sum_bias);
 }
 
-/// The weight, and of LayerNorm the bias where the file has one.
+/// The weight, and of LayerNorm the bias where the file has one. Files of Falcon-H1 have one of them without ".weight".
 void Decoder::list_norm(UnitBuilder& units, int index, const char* stem, WeightRef& weight, WeightRef& bias) const {
-  weight = units.vector(layer_tensor(index, fmt::format("{}.weight", stem)), hp_.model_dim);
+  const std::string bare = layer_tensor(index, stem);
+  weight = units.vector(units.has(bare) ? bare : bare + ".weight", hp_.model_dim);
   if (spec_.layer_norms) bias = units.optional_vector(layer_tensor(index, fmt::format("{}.bias", stem)), hp_.model_dim);
 }
 

@@ -162,6 +162,7 @@ struct ShortConvolutionSpec {
 struct Mamba2Spec {
   std::int64_t heads = 0, head_dim = 0, groups = 0, keys = 0;  // as in exec::Scan
   std::int64_t taps = 0;                                       // of the convolution
+  bool norm = true;                                            // of each group's channels, behind the gate
 
   exec::Scan scan() const { return {heads, head_dim, groups, keys}; }
   kv::LayerKv kept() const {
@@ -243,6 +244,7 @@ struct MixtureSpec {
 
 struct LayerSpec {
   Mixer mixer = Mixer::attention;  // and its spec, of these
+  bool scans = false;              // beside attention: Mamba-2 reads what that reads, and both are added
   AttentionSpec attention;
   DeltaNetSpec delta_net;
   ShortConvolutionSpec short_convolution;
@@ -301,6 +303,7 @@ struct LayerSpec {
   /// What is kept besides, in layers of the layout behind the model's.
   std::vector<kv::LayerKv> kept_besides() const {
     if (mixer == Mixer::compressed_attention) return compressed.kept_besides();
+    if (scans) return {mamba2.kept()};
     return mixer == Mixer::attention ? attention.index.kept_besides() : std::vector<kv::LayerKv>();
   }
 };

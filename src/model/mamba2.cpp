@@ -36,13 +36,14 @@ Mamba2Weights list_mamba2(UnitBuilder& units, int layer, const Mamba2Spec& spec,
   weights.taps = units.vectors(name("ssm_conv1d.weight"), spec.taps, channels);
   weights.taps_bias = units.optional_vector(name("ssm_conv1d.bias"), channels);
   weights.skip = units.vectors(name("ssm_d"), 1, spec.heads);
-  weights.norm = units.vectors(name("ssm_norm.weight"), inner / spec.groups, spec.groups);
+  if (spec.norm) weights.norm = units.vectors(name("ssm_norm.weight"), inner / spec.groups, spec.groups);
   weights.out = units.matrix(name("ssm_out.weight"), inner, model_dim);
   return weights;
 }
 
 /// With x = silu(convolution(W_x h)) and each head's step = ln(1 + e^(W_step h + bias)): the scan, whose states forget
-/// by e^(a step), then W_out norm(silu(W_z h) * its result), the norm over each group's channels.
+/// by e^(a step), then W_out norm(silu(W_z h) * its result), the norm over each group's channels, where the
+/// model has one.
 void record_mamba2(exec::Ops& ops, std::int64_t layer, const Mamba2Spec& spec, const Mamba2Weights& weights, Act h,
                    float eps) {
   const exec::Scan scan = spec.scan();
@@ -55,7 +56,7 @@ void record_mamba2(exec::Ops& ops, std::int64_t layer, const Mamba2Spec& spec, c
   ops.convolve(x, x, weights.taps, layer, {spec.taps, weights.taps_bias, true});
   ops.scan(read, x, step, decay, layer, weights.skip, scan);
   ops.gate(z, read, 0, kernels::Activation::silu);
-  ops.rms_norm_heads(z, weights.norm, scan.inner() / scan.groups, eps);
+  if (spec.norm) ops.rms_norm_heads(z, weights.norm, scan.inner() / scan.groups, eps);
   ops.matmul(h, weights.out, z);
 }
 

@@ -46,6 +46,7 @@ constexpr std::array kArchitectures{
     Entry{"exaone-moe", exaone_moe_spec},
     Entry{"exaone4", exaone4_spec},
     Entry{"falcon", falcon_spec},
+    Entry{"falcon-h1", falcon_h1_spec},
     Entry{"gemma", gemma_spec},
     Entry{"gemma-embedding", gemma_embedding_spec},
     Entry{"gemma2", gemma2_spec},

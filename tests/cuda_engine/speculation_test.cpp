@@ -48,9 +48,10 @@ class SpeculationOnGpu : public OnGpu {
 
 /// Attention over all keys, in windows and of latents, mixtures, states.
 TEST_F(SpeculationOnGpu, ResidentModelsOfEveryKind) {
-  for (const std::string& path : {draft_path(), moe_path(), checkpoint("gemma3"), checkpoint("gpt-oss"),
-                                  checkpoint("deepseek-v3"), checkpoint("qwen3next"), checkpoint("mamba2"),
-                                  checkpoint("lfm2"), checkpoint("granitehybrid"), checkpoint("kimi-linear")}) {
+  for (const std::string& path :
+       {draft_path(), moe_path(), checkpoint("gemma3"), checkpoint("gpt-oss"), checkpoint("deepseek-v3"),
+        checkpoint("qwen3next"), checkpoint("mamba2"), checkpoint("lfm2"), checkpoint("granitehybrid"),
+        checkpoint("falcon-h1"), checkpoint("kimi-linear")}) {
     SCOPED_TRACE(path);
     expect_the_same(on_gpu(path));
   }

@@ -161,6 +161,8 @@ constexpr Checkpoint kCheckpoints[] = {
     {"lfm2moe", "LFM2 mixtures", true},
     {"mamba2", "Mamba-2, Codestral Mamba"},
     {"granitehybrid", "Granite 4 H", true},
+    {"falcon-h1", "Falcon-H1"},
+    {"falcon-h1-norm", "Falcon-H1, with a norm behind the scan", false, "falcon-h1-norm", 256, DType::f32},
     {"nemotron-h", "Nemotron-H"},
     {"nemotron-h-moe", "Nemotron 3 Nano", true},
     {"nemotron-h-latent", "Nemotron 3 Super", true},

@@ -55,6 +55,7 @@ TOP = {
     "gpt_neox.final_layer_norm.weight": "output_norm.weight",
     "gpt_neox.final_layer_norm.bias": "output_norm.bias",
 }
+TOP_MULTIPLIERS = {"model.embed_tokens.weight": "embedding_multiplier", "lm_head.weight": "lm_head_multiplier"}  # Falcon-H1's
 SHIFTED = {"model.norm.weight", "model.hyper_connection_mixer.hc_norm.weight"}  # by Model.norm_shift
 LAYER = {
     "input_layernorm.weight": "attn_norm.weight",
@@ -595,6 +596,7 @@ def all_tensors(model, weights, unsplit):
             tensors += [(f"blk.{layer}.{own}", own_values) for own, own_values in parts]
         else:
             shift = np.float32(model.norm_shift if name in SHIFTED else 0)
+            values = values * np.float32(model.config.get(TOP_MULTIPLIERS.get(name), 1) if model.architecture == "falcon-h1" else 1)
             tensors.append((TOP[name], values + shift))
     tensors += [(name, np.array(factors, np.float32)) for name, factors in rope_tensors(model)]
     if model.fused or model.architecture in ("bailingmoe2", "chatglm"):

@@ -9,7 +9,7 @@ import numpy as np
 
 QWEN = {"qwen3next", "qwen35", "qwen35moe", "qwen4exp"}
 TILED = {"qwen35", "qwen35moe", "qwen4exp"}
-MAMBA = {"mamba2", "nemotron_h", "nemotron_h_moe", "granitehybrid"}
+MAMBA = {"mamba2", "nemotron_h", "nemotron_h_moe", "granitehybrid", "falcon-h1"}
 SHORT_CONVOLUTION = {"lfm2", "lfm2moe"}
 ARCHITECTURES = QWEN | MAMBA | SHORT_CONVOLUTION
 KIMI = ("kimi-linear", "bailingmoe3")  # whose other layers and feed-forwards are convert.py's
@@ -63,6 +63,9 @@ LAYER = {
     "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
     "block_sparse_moe.router": "ffn_gate_inp",
     "shared_mlp.output_linear": "ffn_down_shexp",
+    "feed_forward.gate_proj": "ffn_gate",
+    "feed_forward.up_proj": "ffn_up",
+    "feed_forward.down_proj": "ffn_down",
     # Nemotron-H calls whatever a block does its mixer.
     "mixer.q_proj": "attn_q",
     "mixer.k_proj": "attn_k",
@@ -204,6 +207,29 @@ def granite_keys(config):
     }
 
 
+def falcon_h1_keys(config):
+    return {
+        "ssm.conv_kernel": config["mamba_d_conv"], "ssm.state_size": config["mamba_d_state"],
+        "ssm.group_count": config["mamba_n_groups"], "ssm.time_step_rank": config["mamba_n_heads"],
+        "ssm.inner_size": config["mamba_d_ssm"],
+    }
+
+
+def multiplied(part, values, config):
+    """A parameter of Falcon-H1 as files have it: with what its result, or a part of its result, is multiplied by."""
+    gate, down = config["mlp_multipliers"]
+    whole = {"self_attn.q_proj": config["attention_in_multiplier"], "self_attn.v_proj": config["attention_in_multiplier"],
+             "self_attn.k_proj": config["attention_in_multiplier"] * config["key_multiplier"],
+             "self_attn.o_proj": config["attention_out_multiplier"], "mamba.out_proj": config["ssm_out_multiplier"],
+             "feed_forward.gate_proj": gate, "feed_forward.down_proj": down}
+    stem = part.removesuffix(".weight")
+    if stem == "mamba.in_proj":
+        inner, state = config["mamba_d_ssm"], config["mamba_n_groups"] * config["mamba_d_state"]
+        rows = [inner, inner, state, state, config["mamba_n_heads"]]
+        return values * (np.repeat(config["ssm_multipliers"], rows) * config["ssm_in_multiplier"]).astype(np.float32)[:, None]
+    return values * np.float32(whole.get(stem, 1))
+
+
 def short_convolution_keys(config):
     kv_heads = config["num_key_value_heads"]
     keys = {
@@ -234,6 +260,8 @@ def own_keys(model):
         return short_convolution_keys(model.config)
     if model.architecture == "mamba2":
         return mamba2_keys(model.config)
+    if model.architecture == "falcon-h1":
+        return falcon_h1_keys(model.config)
     return granite_keys(model.config) if model.architecture == "granitehybrid" else nemotron_keys(model)
 
 
@@ -315,6 +343,10 @@ def kimi_delta(model, layer, part, values):
 
 def layer_tensors(model, part, values):
     """[(name, values)] of a layer's parameter. KeyError: one that this file does not know."""
+    if model.architecture == "falcon-h1":
+        if part == "pre_ff_layernorm.weight":
+            return [("ffn_norm", values)]
+        values = multiplied(part, values, model.config)
     for prefix in MIXER_PREFIXES:
         own = part.removeprefix(prefix)
         if own != part and (own in MIXER or own.rpartition(".")[0] in MIXER or own == "in_proj_qkvz.weight"):

@@ -700,10 +700,46 @@ GRANITE_HYBRID = Model(
     embedding_std=0.08,
 )
 
+# Attention and a scan read one norm, and both are added. What multiplies their products is in the file's weights.
+def falcon_h1(**changes):
+    return config(num_hidden_layers=2, mamba_d_ssm=64, mamba_n_heads=4, mamba_d_head=16, mamba_n_groups=2, mamba_d_state=32,
+                  mamba_d_conv=4, mamba_chunk_size=16, mamba_conv_bias=True, mamba_proj_bias=False, mamba_rms_norm=False,
+                  mamba_norm_before_gate=False, projectors_bias=False, attention_bias=False, mlp_bias=False, hidden_act="silu",
+                  lm_head_multiplier=2.0, embedding_multiplier=2.0, mlp_multipliers=[4.0, 2.0], key_multiplier=2.0,
+                  attention_in_multiplier=2.0, attention_out_multiplier=4.0, ssm_multipliers=[2.0, 4.0, 1.0, 8.0, 2.0],
+                  ssm_in_multiplier=2.0, ssm_out_multiplier=2.0) | changes
+
+
+FALCON_H1_GAINS = {"in_proj": 0.125, "out_proj": 0.5}
+
+FALCON_H1 = Model(
+    "falcon-h1", "falcon-h1", "falcon_h1", "FalconH1Config", "FalconH1ForCausalLM", falcon_h1(),
+    variants={
+        "embeddings not multiplied": {"embedding_multiplier": 0.5}, "keys not multiplied": {"key_multiplier": 1.0},
+        "gates not multiplied": {"mlp_multipliers": [1.0, 2.0]}, "results not multiplied": {"mlp_multipliers": [4.0, 1.0]},
+        "attention reads what is not multiplied": {"attention_in_multiplier": 1.0},
+        "attention gives what is not multiplied": {"attention_out_multiplier": 1.0},
+        "the scan reads what is not multiplied": {"ssm_in_multiplier": 1.0},
+        "the scan gives what is not multiplied": {"ssm_out_multiplier": 1.0},
+        **{f"part {part} of the scan's input not multiplied": {"ssm_multipliers": [
+            0.5 if part == at else by for at, by in enumerate([2.0, 4.0, 1.0, 8.0, 2.0])]} for part in range(5)},
+        "theta": {"rope_parameters": rope(1e6)},
+    },
+    embedding_std=0.25, gains=FALCON_H1_GAINS,
+)
+
+# The scan's result goes through its gate, then through a norm, as some published models have it.
+FALCON_H1_NORM = Model(
+    "falcon-h1-norm", "falcon-h1", "falcon_h1", "FalconH1Config", "FalconH1ForCausalLM",
+    falcon_h1(mamba_rms_norm=True, tie_word_embeddings=True, lm_head_multiplier=1.0, embedding_multiplier=1.0),
+    variants={"the norm first": {"mamba_norm_before_gate": True}},
+    embedding_std=TIED_STD, gains=FALCON_H1_GAINS,
+)
+
 
 MODELS = [LLAMA, LLAMA3, LLAMA4, MIXTRAL, NEMO, QWEN2, QWEN3, QWEN3MOE, GEMMA3, GEMMA3N, GEMMA4, GEMMA4_MOE, GPT_OSS, GLM4MOE, MISTRAL3,
           PHI3, GRANITE, MINIMAX_M2, MINIMAX_M3, DEEPSEEK_V2_LITE, DEEPSEEK_V3, GLM4_MOE_LITE, QWEN3NEXT, QWEN35, QWEN35MOE, QWEN4EXP, MAMBA2,
-          LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, NEMOTRON_H_LATENT, GRANITE_HYBRID, MISTRAL4, STEP35, MIMO2, DEEPSEEK_V32,
+          LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, NEMOTRON_H_LATENT, GRANITE_HYBRID, FALCON_H1, FALCON_H1_NORM, MISTRAL4, STEP35, MIMO2, DEEPSEEK_V32,
           GLM_DSA, KIMI_LINEAR, LING3, DEEPSEEK_V4, *RELATIVES, *OLDER]
 
 
