@@ -182,7 +182,7 @@ extern const Family kKimiLinear, kLing3;
 extern const Family kDeepSeekV4, kStep35;
 extern const Family kLfm2, kLfm2Moe;
 extern const Family kBert, kXlmRoberta, kRoberta, kNomicBert, kModernBert, kEuroBert, kJinaV3;
-extern const Family kMamba2;
+extern const Family kMamba, kFalconMamba, kJamba, kMamba2;
 extern const Family kNemotronH;
 
 }  // namespace millrace::convert

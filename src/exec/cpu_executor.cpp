@@ -145,6 +145,7 @@ void CpuExecutor::do_step(const Step& step) {
     case Kind::time_step:
       return time_step(step.out, step.a, step.weight, step.weight2, 0);
     case Kind::scan:
+      if (step.scan.selective) return selective_scan(step);
       return scan(step.out, step.a, step.b, step.c, step.layer, step.weight, step.scan);
     case Kind::activate:
       return activate(step.out, step.activation, step.xielu);

@@ -266,6 +266,7 @@ class CpuExecutor final : public Executor {
                         const Convolution& convolution, const kernels::ConvolutionArgs& args);
   void time_step(Act decay, Act step, WeightRef a, WeightRef bias, float bound);
   void scan(Act out, Act x, Act step, Act decay, std::int64_t layer, WeightRef skip, const Scan& scan);
+  void selective_scan(const Step& step);
   void delta_rule(Act out, Act qkv, Act beta, Act decay, std::int64_t layer, const DeltaRule& rule);
 
   // cpu_moe.cpp.

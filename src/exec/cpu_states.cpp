@@ -225,6 +225,43 @@ void CpuExecutor::scan(Act out, Act x, Act step, Act decay, std::int64_t layer, 
   });
 }
 
+void CpuExecutor::selective_scan(const Step& step) {
+  if (!ready()) return;
+  const std::vector<StateRun> runs = state_runs(step.layer);
+  if (failed()) return;
+  const Scan& scan = step.scan;
+  const std::int64_t inner = scan.inner(), lanes = kernels::scan_lanes(inner);
+  const float* const skip = kept_vector_of(step.weight, inner, 0);
+  if (skip == nullptr) return;
+  const float* const a = vector_of(step.weight2, inner * scan.keys, 1);
+  if (a == nullptr) return;
+  const kv::StateShape& shape = program_.layout.group_of(step.layer).state;
+  const auto work = [&](const StateRun& run, std::int64_t first) {
+    kernels::SelectiveScanArgs args;
+    args.stride = inner;
+    args.key_stride = 2 * scan.keys;
+    args.rows = run.rows;
+    args.keys = scan.keys;
+    args.lanes = lanes;
+    args.value = data(step.a) + run.first_row * inner + first;
+    args.step = data(step.b) + run.first_row * inner + first;
+    args.b = data(step.c) + run.first_row * args.key_stride;
+    args.c = args.b + scan.keys;
+    args.a = a + first * scan.keys;
+    args.skip = skip + first;
+    args.out = data(step.out) + run.first_row * inner + first;
+    const std::int64_t place = shape.convolution_floats() + first * scan.keys;
+    const float* const before = run.before(step.layer);
+    args.before = before == nullptr ? nullptr : before + place;
+    args.after = run.after(step.layer) + place;
+    table_.selective_scan(args);
+  };
+  pool_.parallel_for(inner / lanes, 4, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t part = begin; part < end; ++part)
+      for (const StateRun& run : runs) work(run, part * lanes);
+  });
+}
+
 void CpuExecutor::delta_rule(Act out, Act qkv, Act beta, Act decay, std::int64_t layer, const DeltaRule& rule) {
   if (!ready()) return;
   const std::vector<StateRun> runs = state_runs(layer);

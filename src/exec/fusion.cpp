@@ -209,6 +209,7 @@ class Fuser {
       case Kind::delta_rule:
         return one(Launch::Kind::delta_rule);
       case Kind::scan:
+        if (s.scan.selective) break;  // check_gpu() has refused these, too
         return one(Launch::Kind::scan);
       case Kind::activate:
         return one(Launch::Kind::activate);

@@ -378,6 +378,12 @@ void Ops::scan(Act out, Act x, Act step, Act decay, std::int64_t layer, WeightRe
   recorded.scan = scan;
 }
 
+void Ops::selective_scan(Act out, Act x, Act step, Act keys, std::int64_t layer, WeightRef skip, WeightRef a,
+                         const Scan& scan) {
+  this->scan(out, x, step, keys, layer, skip, scan);
+  program_.steps.back().weight2 = a;
+}
+
 void Ops::activate(Act x, kernels::Activation activation) {
   Step& step = record(Kind::activate);
   step.out = step.a = x;

@@ -153,6 +153,9 @@ class Ops {
   /// The selective scan over the layer's states (kernels/recurrent.h). x: [heads' values | of each group what writes |
   /// of each group what reads]; step and decay: a column a head; skip: float32 [heads].
   void scan(Act out, Act x, Act step, Act decay, std::int64_t layer, WeightRef skip, const Scan& scan);
+  /// Mamba's. x, step, out: [channels]; keys: [what writes | what reads]; a: [channels x keys]; out is not x.
+  void selective_scan(Act out, Act x, Act step, Act keys, std::int64_t layer, WeightRef skip, WeightRef a,
+                      const Scan& scan);
   void activate(Act x, kernels::Activation activation);  // x = activation(x) * 1
   void activate(Act x, const kernels::Xielu& shape);
   /// out = sum over the chosen experts, in the router's order, of weight * expert(x). The router's choice among

@@ -275,9 +275,13 @@ static std::string_view state_mistake(const Program& program, const Step& step, 
   if (step.kind == Kind::scan) {
     const Scan& scan = step.scan;
     const bool kept_so = scan.heads == kept.heads && scan.keys == kept.keys && scan.head_dim == kept.values;
+    const bool one = scan.selective && scan.heads == 1 && scan.groups == 1 && scan.keys <= kernels::kMostSelectiveKeys;
+    const std::int64_t steps = scan.selective ? scan.inner() : scan.heads,
+                       third = scan.selective ? 2 * scan.keys : scan.heads;
     const bool shaped_so = program.buffer(step.a).cols == scan.channels() &&
-                           program.buffer(step.out).cols == scan.inner() && program.buffer(step.b).cols == scan.heads &&
-                           program.buffer(step.c).cols == scan.heads && scan.heads % scan.groups == 0;
+                           program.buffer(step.out).cols == scan.inner() && program.buffer(step.b).cols == steps &&
+                           program.buffer(step.c).cols == third && scan.heads % scan.groups == 0 &&
+                           (one || !scan.selective);
     return kept_so && shaped_so ? "" : "its heads are not those that are kept of the layer";
   }
   if (step.kind == Kind::embed_ngrams) {
@@ -426,6 +430,8 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
     }
     if (step.kind == Kind::convolve)
       shape.widest_taps = std::max(shape.widest_taps, step.convolution.taps * program.buffer(step.a).cols);
+    if (step.kind == Kind::scan && step.scan.selective)
+      shape.widest_taps = std::max(shape.widest_taps, step.scan.inner() * step.scan.keys);
     if (step.kind == Kind::compress)
       shape.widest_taps = std::max(shape.widest_taps, step.compressor.ratio * step.compressor.given());
     if (step.kind == Kind::delta_rule && !step.delta_rule.has_channel_decays(program.buffer(step.c).cols)) {

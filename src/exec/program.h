@@ -218,10 +218,11 @@ struct DeltaRule {
 /// Heads of a selective scan: heads / groups of them share the vectors that write to and read from their states.
 struct Scan {
   std::int64_t heads = 0, head_dim = 0, groups = 0;
-  std::int64_t keys = 0;  // channels of a state, for each channel of a head
+  std::int64_t keys = 0;   // channels of a state, for each channel of a head
+  bool selective = false;  // Mamba's: of the one head, each channel has a step and a decay for each key
 
   std::int64_t inner() const { return heads * head_dim; }
-  std::int64_t channels() const { return inner() + 2 * groups * keys; }
+  std::int64_t channels() const { return selective ? inner() : inner() + 2 * groups * keys; }
 };
 
 constexpr std::int32_t kMostGroups = 64;
@@ -324,14 +325,15 @@ struct Step {
   bool for_hidden = false;  // only in passes whose final states are wanted (kv::Batch::wants_hidden)
   // What it writes; what it reads. store_kv: a is k, b is v; store_latent: a stands before b; select: index queries and
   // the weights of their heads; attention: b is what select wrote, where it sees selected keys; moe: b is the router's
-  // input; delta_rule: qkv, beta, decay; scan: x, step, decay; time_step: step, and decay is out; add_streams: what is
+  // input; delta_rule: qkv, beta, decay; scan: x, step, decay, or of a selective one what
+  // writes and what reads, side by side; time_step: step, and decay is out; add_streams: what is
   // added to, what is added, and weights; compress: inputs and gates; gate_streams: what is compared.
   Act out, a, b, c;
   std::array<Product, 3> products{};
   int product_count = 0;
   // Norms, tables; layer_norm: and a bias; scale: a scalar and a bias; standardize: a bias and a scale; gated: gate and
   // up; moe: the router; logits: the head and its bias; decay, time_step: a and its bias; convolve: taps and bias;
-  // scan: the skip's; compress: a norm and the gates' bias; weigh_streams: scales and bias.
+  // scan: the skip's, and a selective one's a; compress: a norm and the gates' bias; weigh_streams: scales and bias.
   WeightRef weight, weight2;
   float eps = 0;
   // embed: of the embeddings; add: of what is added; scale, logits: of them; statistical_top_k: deviations;
@@ -453,7 +455,8 @@ struct PassShape : PassLimits {
   std::int64_t product_heads = 0;    // the most of any product by heads
   std::int64_t separate_gate = 0;    // most columns of a gate whose up is of another dtype, or that adapters may change
   std::int64_t widest_gate = 0;      // most columns of any gate, experts' among them
-  std::int64_t widest_taps = 0;      // floats of a convolution's, or of the bias of a compressor's gates
+  std::int64_t widest_taps =
+      0;  // floats of a convolution's, of a selective scan's a, or of the bias of a compressor's gates
   std::int64_t ngram_rows = 0;       // of the table of n-grams, that a token reads
   std::int64_t ngram_row_bytes = 0;  // each of them
   DeltaRule delta_rule;              // the most heads, keys and values of any that has one decay a head

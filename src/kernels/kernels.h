@@ -195,6 +195,7 @@ struct Table {
   void (*convolve)(const ConvolutionArgs& args);                     // kernels/recurrent.h
   void (*delta_rule)(const DeltaRuleArgs& args);
   void (*scan)(const ScanArgs& args);
+  void (*selective_scan)(const SelectiveScanArgs& args);
 };
 
 /// The table for `isa`. REQUIRES: device::has_isa(isa).

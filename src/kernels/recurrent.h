@@ -2,6 +2,7 @@
 // selective scan. A header of its own, because the layout of a state is part of it. Sources: Mamba (arXiv:2312.00752)
 // for the convolution, Gated Delta Networks (arXiv:2412.06464), Kimi Linear (arXiv:2510.26692) for the rule whose
 // decays differ by channel, Mamba-2 (arXiv:2405.21060) for the scan.
+// Mamba's own scan (the first) is one head whose values each have a step, and for each key a decay.
 //
 // NUMERICS. Rows are worked one after the other, whatever shares a pass with them; channels, heads and values are
 // independent of each other. So a row's bits follow from its sequence's rows up to it alone.
@@ -14,6 +15,8 @@
 //  * A head of the scan keeps a matrix S [keys, values], too; its keys are the state's channels. For each value:
 //      S[k] = fma((step value), b[k], (g S[k]));  out = fma(skip, value, sum over k of S[k] c[k])
 //    with the delta rule's sum.
+//  * In Mamba's, step and skip are a value's own, and so is g[k] = e^(step a[k]), with step = ln(1 + e^x) of what is
+//    given: max(x, 0) + 2 z (1 + z^2/3 + z^4/5 + ... + z^16/17), z = y / (2 + y), y = e^-|x|, in float32 by fma.
 // Thread-safety: pure functions.
 #pragma once
 
@@ -74,6 +77,20 @@ struct ScanArgs {
   const float* before = nullptr;               // [keys, lanes]: the state before row 0; null: zeros
   float* after = nullptr;                      // [keys, lanes]: behind the last row; may be `before`
 };
+
+/// So many channels of Mamba's scan, as scan_lanes() of all of them says.
+struct SelectiveScanArgs {
+  const float *value = nullptr, *step = nullptr;  // [rows, stride], the lanes' first; steps before their softplus
+  std::int64_t stride = 0;
+  const float *b = nullptr, *c = nullptr;  // [rows, key_stride], keys of each
+  std::int64_t key_stride = 0;
+  const float *a = nullptr, *skip = nullptr;   // [lanes, keys]; [lanes]
+  float* out = nullptr;                        // [rows, stride], the lanes' first; not `value`
+  std::int64_t rows = 0, keys = 0, lanes = 0;  // keys: even, kMostSelectiveKeys at most
+  const float* before = nullptr;               // [keys, lanes]: the state before row 0; null: zeros
+  float* after = nullptr;                      // [keys, lanes]: behind the last row; may be `before`
+};
+constexpr std::int64_t kMostSelectiveKeys = 64;
 
 /// ln(1 + e^x), and 1 / (1 + e^-x); the same bits everywhere.
 float softplus_f32(float x);

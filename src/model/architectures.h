@@ -57,6 +57,8 @@ Expected<DecoderSpec> laguna_spec(const modelfile::Model& file, const Hyperparam
 Expected<DecoderSpec> lfm2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> lfm2moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> llama_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> mamba_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> jamba_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> mamba2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> mimo2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> minicpm3_spec(const modelfile::Model& file, const Hyperparameters& hp);

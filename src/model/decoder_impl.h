@@ -13,6 +13,7 @@
 #include "model/compressed_attention.h"
 #include "model/decoder.h"
 #include "model/delta_net.h"
+#include "model/mamba.h"
 #include "model/mamba2.h"
 #include "model/short_convolution.h"
 #include "model/unit_builder.h"
@@ -52,6 +53,7 @@ struct LayerWeights {
   WeightRef q_low, q_low_norm, latent, latent_norm, shared_key, k_of_latent, v_of_latent;  // of latent attention
   WeightRef index_q, index_k, index_q_norm, index_norm, index_bias, index_weights;         // of its indexer
   DeltaNetWeights delta_net;                                                               // in attention's place
+  MambaWeights mamba;                                                                      // likewise
   Mamba2Weights mamba2;                                                                    // likewise
   ShortConvolutionWeights short_convolution;                                               // likewise
   CompressedAttentionWeights compressed;                                                   // likewise

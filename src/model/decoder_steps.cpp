@@ -233,6 +233,8 @@ void Decoder::remember(std::int64_t index) {
                                 besides_[static_cast<std::size_t>(index)], h_, eps());
   else if (spec.mixer == Mixer::delta_net)
     record_delta_net(ops_, index, spec.delta_net, layer.delta_net, h_, eps());
+  else if (spec.mixer == Mixer::mamba)
+    record_mamba(ops_, index, spec.mamba, layer.mamba, h_, eps());
   else if (spec.mixer == Mixer::mamba2)
     record_mamba2(ops_, index, spec.mamba2, layer.mamba2, h_, eps());
   else

@@ -34,6 +34,8 @@ void Decoder::list_mixer(UnitBuilder& units, int index, LayerWeights& weights) c
     list_norm(units, index, spec.attn_norm, weights.attn_norm, weights.attn_norm_bias);
   if (spec.mixer == Mixer::delta_net)
     weights.delta_net = list_delta_net(units, index, spec.delta_net, hp_.model_dim);
+  else if (spec.mixer == Mixer::mamba)
+    weights.mamba = list_mamba(units, index, spec.mamba, hp_.model_dim);
   else if (spec.mixer == Mixer::mamba2)
     weights.mamba2 = list_mamba2(units, index, spec.mamba2, hp_.model_dim);
   else if (spec.mixer == Mixer::short_convolution)

@@ -28,8 +28,8 @@ Status check_relations(const Hyperparameters& hp) {
 
 /// Whether a model of this name is causal only where its file says so.
 bool is_encoder(std::string_view architecture) {
-  constexpr std::string_view kEncoders[] = {"bert",        "eurobert",   "gemma-embedding", "jina-bert-v2",
-                                            "modern-bert", "nomic-bert", "nomic-bert-moe"};
+  constexpr std::string_view kEncoders[] = {"bert",         "eurobert",    "gemma-embedding", "jina-bert-v2",
+                                            "jina-bert-v3", "modern-bert", "nomic-bert",      "nomic-bert-moe"};
   return std::find(std::begin(kEncoders), std::end(kEncoders), architecture) != std::end(kEncoders);
 }
 
@@ -188,7 +188,7 @@ Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file, std
   const auto ff_dims = keys.of_layers("feed_forward_length", hp.layers, 0, 0, kMostDim);
   hp.ff_dim = *std::max_element(ff_dims.begin(), ff_dims.end());
   hp.expert_ff = hp.experts == 0 ? 0 : keys.optional("expert_feed_forward_length", hp.ff_dim, 1, kMostDim);
-  if (hp.architecture != "mamba2") read_heads(keys, file, hp);
+  if (hp.architecture != "mamba" && hp.architecture != "mamba2") read_heads(keys, file, hp);
   hp.pooling = static_cast<Pooling>(std::min<std::int64_t>(keys.optional("pooling_type", 0, 0, 255), 5));
   hp.deepstack_layers = keys.optional("n_deepstack_layers", 0, 0, hp.layers);
   // No key says so: Gemma 4's models with embeddings of each layer were trained without it.

@@ -173,6 +173,24 @@ struct Mamba2Spec {
   }
 };
 
+/// In attention's place: a state of so many keys for each channel, through which a scan goes whose steps each channel
+/// has of its own, behind a causal convolution (model/mamba.h).
+struct MambaSpec {
+  std::int64_t inner = 0, keys = 0;     // channels; of a state, for each
+  std::int64_t rank = 0;                // channels that steps are made of
+  std::int64_t taps = 0;                // of the convolution
+  bool norms = false, weighed = false;  // of what steps are made of, of what writes and of what reads; with weights
+  float eps = 0;                        // of these norms; 0: the model's
+
+  exec::Scan scan() const { return {1, inner, 1, keys, true}; }
+  kv::LayerKv kept() const {
+    kv::LayerKv layer;
+    layer.keeps = kv::Keeps::state;
+    layer.state = {taps - 1, inner, 1, keys, inner};
+    return layer;
+  }
+};
+
 /// In attention's place: heads that share one key, which is their value, too, and see a window of the nearest tokens
 /// and compressed rows that each stand for several (model/compressed_attention.h).
 struct CompressedAttentionSpec {
@@ -215,7 +233,7 @@ struct CompressedAttentionSpec {
 
 /// What stands before a layer's feed-forward.
 /// `none`: the layer has a feed-forward alone.
-enum class Mixer : std::uint8_t { attention, delta_net, short_convolution, mamba2, compressed_attention, none };
+enum class Mixer : std::uint8_t { attention, delta_net, short_convolution, mamba, mamba2, compressed_attention, none };
 
 /// Experts of which each token uses those its router chooses; beside them a shared one that every token uses.
 struct MixtureSpec {
@@ -248,6 +266,7 @@ struct LayerSpec {
   AttentionSpec attention;
   DeltaNetSpec delta_net;
   ShortConvolutionSpec short_convolution;
+  MambaSpec mamba;
   Mamba2Spec mamba2;
   CompressedAttentionSpec compressed;
   std::int64_t ff_dim = 0;  // of the dense feed-forward; 0: the layer has a mixture alone, or none of both
@@ -289,6 +308,8 @@ struct LayerSpec {
         return delta_net.kept();
       case Mixer::short_convolution:
         return short_convolution.kept();
+      case Mixer::mamba:
+        return mamba.kept();
       case Mixer::mamba2:
         return mamba2.kept();
       case Mixer::compressed_attention:

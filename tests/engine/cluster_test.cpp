@@ -116,11 +116,11 @@ std::vector<float> logits_of_any(Engine& engine) {
 }
 
 TEST(Cluster, EveryArchitectureThatCanBeCutGivesItsBits) {
-  for (const char* name : {"llama",     "llama3",        "deepseek-v2-lite", "deepseek-v3", "glm-4.7-flash",
-                           "glm4moe",   "granite",       "minimax-m2",       "mistral3",    "phi3",
-                           "qwen2",     "qwen3",         "qwen3moe",         "mamba2",      "lfm2",
-                           "lfm2moe",   "granitehybrid", "falcon-h1",        "nemotron-h",  "nemotron-h-moe",
-                           "qwen3next", "kimi-linear"}) {
+  for (const char* name : {"llama",      "llama3",         "deepseek-v2-lite", "deepseek-v3", "glm-4.7-flash",
+                           "glm4moe",    "granite",        "minimax-m2",       "mistral3",    "phi3",
+                           "qwen2",      "qwen3",          "qwen3moe",         "mamba2",      "lfm2",
+                           "lfm2moe",    "granitehybrid",  "falcon-h1",        "jamba",       "mamba",
+                           "nemotron-h", "nemotron-h-moe", "qwen3next",        "kimi-linear"}) {
     EngineOptions options = one_thread(reference(name));
     options.demand.context_tokens = 128;
     const auto alone = make(options);

@@ -99,7 +99,7 @@ TEST(Speculation, SmallPassesTakeWhatFits) {
 /// Windows, latents, states of every kind: what a pass leaves of a wrong guess is never seen.
 TEST(Speculation, EveryKindOfMemoryForgetsWrongGuesses) {
   for (const char* name : {"gemma3", "gemma3n", "llama4", "gpt-oss", "deepseek-v3", "qwen3next", "mamba2", "lfm2",
-                           "granitehybrid", "falcon-h1", "kimi-linear", "qwen4exp"}) {
+                           "granitehybrid", "falcon-h1", "jamba", "mamba", "kimi-linear", "qwen4exp"}) {
     SCOPED_TRACE(name);
     EngineOptions options = roomy(std::string(MILLRACE_TEST_DATA "/reference/") + name + ".gguf");
     options.demand.max_sequences = 3;

@@ -213,7 +213,8 @@ const std::vector<Known>& architectures() {
 
 /// Those that no launches are made of: with several residual streams, with gates by a softplus, or keys and values of
 /// two sizes where the cache keeps them so.
-constexpr const char* kRefused[] = {"deepseek-v4", "gemma3n", "laguna", "mimo2", "minimax-m3", "qwen4exp"};
+constexpr const char* kRefused[] = {"deepseek-v4", "gemma3n", "jamba",      "laguna",
+                                    "mamba",       "mimo2",   "minimax-m3", "qwen4exp"};
 
 TEST(Fusion, OfEachArchitecture) {
   std::vector<std::string> seen;

@@ -289,6 +289,60 @@ TEST(Scan, GivesTheSameBitsHoweverRowsAreCut) {
   }
 }
 
+TEST(SelectiveScan, GivesTheSameBitsHoweverRowsAreCut) {
+  constexpr std::int64_t kRows = 70;
+  for (const std::int64_t values : {16, 48, 64}) {
+    for (const std::int64_t keys : {2, 16, 64}) {
+      const std::int64_t lanes = scan_lanes(values);
+      const auto value = recurrent_floats(kRows * values, 1), step = recurrent_floats(kRows * values, 4, 6),
+                 skip = recurrent_floats(values, 5), both = recurrent_floats(kRows * 2 * keys, 2);
+      auto a = recurrent_floats(values * keys, 6);
+      for (float& each : a) each = -std::abs(each) - 0.01f;
+      std::vector<float> b, c;  // what writes and what reads, which lie side by side
+      for (std::int64_t row = 0; row < kRows; ++row) {
+        b.insert(b.end(), both.begin() + row * 2 * keys, both.begin() + (row * 2 + 1) * keys);
+        c.insert(c.end(), both.begin() + (row * 2 + 1) * keys, both.begin() + (row * 2 + 2) * keys);
+      }
+      std::vector<float> want(value.size()), first, first_state;
+      ref::selective_scan(value.data(), step.data(), b.data(), c.data(), a.data(), skip.data(), kRows, keys, values,
+                          want.data());
+      for (const Table& table : recurrent_tables()) {
+        for (const auto& cuts : kCuts) {
+          std::vector<float> out(value.size()), before, after(static_cast<std::size_t>(keys * values), -1);
+          std::int64_t row = 0;
+          for (const std::int64_t end : cuts) {
+            for (std::int64_t lane = 0; lane < values; lane += lanes) {
+              SelectiveScanArgs args;
+              args.value = value.data() + row * values + lane;
+              args.step = step.data() + row * values + lane;
+              args.stride = values;
+              args.b = both.data() + row * 2 * keys;
+              args.c = args.b + keys;
+              args.key_stride = 2 * keys;
+              args.a = a.data() + lane * keys;
+              args.skip = skip.data() + lane;
+              args.out = out.data() + row * values + lane;
+              args.rows = end - row;
+              args.keys = keys;
+              args.lanes = lanes;
+              args.before = row == 0 ? nullptr : before.data() + lane * keys;
+              args.after = after.data() + lane * keys;
+              table.selective_scan(args);
+            }
+            before = after;
+            row = end;
+          }
+          if (first.empty()) first = out, first_state = after;
+          EXPECT_TRUE(same_recurrent_bits(out, first)) << device::isa_name(table.isa) << " " << values << " " << keys;
+          EXPECT_TRUE(same_recurrent_bits(after, first_state))
+              << device::isa_name(table.isa) << " " << values << " " << keys;
+          EXPECT_LT(relative_error(out, want), 2e-6);
+        }
+      }
+    }
+  }
+}
+
 TEST(Gates, OfStatesAndOutputs) {
   for (double x = -110; x < 110; x += 0.037) {
     const auto at = static_cast<float>(x);

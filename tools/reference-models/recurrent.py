@@ -10,8 +10,9 @@ import numpy as np
 QWEN = {"qwen3next", "qwen35", "qwen35moe", "qwen4exp"}
 TILED = {"qwen35", "qwen35moe", "qwen4exp"}
 MAMBA = {"mamba2", "nemotron_h", "nemotron_h_moe", "granitehybrid", "falcon-h1"}
+MAMBA_FIRST = {"mamba", "jamba"}  # with a step for each channel
 SHORT_CONVOLUTION = {"lfm2", "lfm2moe"}
-ARCHITECTURES = QWEN | MAMBA | SHORT_CONVOLUTION
+ARCHITECTURES = QWEN | MAMBA | MAMBA_FIRST | SHORT_CONVOLUTION
 KIMI = ("kimi-linear", "bailingmoe3")  # whose other layers and feed-forwards are convert.py's
 SIGMOID = 2  # expert_gating_func
 
@@ -24,6 +25,11 @@ MIXER = {
     "D": "ssm_d",
     "norm": "ssm_norm",
     "out_proj": "ssm_out",
+    "x_proj": "ssm_x",
+    "dt_proj": "ssm_dt",
+    "dt_layernorm": "ssm_dt_norm",
+    "b_layernorm": "ssm_b_norm",
+    "c_layernorm": "ssm_c_norm",
     "in_proj_qkv": "attn_qkv",
     "in_proj_z": "attn_gate",
     "in_proj_b": "ssm_beta",
@@ -51,6 +57,8 @@ LAYER = {
     "feed_forward.w2": "ffn_down",
     "feed_forward.w3": "ffn_up",
     "feed_forward.gate": "ffn_gate_inp",
+    "feed_forward.router": "ffn_gate_inp",
+    "pre_ff_layernorm": "ffn_norm",
     "feed_forward.expert_bias": "exp_probs_b.bias",
     "feed_forward.gate.e_score_correction_bias": "exp_probs_b.bias",
     "mlp.gate_proj": "ffn_gate",
@@ -207,6 +215,25 @@ def granite_keys(config):
     }
 
 
+def mamba_keys(config):
+    inner = config["expand"] * config["hidden_size"]
+    return {
+        "context_length": 512, "feed_forward_length": 0, "attention.head_count": 0,
+        "ssm.conv_kernel": config["conv_kernel"], "ssm.state_size": config["state_size"],
+        "ssm.time_step_rank": config["time_step_rank"], "ssm.inner_size": inner,
+        "ssm.dt_b_c_rms": "mixer_rms_eps" in config,
+    } | ({"ssm.dt_b_c_rms_epsilon": config["mixer_rms_eps"]} if "mixer_rms_eps" in config else {})
+
+
+def jamba_keys(config):
+    attends = [layer % config["attn_layer_period"] == config["attn_layer_offset"] for layer in range(config["num_hidden_layers"])]
+    return {
+        "attention.head_count_kv": [config["num_key_value_heads"] if own else 0 for own in attends],
+        "ssm.conv_kernel": config["mamba_d_conv"], "ssm.state_size": config["mamba_d_state"],
+        "ssm.time_step_rank": config["mamba_dt_rank"], "ssm.inner_size": config["mamba_expand"] * config["hidden_size"],
+    }
+
+
 def falcon_h1_keys(config):
     return {
         "ssm.conv_kernel": config["mamba_d_conv"], "ssm.state_size": config["mamba_d_state"],
@@ -262,6 +289,8 @@ def own_keys(model):
         return mamba2_keys(model.config)
     if model.architecture == "falcon-h1":
         return falcon_h1_keys(model.config)
+    if model.architecture in MAMBA_FIRST:
+        return mamba_keys(model.config) if model.architecture == "mamba" else jamba_keys(model.config)
     return granite_keys(model.config) if model.architecture == "granitehybrid" else nemotron_keys(model)
 
 

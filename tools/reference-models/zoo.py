@@ -620,6 +620,33 @@ MAMBA2 = Model(
      "tie_word_embeddings": False, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
 )
 
+def mamba(**changes):
+    return {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 3, "state_size": 16, "expand": 2,
+            "conv_kernel": 4, "time_step_rank": 6, "layer_norm_epsilon": 1e-5, "use_bias": False, "use_conv_bias": True,
+            "residual_in_fp32": True, "tie_word_embeddings": False, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+            **changes}
+
+
+MAMBA = Model("mamba", "mamba", "mamba", "MambaConfig", "MambaForCausalLM", mamba(),
+              variants={"another eps": {"layer_norm_epsilon": 0.1}})
+
+# What steps are made of, what writes and what reads are normalised, without weights.
+FALCON_MAMBA = Model(
+    "falcon-mamba", "mamba", "falcon_mamba", "FalconMambaConfig", "FalconMambaForCausalLM",
+    mamba(state_size=8, mixer_rms_eps=1e-3), variants={"the model's eps": {"mixer_rms_eps": 0.3}},
+)
+
+# Mamba, but for the second of four layers, which attends without a rotation; a mixture in every second layer. Norms of
+# what steps are made of, of what writes and of what reads have weights.
+JAMBA = Model(
+    "jamba", "jamba", "jamba", "JambaConfig", "JambaForCausalLM",
+    without(config(num_hidden_layers=4, hidden_size=32, num_attention_heads=1, num_key_value_heads=1, num_experts=4, num_experts_per_tok=2,
+                   intermediate_size=32, expert_layer_period=2, expert_layer_offset=1, attn_layer_period=4, attn_layer_offset=1,
+                   mamba_d_state=16, mamba_d_conv=4, mamba_expand=2, mamba_dt_rank=8, mamba_conv_bias=True, mamba_proj_bias=False),
+            "head_dim", "rope_parameters"),
+    variants={"one expert": {"num_experts_per_tok": 1}},
+)
+
 CONV = "conv"
 
 
@@ -738,7 +765,7 @@ FALCON_H1_NORM = Model(
 
 
 MODELS = [LLAMA, LLAMA3, LLAMA4, MIXTRAL, NEMO, QWEN2, QWEN3, QWEN3MOE, GEMMA3, GEMMA3N, GEMMA4, GEMMA4_MOE, GPT_OSS, GLM4MOE, MISTRAL3,
-          PHI3, GRANITE, MINIMAX_M2, MINIMAX_M3, DEEPSEEK_V2_LITE, DEEPSEEK_V3, GLM4_MOE_LITE, QWEN3NEXT, QWEN35, QWEN35MOE, QWEN4EXP, MAMBA2,
+          PHI3, GRANITE, MINIMAX_M2, MINIMAX_M3, DEEPSEEK_V2_LITE, DEEPSEEK_V3, GLM4_MOE_LITE, QWEN3NEXT, QWEN35, QWEN35MOE, QWEN4EXP, MAMBA, FALCON_MAMBA, JAMBA, MAMBA2,
           LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, NEMOTRON_H_LATENT, GRANITE_HYBRID, FALCON_H1, FALCON_H1_NORM, MISTRAL4, STEP35, MIMO2, DEEPSEEK_V32,
           GLM_DSA, KIMI_LINEAR, LING3, DEEPSEEK_V4, *RELATIVES, *OLDER]
 

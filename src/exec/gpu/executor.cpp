@@ -379,6 +379,10 @@ Status check_gpu(const Program& program, const residency::UnitTable& units, cons
         !has_limits(step.activation))
       return error(Code::unsupported, "the GPU part has dense layers with SiLU and GELU alone; use --device cpu");
     if (step.kind == Step::Kind::delta_rule || step.kind == Step::Kind::scan) MR_RETURN_IF_ERROR(check_states(step));
+    if (step.kind == Step::Kind::scan && step.scan.selective)
+      return error(Code::unsupported,
+                   "the GPU part has no scans with a step for each channel yet (Mamba's first); use "
+                   "--device cpu");
     if (step.kind == Step::Kind::select) MR_RETURN_IF_ERROR(check_indexer(step.indexer));
     if (step.kind == Step::Kind::add_streams || step.kind == Step::Kind::statistical_top_k ||
         step.kind == Step::Kind::match_rms || step.kind == Step::Kind::cap || step.kind == Step::Kind::weigh_streams ||

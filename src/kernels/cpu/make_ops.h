@@ -36,6 +36,7 @@ Table make_ops(Isa isa) {
   table.convolve = convolve<V>;
   table.delta_rule = delta_rule<V>;
   table.scan = scan<V>;
+  table.selective_scan = selective_scan<V>;
   return table;
 }
 

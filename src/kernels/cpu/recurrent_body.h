@@ -97,6 +97,13 @@ struct StateRow {
     const auto by = V::set(factor);
     for (int i = 0; i < kCount; ++i) lanes[i] = V::mul(lanes[i], by);
   }
+  void multiply(const StateRow& factors) {
+    for (int i = 0; i < kCount; ++i) lanes[i] = V::mul(lanes[i], factors.lanes[i]);
+  }
+  /// += s * factors, each value by its own
+  void add(const StateRow& s, const StateRow& factors) {
+    for (int i = 0; i < kCount; ++i) lanes[i] = V::fma(s.lanes[i], factors.lanes[i], lanes[i]);
+  }
 };
 
 /// What a row leaves of a state: the same part of all keys, or a part of its own of each.
@@ -107,6 +114,19 @@ struct HeadDecay {
 struct ChannelDecays {
   const float* factors;
   float of(std::int64_t key) const { return factors[key]; }
+};
+
+/// Or a part of its own of each key of each value: e^(step a), the keys' a lying as the state does.
+template <typename V, std::int64_t kLanes>
+struct StepDecays {
+  const float* a;
+  StateRow<V, kLanes> step;
+  StateRow<V, kLanes> of(std::int64_t key) const {
+    auto decay = StateRow<V, kLanes>::load(a + key * kLanes);
+    decay.multiply(step);
+    for (auto& lane : decay.lanes) lane = exp_of<V>(lane);
+    return decay;
+  }
 };
 
 /// What the present state, forgotten by `decay`, has for this key: the sums of even keys and of odd ones.
@@ -191,6 +211,44 @@ void scan_lanes_of(const ScanArgs& args) {
     out.add(value, args.skip);
     out.store(args.out + row * args.out_stride);
   }
+}
+
+/// ln(1 + e^x) as the contract of Mamba's scan has it.
+template <typename V>
+typename V::Float softplus_of(typename V::Float x) {
+  constexpr int kTerms = 8;
+  const auto zero = V::set(0);
+  const auto y = exp_of<V>(V::sub(V::min(x, zero), V::max(x, zero)));
+  const auto z = V::div(y, V::add(V::set(2), y)), square = V::mul(z, z);
+  auto sum = V::set(1.0f / (2 * kTerms + 1));
+  for (int n = kTerms - 1; n >= 0; --n) sum = V::fma(sum, square, V::set(1.0f / static_cast<float>(2 * n + 1)));
+  return V::fma(V::add(z, z), sum, V::max(x, zero));
+}
+
+template <typename V, std::int64_t kLanes>
+void selective_lanes_of(const SelectiveScanArgs& args) {
+  using Row = StateRow<V, kLanes>;
+  alignas(64) float a[kMostSelectiveKeys * kLanes];  // as the state lies
+  for (std::int64_t lane = 0; lane < kLanes; ++lane)
+    for (std::int64_t k = 0; k < args.keys; ++k) a[k * kLanes + lane] = args.a[lane * args.keys + k];
+  const Row skip = Row::load(args.skip);
+  const float* from = first_state(args.before, args.after, args.keys * kLanes, args.rows);
+  for (std::int64_t row = 0; row < args.rows; ++row, from = args.after) {
+    const std::int64_t at = row * args.stride, keys = row * args.key_stride;
+    const Row value = Row::load(args.value + at);
+    StepDecays<V, kLanes> decays{a, Row::load(args.step + at)};
+    for (auto& lane : decays.step.lanes) lane = softplus_of<V>(lane);
+    Row written = value;
+    written.multiply(decays.step);
+    Row out = write_state<V, kLanes>(from, args.after, written, args.b + keys, args.c + keys, args.keys, decays);
+    out.add(value, skip);
+    out.store(args.out + at);
+  }
+}
+
+template <typename V>
+void selective_scan(const SelectiveScanArgs& args) {
+  args.lanes == kStateLanes ? selective_lanes_of<V, kStateLanes>(args) : selective_lanes_of<V, kScanLanes>(args);
 }
 
 template <typename V>

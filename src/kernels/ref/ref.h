@@ -36,6 +36,9 @@ void delta_rule(const float* query, const float* key, const float* value, const 
                 std::int64_t rows, std::int64_t keys, std::int64_t values, float scale, float* out,
                 bool channel_decays = false);
 /// One head from a state of zeros on. value, out: [rows, values]; b, c: [rows, keys]; step, decay: [rows].
+/// a: [values, keys]; steps before their softplus; step and skip are a value's own.
+void selective_scan(const float* value, const float* step, const float* b, const float* c, const float* a,
+                    const float* skip, std::int64_t rows, std::int64_t keys, std::int64_t values, float* out);
 void scan(const float* value, const float* b, const float* c, const float* step, const float* decay, float skip,
           std::int64_t rows, std::int64_t keys, std::int64_t values, float* out);
 

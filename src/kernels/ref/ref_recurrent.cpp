@@ -37,6 +37,23 @@ void delta_rule(const float* query, const float* key, const float* value, const 
   }
 }
 
+void selective_scan(const float* value, const float* step, const float* b, const float* c, const float* a,
+                    const float* skip, std::int64_t rows, std::int64_t keys, std::int64_t values, float* out) {
+  std::vector<double> state(static_cast<std::size_t>(keys * values));
+  for (std::int64_t r = 0; r < rows; ++r, value += values, step += values, b += keys, c += keys, out += values) {
+    for (std::int64_t v = 0; v < values; ++v) {
+      const double time = step[v] > 30 ? double{step[v]} : std::log1p(std::exp(double{step[v]}));
+      double sum = double{skip[v]} * value[v];
+      for (std::int64_t k = 0; k < keys; ++k) {
+        double& s = state[static_cast<std::size_t>(k * values + v)];
+        s = std::exp(time * a[v * keys + k]) * s + time * value[v] * b[k];
+        sum += s * c[k];
+      }
+      out[v] = static_cast<float>(sum);
+    }
+  }
+}
+
 void scan(const float* value, const float* b, const float* c, const float* step, const float* decay, float skip,
           std::int64_t rows, std::int64_t keys, std::int64_t values, float* out) {
   std::vector<double> state(static_cast<std::size_t>(keys * values));
