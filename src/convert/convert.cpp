@@ -106,6 +106,7 @@ class Converter {
   Status open();
   Status read_config();
   Status plan_tensors();
+  Status plan_head(const Mapping& mapping, const std::vector<NamedTensor>& tensors, const Geometry& geometry);
   Status check_head(bool tied);
   Status check_labels() const;
   Status plan_group(const Group& group, const std::vector<NamedTensor>& tensors, const Geometry& geometry);
@@ -208,6 +209,7 @@ Status Converter::plan_tensors() {
   for (const Group& group : mapping.groups)
     if (family_->takes == nullptr || family_->takes(*group.rule, group.layer, header_))
       MR_RETURN_IF_ERROR(plan_group(group, tensors, geometry));
+  if (tied && family_->multiply != nullptr) MR_RETURN_IF_ERROR(plan_head(mapping, tensors, geometry));
   const auto table = std::find_if(planned_.begin(), planned_.end(),
                                   [](const Planned& one) { return one.target.name == "token_embd.weight"; });
   if (table == planned_.end())
@@ -216,6 +218,22 @@ Status Converter::plan_tensors() {
   MR_RETURN_IF_ERROR(check_labels());
   header_.set_integer("vocab_size", table->target.shape.back());
   return {};
+}
+
+/// A tied head that is multiplied by another number than the embedding becomes a tensor of its own.
+Status Converter::plan_head(const Mapping& mapping, const std::vector<NamedTensor>& tensors, const Geometry& geometry) {
+  static constexpr NameRule kHead{"lm_head.weight", "output.weight"};
+  Group head;
+  for (const Group& group : mapping.groups) {
+    if (group.rule->ours == kHead.ours) return {};
+    if (group.rule->ours == "token_embd.weight") head = group;
+  }
+  if (head.parts.empty()) return {};
+  const auto of_table = family_->multiply(head.rule->theirs, *config_, header_),
+             of_head = family_->multiply(kHead.theirs, *config_, header_);
+  if (of_table == of_head) return {};
+  head.rule = &kHead;
+  return plan_group(head, tensors, geometry);
 }
 
 /// True if both targets hold the same numbers.

@@ -357,7 +357,10 @@ Expected<json> Exporter::config() const {
   config["attention_bias"] = model_.find("blk.0.attn_q.bias") != nullptr;
   config["mlp_bias"] = false;
   config["use_qk_norm"] = model_.find("blk.0.attn_q_norm.weight") != nullptr;
-  if (family_ == &kFalconH1) config["mamba_rms_norm"] = model_.find("blk.0.ssm_norm.weight") != nullptr;
+  if (family_ == &kFalconH1) {
+    config["mamba_rms_norm"] = model_.find("blk.0.ssm_norm.weight") != nullptr;
+    config["mamba_conv_bias"] = model_.find("blk.0.ssm_conv1d.bias") != nullptr;
+  }
   if (const modelfile::TensorInfo* const low = model_.find("blk.0.laurel_l.weight"); low != nullptr)
     config["laurel_rank"] = low->rows();
   if (const modelfile::TensorInfo* const rows = model_.find("per_layer_token_embd.weight");

@@ -79,12 +79,6 @@ void read_falcon_h1(Config& config, Header& header) {
     config.number(key, 1);
   multipliers(config, "mlp_multipliers", 2);
   multipliers(config, "ssm_multipliers", 5);
-  if (config.flag("tie_word_embeddings", false) &&
-      config.number("embedding_multiplier", 1) != config.number("lm_head_multiplier", 1))
-    config.fail(
-        error(Code::unsupported,
-              "lm_head_multiplier in config.json differs from embedding_multiplier, and both are of one tensor: "
-              "GGUF has no keys for them"));
   config.expect("hidden_act", "silu");
   expect_endless_time_steps(config);
 }
@@ -94,7 +88,6 @@ Status write_falcon_h1(const Header& header, json& config) {
   config["mamba_d_ssm"] = inner;
   config["mamba_d_head"] = inner / std::max<std::int64_t>(1, heads);
   config["mamba_norm_before_gate"] = false;
-  config["mamba_conv_bias"] = true;
   config["mamba_proj_bias"] = false;
   config["projectors_bias"] = false;
   return {};

@@ -85,6 +85,7 @@ using Keys = std::span<const KeyRule>;
 struct Part {
   std::int64_t rows = 0;
   double factor = 1;
+  friend bool operator==(const Part&, const Part&) = default;
 };
 
 struct Family {

@@ -74,7 +74,10 @@ class ShardsOfArchitectures : public Shards, public testing::WithParamInterface<
     shape.architecture = architecture;
     shape.layers = 4, shape.dim = 512, shape.ff = 480, shape.heads = 4, shape.kv_heads = 2, shape.head_dim = 64;
     shape.vocab = 4001;
-    if (architecture != "qwen35") shape.experts = 12, shape.top_k = 3, shape.expert_ff = 160;
+    if (architecture == "falcon-h1")
+      shape.state_heads = 4;
+    else if (architecture != "qwen35")
+      shape.experts = 12, shape.top_k = 3, shape.expert_ff = 160;
     if (architecture.starts_with("deepseek")) shape.latent = {64, 96, 32, 64}, shape.head_dim = 96, shape.kv_heads = 1;
     if (architecture == "deepseek32") shape.index = {3, 64, 40};
     if (architecture.starts_with("qwen35")) shape.state_heads = 32, shape.head_dim = 256;
@@ -125,7 +128,7 @@ TEST_P(ShardsOfArchitectures, HaveTheBitsOfOneWhereExpertsFlow) {
 
 INSTANTIATE_TEST_SUITE_P(All, ShardsOfArchitectures,
                          testing::Values("qwen3moe", "qwen35", "qwen35moe", "gpt-oss", "glm4moe", "deepseek2",
-                                         "deepseek32", "nemotron_h_moe"),
+                                         "deepseek32", "nemotron_h_moe", "falcon-h1"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');

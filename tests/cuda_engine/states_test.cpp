@@ -69,7 +69,8 @@ std::string model_name(const testing::TestParamInfo<const char*>& info) {
   return name;
 }
 INSTANTIATE_TEST_SUITE_P(Kinds, StatesOnGpu,
-                         testing::Values("qwen35moe", "lfm2", "mamba2", "nemotron-h-moe", "kimi-linear"), model_name);
+                         testing::Values("qwen35moe", "lfm2", "mamba2", "nemotron-h-moe", "kimi-linear", "falcon-h1"),
+                         model_name);
 INSTANTIATE_TEST_SUITE_P(Kinds, FailedReadsOnGpu, testing::Values("qwen35moe", "nemotron-h-moe", "kimi-linear"),
                          model_name);
 

@@ -122,7 +122,10 @@ def walk(model, config):
               "attention_multiplier": 0.3, "embedding_multiplier": 3.0, "residual_multiplier": 0.3, "logits_scaling": 2.0,
               "sliding_window": 8, "final_logit_softcapping": 2.0, "attn_logit_softcapping": 2.0, "rope_interleave": False,
               "time_step_limit": [0.0, 0.01], "mlp_bias": True, "use_sliding_window": True, "num_experts_per_tok": 1,
-              "mamba_hidden_act": "gelu", "mlp_hidden_act": "silu", "use_conv_bias": False, "conv_bias": True}
+              "mamba_hidden_act": "gelu", "mlp_hidden_act": "silu", "use_conv_bias": False, "conv_bias": True,
+              "mamba_rms_norm": True, "mamba_norm_before_gate": True, "mamba_conv_bias": False, "mamba_proj_bias": True, "projectors_bias": True,
+              "lm_head_multiplier": 0.7, "key_multiplier": 0.7, "attention_in_multiplier": 0.7, "attention_out_multiplier": 0.7,
+              "ssm_in_multiplier": 0.7, "ssm_out_multiplier": 0.7, "ssm_multipliers": [0.7, 1.1, 1.3, 0.9, 1.2], "mlp_multipliers": [1.3, 0.7]}
     if model.vision:
         return
     package = getattr(__import__("transformers.models", fromlist=[model.module]), model.module)

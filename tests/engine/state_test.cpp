@@ -68,7 +68,7 @@ std::string model_name(const testing::TestParamInfo<const char*>& info) {
 }
 INSTANTIATE_TEST_SUITE_P(Kinds, States,
                          testing::Values("qwen35moe", "qwen4exp", "lfm2", "mamba2", "nemotron-h-moe", "kimi-linear",
-                                         "bailingmoe3"),
+                                         "bailingmoe3", "falcon-h1"),
                          model_name);
 INSTANTIATE_TEST_SUITE_P(Kinds, FailedReads, testing::Values("qwen35moe", "qwen4exp", "nemotron-h-moe", "kimi-linear"),
                          model_name);

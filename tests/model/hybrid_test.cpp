@@ -208,6 +208,57 @@ TEST(Hybrid, AScanKeepsItsInputsAndItsStates) {
   expect_named(refusal(changed(TinyModel::mamba2(), "ssm.state_size", 32), Code::corrupt), "blk.0.ssm_in.weight");
 }
 
+TEST(Hybrid, FalconH1KeepsAStateBesideKeysAndValues) {
+  const auto loaded = load(TinyModel::falcon_h1().open("hybrid"), {});
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  const exec::Program& program = (*loaded)->program();
+  const kv::Layout& layout = program.layout;
+  ASSERT_EQ(layout.layers(), 4);
+  for (const std::int64_t layer : {0, 1}) {
+    EXPECT_EQ(layout.group_of(layer).keeps, kv::Keeps::attention);
+    EXPECT_EQ(layout.group_of(2 + layer).state, (kv::StateShape{3, 192, 4, 16, 32}));
+  }
+  std::vector<std::int64_t> scans, attentions;  // layers of the layout
+  for (const Step& step : program.steps) {
+    if (step.kind == Step::Kind::scan) scans.push_back(step.layer);
+    if (step.kind == Step::Kind::attention) attentions.push_back(step.layer);
+  }
+  EXPECT_EQ(scans, (std::vector<std::int64_t>{2, 3}));
+  EXPECT_EQ(attentions, (std::vector<std::int64_t>{0, 1}));
+  const auto stage = load(TinyModel::falcon_h1().open("hybrid"), {.stage = {1, 2}});
+  ASSERT_TRUE(stage.ok()) << stage.status().message();
+  EXPECT_FALSE((*stage)->program().layout.keeps(0));
+  EXPECT_TRUE((*stage)->program().layout.has_states());
+}
+
+TEST(Hybrid, WhatFalconH1CannotBeIsRefusedByName) {
+  for (const char* name : {"ssm_in.weight", "ssm_conv1d.weight", "ssm_a", "ssm_d", "ssm_dt.bias", "ssm_norm.weight",
+                           "ssm_out.weight", "attn_q.weight", "attn_output.weight", "ffn_norm.weight"}) {
+    TinyModel without = TinyModel::falcon_h1();
+    without.remove(std::string("blk.1.") + name);
+    expect_named(refusal(without, Code::not_found), name);
+  }
+  TinyModel bare = TinyModel::falcon_h1();
+  for (const char* name : {"ssm_norm.weight", "ssm_conv1d.bias"}) {
+    bare.remove(std::string("blk.0.") + name);
+    bare.remove(std::string("blk.1.") + name);
+  }
+  EXPECT_TRUE(load(bare.open("hybrid"), {}).ok());
+  bare.add(1, "ssm_norm.weight", {64, 2});
+  expect_named(refusal(bare, Code::unsupported), "blk.1.ssm_norm.weight");
+  TinyModel other = TinyModel::falcon_h1();
+  other.set_of_layers("attention.head_count_kv", {2, 0});
+  expect_named(refusal(other, Code::corrupt), "falcon-h1.attention.head_count_kv");
+  expect_named(refusal(changed(TinyModel::falcon_h1(), "ssm.inner_size", 130), Code::corrupt),
+               "falcon-h1.ssm.inner_size");
+  other = TinyModel::falcon_h1();
+  other.keys.erase("falcon-h1.ssm.state_size");
+  expect_named(refusal(other, Code::not_found), "falcon-h1.ssm.state_size");
+  other = TinyModel::falcon_h1();
+  other.set("attention.causal", false);
+  expect_named(refusal(other, Code::unsupported), "falcon-h1.attention.causal");
+}
+
 TEST(Hybrid, ALayerMayBeAFeedForwardAlone) {
   const auto loaded = load(TinyModel::nemotron().open("hybrid"), {});
   ASSERT_TRUE(loaded.ok()) << loaded.status().message();

@@ -423,6 +423,19 @@ class TinyModel {
     return model;
   }
 
+  /// llama() with mamba2()'s heads beside attention.
+  static TinyModel falcon_h1() {
+    TinyModel model = base("falcon-h1", true);
+    model.set("feed_forward_length", 128u);
+    for (int layer = 0; layer < 2; ++layer) {
+      model.mamba(layer);
+      model.remove("blk." + std::to_string(layer) + ".attn_norm.weight");
+      model.attention(layer);
+      model.feed_forward(layer);
+    }
+    return model;
+  }
+
   /// A layer of Mamba-2 and one of 4 experts of width 32 without a gate, a shared one beside them; then attention.
   static TinyModel nemotron() {
     TinyModel model = base("nemotron_h_moe", true);

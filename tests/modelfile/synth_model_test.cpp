@@ -139,6 +139,18 @@ TEST_F(SynthModel, WritesLayersOfOneThingEach) {
   EXPECT_NE(run(path("m.gguf") + " --preset nemotron-3-nano-30b --layers 5"), 0);
 }
 
+TEST_F(SynthModel, WritesTwoMixersInALayer) {
+  const std::string small = " --layers 2 --dim 256 --vocab 1000 --ff 512 --heads 4 --kv-heads 2 --state-heads 4";
+  ASSERT_EQ(run(path("m.gguf") + " --preset falcon-h1-34b -d Q8_0" + small), 0) << log();
+  const auto model = Model::open(path("m.gguf"));
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  EXPECT_EQ(model->get_int("falcon-h1.ssm.inner_size").value(), 512);
+  EXPECT_EQ(model->require("blk.1.ssm_in.weight").value()->shape, (std::vector<std::int64_t>{256, 2052}));
+  EXPECT_EQ(model->require("blk.1.ssm_norm.weight").value()->shape, (std::vector<std::int64_t>{256, 2}));
+  EXPECT_EQ(model->require("blk.1.attn_q.weight").value()->shape, (std::vector<std::int64_t>{256, 512}));
+  EXPECT_NE(run(path("m.gguf") + " --preset falcon-h1-34b --state-heads 3"), 0);
+}
+
 TEST_F(SynthModel, WritesStatesBesideLatents) {
   const std::string small = " --dim 256 --vocab 1000 --ff 512 --experts 16 --top-k 2 --expert-ff 64";
   ASSERT_EQ(run(path("m.gguf") + " --preset kimi-linear-48b-a3b -d Q8_0 --layers 5 --heads 2 --state-heads 2" + small),

@@ -29,11 +29,11 @@ std::string preset_names() {
 
 /// Flags for a shape write into `flags`; those given override the preset's values in merged().
 void add_shape_flags(CLI::App& app, Shape& flags) {
-  app.add_option(
-      "--arch", flags.architecture,
-      "llama, qwen3, qwen3moe, qwen35, qwen35moe, gemma3, gemma4, gpt-oss or glm4moe; deepseek2, "
-      "deepseek32, deepseek4, glm-dsa, mistral4, nemotron_h_moe, kimi-linear, bailingmoe3, minimax-m3 and qwen4exp by "
-      "--preset");
+  app.add_option("--arch", flags.architecture,
+                 "llama, qwen3, qwen3moe, qwen35, qwen35moe, gemma3, gemma4, gpt-oss or glm4moe; deepseek2, "
+                 "deepseek32, deepseek4, glm-dsa, mistral4, nemotron_h_moe, falcon-h1, kimi-linear, bailingmoe3, "
+                 "minimax-m3 and qwen4exp by "
+                 "--preset");
   app.add_option("--layers", flags.layers, "transformer layers");
   app.add_option("--dim", flags.dim, "width of the residual stream");
   app.add_option("--ff", flags.ff, "width of a dense feed-forward layer");
@@ -46,9 +46,9 @@ void add_shape_flags(CLI::App& app, Shape& flags) {
   app.add_option("--expert-ff", flags.expert_ff, "width of an expert");
   app.add_option("--ctx", flags.context, "context length");
   app.add_option("--rope-theta", flags.rope_theta, "base of the rotary frequencies");
-  app.add_option(
-      "--state-heads", flags.state_heads,
-      "heads of values in a layer that keeps a state (qwen35*, qwen4exp, nemotron_h_moe, kimi-linear, bailingmoe3)");
+  app.add_option("--state-heads", flags.state_heads,
+                 "heads of values in a layer that keeps a state (qwen35*, qwen4exp, nemotron_h_moe, falcon-h1, "
+                 "kimi-linear, bailingmoe3)");
   app.add_option("--ngram-rows", flags.engram.head_rows,
                  "rows of each of the 16 heads of a table of n-grams (qwen4exp)");
   app.add_flag("--tie", flags.tied, "use the embedding as the head");

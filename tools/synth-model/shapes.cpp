@@ -153,7 +153,13 @@ Status add_kimi_keys(const Shape& s, modelfile::Writer& writer) {
 /// published, and here one period of an even order.
 constexpr std::string_view kNemotronLayers = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME";
 constexpr std::string_view kNemotronSuperLayers = "MEMEMEMEM*E";
-constexpr std::int64_t kScanGroups = 8, kScanHeadDim = 64;
+
+/// Heads of Mamba-2: groups, channels of a head, keys of its state.
+struct ScanShape {
+  std::int64_t groups = 8, head_dim = 64, keys = kStateDim;
+};
+bool is_falcon_h1(const Shape& s) { return s.architecture == "falcon-h1"; }
+ScanShape scan_of(const Shape& s) { return is_falcon_h1(s) ? ScanShape{2, 128, 256} : ScanShape(); }
 
 bool is_nemotron(const Shape& s) { return s.architecture == "nemotron_h_moe"; }
 char nemotron_layer(const Shape& s, std::int64_t index) {
@@ -166,16 +172,17 @@ bool indexes(const Shape& s, std::int64_t layer) {
   return s.index.top_k > 0 && (!s.index.shares || layer < 3 || layer % 4 == 2);
 }
 
+/// Behind a norm of the layer's.
 void add_mamba2(Builder& out, const Shape& s, const std::string& layer) {
-  const std::int64_t inner = s.state_heads * kScanHeadDim, channels = inner + 2 * kScanGroups * kStateDim;
-  out.plain(layer + "attn_norm.weight", {s.dim}, Fill::norm);
+  const ScanShape scan = scan_of(s);
+  const std::int64_t inner = s.state_heads * scan.head_dim, channels = inner + 2 * scan.groups * scan.keys;
   out.matrix(layer + "ssm_in.weight", s.dim, inner + channels + s.state_heads);
   out.plain(layer + "ssm_a", {1, s.state_heads}, Fill::decay);
   out.plain(layer + "ssm_dt.bias", {s.state_heads}, Fill::bias);
   out.plain(layer + "ssm_conv1d.weight", {kStateTaps, channels}, Fill::weights);
   out.plain(layer + "ssm_conv1d.bias", {channels}, Fill::bias);
   out.plain(layer + "ssm_d", {1, s.state_heads}, Fill::norm);
-  out.plain(layer + "ssm_norm.weight", {inner / kScanGroups, kScanGroups}, Fill::norm);
+  out.plain(layer + "ssm_norm.weight", {inner / scan.groups, scan.groups}, Fill::norm);
   out.matrix(layer + "ssm_out.weight", inner, s.dim);
 }
 
@@ -423,6 +430,7 @@ Status add_qwen4exp_keys(const Shape& s, modelfile::Writer& writer) {
 void add_nemotron_layer(Builder& out, const Shape& s, std::int64_t index, const std::string& layer) {
   switch (nemotron_layer(s, index)) {
     case 'M':
+      out.plain(layer + "attn_norm.weight", {s.dim}, Fill::norm);
       return add_mamba2(out, s, layer);
     case 'E':
       return add_nemotron_experts(out, s, layer);
@@ -431,7 +439,19 @@ void add_nemotron_layer(Builder& out, const Shape& s, std::int64_t index, const 
   }
 }
 
-/// What tells a reader what each layer is, and of the scan.
+Status add_scan_keys(const Shape& s, modelfile::Writer& writer) {
+  const ScanShape scan = scan_of(s);
+  for (const auto& [key, value] : {std::pair{"conv_kernel", kStateTaps},
+                                   {"state_size", scan.keys},
+                                   {"group_count", scan.groups},
+                                   {"time_step_rank", s.state_heads},
+                                   {"inner_size", s.state_heads * scan.head_dim}})
+    MR_RETURN_IF_ERROR(
+        writer.add(fmt::format("{}.ssm.{}", s.architecture, key), Value(static_cast<std::uint32_t>(value))));
+  return {};
+}
+
+/// What tells a reader what each layer is.
 Status add_nemotron_keys(const Shape& s, modelfile::Writer& writer) {
   std::vector<std::int32_t> kv_heads, ff_dims;
   for (std::int64_t i = 0; i < s.layers; ++i) {
@@ -451,13 +471,8 @@ Status add_nemotron_keys(const Shape& s, modelfile::Writer& writer) {
   MR_RETURN_IF_ERROR(add("expert_weights_scale", Value(static_cast<float>(s.mixing.scale))));
   if (s.mixing.latent > 0)
     MR_RETURN_IF_ERROR(add("moe_latent_size", Value(static_cast<std::uint32_t>(s.mixing.latent))));
-  for (const auto& [key, value] : {std::pair{"ssm.conv_kernel", kStateTaps},
-                                   {"ssm.state_size", kStateDim},
-                                   {"ssm.group_count", kScanGroups},
-                                   {"ssm.time_step_rank", s.state_heads},
-                                   {"ssm.inner_size", s.state_heads * kScanHeadDim},
-                                   {"expert_shared_count", std::int64_t{1}},
-                                   {"expert_shared_feed_forward_length", 2 * s.expert_ff}})
+  for (const auto& [key, value] :
+       {std::pair{"expert_shared_count", std::int64_t{1}}, {"expert_shared_feed_forward_length", 2 * s.expert_ff}})
     MR_RETURN_IF_ERROR(add(key, Value(static_cast<std::uint32_t>(value))));
   return {};
 }
@@ -529,7 +544,7 @@ Status check(const Shape& s) {
   constexpr std::string_view kKnown[] = {"llama",      "qwen3",       "qwen3moe",   "qwen35",         "qwen35moe",
                                          "gemma3",     "gemma4",      "gpt-oss",    "glm4moe",        "deepseek2",
                                          "deepseek32", "glm-dsa",     "mistral4",   "nemotron_h_moe", "kimi-linear",
-                                         "deepseek4",  "bailingmoe3", "minimax-m3", "qwen4exp"};
+                                         "deepseek4",  "bailingmoe3", "minimax-m3", "qwen4exp",       "falcon-h1"};
   constexpr std::string_view kLatents[] = {"deepseek2", "deepseek32",  "glm-dsa",
                                            "mistral4",  "kimi-linear", "bailingmoe3"};
   constexpr std::string_view kMixtures[] = {"qwen3moe",    "gemma4",     "qwen35moe",   "gpt-oss",    "glm4moe",
@@ -563,8 +578,10 @@ Status check(const Shape& s) {
   if (s.experts > 0 && (s.expert_ff < 1 || s.expert_ff > 1 << 20)) return bad("--expert-ff is out of range");
   if (is_hybrid(s) && (s.state_heads < kStateKeyHeads || s.state_heads % kStateKeyHeads != 0 || s.state_heads > 4096))
     return bad("--state-heads must be a multiple of 16");
-  if (is_nemotron(s) && (s.state_heads < kScanGroups || s.state_heads % kScanGroups != 0 || s.state_heads > 4096))
-    return bad("--state-heads must be a multiple of 8");
+  const std::int64_t groups = scan_of(s).groups;
+  if ((is_nemotron(s) || is_falcon_h1(s)) &&
+      (s.state_heads < groups || s.state_heads % groups != 0 || s.state_heads > 4096))
+    return error(Code::invalid_argument, "--state-heads must be a multiple of {}", groups);
   if (is_qwen4exp(s) && (s.layers < kStateInterval || s.engram.head_rows < 1 || s.engram.head_rows > 1 << 26))
     return bad("qwen4exp has 4 layers or more, and --ngram-rows between 1 and 67108864");
   if (is_nemotron(s) && s.layers < 6) return bad("the first layer that attends is the sixth: --layers 6 or more");
@@ -609,6 +626,7 @@ std::vector<Tensor> tensors(const Shape& shape, const Types& types) {
       add_latent_attention(out, shape, i, layer);
     else
       add_attention(out, shape, layer);
+    if (is_falcon_h1(shape)) add_mamba2(out, shape, layer);
     const bool attends = !is_qwen4exp(shape) || (i + 1) % kStateInterval == 0;
     if ((is_minimax_m3(shape) || is_qwen4exp(shape)) && indexes(shape, i) && attends)
       add_block_indexer(out, shape, layer);
@@ -679,6 +697,7 @@ Status add_hyperparameters(const Shape& s, const Types& types, modelfile::Writer
     if (s.experts > 0) MR_RETURN_IF_ERROR(number("expert_shared_feed_forward_length", s.expert_ff));
   }
   if (is_nemotron(s)) MR_RETURN_IF_ERROR(add_nemotron_keys(s, writer));
+  if (is_nemotron(s) || is_falcon_h1(s)) MR_RETURN_IF_ERROR(add_scan_keys(s, writer));
   if (has_kimi_delta(s)) MR_RETURN_IF_ERROR(add_kimi_keys(s, writer));
   if (s.index.top_k > 0) {
     MR_RETURN_IF_ERROR(number("attention.indexer.head_count", is_minimax_m3(s) ? s.kv_heads : s.index.heads));

@@ -57,8 +57,8 @@ struct Mixing {
 /// Hyperparameters, under the field's names. Experts are 0 in a dense model.
 struct Shape {
   // llama, qwen3, qwen3moe, qwen35, qwen35moe, qwen4exp, gemma3, gemma4, gpt-oss, glm4moe, deepseek2, deepseek32,
-  // glm-dsa, deepseek4, mistral4, nemotron_h_moe, kimi-linear, bailingmoe3, minimax-m3. Of gemma4, head_dim is that of
-  // layers that attend to all tokens, kv_heads that of layers with a window.
+  // glm-dsa, deepseek4, mistral4, nemotron_h_moe, falcon-h1, kimi-linear, bailingmoe3, minimax-m3. Of gemma4, head_dim
+  // is that of layers that attend to all tokens, kv_heads that of layers with a window.
   std::string architecture = "llama";
   std::string name = "custom";
   std::int64_t layers = 22, dim = 2048, ff = 5632, heads = 32, kv_heads = 4, head_dim = 64, vocab = 32000;
@@ -69,8 +69,8 @@ struct Shape {
   Latent latent = {};  // of those that have one
   Mixing mixing = {};  // glm4moe, nemotron_h_moe, minimax-m3, those with a latent
   // In a layer that keeps a state. qwen35, qwen35moe, qwen4exp: heads of values for 16 of keys, all of 128 channels.
-  // nemotron_h_moe: heads of 64 channels in 8 groups. kimi-linear, bailingmoe3: as many heads of 128 as attend
-  // elsewhere.
+  // nemotron_h_moe: heads of 64 channels in 8 groups. falcon-h1: heads of 128 in 2 groups, beside attention.
+  // kimi-linear, bailingmoe3: as many heads of 128 as attend elsewhere.
   std::int64_t state_heads = 0;
   Index index = {};
   Compressed compressed = {};
