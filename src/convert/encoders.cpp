@@ -128,7 +128,22 @@ void read_nomic(Config& config, Header& header) {
   header.set("attention.causal", false);
 }
 
+// Jina's own names, which its published models use, and transformers'.
 constexpr NameRule kJinaLayers[] = {
+    {"emb_ln.weight", "token_embd_norm.weight"},
+    {"emb_ln.bias", "token_embd_norm.bias"},
+    {"encoder.layers.#.mixer.Wqkv.weight", "blk.#.attn_qkv.weight"},
+    {"encoder.layers.#.mixer.Wqkv.bias", "blk.#.attn_qkv.bias"},
+    {"encoder.layers.#.mixer.out_proj.weight", "blk.#.attn_output.weight"},
+    {"encoder.layers.#.mixer.out_proj.bias", "blk.#.attn_output.bias"},
+    {"encoder.layers.#.norm1.weight", "blk.#.attn_output_norm.weight"},
+    {"encoder.layers.#.norm1.bias", "blk.#.attn_output_norm.bias"},
+    {"encoder.layers.#.mlp.fc1.weight", "blk.#.ffn_up.weight"},
+    {"encoder.layers.#.mlp.fc1.bias", "blk.#.ffn_up.bias"},
+    {"encoder.layers.#.mlp.fc2.weight", "blk.#.ffn_down.weight"},
+    {"encoder.layers.#.mlp.fc2.bias", "blk.#.ffn_down.bias"},
+    {"encoder.layers.#.norm2.weight", "blk.#.layer_output_norm.weight"},
+    {"encoder.layers.#.norm2.bias", "blk.#.layer_output_norm.bias"},
     {"layers.#.self_attn.q_proj.weight", "blk.#.attn_q.weight"},
     {"layers.#.self_attn.q_proj.bias", "blk.#.attn_q.bias"},
     {"layers.#.self_attn.k_proj.weight", "blk.#.attn_k.weight"},
