@@ -78,7 +78,7 @@ Config::Config(json read, const ConfigClass* known)
     if (!value.is_null() || key != "rope_parameters") json_[key] = std::move(value);
 }
 
-const json* Config::find(std::string_view key) const {
+const json* Config::find(std::string_view key) const& {
   read_.emplace(key);
   const auto found = json_.find(std::string(key));
   return found == json_.end() || found->is_null() ? nullptr : &*found;

@@ -55,7 +55,8 @@ class Config {
   /// The object or list at `key`; an empty config if it is absent or has another type.
   Config within(std::string_view key) const;
 
-  const nlohmann::json* find(std::string_view key) const;  // nullptr: absent or null
+  const nlohmann::json* find(std::string_view key) const&;       // nullptr: absent or null
+  const nlohmann::json* find(std::string_view key) && = delete;  // it would outlive what it points into
   void fail(Status status) {
     if (status_.ok()) status_ = std::move(status);
   }

@@ -66,7 +66,8 @@ Status write_qwen2_vl(const Header& header, nlohmann::json& config) {
 /// How many of the first layers take features of a picture, whose rows are wider then: none of a text's.
 void read_qwen3_vl(Config& config, Header& header) {
   read_sections(config, header);
-  const auto taken = config.within("vision_config").find("deepstack_visual_indexes");
+  const Config vision = config.within("vision_config");
+  const auto* const taken = vision.find("deepstack_visual_indexes");
   header.set_integer("n_deepstack_layers", taken != nullptr && taken->is_array()
                                                ? static_cast<std::int64_t>(taken->size())
                                                : config.optional("n_deepstack_layers", 0, 0, 1 << 16));
