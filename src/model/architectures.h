@@ -79,6 +79,7 @@ Expected<DecoderSpec> orion_spec(const modelfile::Model& file, const Hyperparame
 Expected<DecoderSpec> phi2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> phi3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> phimoe_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> plamo3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> qwen2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> qwen2moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> qwen35_spec(const modelfile::Model& file, const Hyperparameters& hp);

@@ -19,6 +19,12 @@ struct RowsOf {
   bool holds;  // the file has it
 };
 
+/// Falcon-H1's and PLaMo 3's files leave the ending of some norms out.
+std::string norm_name(const UnitBuilder& units, int index, const char* stem) {
+  const std::string bare = layer_tensor(index, stem);
+  return units.has(bare) ? bare : bare + ".weight";
+}
+
 }  // namespace
 
 /// Attention, or what stands in its place.
@@ -48,14 +54,13 @@ void Decoder::list_mixer(UnitBuilder& units, int index, LayerWeights& weights) c
     list_attention(units, index, weights);
   if (spec.scans) weights.mamba2 = list_mamba2(units, index, spec.mamba2, hp_.model_dim);
   if (spec.norms_results)
-    weights.attn_result_norm = units.vector(layer_tensor(index, "post_attention_norm.weight"), hp_.model_dim);
+    weights.attn_result_norm = units.vector(norm_name(units, index, "post_attention_norm"), hp_.model_dim);
   if (spec.norms_sums) list_norm(units, index, "attn_output_norm", weights.attn_sum_norm, weights.attn_sum_bias);
 }
 
-/// The weight, and of LayerNorm the bias where the file has one. Files of Falcon-H1 have one of them without ".weight".
+/// The weight, and of LayerNorm the bias where the file has one.
 void Decoder::list_norm(UnitBuilder& units, int index, const char* stem, WeightRef& weight, WeightRef& bias) const {
-  const std::string bare = layer_tensor(index, stem);
-  weight = units.vector(units.has(bare) ? bare : bare + ".weight", hp_.model_dim);
+  weight = units.vector(norm_name(units, index, stem), hp_.model_dim);
   if (spec_.layer_norms) bias = units.optional_vector(layer_tensor(index, fmt::format("{}.bias", stem)), hp_.model_dim);
 }
 
@@ -186,7 +191,8 @@ void Decoder::list_feed_forward(UnitBuilder& units, int index, LayerWeights& wei
 void Decoder::list_results(UnitBuilder& units, int index, LayerWeights& weights) const {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
-  if (spec.norms_results) weights.ffn_result_norm = units.vector(name("post_ffw_norm.weight"), hp_.model_dim);
+  if (spec.norms_results)
+    weights.ffn_result_norm = units.vector(norm_name(units, index, "post_ffw_norm"), hp_.model_dim);
   if (spec.norms_sums) list_norm(units, index, "layer_output_norm", weights.ffn_sum_norm, weights.ffn_sum_bias);
   if (predicts()) list_correction(units, index, weights);
   if (const std::int64_t each = spec_.per_layer_dim; each > 0) {

@@ -99,6 +99,7 @@ constexpr std::array kArchitectures{
     Entry{"phi2", phi2_spec},
     Entry{"phi3", phi3_spec},
     Entry{"phimoe", phimoe_spec},
+    Entry{"plamo3", plamo3_spec},
     Entry{"qwen", qwen_spec},
     Entry{"qwen2", qwen2_spec},
     Entry{"qwen2moe", qwen2moe_spec},

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "modelfile/escape.h"
 #include "text/bpe.h"
+#include "text/plamo2.h"
 #include "text/spm.h"
 #include "text/unigram.h"
 #include "text/utf8.h"
@@ -24,9 +25,11 @@ Expected<std::shared_ptr<const Tokenizer>> Tokenizer::from_model(const modelfile
   if (kind == "gemma4") return SpmTokenizer::make(model, SpmTokenizer::Order::merges);
   if (kind == "bert") return WordPieceTokenizer::make(model);
   if (kind == "t5") return UnigramTokenizer::make(model);
-  return error(Code::unsupported,
-               "tokenizers of kind '{}' ({}) are not known to this version; known are gpt2, llama, gemma4, bert, t5",
-               modelfile::escape(kind, 80), kKey);
+  if (kind == "plamo2") return Plamo2Tokenizer::make(model);
+  return error(
+      Code::unsupported,
+      "tokenizers of kind '{}' ({}) are not known to this version; known are gpt2, llama, gemma4, bert, t5, plamo2",
+      modelfile::escape(kind, 80), kKey);
 }
 
 Status Tokenizer::read_flags(const modelfile::Model& model, bool add_bos) {

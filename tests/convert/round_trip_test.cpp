@@ -35,6 +35,7 @@ const std::map<std::string, std::string> kRefused = {
     {"bailingmoe", "not exported"},
     {"chatglm", "attn_qkv"},
     {"apertus", "not exported"},
+    {"plamo3", "not exported"},
     {"baichuan", "not exported"},
     {"codeshell", "not exported"},
     {"minicpm3", "not exported"},

@@ -169,6 +169,7 @@ constexpr Checkpoint kCheckpoints[] = {
     {"nemotron-h", "Nemotron-H"},
     {"nemotron-h-moe", "Nemotron 3 Nano", true},
     {"nemotron-h-latent", "Nemotron 3 Super", true},
+    {"plamo3", "PLaMo 3"},
     {"gemma3", "Gemma 3 (text)"},
     {"gemma4-moe", "Gemma 4 26B-A4B (text)", true},
     {"gemma4", "Gemma 4 E2B, E4B (text)", false, "gemma4", 256, DType::f32},

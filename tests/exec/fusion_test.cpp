@@ -118,6 +118,7 @@ const std::vector<Known>& architectures() {
       {"nemotron-h-moe",
        {"norm product time-step convolution scan gate heads'-norm product+", "norm product activation product experts+",
         "norm product heads attention product+"}},
+      {"plamo3", {"norm product heads attention product norm add", "norm gated product norm add"}},
       {"phi3", {"norm product heads attention product+", "norm gated product+"}},
       {"qwen2", {"norm product heads attention product+", "norm gated product+"}},
       {"qwen3", {"norm product heads attention product+", "norm gated product+"}},

@@ -786,5 +786,34 @@ TEST(Load, WhatAFileCallsThingsStaysOnOneShortLine) {
   }
 }
 
+TEST(Plamo3, HasWindowsWithARotationOfTheirOwn) {
+  const auto loaded = load(TinyModel::plamo3().open("plamo3"), {});
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  const exec::Program& program = (*loaded)->program();
+  ASSERT_EQ(program.ropes.size(), 2u);
+  EXPECT_LT(program.ropes[0].inv_freq[1], program.ropes[1].inv_freq[1]) << "the global layers' turn slower";
+  std::vector<std::int64_t> windows;
+  std::vector<int> ropes;
+  for (const exec::Step& step : program.steps) {
+    if (step.kind == exec::Step::Kind::attention) windows.push_back(step.attention.window);
+    if (step.kind == exec::Step::Kind::rope) ropes.push_back(step.rope);
+  }
+  EXPECT_EQ(windows, (std::vector<std::int64_t>{8, 0}));
+  EXPECT_EQ(ropes, (std::vector<int>{1, 1, 0, 0}));
+  for (const char* name : {"attn_qkv.weight", "attn_q_norm.weight", "post_attention_norm", "post_ffw_norm"}) {
+    TinyModel without = TinyModel::plamo3();
+    without.remove(std::string("blk.1.") + name);
+    const auto refused = load(without.open("plamo3"), {});
+    ASSERT_FALSE(refused.ok()) << name;
+    EXPECT_EQ(refused.status().code(), Code::not_found) << name;
+  }
+  TinyModel biased = TinyModel::plamo3();
+  biased.add(0, "attn_qkv.bias", {128});
+  EXPECT_EQ(load(biased.open("plamo3"), {}).status().code(), Code::unsupported);
+  TinyModel other = TinyModel::plamo3();
+  other.set("rope.freq_base_swa", -1.0f);
+  EXPECT_EQ(load(other.open("plamo3"), {}).status().code(), Code::corrupt);
+}
+
 }  // namespace
 }  // namespace millrace::model

@@ -423,6 +423,27 @@ class TinyModel {
     return model;
   }
 
+  /// Windows of 8 in the first layer; four norms, of which two are named without an ending.
+  static TinyModel plamo3() {
+    TinyModel model = base("plamo3", true);
+    model.set("feed_forward_length", 128u);
+    model.set("attention.sliding_window", 8u);
+    model.set("attention.sliding_window_pattern", 2u);
+    model.set("rope.freq_base", 1e6f);
+    model.set("rope.freq_base_swa", 1e4f);
+    for (int layer = 0; layer < 2; ++layer) {
+      for (const char* name : {"attn_norm.weight", "ffn_norm.weight", "post_attention_norm", "post_ffw_norm"})
+        model.add(layer, name, {64});
+      model.add(layer, "attn_qkv.weight", {64, 128});
+      model.add(layer, "attn_q_norm.weight", {16});
+      model.add(layer, "attn_k_norm.weight", {16});
+      model.add(layer, "attn_output.weight", {64, 64});
+      model.add(layer, "ffn_up.weight", {64, 256});
+      model.add(layer, "ffn_down.weight", {128, 64});
+    }
+    return model;
+  }
+
   /// llama() with mamba2()'s heads beside attention.
   static TinyModel falcon_h1() {
     TinyModel model = base("falcon-h1", true);

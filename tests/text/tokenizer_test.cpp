@@ -1,9 +1,11 @@
 #include "text/tokenizer.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <limits>
 #include <random>
 #include <string>
@@ -268,6 +270,52 @@ TEST(Gemma4, MergesCharactersOfUncutTextWithByteFallback) {
   EXPECT_FALSE(tokenizer->ends_generation(12));
 }
 
+/// Byte tokens from 4 on, then pieces.
+GgufImage plamo2_image(std::vector<std::string> pieces, const std::vector<float>& scores_of_pieces) {
+  std::vector<std::string> tokens = {"<|plamo:unk|>", "<|plamo:bos|>", "<|plamo:eos|>", "<|plamo:pad|>"};
+  std::vector<std::int32_t> types = {2, 3, 3, 3};
+  for (int byte = 0; byte < 256; ++byte) {
+    tokens.push_back(fmt::format("<0x{:02X}>", byte));
+    types.push_back(6);
+  }
+  std::vector<float> scores(tokens.size(), 0);
+  scores.insert(scores.end(), scores_of_pieces.begin(), scores_of_pieces.end());
+  types.insert(types.end(), pieces.size(), 1);
+  tokens.insert(tokens.end(), pieces.begin(), pieces.end());
+  return GgufImage()
+      .text("tokenizer.ggml.model", "plamo2")
+      .texts("tokenizer.ggml.tokens", tokens)
+      .floats("tokenizer.ggml.scores", scores)
+      .integers("tokenizer.ggml.token_type", types)
+      .number("tokenizer.ggml.bos_token_id", 1)
+      .number("tokenizer.ggml.eos_token_id", 2);
+}
+
+TEST(Plamo2, TakesTheBestSumOfScoresWithByteFallback) {
+  const auto tokenizer = test::make_tokenizer(
+      plamo2_image({"a", "b", "ab", "abc", "c", "bc", "\xE6\x97\xA5", " "}, {-1, -1, -2, -5, -2, -2.5F, -3, -1}));
+  ASSERT_NE(tokenizer, nullptr);
+  constexpr TokenId a = 260, ab = 262, bc = 265, day = 266, space = 267, bytes = 4;
+  EXPECT_EQ(tokenizer->encode("ab", Specials::as_text), (Ids{ab})) << "of equal sums the longer first token";
+  EXPECT_EQ(tokenizer->encode("abc", Specials::as_text), (Ids{a, bc}));
+  EXPECT_EQ(tokenizer->encode(" \xE6\x97\xA5", Specials::as_text), (Ids{space, day}));
+  EXPECT_EQ(tokenizer->encode("\xC3\xA9"
+                              "a",
+                              Specials::as_text),
+            (Ids{bytes + 0xC3, bytes + 0xA9, a}));
+  EXPECT_EQ(tokenizer->encode("a\xFF", Specials::as_text), (Ids{a, bytes + 0xFF})) << "no character";
+  EXPECT_EQ(tokenizer->encode("\xEF\xBB\xBF"
+                              "a",
+                              Specials::as_text),
+            (Ids{a}))
+      << "behind a byte order mark";
+  EXPECT_EQ(tokenizer->encode("", Specials::as_text), Ids{});
+  EXPECT_EQ(tokenizer->encode("a<|plamo:eos|>", Specials::parse), (Ids{a, 2}));
+  EXPECT_EQ(tokenizer->decode({1, a, bytes + 0xC3, bytes + 0xA9, space, day}), "a\xC3\xA9 \xE6\x97\xA5");
+  EXPECT_FALSE(tokenizer->adds_bos());
+  EXPECT_TRUE(tokenizer->ends_generation(2));
+}
+
 /// The status of a tokenizer from `image`.
 Status status_of(const GgufImage& image) {
   const auto model = image.model();
@@ -289,6 +337,15 @@ TEST(TokenizerErrors, NameWhatIsWrong) {
                "[UNK]");
   expect_error(GgufImage().text("tokenizer.ggml.model", "t5").texts("tokenizer.ggml.tokens", {"a"}), Code::not_found,
                "unknown");
+  expect_error(GgufImage().text("tokenizer.ggml.model", "plamo2").texts("tokenizer.ggml.tokens", {"a"}),
+               Code::not_found, "tokenizer.ggml.scores");
+  expect_error(plamo2_image({"a"}, {std::nanf("")}), Code::corrupt, "token 260");
+  expect_error(plamo2_image({"a"}, {1e6F}), Code::corrupt, "token 260");
+  expect_error(GgufImage()
+                   .text("tokenizer.ggml.model", "plamo2")
+                   .texts("tokenizer.ggml.tokens", {"a"})
+                   .floats("tokenizer.ggml.scores", {0}),
+               Code::corrupt, "byte 0");
   expect_error(GgufImage().text("tokenizer.ggml.model", "rwkv"), Code::unsupported, "'rwkv'");
   expect_error(GgufImage().text("tokenizer.ggml.model", "gemma4").texts("tokenizer.ggml.tokens", {"a"}),
                Code::not_found, "tokenizer.ggml.merges");

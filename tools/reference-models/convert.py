@@ -55,7 +55,6 @@ TOP = {
     "gpt_neox.final_layer_norm.weight": "output_norm.weight",
     "gpt_neox.final_layer_norm.bias": "output_norm.bias",
 }
-TOP_MULTIPLIERS = {"model.embed_tokens.weight": "embedding_multiplier", "lm_head.weight": "lm_head_multiplier"}  # Falcon-H1's
 SHIFTED = {"model.norm.weight", "model.hyper_connection_mixer.hc_norm.weight"}  # by Model.norm_shift
 LAYER = {
     "input_layernorm.weight": "attn_norm.weight",
@@ -561,6 +560,15 @@ def fused(tensors):
     return list(by_name.items())
 
 
+def gates_before_ups(tensors):
+    """Both of each layer as rows of one tensor."""
+    by_name = dict(tensors)
+    for name in [name for name in by_name if ".ffn_gate." in name]:
+        up = name.replace(".ffn_gate.", ".ffn_up.")
+        by_name[up] = np.concatenate([by_name.pop(name), by_name[up]])
+    return list(by_name.items())
+
+
 def draft_block(tensors, layer, width):
     """A draft block behind the layers, which is no layer: last layer's tensors once more, and those of its own."""
     last = [(name, values) for name, values in tensors if name.startswith(f"blk.{layer - 1}.")]
@@ -596,9 +604,11 @@ def all_tensors(model, weights, unsplit):
             tensors += [(f"blk.{layer}.{own}", own_values) for own, own_values in parts]
         else:
             shift = np.float32(model.norm_shift if name in SHIFTED else 0)
-            values = values * np.float32(model.config.get(TOP_MULTIPLIERS.get(name), 1) if model.architecture == "falcon-h1" else 1)
+            values = values * np.float32(recurrent.top_factor(model, name))
             tensors.append((TOP[name], values + shift))
     tensors += [(name, np.array(factors, np.float32)) for name, factors in rope_tensors(model)]
+    if model.architecture == "plamo3":
+        tensors = gates_before_ups(tensors)
     if model.fused or model.architecture in ("bailingmoe2", "chatglm"):
         tensors = fused(tensors)
     if "nextn_predict_layers" in own_keys(model):

@@ -257,6 +257,16 @@ def multiplied(part, values, config):
     return values * np.float32(whole.get(stem, 1))
 
 
+def top_factor(model, name):
+    """What a parameter outside the layers is multiplied by in a file."""
+    if model.architecture == "plamo3":  # Gemma 3 scales its embeddings
+        return model.config["hidden_size"] ** 0.5 if name == "model.embed_tokens.weight" else 1
+    if model.architecture != "falcon-h1":
+        return 1
+    return {"model.embed_tokens.weight": model.config["embedding_multiplier"],
+            "lm_head.weight": model.config["lm_head_multiplier"]}.get(name, 1)
+
+
 def short_convolution_keys(config):
     kv_heads = config["num_key_value_heads"]
     keys = {

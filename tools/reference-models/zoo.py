@@ -764,9 +764,30 @@ FALCON_H1_NORM = Model(
 )
 
 
+# PLaMo 3, of which transformers has no class: Gemma 3 with SiLU computes the same, but for its embeddings' scale, a power
+# of 2 here, which the file's embeddings have as a factor.
+PLAMO3 = Model(
+    "plamo3", "plamo3", "gemma3", "Gemma3TextConfig", "Gemma3ForCausalLM",
+    config(num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=1, intermediate_size=32, hidden_size=64,
+           layer_types=[LOCAL, LOCAL, GLOBAL], sliding_window=16, query_pre_attn_scalar=64,
+           rope_parameters=gemma3_rope(factor=1.0), hidden_activation="silu", attn_logit_softcapping=None,
+           final_logit_softcapping=None, rms_norm_eps=1e-6),
+    variants={
+        "no window": {"sliding_window": 512}, "window of 17": {"sliding_window": 17},
+        "one theta": {"rope_parameters": gemma3_rope(local=rope(1e6), factor=1.0)},
+        "local layers elsewhere": {"layer_types": [LOCAL, GLOBAL, LOCAL]},
+        "GELU": {"hidden_activation": "gelu_pytorch_tanh"},
+    },
+    keys={"vocab_size": "vocab_size", "attention.sliding_window": "sliding_window",
+          "attention.sliding_window_pattern": 3, "rope.freq_base_swa": 1e4},
+    names={"post_attention_layernorm.weight": "post_attention_norm", "post_feedforward_layernorm.weight": "post_ffw_norm"},
+    norm_shift=1.0, embedding_std=0.0625, fused=True, without_class=True,
+)
+
+
 MODELS = [LLAMA, LLAMA3, LLAMA4, MIXTRAL, NEMO, QWEN2, QWEN3, QWEN3MOE, GEMMA3, GEMMA3N, GEMMA4, GEMMA4_MOE, GPT_OSS, GLM4MOE, MISTRAL3,
           PHI3, GRANITE, MINIMAX_M2, MINIMAX_M3, DEEPSEEK_V2_LITE, DEEPSEEK_V3, GLM4_MOE_LITE, QWEN3NEXT, QWEN35, QWEN35MOE, QWEN4EXP, MAMBA, FALCON_MAMBA, JAMBA, MAMBA2,
-          LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, NEMOTRON_H_LATENT, GRANITE_HYBRID, FALCON_H1, FALCON_H1_NORM, MISTRAL4, STEP35, MIMO2, DEEPSEEK_V32,
+          LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, NEMOTRON_H_LATENT, GRANITE_HYBRID, FALCON_H1, FALCON_H1_NORM, PLAMO3, MISTRAL4, STEP35, MIMO2, DEEPSEEK_V32,
           GLM_DSA, KIMI_LINEAR, LING3, DEEPSEEK_V4, *RELATIVES, *OLDER]
 
 
