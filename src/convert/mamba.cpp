@@ -152,7 +152,9 @@ Status set_period(json& config, const char* kind, std::int64_t layers, const std
 }
 
 Status write_jamba(const Header& header, json& config) {
-  const std::vector<std::int64_t> kv_heads = header.of_layers("attention.head_count_kv");
+  std::vector<std::int64_t> kv_heads = header.of_layers("attention.head_count_kv");
+  // Where there is no such key, all layers attend.
+  kv_heads.resize(static_cast<std::size_t>(header.layers()), header.integer("attention.head_count"));
   MR_RETURN_IF_ERROR(set_period(config, "attn", header.layers(), kv_heads));
   config["num_key_value_heads"] = kv_heads.empty() ? 0 : *std::max_element(kv_heads.begin(), kv_heads.end());
   config["mamba_dt_rank"] = header.integer("ssm.time_step_rank");
